@@ -1,0 +1,43 @@
+"""Refusals that name the field, the value and what is allowed.
+
+Owns the one exception of invalid values in the core and the small checks that raise it.
+Knows nothing of where a value came from: files, topics and tests add that context.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+class InvalidValue(ValueError):
+    """A value from outside is not allowed. `field` names it, `allowed` says what would be."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field}: {value!r} is not allowed; allowed: {allowed}")
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+
+
+def finite(field: str, value: float, low: float = -math.inf, high: float = math.inf) -> float:
+    """Return `value` as a float if it is a finite number in [low, high], else raise InvalidValue."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidValue(field, value, f"a number from {low:g} to {high:g}")
+    number = float(value)
+    if not math.isfinite(number) or not low <= number <= high:
+        raise InvalidValue(field, value, f"a finite number from {low:g} to {high:g}")
+    return number
+
+
+def whole(field: str, value: int, low: int, high: int) -> int:
+    """Return `value` if it is an integer in [low, high], else raise InvalidValue."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidValue(field, value, f"a whole number from {low} to {high}")
+    return value
+
+
+def one_of(field: str, value: str, allowed: tuple[str, ...]) -> str:
+    """Return `value` if it is one of `allowed`, else raise InvalidValue."""
+    if value not in allowed:
+        raise InvalidValue(field, value, " or ".join(allowed))
+    return value

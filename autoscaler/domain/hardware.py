@@ -1,0 +1,33 @@
+"""GPU types: what the data sheets say, in decimal units.
+
+Owns `GpuSpec`. Knows no prices (a pool has them) and no efficiencies (a profile has them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoscaler.domain.checks import finite
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSpec:
+    """One GPU type.
+
+    name: as in `data/gpus.json`, e.g. "H100-SXM". flops in 1e12 per second (dense, no sparsity),
+    bandwidths in 1e9 bytes/s (memory: per GPU; interconnect: per GPU and direction), memory in
+    1e9 bytes. `fp8_tflops` is 0 where the GPU has no FP8 units.
+    """
+
+    name: str
+    bf16_tflops: float
+    fp8_tflops: float
+    mem_bw_gb_s: float
+    mem_gb: float
+    interconnect_gb_s: float
+    pcie_gb_s: float
+
+    def __post_init__(self) -> None:
+        for field in ("bf16_tflops", "mem_bw_gb_s", "mem_gb", "interconnect_gb_s", "pcie_gb_s"):
+            finite(f"gpu {self.name}: {field}", getattr(self, field), 1e-3, 1e9)
+        finite(f"gpu {self.name}: fp8_tflops", self.fp8_tflops, 0.0, 1e9)
