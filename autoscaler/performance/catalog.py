@@ -126,7 +126,11 @@ def _candidates(name: str) -> list[str]:
         stems += [stem.removesuffix(suffix) for stem in stems if stem.endswith(suffix)]
     spellings = []
     for stem in stems:
-        spellings += [stem, stem.replace("Meta-Llama", "Llama"), stem.replace("Llama-3.3", "Llama-3.1")]
+        spellings += [
+            stem,
+            stem.replace("Meta-Llama", "Llama"),
+            stem.replace("Llama-3.3", "Llama-3.1"),
+        ]
     return spellings
 
 

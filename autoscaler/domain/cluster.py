@@ -1,0 +1,184 @@
+"""What there is to run on and what should be run: pools, services, policy, the whole cluster.
+
+Owns the declared side (from `shoal.yaml` or the `services` topic) as values with invariants.
+Knows nothing of files: `streams.files.config` parses them into these values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from autoscaler.domain.checks import InvalidValue, finite, one_of, whole
+from autoscaler.domain.hardware import GpuSpec
+from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.workload import Bucket, Slo
+
+
+class Market(StrEnum):
+    """How a pool's nodes are paid. Owned nodes cost nothing at the margin, are never released."""
+
+    OWNED = "owned"
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+
+
+class Mode(StrEnum):
+    """What Shoal may do: only say, ask a person first, or act."""
+
+    RECOMMEND = "recommend"
+    APPROVE = "approve"
+    ACT = "act"
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Nodes of one kind in one region and market.
+
+    name: as declared, unique in its region. per_node: GPUs in a node. max_nodes: how many may be
+    had at most. price_usd_per_h: per node (0 for owned). `id` = "region/name/market".
+    """
+
+    region: str
+    name: str
+    gpu: GpuSpec
+    per_node: int
+    max_nodes: int
+    market: Market
+    price_usd_per_h: float
+
+    def __post_init__(self) -> None:
+        who = f"pool {self.region}/{self.name}"
+        if self.per_node not in (1, 2, 4, 8):
+            raise InvalidValue(f"{who}: per_node", self.per_node, "1, 2, 4 or 8")
+        whole(f"{who}: max_nodes", self.max_nodes, 0, 1_000_000)
+        finite(f"{who}: price_usd_per_h", self.price_usd_per_h, 0.0, 1e6)
+
+    @property
+    def id(self) -> str:
+        """The pool's key on topics and in plans."""
+        return f"{self.region}/{self.name}/{self.market}"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One served model as its owner declares it.
+
+    architecture: with the quantization of its engine applied. percentile: share of requests, in
+    (0, 1], that must attain the SLO. utilization: target share of capacity, in (0, 1].
+    spot_share: at most this share of demand on spot. min_instances / max_instances: floor and
+    ceiling on combos (max 0 = none). survive: "none", "one-node" or "all-spot".
+    scale_in_after_s: how long an excess must last. max_disruption: share of capacity that may be
+    taken away per scale_in_after_s. traffic_share: its weight in a replayed trace.
+    scale_targets: pool name -> external scale target ("counts only"), empty = our executors act.
+    """
+
+    model: str
+    architecture: ModelSpec
+    slo: Slo
+    engine: str = "default"
+    percentile: float = 0.95
+    utilization: float = 0.8
+    spot_share: float = 0.0
+    min_instances: int = 0
+    max_instances: int = 0
+    regions: tuple[str, ...] = ()
+    survive: str = "none"
+    priority: int = 0
+    mode: Mode = Mode.RECOMMEND
+    bucket: Bucket = field(default_factory=lambda: Bucket(1024.0, 256.0))
+    scale_in_after_s: float = 600.0
+    max_disruption: float = 0.1
+    traffic_share: float = 1.0
+    demand_query: str = ""
+    scale_targets: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        who = f"model {self.model}"
+        finite(f"{who}: percentile", self.percentile, 0.5, 1.0)
+        finite(f"{who}: utilization", self.utilization, 0.05, 1.0)
+        finite(f"{who}: spot", self.spot_share, 0.0, 1.0)
+        whole(f"{who}: min", self.min_instances, 0, 100_000)
+        whole(f"{who}: max", self.max_instances, 0, 100_000)
+        if self.max_instances and self.max_instances < self.min_instances:
+            raise InvalidValue(
+                f"{who}: max", self.max_instances, f"0 (none) or >= min {self.min_instances}"
+            )
+        one_of(f"{who}: survive", self.survive, ("none", "one-node", "all-spot"))
+        finite(f"{who}: scale_in_after", self.scale_in_after_s, 1.0, 7 * 86400.0)
+        finite(f"{who}: max_disruption", self.max_disruption, 0.0, 1.0)
+        finite(f"{who}: share", self.traffic_share, 0.0, 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How the two loops behave. Defaults as in Cauchy (sec. 3.5) with our significance test.
+
+    surge_window_s / local_window_s / global_window_s: the three sliding windows. ratio: act when
+    |deviation| exceeds this share of capacity. min_samples: arrivals needed for a decision.
+    significance: false-alarm probability of one test (per model and second). cooldown_s: least
+    time between two actions of a model. start_timeout_s, drain_timeout_s: deadlines of waves.
+    k_start, k_load, k_switch: initialization penalties, as shares of a plan interval's cost.
+    """
+
+    surge_window_s: int = 10
+    local_window_s: int = 120
+    global_window_s: int = 1800
+    ratio: float = 0.2
+    min_samples: int = 3
+    significance: float = 1e-6
+    cooldown_s: float = 120.0
+    start_timeout_s: float = 600.0
+    drain_timeout_s: float = 120.0
+    k_start: float = 0.1
+    k_load: float = 0.05
+    k_switch: float = 0.02
+    budget_usd_per_h: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.surge_window_s <= self.local_window_s <= self.global_window_s <= 86400:
+            raise InvalidValue(
+                "policy windows",
+                (self.surge_window_s, self.local_window_s, self.global_window_s),
+                "0 < surge <= local <= global <= 86400 s",
+            )
+        finite("policy.ratio", self.ratio, 0.01, 10.0)
+        finite("policy.significance", self.significance, 1e-15, 0.5)
+        for name in ("cooldown_s", "start_timeout_s", "drain_timeout_s"):
+            finite(f"policy.{name}", getattr(self, name), 0.0, 86400.0)
+        for name in ("k_start", "k_load", "k_switch"):
+            finite(f"policy.{name}", getattr(self, name), 0.0, 100.0)
+        finite("policy.budget_usd_per_h", self.budget_usd_per_h, 0.0, 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Everything declared: pools, services, policy; `content_hash` names the version in force."""
+
+    pools: tuple[Pool, ...]
+    services: tuple[Service, ...]
+    policy: Policy = field(default_factory=Policy)
+    content_hash: str = ""
+
+    def __post_init__(self) -> None:
+        for what, names in (
+            ("pool", [pool.id for pool in self.pools]),
+            ("model", [service.model for service in self.services]),
+        ):
+            for name in names:
+                if names.count(name) > 1:
+                    raise InvalidValue(what, name, "each name once")
+
+    def service(self, model: str) -> Service:
+        """The service of `model`, else InvalidValue."""
+        for service in self.services:
+            if service.model == model:
+                return service
+        raise InvalidValue("model", model, " or ".join(s.model for s in self.services))
+
+    def pool(self, pool_id: str) -> Pool:
+        """The pool called `pool_id`, else InvalidValue."""
+        for pool in self.pools:
+            if pool.id == pool_id:
+                return pool
+        raise InvalidValue("pool", pool_id, " or ".join(p.id for p in self.pools))
