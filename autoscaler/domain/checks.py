@@ -20,7 +20,7 @@ class InvalidValue(ValueError):
 
 
 def finite(field: str, value: float, low: float = -math.inf, high: float = math.inf) -> float:
-    """Return `value` as a float if it is a finite number in [low, high], else raise InvalidValue."""
+    """`value` as a float if it is a finite number in [low, high], else InvalidValue."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidValue(field, value, f"a number from {low:g} to {high:g}")
     number = float(value)

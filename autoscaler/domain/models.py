@@ -57,5 +57,5 @@ class ModelSpec:
 
     @property
     def layer_weight_bytes(self) -> float:
-        """Bytes of one transformer layer (embeddings and head are shared evenly over the layers)."""
+        """Bytes of one transformer layer, embeddings and head spread evenly."""
         return self.weight_bytes / self.layers

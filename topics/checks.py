@@ -1,0 +1,64 @@
+"""Checks that every record makes of its own fields when it is made.
+
+Owns `InvalidRecord` and the closed patterns of ids. Knows nothing of Kafka or of the core.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}\Z")
+
+MAX_COUNT = 10**12
+MAX_MS = 4_102_444_800_000  # 2100-01-01, so a time in microseconds is refused as a time in ms
+SCHEMA_VERSION = 1
+
+
+class InvalidRecord(ValueError):
+    """A record's field holds what it must not. `field` names it, `allowed` says what would do."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        super().__init__(f"{field}: {shown} is not allowed; allowed: {allowed}")
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+
+
+def name(field: str, value: object) -> None:
+    """An id: letters, digits and . _ : / @ + -, at most 200 characters, no trailing newline."""
+    if not isinstance(value, str) or not _NAME.match(value):
+        raise InvalidRecord(field, value, "1 to 200 letters, digits or ._:/@+-")
+
+
+def text(field: str, value: object, limit: int = 2000) -> None:
+    """Free text for people, at most `limit` characters."""
+    if not isinstance(value, str) or len(value) > limit:
+        raise InvalidRecord(field, value, f"text of at most {limit} characters")
+
+
+def number(field: str, value: object, low: float, high: float) -> None:
+    """A finite number in [low, high]; True and False are no numbers."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidRecord(field, value, f"a number from {low:g} to {high:g}")
+    if not math.isfinite(value) or not low <= value <= high:
+        raise InvalidRecord(field, value, f"a finite number from {low:g} to {high:g}")
+
+
+def count(field: str, value: object, high: int = MAX_COUNT) -> None:
+    """A whole number in [0, high]."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
+        raise InvalidRecord(field, value, f"a whole number from 0 to {high}")
+
+
+def time_ms(field: str, value: object) -> None:
+    """Milliseconds since the epoch, before the year 2100."""
+    count(field, value, MAX_MS)
+
+
+def one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:
+    """One of a closed set of words."""
+    if value not in allowed:
+        raise InvalidRecord(field, value, " or ".join(allowed))
