@@ -1,0 +1,119 @@
+"""What the controller decided and wants; who leads.
+
+Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
+Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from topics import checks
+
+DECISION_KINDS = (
+    "scale_out",
+    "scale_in",
+    "refine",
+    "replace",
+    "hold",
+    "infeasible",
+    "rebuilt",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Something the controller decided, with its reason. model: its name or "*".
+
+    number counts decisions of a leader. applied: whether it was carried out (mode act) or only
+    recommended. change: combos added (+) or removed (-) as (combo, count). cost_delta_usd_per_h:
+    of billed nodes. over_since_ms: first second over the threshold (0 where it does not apply).
+    """
+
+    number: int
+    leader_token: int
+    model: str
+    kind: str
+    at_ms: int
+    applied: bool
+    reason: str
+    demand_req_per_s: float = 0.0
+    capacity_req_per_s: float = 0.0
+    cost_delta_usd_per_h: float = 0.0
+    over_since_ms: int = 0
+    change: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        checks.count("number", self.number)
+        checks.count("leader_token", self.leader_token)
+        if self.model != "*":
+            checks.name("model", self.model)
+        checks.one_of("kind", self.kind, DECISION_KINDS)
+        checks.time_ms("at_ms", self.at_ms)
+        checks.text("reason", self.reason)
+        for key in ("demand_req_per_s", "capacity_req_per_s"):
+            checks.number(key, getattr(self, key), 0.0, 1e9)
+        checks.number("cost_delta_usd_per_h", self.cost_delta_usd_per_h, -1e9, 1e9)
+        checks.time_ms("over_since_ms", self.over_since_ms)
+        for combo, change in self.change:
+            checks.name("change", combo)
+            checks.number("change", change, -1_000_000, 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCombo:
+    """How many of one combo a plan wants. combo: its id, as the library of combos names it."""
+
+    model: str
+    combo: str
+    count: int
+    req_per_s: float
+    usd_per_h: float
+
+    def __post_init__(self) -> None:
+        checks.name("model", self.model)
+        checks.name("combo", self.combo)
+        checks.count("count", self.count, 1_000_000)
+        checks.number("req_per_s", self.req_per_s, 0.0, 1e9)
+        checks.number("usd_per_h", self.usd_per_h, 0.0, 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRecord:
+    """The target of the whole fleet. gap: proven, as a fraction; -1 where none was proven."""
+
+    number: int
+    leader_token: int
+    at_ms: int
+    strategy: str
+    cost_usd_per_h: float
+    gap: float
+    targets: tuple[PlannedCombo, ...] = ()
+    shortfall_req_per_s: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        checks.count("number", self.number)
+        checks.count("leader_token", self.leader_token)
+        checks.time_ms("at_ms", self.at_ms)
+        checks.name("strategy", self.strategy)
+        checks.number("cost_usd_per_h", self.cost_usd_per_h, 0.0, 1e9)
+        checks.number("gap", self.gap, -1.0, 1e9)
+        for model, missing in self.shortfall_req_per_s.items():
+            checks.name("shortfall_req_per_s", model)
+            checks.number(f"shortfall_req_per_s[{model}]", missing, 0.0, 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """A controller's claim to lead. The claim's offset is the leader token."""
+
+    controller: str
+    claim: str
+    kind: str
+    at_ms: int
+
+    def __post_init__(self) -> None:
+        checks.name("controller", self.controller)
+        checks.name("claim", self.claim)
+        checks.one_of("kind", self.kind, ("claim", "renewal"))
+        checks.time_ms("at_ms", self.at_ms)

@@ -1,0 +1,135 @@
+"""What nodes should run and what they do run.
+
+Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
+Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from topics import checks
+
+
+class InstanceState(StrEnum):
+    """Where an instance is in its life (the table of legal steps: `autoscaler.serving`)."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+PHASES = ("prefill", "decode", "aggregated")
+MARKETS = ("owned", "on-demand", "spot")
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredInstance:
+    """One instance that a node should run.
+
+    group: the combo it belongs to (affinity group of routes). gpus: indices on the node.
+    engine: name of an engine in the operator's configuration. drain: it should finish what it
+    has and then stop; it stays in the assignment until it is gone.
+    """
+
+    instance: str
+    model: str
+    phase: str
+    group: str
+    gpus: tuple[int, ...]
+    engine: str = "default"
+    drain: bool = False
+
+    def __post_init__(self) -> None:
+        for key in ("instance", "model", "group", "engine"):
+            checks.name(key, getattr(self, key))
+        checks.one_of("phase", self.phase, PHASES)
+        if not self.gpus or len(set(self.gpus)) != len(self.gpus):
+            raise checks.InvalidRecord("gpus", self.gpus, "at least one GPU index, each once")
+        for index in self.gpus:
+            checks.count("gpus", index, 63)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What one node should run: desired state, not an order.
+
+    generation counts changes of this node; leader_token orders leaders: an executor refuses
+    a lower (leader_token, generation) than it has seen.
+    """
+
+    node: str
+    pool: str
+    generation: int
+    leader_token: int
+    issued_ms: int
+    instances: tuple[DesiredInstance, ...] = ()
+
+    def __post_init__(self) -> None:
+        checks.name("node", self.node)
+        checks.name("pool", self.pool)
+        checks.count("generation", self.generation)
+        checks.count("leader_token", self.leader_token)
+        checks.time_ms("issued_ms", self.issued_ms)
+        used = [gpu for instance in self.instances for gpu in instance.gpus]
+        if len(used) != len(set(used)):
+            raise checks.InvalidRecord("instances.gpus", used, "each GPU of the node once")
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedInstance:
+    """One instance as its executor sees it. endpoint: "host:port", empty before it listens.
+
+    since_ms: when it entered its state. launched_ms: when its process was started. restarts:
+    how often it was started again. in_flight: requests it holds. held_kv: prefill KV leases.
+    """
+
+    instance: str
+    model: str
+    phase: str
+    group: str
+    state: InstanceState
+    gpus: tuple[int, ...]
+    endpoint: str = ""
+    since_ms: int = 0
+    launched_ms: int = 0
+    restarts: int = 0
+    in_flight: int = 0
+    held_kv: int = 0
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        for key in ("instance", "model", "group"):
+            checks.name(key, getattr(self, key))
+        checks.one_of("phase", self.phase, PHASES)
+        checks.one_of("state", self.state, tuple(InstanceState))
+        if self.endpoint:
+            checks.name("endpoint", self.endpoint)
+        for index in self.gpus:
+            checks.count("gpus", index, 63)
+        for key in ("restarts", "in_flight", "held_kv"):
+            checks.count(key, getattr(self, key))
+        checks.time_ms("since_ms", self.since_ms)
+        checks.time_ms("launched_ms", self.launched_ms)
+        checks.text("reason", self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One node as its executor sees it; observed_generation: of the assignment acted upon."""
+
+    node: str
+    pool: str
+    executor: str
+    observed_generation: int
+    at_ms: int
+    instances: tuple[ObservedInstance, ...] = ()
+
+    def __post_init__(self) -> None:
+        for key in ("node", "pool", "executor"):
+            checks.name(key, getattr(self, key))
+        checks.count("observed_generation", self.observed_generation)
+        checks.time_ms("at_ms", self.at_ms)

@@ -1,0 +1,69 @@
+"""Where the requests of a model go.
+
+Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
+Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from topics import checks
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One instance that requests may be sent to. address: "host:port"."""
+
+    instance: str
+    address: str
+
+    def __post_init__(self) -> None:
+        checks.name("instance", self.instance)
+        checks.name("address", self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class RouteGroup:
+    """One combo: `aggregated` instances, or `prefill` and `decode` ones that belong together.
+
+    weight: its goodput in requests/s, for the weighted round robin between groups.
+    """
+
+    group: str
+    weight: float
+    aggregated: tuple[Endpoint, ...] = ()
+    prefill: tuple[Endpoint, ...] = ()
+    decode: tuple[Endpoint, ...] = ()
+
+    def __post_init__(self) -> None:
+        checks.name("group", self.group)
+        checks.number("weight", self.weight, 0.0, 1e9)
+        if bool(self.prefill) != bool(self.decode):
+            raise checks.InvalidRecord("prefill", self.prefill, "prefill and decode together")
+        if not self.aggregated and not self.prefill:
+            raise checks.InvalidRecord("aggregated", (), "at least one instance in a group")
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Where the requests of one model go; generation counts changes of this model's routes.
+
+    ttft_limit_ms / tpot_limit_ms: the model's SLO, by which gateways count attained requests.
+    """
+
+    model: str
+    generation: int
+    leader_token: int
+    issued_ms: int
+    ttft_limit_ms: float
+    tpot_limit_ms: float
+    groups: tuple[RouteGroup, ...] = ()
+
+    def __post_init__(self) -> None:
+        checks.name("model", self.model)
+        checks.count("generation", self.generation)
+        checks.count("leader_token", self.leader_token)
+        checks.time_ms("issued_ms", self.issued_ms)
+        checks.number("ttft_limit_ms", self.ttft_limit_ms, 0.0, 1e9)
+        checks.number("tpot_limit_ms", self.tpot_limit_ms, 0.0, 1e9)

@@ -1,0 +1,72 @@
+"""What gateways saw: per model and second.
+
+Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
+Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from topics import checks
+from topics.sketch import HIGHEST, LOWEST
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """What one gateway saw of one model in one span of its time (usually a second).
+
+    (gateway, boot, sequence) names the record for ever, so that a second copy is known as one.
+    age_ms: domain ms from the end of the span to the sending, on the gateway's monotonic clock;
+    the event time is the broker's append time minus it. Counts are of the span: arrivals of
+    requests, completions (answered in full), failures (answered with an error after it was
+    accepted, or broken off), refused (429 or no route), attained (within both limits).
+    Token sums are of requests that completed in the span, except input_tokens_arrived.
+    ttft_ms / tpot_ms: latency sketches of `topics.sketch` as {bucket: count}.
+    in_flight: now, at the end of the span. route_generation: of the routes applied now.
+    """
+
+    model: str
+    gateway: str
+    boot: str
+    sequence: int
+    end_ms: int
+    span_ms: int
+    age_ms: int
+    arrivals: int
+    completions: int
+    failures: int
+    refused: int
+    attained: int
+    input_tokens_arrived: int
+    input_tokens: int
+    output_tokens: int
+    in_flight: int
+    route_generation: int
+    ttft_ms: dict[int, int] = field(default_factory=dict)
+    tpot_ms: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key in ("model", "gateway", "boot"):
+            checks.name(key, getattr(self, key))
+        checks.time_ms("end_ms", self.end_ms)
+        checks.count("span_ms", self.span_ms, 3_600_000)
+        for key in (
+            "sequence",
+            "age_ms",
+            "arrivals",
+            "completions",
+            "failures",
+            "refused",
+            "attained",
+            "input_tokens_arrived",
+            "input_tokens",
+            "output_tokens",
+            "in_flight",
+            "route_generation",
+        ):
+            checks.count(key, getattr(self, key))
+        for key in ("ttft_ms", "tpot_ms"):
+            for bucket, seen in getattr(self, key).items():
+                checks.number(f"{key} bucket", bucket, LOWEST, HIGHEST)
+                checks.count(f"{key}[{bucket}]", seen)
