@@ -1,0 +1,48 @@
+"""Memory: whether a model's layers fit a slice and how many tokens of KV cache are left.
+
+Owns the capacity formulas. Knows nothing of time.
+"""
+
+from __future__ import annotations
+
+from autoscaler.domain.checks import finite
+from autoscaler.domain.hardware import GpuSpec
+from autoscaler.domain.models import ModelSpec
+
+# Activations, communication buffers and the CUDA context, per GPU, in 1e9 bytes.
+_RESERVED_GB_PER_GPU = 1.5
+
+
+def kv_capacity_tokens(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    tp: int,
+    layers: int | None = None,
+    mem_fraction: float = 0.9,
+) -> float:
+    """Tokens of KV cache that `tp` GPUs hold beside `layers` layers; 0 when the weights do not fit.
+
+    mem_fraction is what the engine may use of the GPU's memory. Below one KV head per GPU the
+    cache is copied, so it then counts once per GPU (grouped-query attention).
+    """
+    finite("mem_fraction", mem_fraction, 0.0, 1.0)
+    held = model.layers if layers is None else layers
+    share = held / model.layers
+    usable = (gpu.mem_gb * mem_fraction - _RESERVED_GB_PER_GPU) * 1e9 * tp
+    free = usable - model.weight_bytes * share
+    if free <= 0.0:
+        return 0.0
+    copies = max(1.0, tp / model.kv_heads)
+    return free / (model.kv_bytes_per_token * share * copies)
+
+
+def fits(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    tp: int,
+    layers: int | None = None,
+    mem_fraction: float = 0.9,
+    min_tokens: float = 1.0,
+) -> bool:
+    """Whether the weights fit and leave room for `min_tokens` tokens of KV cache."""
+    return kv_capacity_tokens(model, gpu, tp, layers, mem_fraction) >= min_tokens

@@ -1,0 +1,214 @@
+"""The roofline: time of one forward pass from FLOPs, bytes, links and fixed overheads.
+
+Owns the formulas. Knows nothing of SLOs, queues or measured tables. Pure Python, because
+simulated engines import it and must start fast.
+
+Source: Cauchy sec. 3.2 eq. 1-11 for the compute and traffic terms; the tensor-parallel,
+pipeline and overhead terms are what the simulators of Coral (sec. 5.2) and others add.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from autoscaler.domain.checks import finite, whole
+from autoscaler.domain.hardware import GpuSpec
+from autoscaler.domain.models import ModelSpec
+from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency
+from autoscaler.performance.memory import fits, kv_capacity_tokens
+from autoscaler.performance.shapes import LayerShape, experts_touched, layer_shape
+
+__all__ = [
+    "Roofline",
+    "decode_step_ms",
+    "fits",
+    "kv_capacity_tokens",
+    "kv_transfer_ms",
+    "matmul_tflops",
+    "prefill_ms",
+    "roofline",
+]
+
+_MS = 1e3
+_ACTIVATION_BYTES = 2.0
+_ALLREDUCES_PER_LAYER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Formulas bound to one model on `tp` GPUs of one type; build it with `roofline(...)`.
+
+    All times are in ms and belong to a whole tensor-parallel group.
+    """
+
+    model: ModelSpec
+    gpu: GpuSpec
+    tp: int
+    eff: Efficiency
+    shape: LayerShape
+    flops_per_ms: float
+    attention_flops_per_ms: float
+    bytes_per_ms: float
+    kv_shards: int
+    link_bytes_per_ms: float
+
+    def layer_ms(self, tokens: float, sequences: float, context: float) -> float:
+        """One layer: `tokens` new tokens of `sequences` sequences, each with `context` cached."""
+        eff, shape = self.eff, self.shape
+        tokens = max(tokens, 1e-9)
+        dense = max(
+            2.0 * tokens * shape.dense_params / (self.flops_per_ms * eff.gemm),
+            shape.dense_bytes / (self.bytes_per_ms * eff.weights),
+        )
+        experts = 0.0
+        if shape.expert_params:
+            touched = experts_touched(self.model, tokens)
+            experts = max(
+                2.0
+                * tokens
+                * self.model.experts_per_token
+                * shape.expert_params
+                / (self.flops_per_ms * eff.gemm),
+                touched * shape.expert_bytes / (self.bytes_per_ms * eff.experts),
+            )
+        hidden = tokens * self.model.hidden * _ACTIVATION_BYTES
+        rest = hidden * eff.elementwise / (self.gpu.mem_bw_gb_s * 1e6 * eff.weights)
+        attention = self._attention_ms(tokens / sequences, sequences, context)
+        return dense + experts + attention + rest + self._allreduces_ms(hidden) + eff.layer_us / _MS
+
+    def head_ms(self, sequences: float) -> float:
+        """The output head for one token of each sequence."""
+        return max(
+            2.0 * sequences * self.shape.head_params / (self.flops_per_ms * self.eff.gemm),
+            self.shape.head_bytes / (self.bytes_per_ms * self.eff.weights),
+        )
+
+    def prefill_ms(
+        self, tokens: float, context: float = 0.0, batch: float = 1.0, layers: int | None = None
+    ) -> float:
+        """One pass over `batch` prompts of `tokens` new tokens behind `context` cached ones."""
+        held = self.model.layers if layers is None else layers
+        share = held / self.model.layers
+        per_layer = self.layer_ms(tokens * batch, batch, context)
+        return held * per_layer + share * self.head_ms(batch) + self.eff.prefill_step_ms * share
+
+    def decode_ms(self, batch: float, context: float, layers: int | None = None) -> float:
+        """One decode iteration: one token for each of `batch` sequences of mean `context`."""
+        held = self.model.layers if layers is None else layers
+        share = held / self.model.layers
+        fixed = self.eff.decode_step_ms + batch * self.eff.sequence_us / _MS
+        per_layer = self.layer_ms(batch, batch, context)
+        return held * per_layer + share * self.head_ms(batch) + share * fixed
+
+    def mixed_ms(
+        self, prompt_tokens: float, prompt_context: float, decodes: float, context: float
+    ) -> float:
+        """One iteration with a prompt chunk and `decodes` decoding sequences together.
+
+        The weights are read once: the pass costs what the larger alone costs, plus the other's
+        own work (attention, its share of the FLOPs).
+        """
+        if prompt_tokens <= 0:
+            return self.decode_ms(decodes, context)
+        if decodes <= 0:
+            return self.prefill_ms(prompt_tokens, prompt_context)
+        layers = self.model.layers
+        together = self.layer_ms(prompt_tokens + decodes, 1.0, 0.0)
+        together -= self._attention_ms(prompt_tokens + decodes, 1.0, 0.0)
+        together += self._attention_ms(prompt_tokens, 1.0, prompt_context)
+        together += self._attention_ms(1.0, decodes, context)
+        fixed = max(self.eff.decode_step_ms, self.eff.prefill_step_ms)
+        fixed += decodes * self.eff.sequence_us / _MS
+        return layers * together + self.head_ms(decodes + 1.0) + fixed
+
+    def hop_ms(self, tokens: float, gb_s: float) -> float:
+        """Handing the hidden states of `tokens` tokens to the next pipeline stage."""
+        return tokens * self.model.hidden * _ACTIVATION_BYTES / (gb_s * 1e6)
+
+    def _attention_ms(self, tokens: float, sequences: float, context: float) -> float:
+        """Scores and values of `tokens` new tokens per sequence, plus reading the cached ones."""
+        model = self.model
+        seen = context + 0.5 * tokens
+        cached = context + tokens
+        if model.sliding_window:
+            window = float(model.sliding_window)
+            share = model.sliding_share
+            seen = (1.0 - share) * seen + share * min(seen, window)
+            cached = (1.0 - share) * cached + share * min(cached, window + tokens)
+        flops = 4.0 * sequences * tokens * seen * model.heads * model.head_dim
+        compute = flops / (self.attention_flops_per_ms * self.eff.attention)
+        read = sequences * cached * self.shape.kv_bytes
+        traffic = read / (self.gpu.mem_bw_gb_s * 1e6 * self.kv_shards * self.eff.kv)
+        return max(compute, traffic)
+
+    def _allreduces_ms(self, payload_bytes: float) -> float:
+        if self.tp == 1:
+            return 0.0
+        latency = self.eff.allreduce_us / _MS * math.log2(self.tp)
+        moved = 2.0 * (self.tp - 1) / self.tp * payload_bytes
+        return _ALLREDUCES_PER_LAYER * (latency + moved / (self.link_bytes_per_ms * self.eff.link))
+
+
+@lru_cache(maxsize=1024)
+def roofline(
+    model: ModelSpec, gpu: GpuSpec, tp: int, eff: Efficiency = DEFAULT_EFFICIENCY
+) -> Roofline:
+    """Bind the formulas to `model` on `tp` GPUs of type `gpu`."""
+    whole("tp", tp, 1, 1024)
+    return Roofline(
+        model=model,
+        gpu=gpu,
+        tp=tp,
+        eff=eff,
+        shape=layer_shape(model),
+        flops_per_ms=matmul_tflops(model, gpu) * 1e9 * tp,
+        attention_flops_per_ms=gpu.bf16_tflops * 1e9 * tp,
+        bytes_per_ms=gpu.mem_bw_gb_s * 1e6 * tp,
+        # Beyond one KV head per GPU the cache is copied, not split (grouped-query attention).
+        kv_shards=min(tp, model.kv_heads),
+        link_bytes_per_ms=gpu.interconnect_gb_s * 1e6,
+    )
+
+
+def matmul_tflops(model: ModelSpec, gpu: GpuSpec) -> float:
+    """Peak rate of `model`'s matrix products on `gpu`: FP8 weights need FP8 units to be faster."""
+    if model.weight_dtype in ("fp8", "fp4") and gpu.fp8_tflops > 0:
+        return gpu.fp8_tflops
+    return gpu.bf16_tflops
+
+
+def prefill_ms(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    tp: int,
+    tokens: float,
+    context_tokens: float = 0.0,
+    batch: int = 1,
+    eff: Efficiency = DEFAULT_EFFICIENCY,
+    layers: int | None = None,
+) -> float:
+    """Time in ms of one pass over `batch` prompts of `tokens` new tokens each (Cauchy eq. 3-4)."""
+    finite("tokens", tokens, 1.0, 1e8)
+    return roofline(model, gpu, tp, eff).prefill_ms(tokens, context_tokens, batch, layers)
+
+
+def decode_step_ms(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    tp: int,
+    batch: float,
+    context_tokens: float,
+    eff: Efficiency = DEFAULT_EFFICIENCY,
+    layers: int | None = None,
+) -> float:
+    """Time in ms of one decode iteration for `batch` sequences (Cauchy eq. 6-10)."""
+    finite("batch", batch, 1.0, 1e7)
+    return roofline(model, gpu, tp, eff).decode_ms(batch, context_tokens, layers)
+
+
+def kv_transfer_ms(model: ModelSpec, tokens: float, gb_s: float) -> float:
+    """Time in ms to move the KV cache of `tokens` tokens over a link of `gb_s` (1e9 bytes/s)."""
+    finite("gb_s", gb_s, 1e-6, 1e9)
+    return tokens * model.kv_bytes_per_token / (gb_s * 1e6)

@@ -1,0 +1,75 @@
+"""What one transformer layer of a model weighs: the roofline's view of an architecture.
+
+Owns the derivation of per-layer sizes from `ModelSpec`. Knows no GPU and no time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from autoscaler.domain.models import ModelSpec
+
+# Bytes per weight with their block scales: MXFP4 has one scale byte per 32 weights, NVFP4 per 16.
+_EXPERT_BYTES = {"bf16": 2.0, "fp8": 1.0, "mxfp4": 4.25 / 8, "fp4": 4.5 / 8, "int4": 4.25 / 8}
+_BF16_BYTES = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """Sizes of one layer and of the head, per whole model copy (tensor parallelism divides them).
+
+    dense_params: weights every token passes (attention, norms, dense or shared MLP).
+    expert_params: weights of ONE routed expert, 0 for a dense model.  *_bytes: the same in memory.
+    kv_bytes: KV cache of one token in one layer.  head_params: output head (vocabulary x hidden).
+    """
+
+    dense_params: float
+    dense_bytes: float
+    expert_params: float
+    expert_bytes: float
+    kv_bytes: float
+    head_params: float
+    head_bytes: float
+
+
+@lru_cache(maxsize=256)
+def layer_shape(model: ModelSpec) -> LayerShape:
+    """Per-layer sizes of `model`, averaged over its layers.
+
+    The dense part is what is left of the active parameters after embeddings and routed experts,
+    so gated and plain MLPs, shared experts and latent attention all come out of the published
+    counts (Cauchy eq. 2 and 6 are the case of a gated MLP with full attention heads).
+    """
+    head = float(model.vocab * model.hidden)
+    embeddings = min(2.0 * head, 0.5 * model.active_params)
+    expert = 3.0 * model.hidden * model.moe_intermediate if model.is_moe else 0.0
+    routed = expert * model.experts_per_token
+    dense = max((model.active_params - embeddings) / model.layers - routed, 0.0)
+    per_expert_byte = _EXPERT_BYTES.get(model.weight_dtype, _BF16_BYTES)
+    if model.is_moe and model.weight_dtype in ("mxfp4", "int4"):
+        # These quantise the experts alone; attention, embeddings and head stay in BF16.
+        dense_byte = _BF16_BYTES
+    else:
+        dense_byte = per_expert_byte
+    return LayerShape(
+        dense_params=dense,
+        dense_bytes=dense * dense_byte,
+        expert_params=expert,
+        expert_bytes=expert * per_expert_byte,
+        kv_bytes=model.kv_bytes_per_token / model.layers,
+        head_params=head,
+        head_bytes=head * _BF16_BYTES,
+    )
+
+
+def experts_touched(model: ModelSpec, tokens: float) -> float:
+    """Expected number of distinct experts of a layer that `tokens` tokens route to.
+
+    E (1 - (1 - k/E)^B) for uniform routing; 0 for a dense model.
+    """
+    if not model.is_moe:
+        return 0.0
+    share = min(1.0, model.experts_per_token / model.experts)
+    return model.experts * (1.0 - math.pow(1.0 - share, max(tokens, 0.0)))

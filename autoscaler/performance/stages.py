@@ -1,0 +1,119 @@
+"""Throughput of node slices as pipeline stages: the table the template search works on.
+
+Owns T̂(S, c, j), Coral sec. 4.2. Knows nothing of how nodes are combined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoscaler.domain.checks import InvalidValue, finite, whole
+from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.workload import Bucket, Phase
+from autoscaler.performance.memory import kv_capacity_tokens
+from autoscaler.performance.profile import Profile
+from autoscaler.performance.roofline import Roofline, roofline
+
+Floats = NDArray[np.float64]
+# Between the nodes of a pipeline: 100 Gbit/s Ethernet and its round trip.
+_HOP_GB_S = 12.5
+_HOP_LATENCY_MS = 0.05
+_PREFILL_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+
+def stage_table(
+    model: ModelSpec,
+    configs: Sequence[NodeSlice],
+    phase: Phase,
+    slo_ms: float,
+    bucket: Bucket,
+    max_stages: int,
+    profile: Profile,
+) -> Floats:
+    """Requests/s of every configuration with 1..L layers under a stage budget of slo_ms / S.
+
+    Shape (max_stages, len(configs), model.layers): entry [S-1, c, j-1] is T̂ of configs[c] holding
+    j layers when the pipeline has S stages (Coral sec. 4.2). `slo_ms` is the prefill latency (TTFT)
+    for the prefill phase and the time per token for the decode phase. 0 where impossible,
+    never increasing in j. `phase` aggregated is refused: it has two limits, see
+    `instances.instance_throughput`.
+    """
+    finite("slo_ms", slo_ms, 1e-3, 1e9)
+    whole("max_stages", max_stages, 1, 64)
+    if phase is Phase.AGGREGATED:
+        raise InvalidValue("phase", phase.value, "prefill or decode")
+    table = np.zeros((max_stages, len(configs), model.layers))
+    budgets = slo_ms / np.arange(1, max_stages + 1)
+    for index, node in enumerate(configs):
+        bound = roofline(model, node.gpu, node.gpus, profile.efficiency(node.gpu.name))
+        if phase is Phase.PREFILL:
+            table[:, index] = _prefill(bound, bucket, budgets)
+        else:
+            table[:, index] = _decode(bound, bucket, budgets)
+    return np.maximum.accumulate(table[:, :, ::-1], axis=2)[:, :, ::-1]
+
+
+def decode_batches(limit: int) -> list[int]:
+    """Batch sizes to look at up to `limit`: every one up to 32, then in steps of an eighth."""
+    sizes = list(range(1, min(limit, 32) + 1))
+    while sizes[-1] < limit:
+        sizes.append(min(limit, sizes[-1] + sizes[-1] // 8))
+    return sizes
+
+
+def _prefill(bound: Roofline, bucket: Bucket, budgets: Floats) -> Floats:
+    batches = np.array(_PREFILL_BATCHES, dtype=float)
+    tokens = bucket.input_tokens
+    return _best(bound, batches, tokens, 0.0, tokens, budgets, bound.eff.prefill_step_ms, 0.0)
+
+
+def _decode(bound: Roofline, bucket: Bucket, budgets: Floats) -> Floats:
+    context = bucket.input_tokens + 0.5 * bucket.output_tokens
+    batches = np.array(decode_batches(512), dtype=float)
+    rate = _best(
+        bound,
+        batches,
+        1.0,
+        context,
+        context,
+        budgets,
+        bound.eff.decode_step_ms,
+        bound.eff.sequence_us / 1e3,
+    )
+    return rate / bucket.output_tokens
+
+
+def _best(
+    bound: Roofline,
+    batches: Floats,
+    tokens: float,
+    context: float,
+    held_tokens: float,
+    budgets: Floats,
+    step_ms: float,
+    sequence_ms: float,
+) -> Floats:
+    """Most sequences/s, (stages, layers): the best batch whose stage time fits the budget.
+
+    With S stages, S micro-batches are under way, so a stage keeps the KV cache of S batches.
+    """
+    model = bound.model
+    layers = np.arange(1.0, model.layers + 1)
+    share = layers / model.layers
+    per_layer = np.array([bound.layer_ms(tokens * b, b, context) for b in batches])
+    whole_model = np.array([bound.head_ms(b) for b in batches]) + step_ms + sequence_ms * batches
+    hop = _HOP_LATENCY_MS + np.array([bound.hop_ms(tokens * b, _HOP_GB_S) for b in batches])
+    capacity = np.array([kv_capacity_tokens(model, bound.gpu, bound.tp, int(j)) for j in layers])
+    stages = np.arange(1.0, len(budgets) + 1)
+    # A lone stage hands nothing on.
+    hops = np.where(stages[:, None] > 1, hop[None, :], 0.0)
+    time_ms = per_layer[None, None, :] * layers[None, :, None]
+    time_ms = time_ms + whole_model[None, None, :] * share[None, :, None] + hops[:, None, :]
+    kept = stages[:, None, None] * batches[None, None, :] * held_tokens
+    allowed = (time_ms <= budgets[:, None, None]) & (kept <= capacity[None, :, None])
+    rate: Floats = np.where(allowed, batches[None, None, :] / time_ms * 1e3, 0.0).max(axis=2)
+    return rate
