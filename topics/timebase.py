@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from topics.checks import number, time_ms
+from topics.checks import InvalidRecord, number, time_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,20 @@ class TimeBase:
     def __post_init__(self) -> None:
         number("speed", self.speed, 0.01, 1000.0)
         time_ms("origin_ms", self.origin_ms)
+
+    @classmethod
+    def parse(cls, text: str) -> TimeBase:
+        """The time base written by `format`; InvalidRecord if it is not one."""
+        parts = text.split(",")
+        try:
+            speed, origin_ms, origin_mono_ns = float(parts[0]), int(parts[1]), int(parts[2])
+        except (ValueError, IndexError):
+            raise InvalidRecord("time base", text, "SPEED,ORIGIN_MS,ORIGIN_MONO_NS") from None
+        return cls(speed, origin_ms, origin_mono_ns)
+
+    def format(self) -> str:
+        """One word for a command line, read back by `parse`."""
+        return f"{self.speed!r},{self.origin_ms},{self.origin_mono_ns}"
 
     def now_ms(self, mono_ns: int) -> int:
         """Domain time in ms since the epoch at the monotonic reading `mono_ns`."""

@@ -1,0 +1,73 @@
+"""Combos: matched prefill and decode instances (or one aggregated one), scaled as one unit.
+
+Owns the values. Knows nothing of how they are found (planning) or placed on nodes (transitions).
+Source: Cauchy sec. 3.3 ("GPU combos"); an aggregated instance is a combo of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoscaler.domain.checks import InvalidValue, finite, whole
+from autoscaler.domain.slices import SLICE_SIZES
+from autoscaler.domain.workload import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class ComboMember:
+    """`count` equal instances of a combo: `gpus` GPUs each (one slice) in pool `pool`.
+
+    req_per_s: what one of them does at the combo's workload bucket within the SLO.
+    """
+
+    phase: Phase
+    pool: str
+    gpus: int
+    count: int
+    req_per_s: float
+
+    def __post_init__(self) -> None:
+        if self.gpus not in SLICE_SIZES:
+            raise InvalidValue("combo member: gpus", self.gpus, "1, 2, 4 or 8")
+        whole("combo member: count", self.count, 1, 64)
+        finite("combo member: req_per_s", self.req_per_s, 0.0, 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class Combo:
+    """One unit of reactive scaling of one model, in one region.
+
+    id: stable name that says what it is, e.g. "mini:a1@eu-west/l4/spot" or
+    "chat:p4@us-east/h100/owned+2d4@us-east/h100/owned"; it holds the model and nothing that
+    depends on demand. req_per_s: goodput of the whole (its slower phase), before utilization.
+    usd_per_h: price of the GPUs it takes (its share of the nodes' prices; owned GPUs are 0).
+    ttft_ms / tpot_ms: predicted. start_s: predicted time from launch to ready.
+    uncertain: its throughput rests on an estimate that was not measured. meets_slo: False for a
+    best-effort combo, listed only where no combo can meet the SLO at this bucket.
+    """
+
+    id: str
+    model: str
+    region: str
+    members: tuple[ComboMember, ...]
+    req_per_s: float
+    usd_per_h: float
+    ttft_ms: float
+    tpot_ms: float
+    start_s: float
+    uncertain: bool = False
+    meets_slo: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise InvalidValue(f"combo {self.id}: members", self.members, "at least one")
+        finite(f"combo {self.id}: req_per_s", self.req_per_s, 1e-9, 1e9)
+        finite(f"combo {self.id}: usd_per_h", self.usd_per_h, 0.0, 1e9)
+        finite(f"combo {self.id}: start_s", self.start_s, 0.0, 86400.0)
+
+    def gpus_by_pool(self) -> dict[str, int]:
+        """GPUs that one such combo takes of each pool."""
+        taken: dict[str, int] = {}
+        for member in self.members:
+            taken[member.pool] = taken.get(member.pool, 0) + member.gpus * member.count
+        return taken
