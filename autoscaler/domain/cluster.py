@@ -66,7 +66,8 @@ class Service:
 
     architecture: with the quantization of its engine applied. percentile: share of requests, in
     (0, 1], that must attain the SLO. utilization: target share of capacity, in (0, 1].
-    spot_share: at most this share of demand on spot. min_instances / max_instances: floor and
+    spot_share: at most this share of demand on spot. max_len_tokens: longest request (input and
+    output) that an instance must be able to hold, vLLM's --max-model-len. min_instances / max_instances: floor and
     ceiling on combos (max 0 = none). survive: "none", "one-node" or "all-spot".
     scale_in_after_s: how long an excess must last. max_disruption: share of capacity that may be
     taken away per scale_in_after_s. traffic_share: its weight in a replayed trace.
@@ -80,6 +81,7 @@ class Service:
     percentile: float = 0.95
     utilization: float = 0.8
     spot_share: float = 0.0
+    max_len_tokens: int = 32_768
     min_instances: int = 0
     max_instances: int = 0
     regions: tuple[str, ...] = ()
@@ -98,6 +100,7 @@ class Service:
         finite(f"{who}: percentile", self.percentile, 0.5, 1.0)
         finite(f"{who}: utilization", self.utilization, 0.05, 1.0)
         finite(f"{who}: spot", self.spot_share, 0.0, 1.0)
+        whole(f"{who}: max_len", self.max_len_tokens, 16, 100_000_000)
         whole(f"{who}: min", self.min_instances, 0, 100_000)
         whole(f"{who}: max", self.max_instances, 0, 100_000)
         if self.max_instances and self.max_instances < self.min_instances:

@@ -16,7 +16,7 @@ class GpuSpec:
 
     name: as in `data/gpus.json`, e.g. "H100-SXM". flops in 1e12 per second (dense, no sparsity),
     bandwidths in 1e9 bytes/s (memory: per GPU; interconnect: per GPU and direction), memory in
-    1e9 bytes. `fp8_tflops` is 0 where the GPU has no FP8 units.
+    1e9 bytes. `fp8_tflops` and `fp4_tflops` are 0 where the GPU has no such units.
     """
 
     name: str
@@ -26,8 +26,10 @@ class GpuSpec:
     mem_gb: float
     interconnect_gb_s: float
     pcie_gb_s: float
+    fp4_tflops: float = 0.0
 
     def __post_init__(self) -> None:
         for field in ("bf16_tflops", "mem_bw_gb_s", "mem_gb", "interconnect_gb_s", "pcie_gb_s"):
             finite(f"gpu {self.name}: {field}", getattr(self, field), 1e-3, 1e9)
-        finite(f"gpu {self.name}: fp8_tflops", self.fp8_tflops, 0.0, 1e9)
+        for field in ("fp8_tflops", "fp4_tflops"):
+            finite(f"gpu {self.name}: {field}", getattr(self, field), 0.0, 1e9)

@@ -1,0 +1,308 @@
+"""`shoal.yaml`: the declared fleet, read strictly into values of the core.
+
+Owns the form of the file (docs/configuration.md lists every key) and its defaults. Knows nothing
+of what is running. Every refusal names file, line and key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
+from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.workload import Bucket, Slo
+from autoscaler.performance import catalog
+from streams.files import units
+from streams.files.yamltree import ConfigError, Section, read
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+_MODES = tuple(mode.value for mode in Mode)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """An engine as the operator defines it. quantization: what its arguments imply for weights."""
+
+    name: str
+    image: str = ""
+    args: tuple[str, ...] = ()
+    quantization: str = ""
+    max_num_seqs: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A whole `shoal.yaml`. kafka: bootstrap address, empty = the embedded broker."""
+
+    path: str
+    cluster: Cluster
+    mode: Mode
+    kafka: str = ""
+    prometheus: Mapping[str, str] = field(default_factory=dict)
+    engines: Mapping[str, EngineSpec] = field(default_factory=dict)
+    provision: Mapping[str, str] = field(default_factory=dict)
+
+
+def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND) -> Config:
+    """Read `path`. mode: what holds where the file names none. Raises ConfigError."""
+    root, raw = read(Path(path))
+    content_hash = hashlib.sha256(raw).hexdigest()[:12]
+    found_mode = Mode(root.take("mode", units.word(*_MODES), mode.value))
+    kafka = root.take("kafka", units.text, "")
+    prometheus = _texts_by_name(root.section("prometheus"))
+    defaults = _Defaults.read(root.section("defaults"))
+    policy = _policy(root.section("policy"))
+    engines = _engines(root.section("engines"))
+    pools, provision = _pools(root.section("regions", required=True))
+    services = _services(
+        root.section("models", required=True), defaults, engines, pools, found_mode
+    )
+    root.finish()
+    cluster = Cluster(pools, services, policy, content_hash)
+    return Config(root.file, cluster, found_mode, kafka, prometheus, engines, provision)
+
+
+@dataclass(frozen=True, slots=True)
+class _Defaults:
+    percentile: float = 0.95
+    utilization: float = 0.8
+    spot: float = 0.0
+    scale_in_after_s: float = 600.0
+    max_disruption: float = 0.1
+    max_len: int = 32_768
+
+    @classmethod
+    def read(cls, section: Section | None, base: _Defaults | None = None) -> _Defaults:
+        """What `section` sets, over `base`; with a base, unknown keys are left to the caller."""
+        start = base or cls()
+        if section is None:
+            return start
+        found = cls(
+            percentile=section.take("percentile", units.percentile, start.percentile),
+            utilization=section.take("utilization", units.number(0.05, 1.0), start.utilization),
+            spot=section.take("spot", units.share, start.spot),
+            scale_in_after_s=section.take(
+                "scale_in_after", units.duration_s, start.scale_in_after_s
+            ),
+            max_disruption=section.take("max_disruption", units.share, start.max_disruption),
+            max_len=section.take("max_len", units.count(16, 100_000_000), start.max_len),
+        )
+        if base is None:
+            section.finish()
+        return found
+
+
+def _policy(section: Section | None) -> Policy:
+    if section is None:
+        return Policy()
+    base = Policy()
+
+    def whole_seconds(value: object) -> int:
+        seconds = units.duration_s(value)
+        if seconds != int(seconds):
+            raise InvalidValue("", value, "whole seconds")
+        return int(seconds)
+
+    try:
+        policy = Policy(
+            surge_window_s=section.take("surge_window", whole_seconds, base.surge_window_s),
+            local_window_s=section.take("local_window", whole_seconds, base.local_window_s),
+            global_window_s=section.take("global_window", whole_seconds, base.global_window_s),
+            ratio=section.take("ratio", units.number(0.01, 10.0), base.ratio),
+            min_samples=section.take("min_samples", units.count(1, 10_000), base.min_samples),
+            significance=section.take("significance", units.number(1e-15, 0.5), base.significance),
+            cooldown_s=section.take("cooldown", units.duration_s, base.cooldown_s),
+            start_timeout_s=section.take("start_timeout", units.duration_s, base.start_timeout_s),
+            drain_timeout_s=section.take("drain_timeout", units.duration_s, base.drain_timeout_s),
+            k_start=section.take("k_start", units.number(0.0, 100.0), base.k_start),
+            k_load=section.take("k_load", units.number(0.0, 100.0), base.k_load),
+            k_switch=section.take("k_switch", units.number(0.0, 100.0), base.k_switch),
+            budget_usd_per_h=section.take("budget", units.number(0.0, 1e9), base.budget_usd_per_h),
+        )
+    except InvalidValue as error:
+        raise ConfigError(section.file, section.line, section.path, str(error)) from error
+    section.finish()
+    return policy
+
+
+def _engines(section: Section | None) -> dict[str, EngineSpec]:
+    found = {"default": EngineSpec("default")}
+    if section is None:
+        return found
+    for name, engine in section.children():
+        _check_name(section, name)
+        args = engine.take("args", units.texts, ())
+        quantization = ""
+        for arg in args:
+            if arg.startswith("--quantization="):
+                quantization = arg.split("=", 1)[1]
+                if quantization != "fp8":
+                    raise engine.error("args", f"quantization {quantization!r}; allowed: fp8")
+        seqs = engine.take("max_num_seqs", units.count(1, 4096), 256)
+        found[name] = EngineSpec(
+            name, engine.take("image", units.text, ""), args, quantization, seqs
+        )
+        engine.finish()
+    return found
+
+
+def _pools(section: Section | None) -> tuple[tuple[Pool, ...], dict[str, str]]:
+    assert section is not None  # noqa: S101  required by the caller
+    pools: list[Pool] = []
+    provision: dict[str, str] = {}
+    for region, declared in section.children():
+        _check_name(section, region)
+        for name, pool in declared.children():
+            _check_name(declared, name)
+            made = _pool(region, name, pool)
+            hook = pool.take("provision", units.text, "")
+            pool.finish()
+            pools += made
+            provision.update({one.id: hook for one in made if hook})
+    if not pools:
+        raise ConfigError(section.file, section.line, section.path, "no pool is declared")
+    return tuple(pools), provision
+
+
+def _pool(region: str, name: str, pool: Section) -> list[Pool]:
+    gpu = pool.take("gpu", lambda value: catalog.gpu(units.text(value)))
+    per_node = pool.take("per_node", _slice_size, 1)
+    price = units.number(0.0, 1e6)
+    if pool.take("owned", units.flag, False):
+        nodes = pool.take("nodes", units.count(1, 100_000))
+        for key in ("price", "spot_price", "max"):
+            if key in pool:
+                raise pool.error(key, "an owned pool has none: it is always there and already paid")
+        return [Pool(region, name, gpu, per_node, nodes, Market.OWNED, 0.0)]
+    most = pool.take("max", units.count(0, 100_000))
+    made = []
+    if "price" in pool:
+        made.append(
+            Pool(region, name, gpu, per_node, most, Market.ON_DEMAND, pool.take("price", price))
+        )
+    if "spot_price" in pool:
+        spot = pool.take("spot_price", price)
+        made.append(Pool(region, name, gpu, per_node, most, Market.SPOT, spot))
+    if not made:
+        raise ConfigError(
+            pool.file,
+            pool.line,
+            pool.path,
+            "price or spot_price (USD per node and hour) is missing",
+        )
+    # Every key that a pool may have, so that a misspelt one is held against all of them.
+    pool.take("nodes", units.count(1, 100_000), 1)
+    pool.take("price", price, 0.0)
+    pool.take("spot_price", price, 0.0)
+    return made
+
+
+def _slice_size(value: object) -> int:
+    if value not in (1, 2, 4, 8) or isinstance(value, bool):
+        raise InvalidValue("", value, "1, 2, 4 or 8")
+    return int(str(value))
+
+
+def _services(
+    section: Section | None,
+    defaults: _Defaults,
+    engines: Mapping[str, EngineSpec],
+    pools: tuple[Pool, ...],
+    mode: Mode,
+) -> tuple[Service, ...]:
+    assert section is not None  # noqa: S101  required by the caller
+    services = []
+    regions = tuple(sorted({pool.region for pool in pools}))
+    for name, model in section.children():
+        _check_name(section, name)
+        try:
+            services.append(_service(name, model, defaults, engines, regions, mode))
+        except InvalidValue as error:
+            raise ConfigError(model.file, model.line, model.path, str(error)) from error
+        model.finish()
+    if not services:
+        raise ConfigError(section.file, section.line, section.path, "no model is declared")
+    return tuple(services)
+
+
+def _service(
+    name: str,
+    model: Section,
+    defaults: _Defaults,
+    engines: Mapping[str, EngineSpec],
+    regions: tuple[str, ...],
+    mode: Mode,
+) -> Service:
+    source = model.take("source", lambda value: catalog.model(units.text(value)))
+    engine = model.take("engine", units.word(*engines), "default")
+    spec: ModelSpec = source
+    if engines[engine].quantization:
+        spec = catalog.quantized(source, engines[engine].quantization)
+    limits = model.section("slo", required=True)
+    assert limits is not None  # noqa: S101  required
+    slo = Slo(
+        limits.take("ttft", units.duration_s) * 1000.0,
+        limits.take("tpot", units.duration_s) * 1000.0,
+    )
+    limits.finish()
+    workload = model.section("workload")
+    bucket = Bucket(1024.0, 256.0)
+    if workload is not None:
+        tokens = units.number(1.0, 1e7)
+        bucket = Bucket(workload.take("input", tokens), workload.take("output", tokens))
+        workload.finish()
+    own = _Defaults.read(model, defaults)
+    if own.max_len > spec.max_position:
+        allowed = f"at most {spec.max_position}, the context of {spec.name}"
+        raise model.error("max_len", f"{own.max_len} is not allowed; allowed: {allowed}")
+    least = model.take("min", units.count(0, 100_000), 0)
+    return Service(
+        model=name,
+        architecture=spec,
+        slo=slo,
+        engine=engine,
+        percentile=own.percentile,
+        utilization=own.utilization,
+        spot_share=own.spot,
+        max_len_tokens=own.max_len,
+        min_instances=least,
+        max_instances=model.take("max", units.count(max(1, least), 100_000), 0),
+        regions=model.take(
+            "regions", lambda v: tuple(units.word(*regions)(r) for r in units.texts(v)), ()
+        ),
+        survive=model.take("survive", units.word("none", "one-node", "all-spot"), "none"),
+        priority=model.take("priority", units.count(0, 100), 0),
+        mode=Mode(model.take("mode", units.word(*_MODES), mode.value)),
+        bucket=bucket,
+        scale_in_after_s=own.scale_in_after_s,
+        max_disruption=own.max_disruption,
+        traffic_share=model.take("share", units.number(0.0, 1e6), 1.0),
+        demand_query=model.take("demand", units.text, ""),
+        scale_targets=_scale_targets(model.section("scale")),
+    )
+
+
+def _scale_targets(section: Section | None) -> tuple[tuple[str, str], ...]:
+    if section is None:
+        return ()
+    targets = _texts_by_name(section.section("keda", required=True))
+    section.finish()
+    return tuple(sorted(targets.items()))
+
+
+def _texts_by_name(section: Section | None) -> dict[str, str]:
+    if section is None:
+        return {}
+    return {name: section.take(name, units.text) for name in section}
+
+
+def _check_name(section: Section, name: str) -> None:
+    if not _NAME.match(name):
+        raise section.error(
+            name, "a name is 1 to 63 letters, digits or . _ -, beginning with one of the first two"
+        )

@@ -1,0 +1,13 @@
+"""What a user gets to read when something they gave us cannot be used: one line, exit code 2."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """Bad input. Its text is one line that names the place, the value and what is allowed."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, for messages of libraries that write paragraphs."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

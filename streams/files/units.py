@@ -1,0 +1,103 @@
+"""How people write quantities: durations, shares, counts. Each parser raises InvalidValue.
+
+Every parser takes what YAML made of the text (str, int, float, ...) and returns a plain number.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from autoscaler.domain.checks import InvalidValue, finite, whole
+
+_DURATION = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+)\s*(ms|s|m|h|d)\Z")
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def duration_s(value: object) -> float:
+    """Seconds of "500ms", "2s", "10m", "1h" (a unit is a must); positive and finite."""
+    match = _DURATION.match(value) if isinstance(value, str) else None
+    if not match:
+        raise InvalidValue("", value, 'a duration with its unit, such as "500ms", "2s" or "10m"')
+    seconds = float(match[1]) * _UNIT_S[match[2]]
+    if not (math.isfinite(seconds) and 0.0 < seconds <= 30 * 86400.0):
+        raise InvalidValue("", value, "a duration above 0 and up to 30d")
+    return seconds
+
+
+def share(value: object) -> float:
+    """A fraction from 0 to 1: 0.8, or "80%". 95 is refused, 95% is not."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        try:
+            return finite("", float(value.strip()[:-1]) / 100.0, 0.0, 1.0)
+        except ValueError:
+            raise InvalidValue("", value, 'a fraction from 0 to 1, or "0%" to "100%"') from None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidValue("", value, 'a fraction from 0 to 1, or "0%" to "100%"')
+    if not 0.0 <= value <= 1.0:
+        raise InvalidValue("", value, 'a fraction from 0 to 1, or "0%" to "100%"')
+    return float(value)
+
+
+def percentile(value: object) -> float:
+    """A percentile as people write it: 95, "95%" or 0.95, from 50 to 100."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 1.0 < value <= 100.0:
+        value = value / 100.0
+    found = share(value)
+    if not 0.5 <= found <= 1.0:
+        raise InvalidValue("", value, "a percentile from 50 to 100")
+    return found
+
+
+def count(low: int, high: int) -> Callable[[object], int]:
+    """A parser of whole numbers in [low, high]."""
+
+    def parse(value: object) -> int:
+        return whole("", value, low, high)  # type: ignore[arg-type]
+
+    return parse
+
+
+def number(low: float, high: float) -> Callable[[object], float]:
+    """A parser of finite numbers in [low, high]."""
+
+    def parse(value: object) -> float:
+        return finite("", value, low, high)  # type: ignore[arg-type]
+
+    return parse
+
+
+def text(value: object) -> str:
+    """A non-empty text of at most 2000 characters."""
+    if not isinstance(value, str) or not 0 < len(value) <= 2000:
+        raise InvalidValue("", value, "a text of 1 to 2000 characters")
+    return value
+
+
+def flag(value: object) -> bool:
+    """true or false."""
+    if not isinstance(value, bool):
+        raise InvalidValue("", value, "true or false")
+    return value
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """A list of texts."""
+    if not isinstance(value, list):
+        raise InvalidValue("", value, "a list such as [us-east]")
+    return tuple(text(entry) for entry in value)
+
+
+def word(*allowed: str) -> Callable[[object], str]:
+    """A parser of a closed set of words; a misspelt one is told the nearest."""
+
+    def parse(value: object) -> str:
+        if value not in allowed:
+            near = get_close_matches(str(value), allowed, n=1, cutoff=0.5)
+            nearest = f" (did you mean {near[0]}?)" if near else ""
+            raise InvalidValue("", value, " or ".join(allowed) + nearest)
+        return str(value)
+
+    return parse

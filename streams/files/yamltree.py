@@ -1,0 +1,153 @@
+"""YAML with line numbers: a strict reader that knows where every value stands.
+
+Owns reading a file into `Section`s and refusing what is wrong with file, line and key: a key
+twice, an unknown key (with the nearest valid name), a value of the wrong kind. Knows nothing of
+what the keys mean: `streams.files.config` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+
+from autoscaler.domain.checks import InvalidValue
+from streams.files.errors import UserError, first_line
+
+T = TypeVar("T")
+_MISSING = object()
+
+
+class ConfigError(UserError):
+    """A configuration file cannot be used; the text is `FILE:LINE: KEY: what is wrong`."""
+
+    def __init__(self, file: str, line: int, key: str, problem: str) -> None:
+        where = f"{file}:{line}" if line else file
+        super().__init__(f"{where}: {key}: {problem}" if key else f"{where}: {problem}")
+        self.file, self.line, self.key = file, line, key
+
+
+class Section:
+    """One mapping of the file. Take what you know by name, then `finish()` refuses the rest."""
+
+    def __init__(self, file: str, path: str, node: yaml.MappingNode) -> None:
+        self.file = file
+        self.path = path
+        self.line = node.start_mark.line + 1
+        self._values: dict[str, yaml.Node] = {}
+        self._lines: dict[str, int] = {}
+        self._asked: list[str] = []
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ConfigError(file, line, path, "a key must be a plain word")
+            key = str(key_node.value)
+            if key in self._values:
+                first = self._lines[key]
+                raise ConfigError(
+                    file, line, self._key(key), f"is there twice (first in line {first})"
+                )
+            self._values[key] = value_node
+            self._lines[key] = line
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def line_of(self, key: str) -> int:
+        """The line of a key, or of the section where the key is missing."""
+        return self._lines.get(key, self.line)
+
+    def error(self, key: str, problem: str) -> ConfigError:
+        """An error at `key` of this section."""
+        return ConfigError(self.file, self.line_of(key), self._key(key), problem)
+
+    def take(self, key: str, parse: Callable[[object], T], default: object = _MISSING) -> T:
+        """The value of a scalar or list at `key`, parsed; InvalidValue becomes a ConfigError."""
+        self._asked.append(key)
+        if key not in self._values:
+            if default is _MISSING:
+                raise ConfigError(self.file, self.line, self._key(key), "is missing")
+            return default  # type: ignore[return-value]
+        node = self._values[key]
+        if isinstance(node, yaml.MappingNode):
+            raise self.error(key, "a single value is expected, not a mapping")
+        value = yaml.SafeLoader.construct_object(_loader(), node, deep=True)
+        try:
+            return parse(value)
+        except InvalidValue as error:
+            raise self.error(
+                key, f"{error.value!r} is not allowed; allowed: {error.allowed}"
+            ) from error
+
+    def section(self, key: str, required: bool = False) -> Section | None:
+        """The mapping at `key`; None where it is not there (or an error, if required)."""
+        self._asked.append(key)
+        node = self._values.get(key)
+        empty = isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")
+        if node is None or empty:
+            if required:
+                raise ConfigError(
+                    self.file, self.line_of(key), self._key(key), "is missing or empty"
+                )
+            return None
+        if not isinstance(node, yaml.MappingNode):
+            raise self.error(key, "a mapping is expected")
+        return Section(self.file, self._key(key), node)
+
+    def children(self) -> Iterator[tuple[str, Section]]:
+        """Every entry as a section of its own (for mappings by name: regions, models)."""
+        for name in self._values:
+            child = self.section(name, required=True)
+            assert child is not None  # noqa: S101  required=True raised otherwise
+            yield name, child
+
+    def finish(self) -> None:
+        """Refuse every key that nobody asked for, with the nearest valid name."""
+        for key in self._values:
+            if key not in self._asked:
+                near = get_close_matches(key, self._asked, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]}?" if near else "allowed: " + ", ".join(self._asked)
+                raise self.error(key, f"unknown key; {hint}")
+
+    def _key(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path else key
+
+
+def _loader() -> yaml.SafeLoader:
+    return yaml.SafeLoader("")
+
+
+def read(path: Path) -> tuple[Section, bytes]:
+    """The root section of a YAML file, and the bytes that it was read from."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read: {first_line(error)}") from error
+    try:
+        node = yaml.compose(raw.decode("utf-8"), Loader=yaml.SafeLoader)
+    except UnicodeDecodeError:
+        raise ConfigError(str(path), 0, "", "is not UTF-8 text, so it is no YAML") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = f"is not YAML: {error.problem or error.context}"
+        raise ConfigError(str(path), mark.line + 1 if mark else 0, "", problem) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(str(path), 0, "", f"is not YAML: {first_line(error)}") from None
+    if node is None:
+        raise ConfigError(str(path), 0, "", "is empty; regions and models are expected")
+    if not isinstance(node, yaml.MappingNode):
+        raise ConfigError(
+            str(path),
+            node.start_mark.line + 1,
+            "",
+            "a mapping is expected, with regions and models",
+        )
+    return Section(str(path), "", node), raw
