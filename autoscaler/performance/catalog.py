@@ -28,10 +28,14 @@ _SHORT_GPU_NAMES = {
     "B200": "B200-SXM",
     "B300": "B300-SXM",
     "V100": "V100-SXM2-16GB",
+    # The Grace boards carry the same GPUs as the SXM ones as far as this model goes.
+    "GB200": "B200-SXM",
+    "GB300": "B300-SXM",
 }
-_MODEL_SUFFIXES = ("-Instruct", "-Chat", "-FP8", "-Base")
-_FP8_BYTES_PER_PARAM = 1.0
-_BF16_BYTES_PER_PARAM = 2.0
+_MODEL_SUFFIXES = ("-Instruct", "-Chat", "-FP8", "-NVFP4", "-Base", "-HF", "-MXFP4")
+# FP4 carries a scale byte per 16 weights (NVFP4), INT4 one of two bytes per 64.
+_BYTES_PER_PARAM = {"bf16": 2.0, "fp8": 1.0, "fp4": 4.5 / 8, "int4": 4.25 / 8}
+_KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -48,6 +52,7 @@ def gpus() -> Mapping[str, GpuSpec]:
             name=name,
             bf16_tflops=float(row["bf16_dense_tflops"]),
             fp8_tflops=float(row.get("fp8_dense_tflops", 0.0)),
+            fp4_tflops=float(row.get("fp4_dense_tflops", 0.0)),
             mem_bw_gb_s=float(row["mem_bw_gb_s"]),
             mem_gb=float(row["mem_gb"]),
             interconnect_gb_s=float(row["interconnect_gb_s_per_dir"]),
@@ -78,7 +83,7 @@ def models() -> Mapping[str, ModelSpec]:
             active_params=float(row["active_params"]),
             weight_bytes=float(row["weight_bytes"]),
             kv_bytes_per_token=float(row["kv_bytes_per_token_bf16"]),
-            weight_dtype="mxfp4" if "mxfp4" in dtype else "bf16",
+            weight_dtype=_weight_dtype(dtype),
             experts=row["experts"] or 0,
             experts_per_token=row["experts_per_token"] or 0,
             moe_intermediate=row["moe_intermediate"] or 0,
@@ -103,39 +108,64 @@ def gpu(name: str, field: str = "gpu") -> GpuSpec:
 def model(name: str, field: str = "source") -> ModelSpec:
     """The architecture of `name`; a fine-tune suffix such as -Instruct is looked through."""
     known = models()
-    for candidate in _candidates(name):
+    candidates = _candidates(name)
+    for candidate in candidates:
         for full, spec in known.items():
             if candidate.lower() == full.lower():
+                return replace(spec, name=name)
+    # Others publish the same architecture under their own organisation (quantised copies).
+    for candidate in candidates:
+        for full, spec in known.items():
+            if candidate.lower().rpartition("/")[2] == full.lower().rpartition("/")[2]:
                 return replace(spec, name=name)
     raise InvalidValue(field, name, _nearest(name, sorted(known)))
 
 
 def quantized(spec: ModelSpec, dtype: str) -> ModelSpec:
-    """`spec` with its weights in `dtype` ("bf16" or "fp8"); the KV cache stays as it is."""
+    """`spec` with its weights in `dtype` ("bf16", "fp8", "fp4", "int4"); the KV cache stays.
+
+    Embeddings and output head stay in BF16, as engines keep them.
+    """
     if dtype == spec.weight_dtype:
         return spec
-    if dtype not in ("bf16", "fp8"):
-        raise InvalidValue("quantization", dtype, "bf16 or fp8")
-    per_param = _FP8_BYTES_PER_PARAM if dtype == "fp8" else _BF16_BYTES_PER_PARAM
-    return replace(spec, weight_dtype=dtype, weight_bytes=spec.params * per_param)
+    per_param = _BYTES_PER_PARAM.get(dtype)
+    if per_param is None:
+        raise InvalidValue("quantization", dtype, ", ".join(_BYTES_PER_PARAM))
+    embeddings = min(2.0 * spec.vocab * spec.hidden, 0.5 * spec.params)
+    body = spec.params - embeddings
+    weight_bytes = body * per_param + embeddings * _BYTES_PER_PARAM["bf16"]
+    return replace(spec, weight_dtype=dtype, weight_bytes=weight_bytes)
+
+
+def with_kv_cache(spec: ModelSpec, dtype: str) -> ModelSpec:
+    """`spec` (its KV cache in BF16, as packaged) with the KV cache in `dtype` ("bf16", "fp8")."""
+    if dtype not in _KV_BYTES:
+        raise InvalidValue("kv_cache_dtype", dtype, ", ".join(_KV_BYTES))
+    factor = _KV_BYTES[dtype] / _KV_BYTES["bf16"]
+    return replace(spec, kv_bytes_per_token=spec.kv_bytes_per_token * factor)
+
+
+def _weight_dtype(text: str) -> str:
+    for sign, dtype in (("mxfp4", "mxfp4"), ("int4", "int4"), ("float8", "fp8")):
+        if sign in text:
+            return dtype
+    return "bf16"
 
 
 def _candidates(name: str) -> list[str]:
     stems = [name]
-    for suffix in _MODEL_SUFFIXES:
-        stems += [stem.removesuffix(suffix) for stem in stems if stem.endswith(suffix)]
+    for stem in stems:  # grows while it is walked: suffixes come off in any order
+        stems += [stem.removesuffix(suffix) for suffix in _MODEL_SUFFIXES if stem.endswith(suffix)]
     spellings = []
     for stem in stems:
-        spellings += [
-            stem,
-            stem.replace("Meta-Llama", "Llama"),
-            stem.replace("Llama-3.3", "Llama-3.1"),
-        ]
+        usual = stem.replace("Meta-Llama", "Llama").replace("llama2-", "Llama-2-")
+        spellings += [stem, usual, usual.replace("Llama-3.3", "Llama-3.1")]
     return spellings
 
 
 def _nearest(name: str, names: list[str]) -> str:
     lowered = {n.lower(): n for n in names}
     near = get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.5)
-    listing = ", ".join(names)
-    return f"{lowered[near[0]]} (the nearest) or one of {listing}" if near else f"one of {listing}"
+    if near:
+        return f"one of {len(names)} known names; did you mean {lowered[near[0]]}?"
+    return "one of " + ", ".join(names)

@@ -72,7 +72,7 @@ class Section:
         self._asked.append(key)
         if key not in self._values:
             if default is _MISSING:
-                raise ConfigError(self.file, self.line, self._key(key), "is missing")
+                raise self._missing(key, "is missing")
             return default  # type: ignore[return-value]
         node = self._values[key]
         if isinstance(node, yaml.MappingNode):
@@ -114,6 +114,14 @@ class Section:
                 near = get_close_matches(key, self._asked, n=1, cutoff=0.5)
                 hint = f"did you mean {near[0]}?" if near else "allowed: " + ", ".join(self._asked)
                 raise self.error(key, f"unknown key; {hint}")
+
+    def _missing(self, key: str, problem: str) -> ConfigError:
+        """A required key is not there: is one there that was meant to be it?"""
+        strangers = [name for name in self._values if name not in self._asked]
+        near = get_close_matches(key, strangers, n=1, cutoff=0.6)
+        if near:
+            return self.error(near[0], f"unknown key; did you mean {key}?")
+        return ConfigError(self.file, self.line_of(key), self._key(key), problem)
 
     def _key(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else key
