@@ -1,0 +1,201 @@
+"""Records to bytes and back: JSON through orjson, strict in types, lenient in unknown fields.
+
+Owns the wire form: an object with `schema_version` and the record's fields by their names. Knows
+nothing of a record's meaning: bounds are checked by the record when it is made, and what is
+refused comes out as InvalidRecord with the path of the field ("instances[0].gpus").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import orjson
+
+from topics.checks import SCHEMA_VERSION, InvalidRecord
+from topics.table import topic
+
+MAX_BYTES = 4 * 1024 * 1024
+_OLDEST, _NEWEST = SCHEMA_VERSION - 1, SCHEMA_VERSION + 1
+_PREFIX = b'{"schema_version":%d,' % SCHEMA_VERSION
+_MISSING = object()
+_READERS: dict[Any, Callable[[str, Any], Any]] = {}
+
+Reader = Callable[[str, Any], Any]
+
+
+def encode(record: Any) -> bytes:
+    """The wire form of a record (a dataclass with at least one field)."""
+    return _PREFIX + orjson.dumps(record, option=orjson.OPT_NON_STR_KEYS)[1:]
+
+
+def decode(name: str, data: bytes) -> Any:
+    """The record that `data` holds, of the topic with the short name `name`.
+
+    Unknown fields are ignored, at every depth. InvalidRecord: not JSON, another schema version
+    than ours, the one before or the one after, a missing field, a wrong type, a bad value.
+    """
+    kind = topic(name).record
+    if kind is None:
+        raise InvalidRecord("topic", name, "a topic whose records are defined")
+    return decode_as(kind, data)
+
+
+def decode_as(kind: type[Any], data: bytes) -> Any:
+    """The record of type `kind` that `data` holds; refusals as of `decode`."""
+    if len(data) > MAX_BYTES:
+        raise InvalidRecord("record", f"{len(data)} bytes", f"at most {MAX_BYTES} bytes")
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRecord("record", data[:40], f"JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise InvalidRecord("record", value, "a JSON object")
+    version = value.get("schema_version", _MISSING)
+    if version is _MISSING:
+        raise InvalidRecord("schema_version", "nothing", "a value: the field is missing")
+    if type(version) is not int or not _OLDEST <= version <= _NEWEST:
+        raise InvalidRecord("schema_version", version, f"{_OLDEST} to {_NEWEST}")
+    return _reader(kind)("", value)
+
+
+def _reader(kind: Any) -> Reader:
+    """A function (path, JSON value) -> value of type `kind`, made once per type."""
+    known = _READERS.get(kind)
+    if known is None:
+        known = _READERS[kind] = _make_reader(kind)
+    return known
+
+
+def _make_reader(kind: Any) -> Reader:
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return _dataclass_reader(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _enum_reader(kind)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and len(arguments) == 2 and arguments[1] is ...:
+        return _sequence_reader(_reader(arguments[0]))
+    if origin is tuple:
+        return _fixed_reader(tuple(_reader(argument) for argument in arguments))
+    if origin is dict:
+        return _dict_reader(_KEYS[arguments[0]], _reader(arguments[1]))
+    if origin in (types.UnionType, typing.Union):
+        raise TypeError(f"{kind}: a union has no wire form")
+    return _SCALARS[kind]
+
+
+def _dataclass_reader(kind: type[Any]) -> Reader:
+    hints = typing.get_type_hints(kind)
+    fields = tuple(
+        (
+            field.name,
+            _reader(hints[field.name]),
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+        )
+        for field in dataclasses.fields(kind)
+    )
+
+    def read(path: str, value: Any) -> Any:
+        if type(value) is not dict:
+            raise InvalidRecord(path or "record", value, "a JSON object")
+        dot = f"{path}." if path else ""
+        found = {}
+        for name, reader, required in fields:
+            item = value.get(name, _MISSING)
+            if item is not _MISSING:
+                found[name] = reader(dot + name, item)
+            elif required:
+                raise InvalidRecord(dot + name, "nothing", "a value: the field is missing")
+        try:
+            return kind(**found)
+        except InvalidRecord as error:
+            if not dot:
+                raise
+            raise InvalidRecord(dot + error.field, error.value, error.allowed) from None
+
+    return read
+
+
+def _enum_reader(kind: type[Enum]) -> Reader:
+    members = {member.value: member for member in kind}
+
+    def read(path: str, value: Any) -> Any:
+        found = members.get(value) if isinstance(value, str) else None
+        if found is None:
+            raise InvalidRecord(path, value, " or ".join(map(str, members)))
+        return found
+
+    return read
+
+
+def _sequence_reader(item: Reader) -> Reader:
+    def read(path: str, value: Any) -> Any:
+        if type(value) is not list:
+            raise InvalidRecord(path, value, "a JSON array")
+        return tuple([item(f"{path}[{index}]", entry) for index, entry in enumerate(value)])
+
+    return read
+
+
+def _fixed_reader(items: tuple[Reader, ...]) -> Reader:
+    def read(path: str, value: Any) -> Any:
+        if type(value) is not list or len(value) != len(items):
+            raise InvalidRecord(path, value, f"a JSON array of {len(items)}")
+        return tuple([item(path, entry) for item, entry in zip(items, value, strict=True)])
+
+    return read
+
+
+def _dict_reader(key: Reader, item: Reader) -> Reader:
+    def read(path: str, value: Any) -> Any:
+        if type(value) is not dict:
+            raise InvalidRecord(path, value, "a JSON object")
+        found = {key(path, name): item(f"{path}[{name[:40]}]", v) for name, v in value.items()}
+        if len(found) != len(value):  # "7" and "07" are the same number
+            raise InvalidRecord(path, value, "each key once")
+        return found
+
+    return read
+
+
+def _integer_key(path: str, value: str) -> int:
+    # int() alone would also take "1_0", " 1" and digits of other scripts.
+    digits = value[1:] if value.startswith("-") else value
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+        raise InvalidRecord(path, value, "whole numbers as keys")
+    return int(value)
+
+
+def _integer(path: str, value: Any) -> int:
+    if type(value) is not int:
+        raise InvalidRecord(path, value, "a whole number")
+    return value
+
+
+def _real(path: str, value: Any) -> float:
+    if type(value) is int:
+        return float(value)
+    if type(value) is not float or not math.isfinite(value):
+        raise InvalidRecord(path, value, "a finite number")
+    return value
+
+
+def _string(path: str, value: Any) -> str:
+    if type(value) is not str:
+        raise InvalidRecord(path, value, "text")
+    return value
+
+
+def _boolean(path: str, value: Any) -> bool:
+    if type(value) is not bool:
+        raise InvalidRecord(path, value, "true or false")
+    return value
+
+
+_SCALARS: dict[Any, Reader] = {int: _integer, float: _real, str: _string, bool: _boolean}
+_KEYS: dict[Any, Reader] = {int: _integer_key, str: _string}

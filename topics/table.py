@@ -1,0 +1,161 @@
+"""The one table of topics: name, key, partitions, clean-up, retention, record, who writes.
+
+Owns what a topic is. Knows nothing of brokers: `streams.broker.admin` creates what stands here.
+Names here are short ("telemetry"); on a broker they carry a prefix (`wire_name`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from topics.checks import InvalidRecord
+from topics.records import (
+    Assignment,
+    Availability,
+    DeadLetter,
+    Decision,
+    Leadership,
+    PlanRecord,
+    Price,
+    Routes,
+    Status,
+    Telemetry,
+)
+
+PREFIX = "shoal."
+DAY_MS = 86_400_000
+
+
+class Cleanup(StrEnum):
+    """What a broker does with old records: keep the latest per key, or delete by age."""
+
+    COMPACT = "compact"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic. key: of a record, "" for none. retention_ms: of a DELETE topic, 0 otherwise.
+
+    record: the type of its values, None where no part of the loop reads or writes it yet.
+    writers: the only kinds of process that may write it (the ACL table follows this).
+    """
+
+    name: str
+    partitions: int
+    cleanup: Cleanup
+    retention_ms: int
+    record: type[Any] | None
+    writers: tuple[str, ...]
+    key: Callable[[Any], str]
+
+    def wire_name(self, prefix: str = PREFIX) -> str:
+        """Its name on a broker."""
+        return prefix + self.name
+
+    def settings(self) -> dict[str, str]:
+        """Its Kafka settings.
+
+        The append time is the broker's, so one clock orders all gateways. Compaction runs soon
+        and tombstones stay a day, so a reader that was away for an hour still sees deletions.
+        """
+        common = {"message.timestamp.type": "LogAppendTime", "cleanup.policy": str(self.cleanup)}
+        if self.cleanup is Cleanup.DELETE:
+            return {**common, "retention.ms": str(self.retention_ms)}
+        return {
+            **common,
+            "segment.ms": "3600000",
+            "min.cleanable.dirty.ratio": "0.1",
+            "delete.retention.ms": str(DAY_MS),
+        }
+
+
+def _leadership_key(record: Leadership) -> str:
+    # Claims share a key, so compaction keeps the highest; renewals never push a claim out.
+    return "claim" if record.kind == "claim" else record.controller
+
+
+def _compacted(
+    name: str, partitions: int, record: type[Any] | None, writer: str, key: Callable[[Any], str]
+) -> Topic:
+    return Topic(name, partitions, Cleanup.COMPACT, 0, record, (writer,), key)
+
+
+TELEMETRY = Topic(
+    "telemetry", 8, Cleanup.DELETE, 2 * DAY_MS, Telemetry, ("gateway",), lambda r: str(r.model)
+)
+AVAILABILITY = _compacted("supply.availability", 1, Availability, "feed", lambda r: str(r.pool))
+PRICES = _compacted("supply.prices", 1, Price, "feed", lambda r: str(r.pool))
+SERVICES = _compacted("services", 1, None, "operator", lambda r: str(r.model))
+CONTROLS = _compacted("controls", 1, None, "operator", lambda r: str(r.scope))
+ALERTS = Topic(
+    "alerts", 1, Cleanup.DELETE, 7 * DAY_MS, None, ("webhook",), lambda r: str(r.fingerprint)
+)
+LEADERSHIP = _compacted("leadership", 1, Leadership, "controller", _leadership_key)
+DECISIONS = Topic(
+    "decisions", 1, Cleanup.DELETE, 90 * DAY_MS, Decision, ("controller",), lambda r: str(r.model)
+)
+PLANS = _compacted("plans", 1, PlanRecord, "controller", lambda _: "cluster")
+ASSIGNMENTS = _compacted("assignments", 4, Assignment, "controller", lambda r: str(r.node))
+STATUS = _compacted("status", 4, Status, "executor", lambda r: str(r.node))
+ROUTES = _compacted("routes", 4, Routes, "controller", lambda r: str(r.model))
+DEAD_LETTERS = Topic(
+    "dead-letters",
+    1,
+    Cleanup.DELETE,
+    30 * DAY_MS,
+    DeadLetter,
+    ("controller", "executor", "gateway"),
+    lambda _: "",
+)
+
+TABLE: tuple[Topic, ...] = (
+    TELEMETRY,
+    AVAILABILITY,
+    PRICES,
+    SERVICES,
+    CONTROLS,
+    ALERTS,
+    LEADERSHIP,
+    DECISIONS,
+    PLANS,
+    ASSIGNMENTS,
+    STATUS,
+    ROUTES,
+    DEAD_LETTERS,
+)
+
+_BY_NAME = {topic.name: topic for topic in TABLE}
+_BY_RECORD = {topic.record: topic for topic in TABLE if topic.record is not None}
+
+
+def topic(name: str) -> Topic:
+    """The topic with this short name; InvalidRecord if there is none."""
+    found = _BY_NAME.get(name)
+    if found is None:
+        raise InvalidRecord("topic", name, " or ".join(_BY_NAME))
+    return found
+
+
+def topic_of(record: object) -> Topic:
+    """The topic that carries records of this type; InvalidRecord if there is none."""
+    found = _BY_RECORD.get(type(record))
+    if found is None:
+        raise InvalidRecord("record", type(record).__name__, "a record of `topics.records`")
+    return found
+
+
+def short_name(wire: str, prefix: str = PREFIX) -> str:
+    """The short name of a topic on a broker; InvalidRecord if the prefix is another one."""
+    if not wire.startswith(prefix):
+        raise InvalidRecord("topic", wire, f"a name that begins with {prefix}")
+    return wire[len(prefix) :]
+
+
+def key_of(record: object) -> bytes | None:
+    """The key under which `record` is written, None where its topic has none."""
+    key = topic_of(record).key(record)
+    return key.encode() if key else None
