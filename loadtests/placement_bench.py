@@ -71,8 +71,8 @@ def main(argv: list[str] | None = None) -> int:
         if abs(row["best"] - case["best"]) > _TOLERANCE * max(1.0, abs(case["best"]))
     ]
     print(
-        f"{len(results)} cases: mean {micros.mean():.1f} µs, p95 {np.percentile(micros, 95):.1f} µs, "
-        f"max {micros.max():.1f} µs of CPU per solve; "
+        f"{len(results)} cases: mean {micros.mean():.1f} µs, "
+        f"p95 {np.percentile(micros, 95):.1f} µs, max {micros.max():.1f} µs of CPU per solve; "
         f"{len(known) - len(missed)} of {len(known)} known optima met"
     )
     if missed:

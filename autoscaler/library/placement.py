@@ -27,7 +27,7 @@ _MAX_LAYERS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One pipeline stage: its nodes (configuration indices, ascending) and the layers each holds."""
+    """One pipeline stage: its nodes (configuration indices, ascending), the layers each holds."""
 
     nodes: tuple[int, ...]
     layers: int

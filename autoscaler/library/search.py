@@ -132,7 +132,7 @@ def raise_partition(
         held[slowest] -= 1
         rates[slowest] = stage_rate(table, s, nodes, n, kinds[at + slowest], held[slowest])
         excess -= 1
-    best = rates[0]
+    best: float = rates[0]
     for i in range(1, stages):
         best = min(best, rates[i])
     return best
