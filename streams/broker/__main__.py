@@ -1,0 +1,34 @@
+"""`python -m streams.broker`: the embedded broker as a process of its own.
+
+Prints one JSON line with its address when it is ready; ends on SIGTERM, SIGINT or with its
+supervisor. Everything in it is lost then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from streams.broker.embedded import EmbeddedBrokerFailed, embedded_broker
+from streams.leash import wait_for_end
+from topics.table import PREFIX, TABLE
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run until told to end; the exit code: 0, or 1 if the broker cannot start."""
+    parser = argparse.ArgumentParser(prog="python -m streams.broker", description=__doc__)
+    parser.add_argument("--prefix", default=PREFIX, help=f"of topic names (default {PREFIX})")
+    arguments = parser.parse_args(argv)
+    try:
+        with embedded_broker({t.wire_name(arguments.prefix): t.partitions for t in TABLE}) as at:
+            print(json.dumps({"ready": True, "bootstrap": at}), flush=True)
+            wait_for_end()
+    except EmbeddedBrokerFailed as error:
+        print(f"embedded broker: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

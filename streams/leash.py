@@ -1,0 +1,58 @@
+"""How a process of the control plane ends: on SIGTERM, SIGINT, or when its supervisor is gone.
+
+Owns the wait for the end. Knows nothing of what the process does meanwhile. The supervisor keeps
+the write end of a pipe and names the read end in SHOAL_LEASH_FD; end of file on it means that
+the supervisor died, however it died, and a process on the leash goes too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import socket
+
+VARIABLE = "SHOAL_LEASH_FD"
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def leash_fd() -> int | None:
+    """The read end of the supervisor's pipe, None for a process that was started by hand."""
+    text = os.environ.get(VARIABLE, "")
+    if not text.isdigit():
+        return None
+    with contextlib.suppress(OSError):
+        os.fstat(int(text))
+        return int(text)
+    return None
+
+
+def wait_for_end() -> None:
+    """Block until the process should end; for a main thread without an event loop."""
+    woken, waker = socket.socketpair()
+    with woken, waker:
+        waker.setblocking(False)
+        previous = signal.set_wakeup_fd(waker.fileno())
+        for number in _SIGNALS:
+            signal.signal(number, lambda *_: None)  # the wake-up byte is what counts
+        fd = leash_fd()
+        select.select([woken] if fd is None else [woken, fd], [], [])
+        signal.set_wakeup_fd(previous)
+
+
+def end_event(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+    """An event that is set when the process should end; call it in the loop's thread."""
+    event = asyncio.Event()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, event.set)
+    fd = leash_fd()
+    if fd is not None:
+
+        def gone() -> None:
+            loop.remove_reader(fd)  # end of file stays readable and would spin
+            event.set()
+
+        loop.add_reader(fd, gone)
+    return event
