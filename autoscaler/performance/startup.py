@@ -1,0 +1,31 @@
+"""How long an instance takes from launch to its first answer.
+
+Owns the start-up model that the planner predicts with and the simulated engine waits by, so the
+two cannot disagree. Knows no processes and no clock. Pure Python.
+
+All constants are assumptions, set between two published figures: Cauchy (sec. 3.5) counts 90 s
+from provisioning to serving; Cornserve (appendix E, table 4) measures 106 s for a 7B model and
+138 s for a 32B one with a warm compilation cache, 115 s and 185 s without it.
+"""
+
+from __future__ import annotations
+
+from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.slices import NodeSlice
+
+# Scheduling the container on a node that is there, its image present, and joining the network.
+NODE_LAUNCH_S = 20.0
+# Imports, process group, profiling run, cached compilation and graph capture.
+ENGINE_BASE_S = 45.0
+# Reading weights from local or network storage; one stream per node, whatever its GPUs.
+LOAD_GB_PER_S = 2.0
+
+
+def startup_s(model: ModelSpec, node: NodeSlice) -> float:
+    """Seconds from the launch of `model` on `node` to ready: launch + weights / bandwidth + base.
+
+    Weights in 1e9 bytes (of the quantized model). The copy to the GPUs overlaps with reading and
+    counts only where all PCIe links of the slice together are the slower part.
+    """
+    bandwidth_gb_s = min(LOAD_GB_PER_S, node.gpu.pcie_gb_s * node.gpus)
+    return NODE_LAUNCH_S + model.weight_bytes / 1e9 / bandwidth_gb_s + ENGINE_BASE_S
