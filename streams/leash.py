@@ -38,7 +38,7 @@ def wait_for_end() -> None:
         for number in _SIGNALS:
             signal.signal(number, lambda *_: None)  # the wake-up byte is what counts
         fd = leash_fd()
-        select.select([woken] if fd is None else [woken, fd], [], [])
+        select.select([woken.fileno()] if fd is None else [woken.fileno(), fd], [], [])
         signal.set_wakeup_fd(previous)
 
 

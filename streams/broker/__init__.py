@@ -1,1 +1,1 @@
-"""The two brokers: the embedded one (`embedded`, a process of its own) and a real Kafka (`admin`)."""
+"""The brokers: the embedded one (a process of its own) and what a real Kafka needs."""

@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# A real Apache Kafka on loopback, in the foreground until Ctrl-C. For one machine and for tests:
+# one broker, no TLS, its data in a temporary folder that is removed at the end.
+# The jars are fetched once with Maven (version: pom.xml beside this file) into the user's cache.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+port=9092
+
+fail() { echo "make kafka: $*" >&2; exit 2; }
+
+usage() {
+  echo "usage: deploy/kafka/run.sh [--port PORT]   (make kafka ARGS=\"--port 9095\")"
+}
+
+while (($#)); do
+  case $1 in
+    --port) (($# > 1)) || fail "--port needs a number"; port=$2; shift 2 ;;
+    --port=*) port=${1#--port=}; shift ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; fail "unknown argument: $1" ;;
+  esac
+done
+[[ $port =~ ^[0-9]{1,5}$ ]] && ((10#$port >= 1024 && 10#$port <= 65534)) ||
+  fail "--port: '$port' is not allowed; allowed: a number from 1024 to 65534"
+port=$((10#$port))
+
+in_use() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+java=${JAVA_HOME:+$JAVA_HOME/bin/}java
+command -v "$java" >/dev/null || fail "Java 17 or newer is needed: '$java' was not found (Debian: openjdk-17-jre-headless)"
+major=$("$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1)
+((${major:-0} >= 17)) || fail "Java 17 or newer is needed; '$java' is version ${major:-unknown}"
+in_use "$port" && fail "port $port on 127.0.0.1 is in use; choose another with --port"
+
+version=$(sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' "$here/pom.xml")
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/shoal/kafka
+lib=$cache/$version-$(cksum <"$here/pom.xml" | cut -d' ' -f1) # another pom, another folder
+if [[ ! -d $lib ]]; then
+  command -v mvn >/dev/null || fail "Maven is needed once, to fetch Kafka $version: 'mvn' was not found (Debian: maven)"
+  echo "fetching Apache Kafka $version into $lib"
+  mkdir -p "$cache"
+  fetched=$(mktemp -d "$cache/.fetch.XXXXXX")
+  # A fetch that was cut off must not look like a complete one: fetched aside, then renamed.
+  mvn -q -B -C -Dstyle.color=never -f "$here/pom.xml" dependency:copy-dependencies -DoutputDirectory="$fetched" || {
+    rm -rf "$fetched"
+    fail "Maven could not fetch Apache Kafka $version (see above)"
+  }
+  mv -T "$fetched" "$lib" 2>/dev/null || rm -rf "$fetched" # another one was faster
+fi
+
+data=$(mktemp -d "${TMPDIR:-/tmp}/shoal-kafka.XXXXXX")
+broker=
+stop() {
+  trap - EXIT
+  trap '' INT TERM # a second Ctrl-C must not leave the data behind
+  if [[ -n $broker ]]; then
+    kill -TERM "$broker" 2>/dev/null || true
+    for _ in {1..50}; do
+      kill -0 "$broker" 2>/dev/null || break
+      sleep 0.1
+    done
+    kill -KILL "$broker" 2>/dev/null || true
+  fi
+  rm -rf "$data"
+}
+trap stop EXIT
+trap 'stop; exit 0' INT TERM
+
+controller_port=$((port + 1))
+while in_use "$controller_port"; do controller_port=$((controller_port + 1)); done
+
+cat >"$data/server.properties" <<PROPERTIES
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=127.0.0.1:$controller_port
+listeners=PLAINTEXT://127.0.0.1:$port,CONTROLLER://127.0.0.1:$controller_port
+advertised.listeners=PLAINTEXT://127.0.0.1:$port,CONTROLLER://127.0.0.1:$controller_port
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs=$data/log
+auto.create.topics.enable=false
+group.initial.rebalance.delay.ms=0
+offsets.topic.num.partitions=4
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+PROPERTIES
+cat >"$data/log4j2.yaml" <<LOGGING
+Configuration:
+  Appenders:
+    Console: {name: err, target: SYSTEM_ERR, PatternLayout: {pattern: "%d{HH:mm:ss} %p %c{1}: %m%n"}}
+  Loggers:
+    Root: {level: warn, AppenderRef: {ref: err}}
+LOGGING
+
+run=("$java" -Xmx512m -XX:+UseSerialGC "-Dlog4j2.configurationFile=$data/log4j2.yaml" -cp "$lib/*")
+"${run[@]}" kafka.tools.StorageTool random-uuid >"$data/id" 2>"$data/tool.log" &&
+  "${run[@]}" kafka.tools.StorageTool format --standalone -t "$(cat "$data/id")" \
+    -c "$data/server.properties" >>"$data/tool.log" 2>&1 || {
+  cat "$data/tool.log" >&2
+  fail "Kafka's storage could not be formatted (see above)"
+}
+
+# Should this script be killed outright, the kernel ends the broker too (where it can be asked to).
+leash=()
+command -v setpriv >/dev/null && setpriv --pdeathsig TERM true 2>/dev/null &&
+  leash=(setpriv --pdeathsig TERM)
+"${leash[@]}" "${run[@]}" kafka.Kafka "$data/server.properties" &
+broker=$!
+for _ in {1..600}; do
+  kill -0 "$broker" 2>/dev/null || fail "Kafka ended before it was ready (see above)"
+  in_use "$port" && break
+  sleep 0.1
+done
+in_use "$port" || fail "Kafka did not listen on 127.0.0.1:$port within 60 s"
+echo "Apache Kafka $version is ready: --broker kafka://127.0.0.1:$port   (Ctrl-C stops it; its data goes with it)"
+wait "$broker" && code=0 || code=$?
+broker=
+fail "Kafka ended by itself with exit code $code"

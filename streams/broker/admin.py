@@ -1,0 +1,189 @@
+"""Topics exist before any worker starts: created on a real Kafka, checked on the embedded one.
+
+Owns addresses of brokers, the creation of topics and the errors about both. Knows nothing of what
+is written to them. Creation is idempotent: several processes may do it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+
+from autoscaler.domain.checks import InvalidValue
+from topics.table import PREFIX, TABLE, Topic
+
+_EMBEDDED_CLUSTER = "mockCluster"
+_MAX_REPLICAS = 3
+
+
+class BrokerUnreachable(ConnectionError):
+    """No broker answers at `address`."""
+
+    def __init__(self, address: str, why: str) -> None:
+        super().__init__(f"no Kafka broker answers at {address}: {why}")
+        self.address = address
+
+
+class TopicsUnusable(RuntimeError):
+    """A topic is missing and cannot be made, or it exists with settings that lose records."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnsuredTopics:
+    """What `ensure_topics` found. created: names on the wire of the topics that it made."""
+
+    cluster_id: str
+    embedded: bool
+    created: tuple[str, ...]
+
+
+def parse_address(text: str) -> str:
+    """The bootstrap servers in "kafka://HOST:PORT" (the scheme and further ",HOST:PORT" optional).
+
+    InvalidValue: no host, no port, a port outside 1..65535, another scheme.
+    """
+    servers = text.removeprefix("kafka://")
+    for server in servers.split(","):
+        host, colon, port = server.rpartition(":")
+        ok = colon and host and "/" not in host and port.isascii() and port.isdigit()
+        if not ok or not 0 < int(port) < 65536:
+            raise InvalidValue("broker", text, "kafka://HOST:PORT or HOST:PORT")
+    return servers
+
+
+async def ensure_topics(
+    bootstrap: str,
+    prefix: str = PREFIX,
+    timeout_s: float = 5.0,
+    table: Sequence[Topic] = TABLE,
+) -> EnsuredTopics:
+    """Every topic of `table` exists with its settings when this returns.
+
+    timeout_s: real seconds for each of connecting and creating. BrokerUnreachable: nobody
+    answers, or not as a Kafka broker. TopicsUnusable: see there; nothing that exists is changed.
+    """
+    await _probe(bootstrap, timeout_s)
+    admin = AIOKafkaAdminClient(
+        bootstrap_servers=bootstrap,
+        client_id="shoal-admin",
+        request_timeout_ms=int(timeout_s * 1e3),
+    )
+    try:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await admin.start()
+                cluster = await admin.describe_cluster()
+        except (TimeoutError, KafkaError, OSError) as error:
+            why = "it does not speak Kafka's protocol" if not str(error) else str(error)
+            raise BrokerUnreachable(bootstrap, why) from None
+        try:
+            async with asyncio.timeout(2 * timeout_s):
+                return await _ensure(admin, cluster, prefix, table)
+        except TimeoutError:
+            raise TopicsUnusable(
+                f"{bootstrap}: topics were not ready within {2 * timeout_s:g} s"
+            ) from None
+        except KafkaError as error:
+            raise TopicsUnusable(f"{bootstrap}: {error}") from None
+    finally:
+        with contextlib.suppress(Exception):
+            await admin.close()
+
+
+async def _probe(bootstrap: str, timeout_s: float) -> None:
+    """Fail early and quietly: the client below logs several lines for a refused connection."""
+    why = "no address given"
+    for server in bootstrap.split(","):
+        host, _, port = server.rpartition(":")
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        except TimeoutError:
+            why = f"no connection within {timeout_s:g} s"
+        except OSError as error:
+            why = error.strerror or str(error)
+            if isinstance(error, ConnectionRefusedError):
+                why = "connection refused"
+        else:
+            writer.close()
+            return
+    raise BrokerUnreachable(bootstrap, why)
+
+
+async def _ensure(
+    admin: Any, cluster: dict[str, Any], prefix: str, table: Sequence[Topic]
+) -> EnsuredTopics:
+    cluster_id = str(cluster.get("cluster_id") or "")
+    wanted = {topic.wire_name(prefix): topic for topic in table}
+    missing = sorted(set(wanted) - set(await admin.list_topics()))
+    if cluster_id.startswith(_EMBEDDED_CLUSTER):
+        if missing:
+            raise TopicsUnusable(
+                f"the embedded broker lacks {missing[0]}: it was started with another prefix"
+            )
+        return EnsuredTopics(cluster_id, True, ())
+    await _refuse_lossy(admin, {n: t for n, t in wanted.items() if n not in missing})
+    replicas = min(_MAX_REPLICAS, len(cluster["brokers"]))
+    created = await _create(admin, [(name, wanted[name]) for name in missing], replicas)
+    while not await _all_led(admin, list(wanted)):
+        await asyncio.sleep(0.1)
+    return EnsuredTopics(cluster_id, False, created)
+
+
+async def _create(
+    admin: Any, topics: Sequence[tuple[str, Topic]], replicas: int
+) -> tuple[str, ...]:
+    if not topics:
+        return ()
+    answer = await admin.create_topics(
+        [
+            NewTopic(name, topic.partitions, replicas, topic_configs=topic.settings())
+            for name, topic in topics
+        ]
+    )
+    created = []
+    for name, code, *rest in answer.topic_errors:
+        if code == 0:
+            created.append(name)
+        elif for_code(code) is not TopicAlreadyExistsError:  # another process was faster
+            why = (rest[0] if rest else "") or for_code(code).__name__
+            raise TopicsUnusable(f"topic {name} cannot be created: {why}")
+    return tuple(created)
+
+
+async def _all_led(admin: Any, names: list[str]) -> bool:
+    # Listing is answered by the broker at once; describing unknown names would auto-create them.
+    if not set(names) <= set(await admin.list_topics()):
+        return False
+    described = await admin.describe_topics(names)
+    return all(
+        topic["error_code"] == 0 and all(part["leader"] >= 0 for part in topic["partitions"])
+        for topic in described
+    )
+
+
+async def _refuse_lossy(admin: Any, existing: dict[str, Topic]) -> None:
+    """Refuse a topic whose clean-up policy or clock differs: records would go or be misdated."""
+    if not existing:
+        return
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in existing]
+    for response in await admin.describe_configs(resources):
+        for _error, _message, _kind, name, entries in response.resources:
+            found = {entry[0]: entry[1] for entry in entries}
+            _compare(name, found, existing[name].settings())
+
+
+def _compare(name: str, found: dict[str, str], wanted: dict[str, str]) -> None:
+    for key in ("cleanup.policy", "message.timestamp.type"):
+        if key in found and found[key] != wanted[key]:
+            raise TopicsUnusable(
+                f"topic {name} exists with {key}={found[key]}, Shoal needs {wanted[key]}: "
+                "change it or use another prefix"
+            )
