@@ -1,0 +1,76 @@
+"""The `shoal` command: finds the subcommand, runs it, turns its errors into one line.
+
+Owns exit codes: 0 good, 1 our fault, 2 bad input, 130 after Ctrl-C, 143 after SIGTERM. Each
+subcommand lives in a module of its own that is imported only when it is asked for, because
+planning imports a compiler and a terminal user should not wait for that to read `--help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from autoscaler.domain.checks import InvalidValue
+from streams.files.errors import UserError
+from topics.checks import InvalidRecord
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("streams.cli.up", "run the whole loop on this machine, with simulated engines"),
+    "plan": ("streams.cli.plan", "what the fleet should be, what it costs and why"),
+    "library": ("streams.cli.library", "build or show the library of serving templates"),
+    "profile": ("streams.cli.profile", "evaluate or calibrate the performance model"),
+    "controller": ("streams.cli.controller", "the control plane: windows, decisions, plans"),
+    "executor": ("streams.cli.executor", "the agent on GPU nodes: starts and drains engines"),
+    "gateway": ("streams.cli.gateway", "the OpenAI-compatible front of the engines"),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with one line per error: what is wrong, and where help is."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        sys.stderr.write(f"{self.prog}: {message} (see {self.prog} --help)\n")
+        raise SystemExit(2)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `shoal`; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _Parser(
+        prog="shoal",
+        description="Keeps a fleet of mixed GPUs at the lowest cost "
+        "that meets every model's latency SLO.",
+    )
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    wanted = arguments[0] if arguments else ""
+    if wanted in COMMANDS:
+        importlib.import_module(COMMANDS[wanted][0]).add_parser(subparsers)
+    else:
+        if wanted and not wanted.startswith("-"):
+            near = get_close_matches(wanted, COMMANDS, n=1)
+            hint = f"did you mean {near[0]}?" if near else "one of " + ", ".join(COMMANDS)
+            sys.stderr.write(f"shoal: unknown command {wanted!r}; {hint}\n")
+            return 2
+        for name, (_, summary) in COMMANDS.items():
+            subparsers.add_parser(name, help=summary)
+    try:
+        args = parser.parse_args(arguments)
+        if not args.command:
+            parser.print_help()
+            return 0
+        code: int = args.run(args)
+        return code
+    except (UserError, InvalidValue, InvalidRecord) as error:
+        sys.stderr.write(f"shoal: {error}\n")
+        return 2
+    except BrokenPipeError:
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

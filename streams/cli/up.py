@@ -1,0 +1,143 @@
+"""`shoal up`: the whole loop on this machine.
+
+Owns the command line of a run: its options, their checks, signals, and the exit code. The run
+itself is `streams.up.session`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from autoscaler.domain.checks import InvalidValue, finite, whole
+from autoscaler.domain.cluster import Mode
+from streams.broker.admin import parse_address
+from streams.files.config import load_config
+from streams.files.errors import UserError
+from streams.replay.traces import load_trace
+from streams.up.session import Session, Wishes
+from streams.up.summary import show
+from streams.up.view import View
+
+_DEMO_CONFIG = "demo.yaml"
+_DEMO_TRACE = "azure2023_conv.csv.gz"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `up` to the command line."""
+    parser = subparsers.add_parser(
+        "up",
+        help="run the whole loop on this machine, with simulated engines",
+        description="Start broker, controller, executors, gateway and a replayed trace on "
+        "loopback; show what happens; end with a summary. Ctrl-C stops everything.",
+    )
+    parser.add_argument(
+        "--for",
+        dest="for_s",
+        metavar="S",
+        help="end after S real seconds (default: when the trace ends)",
+    )
+    parser.add_argument(
+        "--speed",
+        default="10",
+        metavar="X",
+        help="domain seconds per real second (default 10; judge latencies at 5 or less)",
+    )
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="Azure CSV, Mooncake JSONL or AIBrix CSV, "
+        "plain or .gz (default: Azure 2023 conversations)",
+    )
+    parser.add_argument("--summary", metavar="FILE", help="write the summary as JSON")
+    parser.add_argument(
+        "--config", metavar="FILE", help="a shoal.yaml (default: the example with three models)"
+    )
+    parser.add_argument(
+        "--broker", metavar="kafka://HOST:PORT", help="a real Kafka (default: the embedded broker)"
+    )
+    parser.add_argument("--port", default="0", help="of the gateway (default: any free one)")
+    parser.add_argument("--seed", default="1", help="of the draw that spreads requests over models")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it; 0, or 130 / 143 when a signal ended it. Raises UserError for bad input."""
+    wishes = _wishes(args)
+    summary_path = _writable(args.summary)
+    view = View()
+    session = Session(wishes, view)
+    signalled: list[int] = []
+
+    async def main() -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+
+        def stop(number: int) -> None:
+            signalled.append(number)
+            session.interrupt()
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, stop, number)
+        return await session.run()
+
+    summary = asyncio.run(main())
+    show(summary, view.console)
+    if summary_path is not None:
+        summary_path.write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
+        view.console.print(f"summary written to {summary_path}", soft_wrap=True)
+    sys.stdout.flush()
+    return 128 + signalled[0] if signalled else 0
+
+
+def _wishes(args: argparse.Namespace) -> Wishes:
+    speed = _number("--speed", args.speed, 0.01, 1000.0)
+    for_s = 0.0 if args.for_s is None else _number("--for", args.for_s, 1.0, 30 * 86400.0)
+    port = whole("--port", int(_number("--port", args.port, 0, 65535)), 0, 65535)
+    seed = whole("--seed", int(_number("--seed", args.seed, 0, 2**31)), 0, 2**31)
+    try:
+        broker = "" if args.broker is None else parse_address(args.broker)
+    except InvalidValue as error:
+        raise InvalidValue("--broker", args.broker, error.allowed) from None
+    data = resources.files("streams").joinpath("data")
+    config_path = Path(args.config) if args.config else Path(str(data.joinpath(_DEMO_CONFIG)))
+    config = load_config(config_path, mode=Mode.ACT)
+    trace_path = Path(args.trace) if args.trace else Path(str(data.joinpath(_DEMO_TRACE)))
+    trace = load_trace(trace_path)
+    return Wishes(
+        config=config,
+        config_path=config_path.resolve(),
+        trace=trace_path.resolve(),
+        trace_s=trace.duration_s,
+        speed=speed,
+        for_s=for_s,
+        broker=broker or config.kafka.removeprefix("kafka://"),
+        gateway_port=port,
+        seed=seed,
+    )
+
+
+def _number(option: str, text: str, low: float, high: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InvalidValue(option, text, f"a number from {low:g} to {high:g}") from None
+    return finite(option, value, low, high)
+
+
+def _writable(name: str | None) -> Path | None:
+    """The summary's path, refused before the run rather than after it."""
+    if name is None:
+        return None
+    path = Path(name)
+    folder = path.parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UserError(f"--summary {name}: is not a file that can be written")
+    return path

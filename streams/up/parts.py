@@ -1,0 +1,130 @@
+"""The parts of a run on one machine: which processes there are and how each is started.
+
+Owns command lines and the executors' node files. Knows nothing of how processes are kept
+(`streams.up.children`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from autoscaler.domain.nodes import node_ids
+from streams.files.config import Config
+from streams.up.children import Child
+from topics.timebase import TimeBase
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What all parts of one run share. folder: for logs, node files, state and reports."""
+
+    config: Config
+    config_path: Path
+    folder: Path
+    time_base: TimeBase
+    gateway_port: int
+    seed: int
+    prefix: str
+
+
+def broker(run: Run) -> Child:
+    """The embedded broker."""
+    return _child(run, "broker", "streams.broker", "--prefix", run.prefix, restart=False)
+
+
+def controller(run: Run, bootstrap: str) -> Child:
+    """The control plane."""
+    return _child(
+        run, "controller", "streams.controller",
+        "--config", str(run.config_path), "--broker", bootstrap,
+        "--time-base", run.time_base.format(), "--controller-id", "controller-1",
+        "--prefix", run.prefix,
+    )  # fmt: skip
+
+
+def executors(run: Run, bootstrap: str) -> list[Child]:
+    """One executor per region, for all of the region's virtual nodes."""
+    children = []
+    for region in sorted({pool.region for pool in run.config.cluster.pools}):
+        name = f"executor-{region}"
+        path = run.folder / f"{name}.json"
+        path.write_bytes(orjson.dumps(node_file(run, region, name, bootstrap)))
+        children.append(_child(run, name, "executors.node", "--config", str(path)))
+    return children
+
+
+def gateway(run: Run, bootstrap: str) -> Child:
+    """The OpenAI-compatible front."""
+    state = run.folder / "gateway-state"
+    state.mkdir(exist_ok=True)
+    return _child(
+        run, "gateway", "executors.gateway",
+        "--broker", bootstrap, "--host", HOST, "--port", str(run.gateway_port),
+        "--gateway-id", "gateway-1", "--time-base", run.time_base.format(),
+        "--state-dir", str(state), "--prefix", run.prefix,
+    )  # fmt: skip
+
+
+def replayer(run: Run, url: str, trace: Path, start_ms: int, for_ms: int, report: Path) -> Child:
+    """The load: the trace's requests at their recorded times, spread over the models."""
+    services = run.config.cluster.services
+    shares = ",".join(f"{service.model}={service.traffic_share:g}" for service in services)
+    longest = [f"{service.model}={service.max_len_tokens}" for service in services]
+    limits = [f"{s.model}={s.slo.ttft_ms:g}:{s.slo.tpot_ms:g}" for s in services]
+    return _child(
+        run, "replayer", "streams.replay",
+        "--url", url, "--trace", str(trace), "--time-base", run.time_base.format(),
+        "--start-ms", str(start_ms), "--models", shares, "--seed", str(run.seed),
+        "--for-ms", str(for_ms), "--report", str(report),
+        "--slo", ",".join(limits), "--max-len", ",".join(longest),
+        restart=False,
+    )  # fmt: skip
+
+
+def node_file(run: Run, region: str, name: str, bootstrap: str) -> Mapping[str, object]:
+    """What an executor needs to know of its nodes, models and engines."""
+    state = run.folder / f"{name}-state"
+    state.mkdir(exist_ok=True)
+    return {
+        "executor": name,
+        "region": region,
+        "broker": bootstrap,
+        "prefix": run.prefix,
+        "state_dir": str(state),
+        "time_base": run.time_base.format(),
+        "bind": HOST,
+        "nodes": [
+            {"node": node, "pool": pool.id, "gpu": pool.gpu.name, "gpus": pool.per_node}
+            for pool in run.config.cluster.pools
+            if pool.region == region
+            for node in node_ids(pool)
+        ],
+        "models": {
+            service.model: {
+                "source": service.architecture.name,
+                "max_len": service.max_len_tokens,
+            }
+            for service in run.config.cluster.services
+        },
+        "engines": {
+            engine.name: {
+                "kind": "simulated",
+                "quantization": engine.quantization or None,
+                "max_num_seqs": engine.max_num_seqs,
+                "startup_s": None,
+            }
+            for engine in run.config.engines.values()
+        },
+    }
+
+
+def _child(run: Run, name: str, module: str, *options: str, restart: bool = True) -> Child:
+    argv = [sys.executable, "-m", module, *options]
+    return Child(name=name, argv=argv, log=run.folder / f"{name}.log", restart=restart)

@@ -1,0 +1,138 @@
+"""The live view of a run: one table, a line of facts, the last decisions.
+
+Owns how it looks. On a terminal it redraws in place; elsewhere it prints a plain line per model
+now and then and each decision once. Every figure has its unit.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from dataclasses import dataclass
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from streams.up.picture import ModelRow, Picture
+from topics.records import Decision
+
+_DECISIONS_SHOWN = 6
+_PHASE_LETTER = {"prefill": "p", "decode": "d", "aggregated": ""}
+_PLAIN_EVERY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What stands above the table. Times in real seconds, sent/served so far."""
+
+    headline: str
+    elapsed_s: float
+    sent: int
+    served: int
+    usd_per_h: float
+    usd: float
+    late_p99_ms: float | None
+
+
+class View:
+    """Shows `Picture`s; `start`, `update` often, `stop`."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(file=sys.stdout, highlight=False)
+        self._live: Live | None = None
+        self._printed = 0
+        self._next_plain_s = 0.0
+
+    def start(self) -> None:
+        """Take the terminal, if there is one."""
+        if self.console.is_terminal:
+            self._live = Live(console=self.console, refresh_per_second=4, transient=False)
+            self._live.start()
+
+    def stop(self) -> None:
+        """Give the terminal back."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def update(self, picture: Picture, now_ms: int, facts: Facts) -> None:
+        """Show what is now."""
+        if self._live is not None:
+            self._live.update(draw(picture, now_ms, facts))
+            return
+        for decision in picture.decisions[self._printed :]:
+            self.console.print(decision_line(decision), soft_wrap=True)
+        self._printed = len(picture.decisions)
+        if facts.elapsed_s >= self._next_plain_s:
+            self._next_plain_s = facts.elapsed_s + _PLAIN_EVERY_S
+            self.console.print(Text(_facts_line(facts)), soft_wrap=True)
+            for row in picture.rows(now_ms):
+                self.console.print("  " + "  ".join((row.model, *cells(row)[1:])), soft_wrap=True)
+
+
+def draw(picture: Picture, now_ms: int, facts: Facts) -> Group:
+    """The whole view as one renderable."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("model", "req/s", "capacity", "load", "instances", "TTFT p95", "TPOT p95"):
+        table.add_column(title, justify="left" if title in ("model", "instances") else "right")
+    table.add_column("SLO met", justify="right")
+    table.add_column("USD/h", justify="right")
+    for row in picture.rows(now_ms):
+        table.add_row(*cells(row))
+    decisions = [Text(decision_line(d)) for d in picture.decisions[-_DECISIONS_SHOWN:]]
+    heading = Text(facts.headline, style="bold cyan")
+    return Group(heading, Text(_facts_line(facts)), Text(""), table, Text(""), *decisions)
+
+
+def cells(row: ModelRow) -> tuple[str, ...]:
+    """One model's cells; a dash is no data, which is not zero."""
+    rate = "-" if row.req_per_s is None else f"{row.req_per_s:.1f}"
+    capacity = f"{row.capacity_req_per_s:.1f}"
+    load = "-"
+    if row.req_per_s is not None and row.capacity_req_per_s > 0:
+        load = f"{row.req_per_s / row.capacity_req_per_s:.0%}"
+    met = "-" if row.attainment is None else f"{row.attainment:.1%}"
+    return (
+        row.model,
+        rate,
+        capacity,
+        load,
+        instances_text(row),
+        f"{_latency(row.ttft_p95_ms)}/{_latency(row.ttft_limit_ms)}",
+        f"{_latency(row.tpot_p95_ms)}/{_latency(row.tpot_limit_ms)}",
+        met,
+        f"{row.usd_per_h:.2f}",
+    )
+
+
+def instances_text(row: ModelRow) -> str:
+    """By phase and state, e.g. "2 ready 1 starting" or "p: 1 ready d: 2 ready"."""
+    parts = []
+    for phase, states in sorted(row.instances.items()):
+        letter = _PHASE_LETTER.get(phase, phase)
+        counts = " ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        parts.append(f"{letter}: {counts}" if letter else counts)
+    return ", ".join(parts) or "none"
+
+
+def decision_line(decision: Decision) -> str:
+    """`09:13:52 code scale_out: reason`, with what was only recommended said so."""
+    at = dt.datetime.fromtimestamp(decision.at_ms / 1000.0, tz=dt.UTC)
+    applied = "" if decision.applied else " (recommended, not applied)"
+    return f"{at:%H:%M:%S} {decision.model} {decision.kind}: {decision.reason}{applied}"
+
+
+def _facts_line(facts: Facts) -> str:
+    late = "-" if facts.late_p99_ms is None else f"{facts.late_p99_ms:.0f} ms"
+    return (
+        f"{facts.elapsed_s:.0f} s | sent {facts.sent}, served {facts.served} | "
+        f"{facts.usd_per_h:.2f} USD/h, {facts.usd:.2f} USD so far | generator late p99 {late}"
+    )
+
+
+def _latency(value_ms: float | None) -> str:
+    if value_ms is None:
+        return "-"
+    return f"{value_ms / 1000:.1f} s" if value_ms >= 1000 else f"{value_ms:.0f} ms"
