@@ -1,0 +1,389 @@
+"""Continuous batching as a pure state machine in domain time.
+
+Owns what one engine does with its requests: slots, KV cache, the waiting queue (first come, first
+served), chunked prefill, preemption, held KV. It reads no clock: `advance(to_ms)` says what came
+out until then, and the caller waits as long as it likes between calls. It must not know HTTP.
+
+Iterations whose batch does not change are not walked one by one: k decode iterations take
+k x t(batch, context + (k - 1) / 2), which is exact where a step's time is linear in the context,
+as a roofline is between its kinks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.serving.requests import (
+    Event,
+    Finished,
+    FirstToken,
+    LeaseExpired,
+    Limits,
+    Part,
+    Timings,
+    Tokens,
+    Work,
+)
+
+_NEVER = float("inf")
+
+
+@dataclass(slots=True, eq=False)
+class _Sequence:
+    """todo: prompt tokens still to compute, 0 = decoding. context: tokens in KV. reserved: KV."""
+
+    work: Work
+    todo: int
+    context: int = 0
+    reserved: int = 0
+    produced: int = 0
+    ready_ms: float = 0.0  # of a DECODE: when its KV has arrived
+
+    @property
+    def left(self) -> int:
+        return self.work.output_tokens - self.produced
+
+    @property
+    def growth(self) -> int:
+        """KV tokens that its next decode step adds; the KV of the first came with the prompt."""
+        return 1 if self.produced else 0
+
+
+@dataclass(slots=True)
+class _Iteration:
+    """One iteration under way; sequences that were aborted meanwhile are skipped at its end."""
+
+    end_ms: float
+    decodes: list[_Sequence]
+    chunks: list[tuple[_Sequence, int]]
+
+
+class Batcher:
+    """The machine. Times given to it must not run backwards."""
+
+    def __init__(self, timings: Timings, limits: Limits) -> None:
+        self._timings = timings
+        self._limits = limits
+        self._now_ms = 0.0
+        self._waiting: deque[_Sequence] = deque()
+        self._loading: list[_Sequence] = []
+        self._running: list[_Sequence] = []
+        self._leases: dict[int, tuple[int, float]] = {}
+        self._current: _Iteration | None = None
+        self._used = 0
+        self._ids: set[int] = set()
+        self.preemptions = 0
+
+    # -- what can be seen ---------------------------------------------------------------------
+
+    @property
+    def running(self) -> int:
+        """Sequences that hold a slot."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a slot or for KV cache."""
+        return len(self._waiting)
+
+    @property
+    def loading(self) -> int:
+        """Requests whose KV is still on its way here."""
+        return len(self._loading)
+
+    @property
+    def held(self) -> int:
+        """Finished prefills whose KV is held for a decode instance."""
+        return len(self._leases)
+
+    @property
+    def kv_used(self) -> int:
+        """Tokens of KV cache that are taken, by sequences and by leases."""
+        return self._used
+
+    @property
+    def kv_usage(self) -> float:
+        """The same as a fraction of what there is."""
+        return self._used / self._limits.kv_tokens
+
+    def holds(self, request: int) -> bool:
+        """Whether the KV of this finished prefill is still held."""
+        return request in self._leases
+
+    def next_event_ms(self) -> float:
+        """Earliest time at which a first token, an end or an expiry can come out; inf if none.
+
+        Further tokens of running requests come out before that too. Ask after `advance`: what was
+        submitted since then is not in any iteration yet.
+        """
+        expiry = min((expires for _, expires in self._leases.values()), default=_NEVER)
+        arrival = min((s.ready_ms for s in self._loading), default=_NEVER)
+        current = self._current
+        if current is None:
+            return min(expiry, arrival)
+        if current.chunks or not current.decodes:
+            return min(expiry, current.end_ms)
+        shortest = min(s.left for s in current.decodes)
+        context = _mean_context(current.decodes) + 1.0
+        rest = self._steps_ms(shortest - 1, len(current.decodes), context)
+        return min(expiry, current.end_ms + rest, max(arrival, current.end_ms))
+
+    # -- what can be done to it ---------------------------------------------------------------
+
+    def submit(self, work: Work) -> None:
+        """Queue a request at the time of the last `advance`.
+
+        InvalidValue: its tokens would never fit the KV cache, or its id is in use.
+        """
+        need = work.prompt_tokens + work.output_tokens
+        if need > self._limits.kv_tokens:
+            raise InvalidValue("tokens", need, f"at most {self._limits.kv_tokens} (KV cache)")
+        if work.id in self._ids or work.id in self._leases:
+            raise InvalidValue("request id", work.id, "one that is not in use")
+        self._ids.add(work.id)
+        self._waiting.append(_Sequence(work, todo=work.prompt_tokens))
+
+    def abort(self, request: int) -> bool:
+        """Drop a request wherever it is; False if there is none."""
+        if request not in self._ids:
+            return False
+        self._ids.discard(request)
+        for group in (self._waiting, self._loading, self._running):
+            for sequence in group:
+                if sequence.work.id == request:
+                    group.remove(sequence)
+                    self._free(sequence)
+                    return True
+        return False
+
+    def release(self, request: int) -> bool:
+        """Give back the KV of a finished prefill (its decode instance has it); False if gone."""
+        held = self._leases.pop(request, None)
+        if held is None:
+            return False
+        self._used -= held[0]
+        return True
+
+    def extend(self, request: int, until_ms: float) -> bool:
+        """Hold the KV of a finished prefill until `until_ms` at least; False if gone."""
+        held = self._leases.get(request)
+        if held is None:
+            return False
+        self._leases[request] = (held[0], max(held[1], until_ms))
+        return True
+
+    def advance(self, to_ms: float) -> list[Event]:
+        """Run until `to_ms` and return what came out, in order of time.
+
+        An iteration that ends later stays under way: what is submitted meanwhile joins after it.
+        """
+        if to_ms < self._now_ms:
+            raise InvalidValue("to_ms", to_ms, f"at least {self._now_ms} (time never runs back)")
+        out: list[Event] = []
+        while True:
+            if self._current is None:
+                if not self._plan(to_ms, out):
+                    break
+                continue
+            if self._current.end_ms > to_ms:
+                break
+            self._complete(self._current, out)
+        self._expire(to_ms, out)
+        self._now_ms = to_ms
+        out.sort(key=lambda event: event.at_ms)
+        return out
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _plan(self, to_ms: float, out: list[Event]) -> bool:
+        """Start the next iteration, or jump over some; False when there is nothing until to_ms."""
+        now = self._now_ms
+        self._expire(now, out)
+        self._join_arrived(now)
+        self._make_room_to_grow()
+        decodes = [s for s in self._running if s.todo == 0]
+        chunks = self._schedule_prompts(len(decodes), sum(s.growth for s in decodes))
+        if chunks:
+            self._used += self._grow(decodes)
+            self._current = _Iteration(now + self._mixed_ms(decodes, chunks), decodes, chunks)
+            return True
+        if decodes:
+            self._decode(decodes, to_ms, out)
+            return True
+        wake = min((s.ready_ms for s in self._loading), default=_NEVER)
+        if self._waiting:
+            wake = min(wake, min((at for _, at in self._leases.values()), default=_NEVER))
+        if wake > to_ms:
+            return False
+        self._now_ms = max(now, wake)
+        return True
+
+    def _decode(self, decodes: list[_Sequence], to_ms: float, out: list[Event]) -> None:
+        """As many decode iterations as leave the batch as it is, or one under way past to_ms."""
+        now, batch = self._now_ms, len(decodes)
+        context = _mean_context(decodes)
+        steps = self._unchanged_steps(decodes, context)
+        done = bisect_right(
+            range(1, steps + 1), to_ms - now, key=lambda k: self._steps_ms(k, batch, context)
+        )
+        if done == 0:
+            self._used += self._grow(decodes)
+            end_ms = now + self._steps_ms(1, batch, context)
+            self._current = _Iteration(end_ms, decodes, [])
+            return
+        first_ms = now + self._steps_ms(1, batch, context)
+        end_ms = now + self._steps_ms(done, batch, context)
+        for sequence in decodes:
+            grown = done - 1 + sequence.growth
+            sequence.context += grown
+            sequence.reserved += grown
+            self._used += grown
+            self._emit(sequence, done, first_ms, end_ms, out)
+        self._now_ms = end_ms
+
+    def _unchanged_steps(self, decodes: list[_Sequence], context: float) -> int:
+        """Iterations until a sequence ends, KV runs out, or somebody may join."""
+        batch = len(decodes)
+        steps = min(s.left for s in decodes)
+        free = self._limits.kv_tokens - self._used
+        first = sum(s.growth for s in decodes)
+        steps = min(steps, 1 + max(0, free - first) // batch)
+        joins = min((s.ready_ms for s in self._loading), default=_NEVER)
+        if self._waiting:
+            joins = min(joins, min((at for _, at in self._leases.values()), default=_NEVER))
+        if joins < _NEVER:
+            # The iteration under way at that moment still runs to its end.
+            before = bisect_left(
+                range(1, steps + 1),
+                joins - self._now_ms,
+                key=lambda k: self._steps_ms(k, batch, context),
+            )
+            steps = min(steps, before + 1)
+        return max(1, steps)
+
+    def _steps_ms(self, steps: int, batch: int, context: float) -> float:
+        if steps <= 0:
+            return 0.0
+        return steps * self._timings.decode_ms(batch, context + 0.5 * (steps - 1))
+
+    def _mixed_ms(self, decodes: list[_Sequence], chunks: list[tuple[_Sequence, int]]) -> float:
+        """Several prompts as one chunk that costs the same attention.
+
+        Attention of n tokens behind c cached ones is proportional to n (c + n / 2); the one
+        chunk of N = sum n gets the context that makes it N (C + N / 2).
+        """
+        tokens = sum(n for _, n in chunks)
+        seen = sum(n * (s.context + 0.5 * n) for s, n in chunks)
+        context = seen / tokens - 0.5 * tokens
+        if not decodes:
+            return self._timings.prefill_ms(tokens, context)
+        return self._timings.mixed_ms(tokens, context, len(decodes), _mean_context(decodes))
+
+    def _complete(self, iteration: _Iteration, out: list[Event]) -> None:
+        self._current = None
+        self._now_ms = now = iteration.end_ms
+        for sequence in iteration.decodes:
+            if sequence.work.id in self._ids:
+                self._emit(sequence, 1, now, now, out)
+        for sequence, tokens in iteration.chunks:
+            if sequence.work.id not in self._ids:
+                continue
+            sequence.todo -= tokens
+            sequence.context += tokens
+            if sequence.todo == 0:
+                self._emit(sequence, 1, now, now, out)
+
+    def _emit(
+        self, sequence: _Sequence, count: int, first_ms: float, last_ms: float, out: list[Event]
+    ) -> None:
+        request = sequence.work.id
+        if sequence.produced == 0:
+            out.append(FirstToken(request, first_ms))
+            if count > 1:
+                out.append(Tokens(request, count - 1, last_ms))
+        else:
+            out.append(Tokens(request, count, last_ms))
+        sequence.produced += count
+        if sequence.left > 0:
+            return
+        self._running.remove(sequence)
+        self._ids.discard(request)
+        if sequence.work.part is Part.PREFILL:
+            self._leases[request] = (sequence.reserved, last_ms + self._limits.lease_ms)
+        else:
+            self._free(sequence)
+        out.append(Finished(request, last_ms))
+
+    def _grow(self, decodes: Iterable[_Sequence]) -> int:
+        grown = 0
+        for sequence in decodes:
+            sequence.context += sequence.growth
+            sequence.reserved += sequence.growth
+            grown += sequence.growth
+        return grown
+
+    def _make_room_to_grow(self) -> None:
+        """Preempt the latest until every decode can add its token; it is recomputed, as in vLLM."""
+        while self._running:
+            growth = sum(s.growth for s in self._running if s.todo == 0)
+            if self._used + growth <= self._limits.kv_tokens:
+                return
+            victim = self._running.pop()
+            self._free(victim)
+            # Everything so far is a prompt to compute again, whoever computed it first.
+            victim.todo = victim.work.prompt_tokens + victim.produced
+            victim.context = 0
+            victim.ready_ms = -1.0
+            self._waiting.appendleft(victim)
+            self.preemptions += 1
+
+    def _schedule_prompts(self, decodes: int, growth: int) -> list[tuple[_Sequence, int]]:
+        """Chunks for this iteration: prompts under way first, then the head of the queue."""
+        budget = self._limits.batched_tokens - decodes
+        chunks = []
+        for sequence in self._running:
+            if sequence.todo and budget > 0:
+                chunks.append((sequence, min(sequence.todo, budget)))
+                budget -= chunks[-1][1]
+        while self._waiting and budget > 0:
+            head = self._waiting[0]
+            if len(self._running) + len(self._loading) >= self._limits.max_seqs:
+                break
+            if self._used + growth + head.todo > self._limits.kv_tokens:
+                break  # first come, first served: nobody overtakes the head
+            self._waiting.popleft()
+            head.reserved = head.todo
+            self._used += head.todo
+            if head.work.part is Part.DECODE and head.ready_ms >= 0.0:
+                head.ready_ms = self._now_ms + head.work.transfer_ms
+                self._loading.append(head)
+                continue
+            self._running.append(head)
+            chunks.append((head, min(head.todo, budget)))
+            budget -= chunks[-1][1]
+        return chunks
+
+    def _join_arrived(self, now: float) -> None:
+        for sequence in [s for s in self._loading if s.ready_ms <= now]:
+            self._loading.remove(sequence)
+            sequence.context, sequence.todo = sequence.todo, 0
+            self._running.append(sequence)
+
+    def _expire(self, now: float, out: list[Event]) -> None:
+        for request, (tokens, expires) in list(self._leases.items()):
+            if expires <= now:
+                del self._leases[request]
+                self._used -= tokens
+                out.append(LeaseExpired(request, expires))
+
+    def _free(self, sequence: _Sequence) -> None:
+        self._used -= sequence.reserved
+        sequence.reserved = 0
+
+
+def _mean_context(decodes: list[_Sequence]) -> float:
+    return sum(s.context for s in decodes) / len(decodes)

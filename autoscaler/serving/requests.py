@@ -1,0 +1,120 @@
+"""What an engine is asked to do and what comes of it: the values around the batching machine.
+
+Owns the request, the limits of an engine, the events, and the timings it needs. Knows nothing of
+HTTP or processes. Times are domain milliseconds as floats, on whatever origin the caller keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from autoscaler.domain.checks import InvalidValue, finite, whole
+
+_MAX_TOKENS = 10**8
+
+
+class Part(StrEnum):
+    """Which part of a request this engine does (prefill-decode disaggregation, or all of it)."""
+
+    WHOLE = "whole"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Timings(Protocol):
+    """Step times in ms; `autoscaler.performance.steps.StepTimes` is one."""
+
+    def prefill_ms(self, tokens: float, context: float = 0.0) -> float:
+        """One pass over `tokens` prompt tokens behind `context` cached ones."""
+        ...
+
+    def decode_ms(self, batch: float, context_tokens: float) -> float:
+        """One iteration of `batch` sequences of mean length `context_tokens`."""
+        ...
+
+    def mixed_ms(
+        self, prompt_tokens: float, prompt_context: float, decodes: float, context_tokens: float
+    ) -> float:
+        """One iteration with both."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds one engine.
+
+    max_seqs: sequences in one iteration. kv_tokens: tokens of KV cache. batched_tokens: tokens
+    of one iteration (prompts are cut into chunks by it). lease_ms: how long the KV of a finished
+    prefill is held for its decode instance.
+    """
+
+    max_seqs: int
+    kv_tokens: int
+    batched_tokens: int = 2048
+    lease_ms: float = 30_000.0
+
+    def __post_init__(self) -> None:
+        whole("limits: max_seqs", self.max_seqs, 1, 100_000)
+        whole("limits: kv_tokens", self.kv_tokens, 1, 10**12)
+        # A full batch of decodes must leave room for a prompt, or prompts could starve.
+        whole("limits: batched_tokens", self.batched_tokens, self.max_seqs + 1, _MAX_TOKENS)
+        finite("limits: lease_ms", self.lease_ms, 0.0, 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One request. output_tokens: how many it will make (a PREFILL makes exactly 1).
+
+    transfer_ms: how long its KV takes to arrive (DECODE only).
+    """
+
+    id: int
+    prompt_tokens: int
+    output_tokens: int
+    part: Part = Part.WHOLE
+    transfer_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        whole("prompt_tokens", self.prompt_tokens, 1, _MAX_TOKENS)
+        whole("output_tokens", self.output_tokens, 1, _MAX_TOKENS)
+        finite("transfer_ms", self.transfer_ms, 0.0, 1e9)
+        if self.part is Part.PREFILL and self.output_tokens != 1:
+            raise InvalidValue("output_tokens", self.output_tokens, "1 for a prefill")
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The first token of a request came out."""
+
+    id: int
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """`count` further tokens came out, the last of them at `at_ms`."""
+
+    id: int
+    count: int
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request made all of its tokens; of a PREFILL the KV is now held under a lease."""
+
+    id: int
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseExpired:
+    """Nobody fetched the KV of a finished prefill in time; it was dropped."""
+
+    id: int
+    at_ms: float
+
+
+Event = FirstToken | Tokens | Finished | LeaseExpired
