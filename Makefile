@@ -11,15 +11,20 @@ ARGS   ?=
 help:            ## what can be made
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-$(VENV)/.base: requirements.lock pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . 2>/dev/null \
-	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
+
+$(VENV)/.base: requirements.lock requirements-build.lock pyproject.toml
+	@echo "making $(VENV) (once)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or newer is needed; name one with PYTHON=..." >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --require-hashes -r requirements-build.lock -r requirements.lock
+	@$(PIP) --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.base
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-dev.lock
+	@$(PIP) --require-hashes -r requirements-dev.lock
 	@touch $@
 
 run: $(VENV)/.base            ## the whole loop on this machine; ARGS="--for 150 --speed 10"
@@ -35,8 +40,9 @@ lint: $(VENV)/.dev            ## style, types and layers
 	$(BIN)/lint-imports
 
 lock: $(VENV)/.dev            ## pin every dependency again, with hashes and without registry addresses
-	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url -o requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --extra dev -c requirements.lock --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url -o requirements-dev.lock
+	echo 'setuptools>=80' | $(COMPILE) - -o requirements-build.lock
+	$(COMPILE) pyproject.toml -o requirements.lock
+	$(COMPILE) pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock
 
 kafka:           ## a real Apache Kafka on loopback, in the foreground until Ctrl-C
 	@exec deploy/kafka/run.sh $(ARGS)
