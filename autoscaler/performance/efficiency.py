@@ -1,49 +1,110 @@
-"""Efficiency factors: how much of a data sheet's figures real kernels reach.
+"""Efficiency factors: how much of a data sheet's figures real kernels and engines reach.
 
-Owns `Efficiency`, one set of factors for a GPU type. Knows no model and no GPU: the roofline
-multiplies these with data-sheet figures, and a profile says which set belongs to which GPU.
+Owns `Efficiency` (one GPU type with the engine on it) and `EngineFactors` (an engine, relative to
+bare kernels). Knows no model and no GPU: the roofline multiplies these with data-sheet figures.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from autoscaler.domain.checks import finite
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Factors of one GPU type.
+    """Factors of one GPU type, with the overheads of the engine that runs on it.
 
-    gemm: share of peak FLOPs that large matrix products reach.  attention: the same for prompt
-    attention.  weights: share of memory bandwidth when weights are read.  kv: the same for the KV
-    cache.  experts: the same for the weights of routed experts.  elementwise: reads and writes of
-    the residual stream per layer, in passes over the hidden state.  link: share of interconnect
-    bandwidth in an all-reduce; allreduce_us: its latency per doubling of the GPUs.
-    layer_us: fixed time per layer (kernel launches, gaps).  decode_step_ms, prefill_step_ms: fixed
-    time of one iteration (scheduling, sampling, input preparation); sequence_us: the part of it
-    that grows with every sequence of a decode iteration.
+    gemm: share of peak FLOPs that large BF16 matrix products reach; gemm_low: the same for FP8 and
+    FP4 against their own peak; expert_gemm: what routed experts reach of these.  attention: share
+    of peak BF16 FLOPs in prompt attention.  weights: share of memory bandwidth when weights are
+    read; kv: when the KV cache is; experts: when routed experts are.  link: share of interconnect
+    bandwidth in an all-reduce; link_wide: how much of that is left among more than two GPUs (host
+    bridges on GPUs without NVLink).  blend: exponent that joins compute and traffic,
+    (c^p + m^p)^(1/p): they overlap in part.  elementwise: passes over the hidden state per layer
+    outside of matrix products.  allreduce_us: latency of an all-reduce per doubling of the GPUs.
+    layer_us: fixed time per layer (kernel launches, gaps); expert_layer_us: more of it where a
+    layer routes to experts.  step_ms: fixed time of one iteration (scheduling, sampling, input
+    preparation); sequence_us: the part of it that grows with every decoding sequence.
+    first_token_ms: time outside of iterations before a first token is seen (request parsing,
+    tokenising, the way back); it takes no GPU time.  burst: share of a benchmark's requests that
+    start all at once (used to compare with benchmarks, never to plan).
     """
 
-    gemm: float = 0.65
-    attention: float = 0.45
+    gemm: float = 0.75
+    gemm_low: float = 0.6
+    expert_gemm: float = 0.5
+    attention: float = 0.5
     weights: float = 0.8
-    kv: float = 0.6
-    experts: float = 0.6
+    kv: float = 0.8
+    experts: float = 0.65
+    link: float = 0.6
+    link_wide: float = 0.9
+    blend: float = 1.4
     elementwise: float = 12.0
-    link: float = 0.7
-    allreduce_us: float = 8.0
-    layer_us: float = 12.0
-    decode_step_ms: float = 2.0
-    prefill_step_ms: float = 4.0
-    sequence_us: float = 10.0
+    allreduce_us: float = 5.0
+    layer_us: float = 20.0
+    expert_layer_us: float = 10.0
+    step_ms: float = 1.0
+    sequence_us: float = 8.0
+    first_token_ms: float = 30.0
+    burst: float = 0.1
 
     def __post_init__(self) -> None:
-        for field in ("gemm", "attention", "weights", "kv", "experts", "link"):
-            finite(f"efficiency.{field}", getattr(self, field), 1e-3, 2.0)
-        for item in fields(self)[-5:]:
-            finite(f"efficiency.{item.name}", getattr(self, item.name), 0.0, 1e6)
-        finite("efficiency.elementwise", self.elementwise, 0.0, 1e4)
+        for item in fields(self):
+            finite(f"efficiency.{item.name}", getattr(self, item.name), *_bounds(item.name))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFactors:
+    """What an engine makes of bare kernels: multipliers on speeds and times, and own overheads.
+
+    compute, traffic, experts: multiply the speeds of matrix products and attention, of reading
+    weights and KV cache, and of everything about routed experts.  layer, allreduce: multiply fixed
+    times.  The others replace the fields of the same name in `Efficiency`.
+    """
+
+    compute: float = 1.0
+    traffic: float = 0.9
+    experts: float = 1.0
+    layer: float = 1.0
+    allreduce: float = 1.0
+    expert_layer_us: float = 10.0
+    step_ms: float = 1.0
+    sequence_us: float = 8.0
+    first_token_ms: float = 30.0
+    burst: float = 0.1
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            finite(f"engine.{item.name}", getattr(self, item.name), 0.0, 1e6)
+
+    def applied(self, kernels: Efficiency) -> Efficiency:
+        """`kernels` as they are reached under this engine."""
+        return replace(
+            kernels,
+            gemm=kernels.gemm * self.compute,
+            gemm_low=kernels.gemm_low * self.compute,
+            attention=kernels.attention * self.compute,
+            expert_gemm=kernels.expert_gemm * self.experts,
+            weights=kernels.weights * self.traffic,
+            kv=kernels.kv * self.traffic,
+            experts=kernels.experts * self.traffic * self.experts,
+            layer_us=kernels.layer_us * self.layer,
+            allreduce_us=kernels.allreduce_us * self.allreduce,
+            expert_layer_us=self.expert_layer_us,
+            step_ms=self.step_ms,
+            sequence_us=self.sequence_us,
+            first_token_ms=self.first_token_ms,
+            burst=self.burst,
+        )
+
+
+def _bounds(name: str) -> tuple[float, float]:
+    if name == "blend":
+        return 1.0, 16.0
+    overhead = name.endswith(("_us", "_ms")) or name in ("elementwise", "burst")
+    return (0.0, 1e6) if overhead else (1e-3, 4.0)
 
 
 DEFAULT_EFFICIENCY = Efficiency()

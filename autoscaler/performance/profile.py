@@ -1,115 +1,113 @@
-"""A profile: calibrated efficiency factors per GPU and what is known to be uncertain.
+"""A profile: calibrated factors per GPU and engine, measured tables, and what is uncertain.
 
-Owns `Profile`, its JSON form and the packaged default. Knows no formulas of time. Pure Python.
+Owns `Profile` and its lookups. Its JSON form is in `profile_codec`. Knows no formulas of time.
+Pure Python.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
-from typing import Any
 
-from autoscaler.domain.checks import InvalidValue, whole
+from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.models import ModelSpec
-from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency
+from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency, EngineFactors
+from autoscaler.performance.tables import Architecture, MeasuredTable
 
-FORMAT_VERSION = 1
+DEFAULT_ENGINE = "vllm"
+# An interconnect no faster than this is PCIe: no GPU-to-GPU links of its own.
+_PCIE_GB_S = 64.0
+# Mixture-of-experts models beyond this size were off by more than the stated error.
+_LARGE_MOE_PARAMS = 100e9
 _PACKAGED = "profile_v1.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """Efficiency factors per GPU type, with a default for GPUs never measured.
+class Source:
+    """What a profile was fitted to: measured points of one model on one system."""
 
-    gpus: (GPU name, factors) pairs, sorted by name.  measured_models: models with points behind
-    the factors.  content_hash: SHA-256 over everything else, so that what was built from a profile
-    can say which.
+    model: str
+    system: str
+    points: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Calibrated factors, with defaults for GPUs never measured.
+
+    default, default_pcie: factors of GPUs never measured, with and without links of their own.
+    gpus: by GPU name.  like: GPUs whose chip was measured under another name.  engines: by engine
+    name; what is not there runs as `vllm`, and the empty name stands for bare kernels.
+    content_hash: SHA-256 over everything else, so that what was built from a profile can say so.
     """
 
     version: int
     content_hash: str
     default: Efficiency
-    gpus: tuple[tuple[str, Efficiency], ...] = ()
+    default_pcie: Efficiency
+    gpus: Mapping[str, Efficiency] = field(default_factory=dict)
+    like: Mapping[str, str] = field(default_factory=dict)
+    engines: Mapping[str, EngineFactors] = field(default_factory=dict)
+    tables: tuple[MeasuredTable, ...] = ()
+    sources: tuple[Source, ...] = ()
 
-    def efficiency(self, gpu: str) -> Efficiency:
-        """Factors of the GPU called `gpu`; the default where it was never measured."""
-        for name, factors in self.gpus:
-            if name == gpu:
-                return factors
-        return self.default
+    def __hash__(self) -> int:
+        return hash(self.content_hash)
 
-    def measured(self, gpu: str) -> bool:
+    def kernels(self, gpu: GpuSpec) -> Efficiency:
+        """Factors of bare kernels on `gpu`."""
+        name = self.like.get(gpu.name, gpu.name)
+        default = self.default_pcie if gpu.interconnect_gb_s <= _PCIE_GB_S else self.default
+        return self.gpus.get(name, default)
+
+    def efficiency(self, gpu: GpuSpec, engine: str = DEFAULT_ENGINE) -> Efficiency:
+        """Factors of `gpu` under `engine`."""
+        factors = self.engines.get(engine) or self.engines.get(DEFAULT_ENGINE)
+        if not engine or factors is None:
+            return self.kernels(gpu)
+        return factors.applied(self.kernels(gpu))
+
+    def measured(self, gpu: GpuSpec) -> bool:
         """Whether factors of this very GPU type were measured."""
-        return any(name == gpu for name, _ in self.gpus)
+        return gpu.name in self.gpus
 
-    def uncertain(self, model: ModelSpec, gpu: str) -> bool:
-        """Whether estimates for `model` on `gpu` should be shown as uncertain."""
-        return model.is_moe or not self.measured(gpu)
+    def table(self, model: ModelSpec, gpu: GpuSpec, tp: int) -> MeasuredTable | None:
+        """The measured table of `model` on `tp` GPUs of type `gpu`, if there is one."""
+        key = architecture(model)
+        for table in self.tables:
+            if (table.gpu, table.tp) == (gpu.name, tp) and table.architecture == key:
+                return table if table.weight_dtype == model.weight_dtype else None
+        return None
 
+    def uncertain(self, model: ModelSpec, gpu: GpuSpec) -> bool:
+        """Whether estimates of `model` on `gpu` may be off by more than the stated error.
 
-def make_profile(
-    default: Efficiency = DEFAULT_EFFICIENCY, gpus: Mapping[str, Efficiency] | None = None
-) -> Profile:
-    """A profile of these factors, with its content hash."""
-    pairs = tuple(sorted((gpus or {}).items()))
-    draft = Profile(FORMAT_VERSION, "", default, pairs)
-    body = json.dumps(_body(draft), sort_keys=True, separators=(",", ":"))
-    return Profile(FORMAT_VERSION, hashlib.sha256(body.encode()).hexdigest(), default, pairs)
-
-
-def encode(profile: Profile) -> str:
-    """The JSON text of `profile`."""
-    return json.dumps({"content_hash": profile.content_hash, **_body(profile)}, indent=1) + "\n"
+        So it is for GPUs that were never measured and for large mixture-of-experts models.
+        """
+        large_moe = model.is_moe and model.params > _LARGE_MOE_PARAMS
+        return large_moe or not self.measured(gpu)
 
 
-def decode(text: str) -> Profile:
-    """The profile of a JSON text; InvalidValue names what is wrong with it."""
-    try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidValue(
-            "profile", text[:40], f"JSON ({error.msg} in line {error.lineno})"
-        ) from None
-    if not isinstance(raw, dict):
-        raise InvalidValue("profile", type(raw).__name__, "a JSON object")
-    whole("profile.version", raw.get("version", 0), FORMAT_VERSION, FORMAT_VERSION)
-    default = _factors("default", raw.get("default"))
-    gpus = raw.get("gpus")
-    if not isinstance(gpus, dict):
-        raise InvalidValue("profile.gpus", gpus, "an object of factors per GPU")
-    profile = make_profile(default, {n: _factors(f"gpus.{n}", row) for n, row in gpus.items()})
-    if raw.get("content_hash") != profile.content_hash:
-        raise InvalidValue(
-            "profile.content_hash",
-            raw.get("content_hash"),
-            f"{profile.content_hash} (edited by hand?)",
-        )
-    return profile
+def architecture(model: ModelSpec) -> Architecture:
+    """What makes two names the same model, however its weights are stored."""
+    return (model.layers, model.hidden, model.vocab, model.experts)
 
 
 @lru_cache(maxsize=1)
 def default_profile() -> Profile:
-    """The profile that ships with the package; plain defaults where none was packaged."""
+    """The profile that ships with the package."""
+    from autoscaler.performance.profile_codec import decode
+
     path = resources.files("autoscaler").joinpath("data", _PACKAGED)
     if not path.is_file():
-        return make_profile()
+        return plain_profile()
     return decode(path.read_text(encoding="utf-8"))
 
 
-def _body(profile: Profile) -> dict[str, Any]:
-    return {
-        "version": profile.version,
-        "default": asdict(profile.default),
-        "gpus": {name: asdict(factors) for name, factors in profile.gpus},
-    }
+def plain_profile() -> Profile:
+    """A profile of the factors in the code, fitted to nothing."""
+    from autoscaler.performance.profile_codec import make_profile
 
-
-def _factors(field: str, raw: object) -> Efficiency:
-    known = set(asdict(DEFAULT_EFFICIENCY))
-    if not isinstance(raw, dict) or set(raw) != known:
-        raise InvalidValue(f"profile.{field}", raw, f"an object with {', '.join(sorted(known))}")
-    return Efficiency(**raw)
+    return make_profile(DEFAULT_EFFICIENCY, DEFAULT_EFFICIENCY)

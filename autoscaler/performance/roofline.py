@@ -48,7 +48,8 @@ class Roofline:
     tp: int
     eff: Efficiency
     shape: LayerShape
-    flops_per_ms: float
+    matmul_flops_per_ms: float
+    head_flops_per_ms: float
     attention_flops_per_ms: float
     bytes_per_ms: float
     kv_shards: int
@@ -58,21 +59,21 @@ class Roofline:
         """One layer: `tokens` new tokens of `sequences` sequences, each with `context` cached."""
         eff, shape = self.eff, self.shape
         tokens = max(tokens, 1e-9)
-        dense = max(
-            2.0 * tokens * shape.dense_params / (self.flops_per_ms * eff.gemm),
-            shape.dense_bytes / (self.bytes_per_ms * eff.weights),
-        )
         experts = 0.0
         if shape.expert_params:
-            touched = experts_touched(self.model, tokens)
-            experts = max(
-                2.0
-                * tokens
-                * self.model.experts_per_token
-                * shape.expert_params
-                / (self.flops_per_ms * eff.gemm),
-                touched * shape.expert_bytes / (self.bytes_per_ms * eff.experts),
+            active = 2.0 * tokens * self.model.experts_per_token * shape.expert_params
+            read = experts_touched(self.model, tokens) * shape.expert_bytes
+            experts = _blend(
+                active / (self.matmul_flops_per_ms * eff.expert_gemm),
+                read / (self.bytes_per_ms * eff.experts),
+                eff.blend,
             )
+            experts += eff.expert_layer_us / _MS
+        dense = _blend(
+            2.0 * tokens * shape.dense_params / self.matmul_flops_per_ms,
+            shape.dense_bytes / (self.bytes_per_ms * eff.weights),
+            eff.blend,
+        )
         hidden = tokens * self.model.hidden * _ACTIVATION_BYTES
         rest = hidden * eff.elementwise / (self.gpu.mem_bw_gb_s * 1e6 * eff.weights)
         attention = self._attention_ms(tokens / sequences, sequences, context)
@@ -80,9 +81,10 @@ class Roofline:
 
     def head_ms(self, sequences: float) -> float:
         """The output head for one token of each sequence."""
-        return max(
-            2.0 * sequences * self.shape.head_params / (self.flops_per_ms * self.eff.gemm),
+        return _blend(
+            2.0 * sequences * self.shape.head_params / self.head_flops_per_ms,
             self.shape.head_bytes / (self.bytes_per_ms * self.eff.weights),
+            self.eff.blend,
         )
 
     def prefill_ms(
@@ -92,15 +94,15 @@ class Roofline:
         held = self.model.layers if layers is None else layers
         share = held / self.model.layers
         per_layer = self.layer_ms(tokens * batch, batch, context)
-        return held * per_layer + share * self.head_ms(batch) + self.eff.prefill_step_ms * share
+        return held * per_layer + share * self.head_ms(batch) + self.eff.step_ms
 
     def decode_ms(self, batch: float, context: float, layers: int | None = None) -> float:
         """One decode iteration: one token for each of `batch` sequences of mean `context`."""
         held = self.model.layers if layers is None else layers
         share = held / self.model.layers
-        fixed = self.eff.decode_step_ms + batch * self.eff.sequence_us / _MS
+        fixed = self.eff.step_ms + batch * self.eff.sequence_us / _MS
         per_layer = self.layer_ms(batch, batch, context)
-        return held * per_layer + share * self.head_ms(batch) + share * fixed
+        return held * per_layer + share * self.head_ms(batch) + fixed
 
     def mixed_ms(
         self, prompt_tokens: float, prompt_context: float, decodes: float, context: float
@@ -119,8 +121,7 @@ class Roofline:
         together -= self._attention_ms(prompt_tokens + decodes, 1.0, 0.0)
         together += self._attention_ms(prompt_tokens, 1.0, prompt_context)
         together += self._attention_ms(1.0, decodes, context)
-        fixed = max(self.eff.decode_step_ms, self.eff.prefill_step_ms)
-        fixed += decodes * self.eff.sequence_us / _MS
+        fixed = self.eff.step_ms + decodes * self.eff.sequence_us / _MS
         return layers * together + self.head_ms(decodes + 1.0) + fixed
 
     def hop_ms(self, tokens: float, gb_s: float) -> float:
@@ -138,17 +139,17 @@ class Roofline:
             seen = (1.0 - share) * seen + share * min(seen, window)
             cached = (1.0 - share) * cached + share * min(cached, window + tokens)
         flops = 4.0 * sequences * tokens * seen * model.heads * model.head_dim
-        compute = flops / (self.attention_flops_per_ms * self.eff.attention)
+        compute = flops / self.attention_flops_per_ms
         read = sequences * cached * self.shape.kv_bytes
         traffic = read / (self.gpu.mem_bw_gb_s * 1e6 * self.kv_shards * self.eff.kv)
-        return max(compute, traffic)
+        return _blend(compute, traffic, self.eff.blend)
 
     def _allreduces_ms(self, payload_bytes: float) -> float:
         if self.tp == 1:
             return 0.0
         latency = self.eff.allreduce_us / _MS * math.log2(self.tp)
         moved = 2.0 * (self.tp - 1) / self.tp * payload_bytes
-        return _ALLREDUCES_PER_LAYER * (latency + moved / (self.link_bytes_per_ms * self.eff.link))
+        return _ALLREDUCES_PER_LAYER * (latency + moved / self.link_bytes_per_ms)
 
 
 @lru_cache(maxsize=1024)
@@ -163,20 +164,35 @@ def roofline(
         tp=tp,
         eff=eff,
         shape=layer_shape(model),
-        flops_per_ms=matmul_tflops(model, gpu) * 1e9 * tp,
-        attention_flops_per_ms=gpu.bf16_tflops * 1e9 * tp,
+        matmul_flops_per_ms=matmul_tflops(model, gpu, eff) * 1e9 * tp,
+        head_flops_per_ms=gpu.bf16_tflops * eff.gemm * 1e9 * tp,
+        attention_flops_per_ms=gpu.bf16_tflops * eff.attention * 1e9 * tp,
         bytes_per_ms=gpu.mem_bw_gb_s * 1e6 * tp,
         # Beyond one KV head per GPU the cache is copied, not split (grouped-query attention).
         kv_shards=min(tp, model.kv_heads),
-        link_bytes_per_ms=gpu.interconnect_gb_s * 1e6,
+        link_bytes_per_ms=gpu.interconnect_gb_s
+        * 1e6
+        * eff.link
+        * (eff.link_wide if tp > 2 else 1.0),
     )
 
 
-def matmul_tflops(model: ModelSpec, gpu: GpuSpec) -> float:
-    """Peak rate of `model`'s matrix products on `gpu`: FP8 weights need FP8 units to be faster."""
-    if model.weight_dtype in ("fp8", "fp4") and gpu.fp8_tflops > 0:
-        return gpu.fp8_tflops
-    return gpu.bf16_tflops
+def matmul_tflops(model: ModelSpec, gpu: GpuSpec, eff: Efficiency) -> float:
+    """Reached rate of `model`'s matrix products on `gpu`, in 1e12 per second.
+
+    Weights in FP8 or FP4 are faster only on a GPU with such units; else they are widened to BF16.
+    """
+    native = {"fp8": gpu.fp8_tflops, "fp4": gpu.fp4_tflops or gpu.fp8_tflops}
+    peak = native.get(model.weight_dtype, 0.0)
+    return peak * eff.gemm_low if peak > 0 else gpu.bf16_tflops * eff.gemm
+
+
+def _blend(compute_ms: float, traffic_ms: float, exponent: float) -> float:
+    """Joins compute and traffic that overlap in part: their maximum as the exponent grows."""
+    if compute_ms <= 0.0:
+        return traffic_ms
+    ratio = traffic_ms / compute_ms
+    return compute_ms * math.pow(1.0 + math.pow(ratio, exponent), 1.0 / exponent)
 
 
 def prefill_ms(

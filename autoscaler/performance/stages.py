@@ -16,7 +16,9 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Bucket, Phase
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.profile import Profile
-from autoscaler.performance.roofline import Roofline, roofline
+from autoscaler.performance.roofline import Roofline
+from autoscaler.performance.steps import bind
+from autoscaler.performance.tables import Correction
 
 Floats = NDArray[np.float64]
 # Between the nodes of a pipeline: 100 Gbit/s Ethernet and its round trip.
@@ -49,11 +51,11 @@ def stage_table(
     table = np.zeros((max_stages, len(configs), model.layers))
     budgets = slo_ms / np.arange(1, max_stages + 1)
     for index, node in enumerate(configs):
-        bound = roofline(model, node.gpu, node.gpus, profile.efficiency(node.gpu.name))
+        bound, correction = bind(model, node.gpu, node.gpus, profile)
         if phase is Phase.PREFILL:
-            table[:, index] = _prefill(bound, bucket, budgets)
+            table[:, index] = _prefill(bound, correction, bucket, budgets)
         else:
-            table[:, index] = _decode(bound, bucket, budgets)
+            table[:, index] = _decode(bound, correction, bucket, budgets)
     return np.maximum.accumulate(table[:, :, ::-1], axis=2)[:, :, ::-1]
 
 
@@ -65,55 +67,50 @@ def decode_batches(limit: int) -> list[int]:
     return sizes
 
 
-def _prefill(bound: Roofline, bucket: Bucket, budgets: Floats) -> Floats:
+def _prefill(bound: Roofline, correction: Correction, bucket: Bucket, budgets: Floats) -> Floats:
     batches = np.array(_PREFILL_BATCHES, dtype=float)
     tokens = bucket.input_tokens
-    return _best(bound, batches, tokens, 0.0, tokens, budgets, bound.eff.prefill_step_ms, 0.0)
+    factors = np.array([correction.prefill_factor(tokens, b) for b in batches])
+    own = np.full(len(batches), bound.eff.step_ms)
+    return _best(bound, batches, factors, own, tokens, 0.0, budgets)
 
 
-def _decode(bound: Roofline, bucket: Bucket, budgets: Floats) -> Floats:
+def _decode(bound: Roofline, correction: Correction, bucket: Bucket, budgets: Floats) -> Floats:
     context = bucket.input_tokens + 0.5 * bucket.output_tokens
     batches = np.array(decode_batches(512), dtype=float)
-    rate = _best(
-        bound,
-        batches,
-        1.0,
-        context,
-        context,
-        budgets,
-        bound.eff.decode_step_ms,
-        bound.eff.sequence_us / 1e3,
-    )
-    return rate / bucket.output_tokens
+    factors = np.array([correction.decode_factor(context, b) for b in batches])
+    own = bound.eff.step_ms + batches * bound.eff.sequence_us / 1e3
+    return _best(bound, batches, factors, own, 1.0, context, budgets) / bucket.output_tokens
 
 
 def _best(
     bound: Roofline,
     batches: Floats,
+    factors: Floats,
+    own_ms: Floats,
     tokens: float,
     context: float,
-    held_tokens: float,
     budgets: Floats,
-    step_ms: float,
-    sequence_ms: float,
 ) -> Floats:
     """Most sequences/s, (stages, layers): the best batch whose stage time fits the budget.
 
-    With S stages, S micro-batches are under way, so a stage keeps the KV cache of S batches.
+    factors and own_ms, per batch: what a measured table says of it, and the iteration's time
+    outside of layers. With S stages, S micro-batches are under way, so a stage keeps the KV cache
+    of S batches.
     """
     model = bound.model
     layers = np.arange(1.0, model.layers + 1)
     share = layers / model.layers
     per_layer = np.array([bound.layer_ms(tokens * b, b, context) for b in batches])
-    whole_model = np.array([bound.head_ms(b) for b in batches]) + step_ms + sequence_ms * batches
+    head = np.array([bound.head_ms(b) for b in batches])
     hop = _HOP_LATENCY_MS + np.array([bound.hop_ms(tokens * b, _HOP_GB_S) for b in batches])
     capacity = np.array([kv_capacity_tokens(model, bound.gpu, bound.tp, int(j)) for j in layers])
     stages = np.arange(1.0, len(budgets) + 1)
     # A lone stage hands nothing on.
     hops = np.where(stages[:, None] > 1, hop[None, :], 0.0)
-    time_ms = per_layer[None, None, :] * layers[None, :, None]
-    time_ms = time_ms + whole_model[None, None, :] * share[None, :, None] + hops[:, None, :]
-    kept = stages[:, None, None] * batches[None, None, :] * held_tokens
+    computed = factors * (per_layer * layers[:, None] + head * share[:, None] + own_ms)
+    time_ms = computed[None, :, :] + hops[:, None, :]
+    kept = stages[:, None, None] * batches[None, None, :] * max(tokens, context)
     allowed = (time_ms <= budgets[:, None, None]) & (kept <= capacity[None, :, None])
     rate: Floats = np.where(allowed, batches[None, None, :] / time_ms * 1e3, 0.0).max(axis=2)
     return rate

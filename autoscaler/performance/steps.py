@@ -1,18 +1,22 @@
 """Step times of one engine instance: what a simulated engine and the planner ask for.
 
-Owns `StepTimes`. Knows no SLO and no queue. Pure Python, picklable, microseconds a call.
+Owns `StepTimes` and the binding of formulas, factors and measured tables to one instance. Knows no
+SLO and no queue. Pure Python, picklable, microseconds a call.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
+from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.memory import kv_capacity_tokens
-from autoscaler.performance.profile import Profile
+from autoscaler.performance.profile import DEFAULT_ENGINE, Profile
 from autoscaler.performance.roofline import Roofline, roofline
+from autoscaler.performance.tables import NO_CORRECTION, Correction, rows
 
 # Engines bound the sequences of one iteration; a prefill instance holds few at a time.
 _MAX_SEQUENCES = {Phase.PREFILL: 64, Phase.DECODE: 512, Phase.AGGREGATED: 256}
@@ -20,37 +24,73 @@ _MAX_SEQUENCES = {Phase.PREFILL: 64, Phase.DECODE: 512, Phase.AGGREGATED: 256}
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Times of one instance.  kv_capacity_tokens: KV cache it holds, 0 = the model does not fit.
+    """Times of one instance, in ms.
 
-    max_batch: most sequences in one iteration.  uncertain: the profile has no measurement of this
-    kind of model or GPU behind it.
+    kv_capacity_tokens: tokens of KV cache it holds, 0 = the model does not fit.  max_batch: most
+    sequences in one iteration.  first_token_ms: time outside of iterations that a caller waits for
+    a first token; it takes no GPU time.  uncertain: the profile has no measurement of this kind of
+    model or GPU behind it.
     """
 
     roofline: Roofline
+    correction: Correction
     kv_capacity_tokens: float
     max_batch: int
+    first_token_ms: float
     uncertain: bool
 
-    def prefill_ms(self, tokens: float, context: float = 0.0) -> float:
-        """One pass over `tokens` new prompt tokens behind `context` cached ones."""
-        return self.roofline.prefill_ms(tokens, context)
+    def prefill_ms(self, tokens: float, context: float = 0.0, batch: float = 1.0) -> float:
+        """One pass over `batch` prompts of `tokens` new tokens behind `context` cached ones."""
+        factor = self.correction.prefill_factor(tokens, batch)
+        return factor * self.roofline.prefill_ms(tokens, context, batch)
 
     def decode_ms(self, batch: float, context_tokens: float) -> float:
         """One decode iteration of `batch` sequences of mean length `context_tokens`."""
-        return self.roofline.decode_ms(batch, context_tokens)
+        factor = self.correction.decode_factor(context_tokens, batch)
+        return factor * self.roofline.decode_ms(batch, context_tokens)
 
     def mixed_ms(
         self, prompt_tokens: float, prompt_context: float, decodes: float, context_tokens: float
     ) -> float:
         """One iteration that carries a prompt chunk and `decodes` decoding sequences."""
-        return self.roofline.mixed_ms(prompt_tokens, prompt_context, decodes, context_tokens)
+        if decodes <= 0:
+            return self.prefill_ms(prompt_tokens, prompt_context)
+        if prompt_tokens <= 0:
+            return self.decode_ms(decodes, context_tokens)
+        factor = self.correction.prefill_factor(prompt_tokens + decodes, 1.0)
+        return factor * self.roofline.mixed_ms(
+            prompt_tokens, prompt_context, decodes, context_tokens
+        )
 
 
-def step_times(model: ModelSpec, node: NodeSlice, phase: Phase, profile: Profile) -> StepTimes:
+def step_times(
+    model: ModelSpec,
+    node: NodeSlice,
+    phase: Phase,
+    profile: Profile,
+    engine: str = DEFAULT_ENGINE,
+) -> StepTimes:
     """Step times of `model` in `phase` on `node`, tensor parallel over all of its GPUs."""
+    bound, correction = bind(model, node.gpu, node.gpus, profile, engine)
     return StepTimes(
-        roofline=roofline(model, node.gpu, node.gpus, profile.efficiency(node.gpu.name)),
+        roofline=bound,
+        correction=correction,
         kv_capacity_tokens=kv_capacity_tokens(model, node.gpu, node.gpus),
         max_batch=_MAX_SEQUENCES[phase],
-        uncertain=profile.uncertain(model, node.gpu.name),
+        first_token_ms=bound.eff.first_token_ms,
+        uncertain=profile.uncertain(model, node.gpu),
     )
+
+
+@lru_cache(maxsize=1024)
+def bind(
+    model: ModelSpec, gpu: GpuSpec, tp: int, profile: Profile, engine: str = DEFAULT_ENGINE
+) -> tuple[Roofline, Correction]:
+    """The formulas for `model` on `tp` GPUs of type `gpu`, and what measured tables add to them."""
+    bound = roofline(model, gpu, tp, profile.efficiency(gpu, engine))
+    table = profile.table(model, gpu, tp)
+    if table is None:
+        return bound, NO_CORRECTION
+    prefill = [bound.prefill_ms(tokens, 0.0, batch) for tokens, batch, _ in table.prefill]
+    decode = [bound.decode_ms(batch, context) for context, batch, _ in table.decode]
+    return bound, Correction(rows(table.prefill, prefill), rows(table.decode, decode))

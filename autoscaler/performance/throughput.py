@@ -95,9 +95,10 @@ def _prefill_rates(
     for batch in _PREFILL_BATCHES:
         if batch * bucket.input_tokens > times.kv_capacity_tokens:
             return
-        pass_ms = times.roofline.prefill_ms(bucket.input_tokens, 0.0, batch)
-        factor = min(1.0, allowed_load(pass_ms, slo.ttft_ms) / utilisation)
-        ttft = pass_ms + wait_ms(pass_ms, min(factor * utilisation, 0.999))
+        pass_ms = times.prefill_ms(bucket.input_tokens, 0.0, batch)
+        limit_ms = slo.ttft_ms - times.first_token_ms
+        factor = min(1.0, allowed_load(pass_ms, limit_ms) / utilisation)
+        ttft = times.first_token_ms + pass_ms + wait_ms(pass_ms, min(factor * utilisation, 0.999))
         bound = "compute" if factor >= 1.0 else "ttft"
         rate = factor * batch / pass_ms * 1e3
         yield InstanceRate(rate, batch, ttft, 0.0, bound, times.uncertain)
@@ -134,7 +135,7 @@ def _aggregated_rates(
         tpot = step / (1.0 - busy)
         # A prompt waits for the iteration under way, then for prompts before it.
         load = min(busy * utilisation, 0.999)
-        ttft = prefill + step + wait_ms(prefill, load)
+        ttft = times.first_token_ms + prefill + step + wait_ms(prefill, load)
         late = "ttft" if ttft > slo.ttft_ms else "tpot" if tpot > slo.tpot_ms else ""
         rate = 0.0 if late else per_ms * 1e3
         bound = late or _room(batch, memory, times.max_batch)

@@ -13,7 +13,9 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Bucket, Phase, Slo
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import decode, default_profile, encode, make_profile
+from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY
+from autoscaler.performance.profile import default_profile, plain_profile
+from autoscaler.performance.profile_codec import decode, encode, make_profile
 from autoscaler.performance.roofline import (
     decode_step_ms,
     fits,
@@ -60,8 +62,7 @@ def test_a_sliding_window_saves_half_of_a_long_context() -> None:
     """GPT-OSS: every other layer sees 128 tokens only."""
     grows = decode_step_ms(GPT, H100, 1, 64, 16384) - decode_step_ms(GPT, H100, 1, 64, 8192)
     full = 64 * 8192 * GPT.kv_bytes_per_token / (H100.mem_bw_gb_s * 1e6)
-    eff = default_profile().default
-    assert grows == pytest.approx(0.5 * full / eff.kv, rel=0.05)
+    assert grows == pytest.approx(0.5 * full / DEFAULT_EFFICIENCY.kv, rel=0.05)
 
 
 def test_experts_touched_runs_from_k_to_all() -> None:
@@ -85,8 +86,10 @@ def test_kv_transfer_is_bytes_over_bandwidth() -> None:
 
 
 def test_a_pass_over_all_layers_is_the_sum_of_its_stages() -> None:
+    """Each stage has an iteration of its own, so its fixed time comes once per stage."""
     halves = prefill_ms(LLAMA, H100, 2, 2048, layers=16)
-    assert 2 * halves == pytest.approx(prefill_ms(LLAMA, H100, 2, 2048))
+    both = prefill_ms(LLAMA, H100, 2, 2048) + DEFAULT_EFFICIENCY.step_ms
+    assert 2 * halves == pytest.approx(both)
 
 
 @pytest.mark.parametrize("phase", [Phase.PREFILL, Phase.DECODE])
@@ -103,7 +106,7 @@ def test_the_stage_table_never_rises_with_layers_nor_with_stages(phase, model) -
 def test_the_stage_table_agrees_with_the_scalar_formulas() -> None:
     """One stage, all layers: the best batch by brute force over the same sizes."""
     bucket, slo = Bucket(1000, 200), 40.0
-    table = stage_table(LLAMA, [NodeSlice(H100, 1)], Phase.DECODE, slo, bucket, 1, make_profile())
+    table = stage_table(LLAMA, [NodeSlice(H100, 1)], Phase.DECODE, slo, bucket, 1, plain_profile())
     best = 0.0
     for batch in range(1, 513):
         step = decode_step_ms(LLAMA, H100, 1, batch, 1100)
@@ -117,7 +120,7 @@ def test_the_stage_table_agrees_with_the_scalar_formulas() -> None:
 def test_the_stage_table_refuses_the_aggregated_phase() -> None:
     with pytest.raises(InvalidValue, match="phase"):
         stage_table(
-            LLAMA, [NodeSlice(H100, 1)], Phase.AGGREGATED, 40.0, Bucket(1, 1), 1, make_profile()
+            LLAMA, [NodeSlice(H100, 1)], Phase.AGGREGATED, 40.0, Bucket(1, 1), 1, plain_profile()
         )
 
 
@@ -155,7 +158,7 @@ def test_engines_need_no_numpy() -> None:
 
 
 def test_a_profile_survives_its_file_and_an_edited_one_is_refused() -> None:
-    profile = make_profile(gpus={"L4": default_profile().default})
+    profile = make_profile(DEFAULT_EFFICIENCY, DEFAULT_EFFICIENCY, {"L4": DEFAULT_EFFICIENCY})
     assert decode(encode(profile)) == profile
     with pytest.raises(InvalidValue, match="content_hash"):
         decode(encode(profile).replace('"L4"', '"A10G"'))

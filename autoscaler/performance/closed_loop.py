@@ -1,0 +1,99 @@
+"""What a benchmark would measure: estimates for measured points.
+
+Owns the step from pass times to a benchmark's TTFT and TPOT (queueing among the requests under
+way). Knows no files. Planning does not use this: `throughput` has the open-loop model.
+"""
+
+from __future__ import annotations
+
+from autoscaler.performance.efficiency import Efficiency
+from autoscaler.performance.memory import kv_capacity_tokens
+from autoscaler.performance.points import Estimate, MeasuredPoint, PointKind
+from autoscaler.performance.profile import Profile
+from autoscaler.performance.roofline import Roofline, roofline
+from autoscaler.performance.steps import bind
+from autoscaler.performance.tables import NO_CORRECTION, Correction
+
+_ROUNDS = 3
+_MAX_SEQUENCES = 1024
+
+
+def estimate(point: MeasuredPoint, profile: Profile) -> Estimate:
+    """TTFT and TPOT in ms for `point` under `profile`, measured tables included."""
+    bound, correction = bind(point.spec, point.gpu, point.tp, profile, point.engine)
+    return _estimate(point, bound, correction)
+
+
+def estimate_with(point: MeasuredPoint, eff: Efficiency) -> Estimate:
+    """The same from the roofline alone, with the factors given."""
+    return _estimate(point, roofline(point.spec, point.gpu, point.tp, eff), NO_CORRECTION)
+
+
+def _estimate(point: MeasuredPoint, bound: Roofline, correction: Correction) -> Estimate:
+    context = point.input_tokens + 0.5 * point.output_tokens
+    if point.kind in (PointKind.BATCH, PointKind.STEPS):
+        first = correction.prefill_factor(point.input_tokens, point.load)
+        later = correction.decode_factor(context, point.load)
+        return Estimate(
+            first * bound.prefill_ms(point.input_tokens, 0.0, point.load),
+            later * bound.decode_ms(point.load, context),
+        )
+    if point.kind is PointKind.SPLIT:
+        decode = roofline(point.spec, point.gpu, point.decode_tp, bound.eff)
+        tpot = decode.decode_ms(point.decode_load, context)
+        think = point.output_tokens * tpot
+        return Estimate(_first_token_ms(bound, point, point.load, think, 0.0), tpot)
+    return _shared(bound, point, context)
+
+
+def _shared(bound: Roofline, point: MeasuredPoint, context: float) -> Estimate:
+    """Prefill and decode in the iterations of one instance, `load` requests always under way.
+
+    Between two tokens of a request the prompts of the others are computed: over its R_out tokens
+    that is one prompt for each other request, less those that come while it has no token yet. So
+    TPOT = t(B d) + (B - 1) d P / R_out, with d the share of a request's time that is decoding and
+    P the time a prompt adds.
+    """
+    room = kv_capacity_tokens(point.spec, point.gpu, point.tp) / context
+    held = max(1.0, min(point.load, room, _MAX_SEQUENCES))
+    each = _marginal_prefill_ms(bound, point.input_tokens)
+    decoding = 1.0
+    tpot = ttft = 0.0
+    for _ in range(_ROUNDS):
+        step = bound.decode_ms(max(1.0, held * decoding), context)
+        tpot = step + (held - 1.0) * decoding * each / point.output_tokens
+        ttft = _first_token_ms(bound, point, held, point.output_tokens * tpot, step)
+        decoding = point.output_tokens * tpot / (point.output_tokens * tpot + ttft)
+    if point.load > held:
+        # The requests that find no room wait for slots, which come free at the rate of service.
+        cycle = ttft + point.output_tokens * tpot
+        ttft += (point.load - held) / held * cycle
+    return Estimate(ttft, tpot)
+
+
+def _first_token_ms(
+    bound: Roofline, point: MeasuredPoint, load: float, think_ms: float, step_ms: float
+) -> float:
+    """Wait for the iteration under way, for the prompts before, then the own pass.
+
+    The steady wait is mean-value analysis of a closed queue with deterministic service: an
+    arriving request sees the queue of one request fewer. A benchmark starts with all requests at
+    once; `eff.burst` is the share of the requests that meet this first queue.
+    """
+    own = bound.prefill_ms(point.input_tokens) + bound.eff.first_token_ms
+    each = _marginal_prefill_ms(bound, point.input_tokens)
+    queue = busy = wait = 0.0
+    for customers in range(1, int(load) + 1):
+        wait = each * max(0.0, queue - 0.5 * busy)
+        rate = customers / (wait + own + think_ms)
+        busy = min(1.0, rate * each)
+        queue = rate * (wait + each)
+    share = bound.eff.burst
+    first = 0.5 * (load - 1.0) * each
+    return own + 0.5 * step_ms + (1.0 - share) * wait + share * max(first, wait)
+
+
+def _marginal_prefill_ms(bound: Roofline, tokens: float) -> float:
+    """Time a prompt adds to an iteration that is under way anyway."""
+    two = bound.layer_ms(2.0 * tokens, 2.0, 0.0)
+    return max(1e-6, bound.model.layers * (two - bound.layer_ms(tokens, 1.0, 0.0)))

@@ -1,0 +1,99 @@
+"""Measured tables: times that were measured on one model, GPU type and tensor-parallel width.
+
+Owns `MeasuredTable` and `Correction`, the factor between measured times and the roofline. A table
+replaces the roofline where it covers a point; the factor is interpolated, not the time, so that
+between measured points the roofline gives the shape. Knows no files. Pure Python.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_NEAREST = 4
+# In doublings: points nearer than this are the same point.
+_SAME = 1e-3
+# How far outside of the measured box a table still speaks, in doublings.
+_MARGIN = 0.51
+
+# Architecture key of a model: layers, hidden size, vocabulary, experts.
+Architecture = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTable:
+    """Measured passes of one model on `tp` GPUs of type `gpu`.
+
+    prefill: (prompt tokens, batch, ms) rows; decode: (mean context, batch, ms) rows.
+    """
+
+    architecture: Architecture
+    weight_dtype: str
+    gpu: str
+    tp: int
+    prefill: tuple[tuple[float, float, float], ...]
+    decode: tuple[tuple[float, float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Measured over estimated time as a function of length and batch, 1 where nothing is known.
+
+    prefill, decode: rows of log2 length, log2 batch, ln factor.
+    """
+
+    prefill: tuple[tuple[float, float, float], ...] = ()
+    decode: tuple[tuple[float, float, float], ...] = ()
+
+    def prefill_factor(self, tokens: float, batch: float) -> float:
+        """Factor for a pass over `batch` prompts of `tokens` tokens."""
+        return _interpolated(self.prefill, tokens, batch)
+
+    def decode_factor(self, context: float, batch: float) -> float:
+        """Factor for a decode iteration of `batch` sequences of mean `context`."""
+        return _interpolated(self.decode, context, batch)
+
+    def covers(self, length: float, batch: float, *, prefill: bool) -> bool:
+        """Whether the point lies within the measured lengths and batches."""
+        return _within(self.prefill if prefill else self.decode, length, batch)
+
+
+NO_CORRECTION = Correction()
+
+
+def rows(
+    measured: Sequence[tuple[float, float, float]], estimates: Sequence[float]
+) -> tuple[tuple[float, float, float], ...]:
+    """Correction rows from measured (length, batch, ms) rows and the roofline's ms for each."""
+    return tuple(
+        (math.log2(max(length, 1.0)), math.log2(max(batch, 1.0)), math.log(ms / estimate))
+        for (length, batch, ms), estimate in zip(measured, estimates, strict=True)
+    )
+
+
+def _within(known: tuple[tuple[float, float, float], ...], length: float, batch: float) -> bool:
+    if not known:
+        return False
+    x, y = math.log2(max(length, 1.0)), math.log2(max(batch, 1.0))
+    return (
+        min(k[0] for k in known) - _MARGIN <= x <= max(k[0] for k in known) + _MARGIN
+        and min(k[1] for k in known) - _MARGIN <= y <= max(k[1] for k in known) + _MARGIN
+    )
+
+
+def _interpolated(
+    known: tuple[tuple[float, float, float], ...], length: float, batch: float
+) -> float:
+    """Inverse-distance mean of the nearest rows; beyond the table its nearest rows go on."""
+    if not known:
+        return 1.0
+    x, y = math.log2(max(length, 1.0)), math.log2(max(batch, 1.0))
+    near = sorted(((k[0] - x) ** 2 + (k[1] - y) ** 2, k[2]) for k in known)[:_NEAREST]
+    if near[0][0] < _SAME**2:
+        return math.exp(near[0][1])
+    weight = total = 0.0
+    for squared, log_factor in near:
+        weight += 1.0 / squared
+        total += log_factor / squared
+    return math.exp(total / weight)
