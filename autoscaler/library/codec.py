@@ -100,6 +100,8 @@ def _as_any(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
 
 
 def _open(data: bytes) -> Any:
+    if data[:4] != b"PK\x03\x04":
+        raise InvalidValue("library file", data[:8], f"a {FORMAT} archive")
     try:
         return np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:

@@ -50,5 +50,5 @@ def throughput_table(request: LibraryRequest, profile: Profile) -> npt.NDArray[n
 def uncertain_configs(request: LibraryRequest, profile: Profile) -> npt.NDArray[np.bool_]:
     """Per configuration, whether estimates on it are marked uncertain."""
     return np.array(
-        [profile.uncertain(request.model, node.gpu.name) for node in request.configs], np.bool_
+        [profile.uncertain(request.model, node.gpu) for node in request.configs], np.bool_
     )

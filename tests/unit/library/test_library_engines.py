@@ -121,14 +121,23 @@ def most_by_templates(library: object, counts: tuple[int, ...]) -> float:
     return best
 
 
-def test_estimates_on_unmeasured_gpus_are_marked() -> None:
-    request = request_for("openai/gpt-oss-20b", Phase.DECODE, "coral")
+def test_templates_on_uncertain_configurations_are_marked() -> None:
+    """Exactly those that use a marked configuration; the marks are the profile's."""
+    request = request_for("microsoft/phi-4", Phase.DECODE, "coral")
     profile = default_profile()
-    marks = uncertain_configs(request, profile)
-    assert marks.all()  # a mixture of experts is estimated badly everywhere
+    assert list(uncertain_configs(request, profile)) == [
+        profile.uncertain(request.model, node.gpu) for node in CONFIGS
+    ]
+    marks = np.array([node.gpu.name == "A10G" for node in CONFIGS])
     library = build_library(request, throughput_table(request, profile), marks)
-    assert all(template.uncertain for template in library.templates())
-    assert not build_library(request, throughput_table(request, profile)).uncertain.any()
+    for template in library.templates():
+        uses = any(
+            n and node.gpu.name == "A10G"
+            for n, node in zip(template.node_counts, CONFIGS, strict=False)
+        )
+        assert template.uncertain == uses
+    assert library.uncertain.any()
+    assert not library.uncertain.all()
 
 
 def test_progress_ends_at_the_whole() -> None:
