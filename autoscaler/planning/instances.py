@@ -1,0 +1,74 @@
+"""One single-node instance of a service as a building block of combos and plans.
+
+Owns the bridge from the performance model to planning: the rate within the SLO, or 0 where a
+request of maximal length would not fit. Knows no pools and no prices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from autoscaler.domain.cluster import Service
+from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.performance.memory import kv_capacity_tokens
+from autoscaler.performance.profile import Profile
+from autoscaler.performance.startup import startup_s
+from autoscaler.performance.throughput import InstanceRate, instance_throughput
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One instance: what it sustains (req_per_s 0 = impossible) and how long it takes to start."""
+
+    phase: Phase
+    slice: NodeSlice
+    req_per_s: float
+    ttft_ms: float
+    tpot_ms: float
+    start_s: float
+    uncertain: bool
+    bound_by: str
+
+
+def instance(
+    service: Service,
+    node: NodeSlice,
+    phase: Phase,
+    bucket: Bucket,
+    profile: Profile,
+    stretch: float = 1.0,
+) -> Instance:
+    """What `service` does on `node` in `phase` at `bucket`, with its SLO times `stretch`."""
+    spec = service.architecture
+    longest = min(service.max_len_tokens, spec.max_position)
+    slo = Slo(service.slo.ttft_ms * stretch, service.slo.tpot_ms * stretch)
+    start = startup_s(spec, node)
+    if kv_capacity_tokens(spec, node.gpu, node.gpus) < longest:
+        return Instance(phase, node, 0.0, 0.0, 0.0, start, False, "memory of the longest request")
+    rate = _rate(spec, node, phase, slo, bucket, profile, service.utilization)
+    return Instance(
+        phase=phase,
+        slice=node,
+        req_per_s=rate.req_per_s,
+        ttft_ms=rate.ttft_ms,
+        tpot_ms=rate.tpot_ms,
+        start_s=start,
+        uncertain=rate.uncertain,
+        bound_by=rate.bound_by,
+    )
+
+
+@lru_cache(maxsize=8192)
+def _rate(
+    spec: ModelSpec,
+    node: NodeSlice,
+    phase: Phase,
+    slo: Slo,
+    bucket: Bucket,
+    profile: Profile,
+    utilization: float,
+) -> InstanceRate:
+    return instance_throughput(spec, node, phase, slo, bucket, profile, utilization)

@@ -1,0 +1,108 @@
+"""Candidate combos: what fits, what meets the SLO, names that say what they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from planning_clusters import CONVERSATION, small_cluster
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.domain.workload import Phase, Slo
+from autoscaler.performance.profile import default_profile
+from autoscaler.planning.combos import candidate_combos, combo_named, parse_combo_id
+
+PROFILE = default_profile()
+
+
+def test_every_candidate_can_be_found_again_by_its_name() -> None:
+    cluster = small_cluster()
+    for service in cluster.services:
+        for combo in candidate_combos(cluster, service, CONVERSATION, PROFILE):
+            assert combo_named(combo.id, cluster, service, CONVERSATION, PROFILE) == combo
+
+
+def test_a_70b_model_is_offered_no_slice_that_cannot_hold_its_weights() -> None:
+    cluster = small_cluster()
+    combos = candidate_combos(cluster, cluster.service("chat"), CONVERSATION, PROFILE)
+    smallest = {"h100": 4, "l40s": 4}
+    assert combos
+    for combo in combos:
+        for member in combo.members:
+            assert member.gpus >= smallest[member.pool.split("/")[1]]
+
+
+def test_candidates_meet_the_slo_and_match_their_slower_phase() -> None:
+    cluster = small_cluster()
+    service = cluster.service("mini")
+    for combo in candidate_combos(cluster, service, CONVERSATION, PROFILE):
+        assert combo.meets_slo
+        assert combo.ttft_ms <= service.slo.ttft_ms * (1 + 1e-9)
+        assert combo.tpot_ms <= service.slo.tpot_ms * (1 + 1e-9)
+        by_phase: dict[Phase, float] = {}
+        for member in combo.members:
+            got = by_phase.get(member.phase, 0.0)
+            by_phase[member.phase] = got + member.count * member.req_per_s
+        assert combo.req_per_s == pytest.approx(min(by_phase.values()))
+        assert len({member.pool.split("/")[0] for member in combo.members}) == 1
+
+
+def test_only_one_direction_of_a_gpu_pair_is_kept() -> None:
+    cluster = small_cluster()
+    combos = candidate_combos(cluster, cluster.service("mini"), CONVERSATION, PROFILE)
+    kinds = {
+        tuple(member.pool.split("/")[1] for member in combo.members)
+        for combo in combos
+        if len(combo.members) == 2 and all("on-demand" in m.pool for m in combo.members[:1])
+    }
+    assert not ({("h100", "l40s"), ("l40s", "h100")} <= kinds)
+
+
+def test_spot_is_offered_only_to_services_that_accept_it() -> None:
+    cluster = small_cluster()
+    for name, accepted in (("chat", False), ("mini", True)):
+        combos = candidate_combos(cluster, cluster.service(name), CONVERSATION, PROFILE)
+        on_spot = [c for c in combos if any(m.pool.endswith("/spot") for m in c.members)]
+        assert bool(on_spot) is accepted
+
+
+def test_best_effort_combos_appear_only_where_nothing_meets_the_slo() -> None:
+    cluster = small_cluster()
+    mini = replace(cluster.service("mini"), slo=Slo(0.5, 0.5))
+    combos = candidate_combos(cluster, mini, CONVERSATION, PROFILE)
+    assert combos
+    assert not any(combo.meets_slo for combo in combos)
+
+
+def test_a_model_that_fits_nowhere_has_no_candidates() -> None:
+    cluster = small_cluster()
+    only_l4 = Cluster(tuple(p for p in cluster.pools if p.name == "l4"), cluster.services)
+    assert candidate_combos(only_l4, cluster.service("chat"), CONVERSATION, PROFILE) == ()
+
+
+def test_a_scale_target_model_gets_single_instances_of_its_pools() -> None:
+    cluster = small_cluster()
+    mini = replace(cluster.service("mini"), scale_targets=(("l4", "serving/mini-l4"),))
+    combos = candidate_combos(cluster, mini, CONVERSATION, PROFILE)
+    assert {combo.members[0].pool.split("/")[1] for combo in combos} == {"l4"}
+    assert all(len(combo.members) == 1 for combo in combos)
+    assert {Market(combo.members[0].pool.split("/")[2]) for combo in combos} == {
+        Market.ON_DEMAND,
+        Market.SPOT,
+    }
+
+
+def test_names_of_combos_are_read_back() -> None:
+    model, members = parse_combo_id("a:b:2p4@us/h100/owned+3d1@us/l4/spot")
+    assert model == "a:b"
+    assert members == (
+        (Phase.PREFILL, 4, "us/h100/owned", 2),
+        (Phase.DECODE, 1, "us/l4/spot", 3),
+    )
+
+
+@pytest.mark.parametrize("name", ["", "mini", "mini:", "mini:a@x", "mini:z1@x", "mini:a1", ":a1@x"])
+def test_what_is_no_combo_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidValue, match="combo"):
+        parse_combo_id(name)
