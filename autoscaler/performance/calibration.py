@@ -1,88 +1,187 @@
-"""Fitting efficiency factors to measured points.
+"""Calibration: from measured points to a profile.
 
-Owns the least-squares search. Knows no files and no queueing: what a point's estimate is comes
-in as a function. numpy only.
+Owns what is fitted to what, and in which order: kernels per GPU from passes timed by themselves,
+engines from benchmarks on top of these, measured tables from batches. Knows no files.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from statistics import median
 
-import numpy as np
-from numpy.typing import NDArray
+from autoscaler.domain.hardware import GpuSpec
+from autoscaler.performance.closed_loop import estimate_with
+from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency, EngineFactors
+from autoscaler.performance.leastsquares import fit
+from autoscaler.performance.points import MeasuredPoint, PointKind
+from autoscaler.performance.profile import DEFAULT_ENGINE, PCIE_GB_S, Profile, Source, architecture
+from autoscaler.performance.profile_codec import make_profile
+from autoscaler.performance.tables import MeasuredTable
 
-Floats = NDArray[np.float64]
-Factors = Mapping[str, float]
-# Log-residuals of a parameter vector: one entry per measured figure, ln(estimate / measured).
-Residuals = Callable[[Factors], Sequence[float]]
+# GPUs with the chip of another: where only that one was measured, its factors stand for both.
+_LIKE = {
+    "A100-SXM-40GB": "A100-SXM-80GB",
+    "A100-PCIe-80GB": "A100-SXM-80GB",
+    "A800-SXM-80GB": "A100-SXM-80GB",
+    "A800-PCIe-80GB": "A100-SXM-80GB",
+    "H100-PCIe": "H100-SXM",
+    "H800-SXM": "H100-SXM",
+    "h100-80gb-pcap": "H100-SXM",
+    "H20": "H200-SXM",
+    "B300-SXM": "B200-SXM",
+    "L4": "L40S",
+    "L40": "L40S",
+    "RTX6000-Ada": "L40S",
+    "RTX4090": "L40S",
+}
+_MIN_POINTS = 20
+# A fit looks at this many points at most, taken evenly: more change the third digit only.
+_SAMPLE = 500
+_KERNEL_PRIOR, _ENGINE_PRIOR = 0.05, 0.5
+# TTFT in a benchmark is noisier than TPOT and depends on how the benchmark starts.
+_TTFT_WEIGHT = 0.6
 
-_STEP = 1e-4
-_MAX_LOG_MOVE = 0.7
-_DAMPING_START, _DAMPING_MAX = 1e-2, 1e6
+_KERNELS = {
+    "gemm": (0.15, 1.0), "gemm_low": (0.1, 1.0), "expert_gemm": (0.05, 1.5),
+    "attention": (0.1, 1.0), "weights": (0.4, 1.0), "kv": (0.2, 1.0), "experts": (0.2, 1.2),
+    "link": (0.05, 1.0), "link_wide": (0.02, 1.0), "blend": (1.05, 8.0), "elementwise": (1.0, 60.0),
+    "allreduce_us": (0.5, 60.0), "layer_us": (0.2, 80.0), "expert_layer_us": (0.1, 200.0),
+    "step_ms": (0.01, 5.0), "sequence_us": (0.01, 30.0),
+}  # fmt: skip
+_ENGINE = {
+    "compute": (0.4, 1.3), "traffic": (0.4, 1.2), "layer": (0.1, 3.0), "allreduce": (0.1, 5.0),
+    "step_ms": (0.05, 20.0), "sequence_us": (0.05, 200.0), "first_token_ms": (0.5, 500.0),
+    "burst": (0.005, 0.5),
+}  # fmt: skip
+_ENGINE_EXPERTS = {"experts": (0.05, 1.5), "expert_layer_us": (0.1, 500.0)}
 
-
-def fit(
-    start: Factors,
-    residuals: Residuals,
-    bounds: Mapping[str, tuple[float, float]],
-    prior_weight: float,
-    iterations: int = 25,
-) -> dict[str, float]:
-    """The factors that make the residuals small, near `start` where the data does not say.
-
-    Levenberg-Marquardt over the logarithms of the factors. Residuals are weighted down as they
-    grow (towards least absolute deviations), so that a few bad measurements do not bend the fit.
-    prior_weight: how many well-measured points the starting value of a factor counts for, per
-    factor of e in distance.
-    """
-    names = [name for name in start if name in bounds]
-    low = np.array([math.log(bounds[n][0]) for n in names])
-    high = np.array([math.log(bounds[n][1]) for n in names])
-    origin = np.clip(np.array([math.log(max(start[n], 1e-9)) for n in names]), low, high)
-
-    def evaluate(x: Floats) -> Floats:
-        factors = {**start, **dict(zip(names, np.exp(x).tolist(), strict=True))}
-        return np.asarray(residuals(factors), dtype=float)
-
-    def cost(r: Floats, x: Floats) -> float:
-        return float(_soft(r).sum() + 0.5 * prior_weight * ((x - origin) ** 2).sum())
-
-    x = origin
-    r = evaluate(x)
-    best = cost(r, x)
-    damping = _DAMPING_START
-    for _ in range(iterations):
-        jacobian = np.empty((len(r), len(names)))
-        for index in range(len(names)):
-            moved = x.copy()
-            moved[index] += _STEP
-            jacobian[:, index] = (evaluate(moved) - r) / _STEP
-        weights = 1.0 / np.sqrt(1.0 + (r / _SCALE) ** 2)
-        gradient = jacobian.T @ (weights * r) + prior_weight * (x - origin)
-        hessian = (jacobian.T * weights) @ jacobian + prior_weight * np.eye(len(names))
-        improved = False
-        while damping < _DAMPING_MAX:
-            scaled = hessian + damping * np.diag(np.diag(hessian) + 1e-9)
-            move = np.clip(-np.linalg.solve(scaled, gradient), -_MAX_LOG_MOVE, _MAX_LOG_MOVE)
-            tried = np.clip(x + move, low, high)
-            after = evaluate(tried)
-            value = cost(after, tried)
-            if value < best:
-                improved = best - value > 1e-5 * best
-                x, r, best = tried, after, value
-                damping = max(damping / 4.0, 1e-6)
-                break
-            damping *= 4.0
-        if not improved:
-            break
-    return {**start, **dict(zip(names, np.exp(x).tolist(), strict=True))}
+Points = Sequence[MeasuredPoint]
 
 
-# Residuals well below this count as squares, well above as absolute values.
-_SCALE = 0.1
+def calibrate(points: Iterable[MeasuredPoint]) -> Profile:
+    """A profile fitted to `points`, tables included; what they do not cover keeps its default."""
+    found = [point for point in points if point.typical]
+    steps = tuple(p for p in found if p.kind is PointKind.STEPS)
+    benchmarks = [p for p in found if p.kind in (PointKind.CLOSED_LOOP, PointKind.SPLIT)]
+    names = sorted({p.gpu.name for p in steps})
+    pools = {
+        pcie: _kernels(tuple(p for p in steps if _pcie(p.gpu) is pcie), DEFAULT_EFFICIENCY)
+        for pcie in (False, True)
+    }
+    gpus = {}
+    for name in names:
+        own = tuple(p for p in steps if p.gpu.name == name)
+        if len(own) >= _MIN_POINTS:
+            gpus[name] = _kernels(own, pools[_pcie(own[0].gpu)])
+    like = {name: other for name, other in _LIKE.items() if other in gpus and name not in gpus}
+    bare = make_profile(pools[False], pools[True], gpus, like)
+    engines = _engines(benchmarks, bare) if benchmarks else {DEFAULT_ENGINE: EngineFactors()}
+    batches = [p for p in found if p.kind is PointKind.BATCH]
+    counts = Counter((p.model, p.system) for p in found)
+    sources = [Source(model, system, n) for (model, system), n in sorted(counts.items())]
+    return make_profile(pools[False], pools[True], gpus, like, engines, _tables(batches), sources)
 
 
-def _soft(r: Floats) -> Floats:
-    value: Floats = _SCALE**2 * (np.sqrt(1.0 + (r / _SCALE) ** 2) - 1.0)
-    return value
+def _pcie(gpu: GpuSpec) -> bool:
+    return gpu.interconnect_gb_s <= PCIE_GB_S
+
+
+@lru_cache(maxsize=128)
+def _kernels(points: tuple[MeasuredPoint, ...], start: Efficiency) -> Efficiency:
+    """Kernel factors of one GPU type (or of a class of them) from timed passes."""
+    sample = _sample(points)
+    if len(sample) < _MIN_POINTS:
+        return start
+
+    def residuals(factors: Mapping[str, float]) -> list[float]:
+        eff = Efficiency(**factors)
+        return _residuals(sample, lambda _: eff, 1.0)
+
+    return Efficiency(**fit(asdict(start), residuals, _KERNELS, _KERNEL_PRIOR))
+
+
+def _engines(benchmarks: Points, bare: Profile) -> dict[str, EngineFactors]:
+    """Factors of each engine: from dense models first, then what experts add to them."""
+    dense = [p for p in benchmarks if not p.spec.is_moe]
+    sparse = [p for p in benchmarks if p.spec.is_moe]
+    usual = _engine(dense, bare, EngineFactors(), _ENGINE)
+    usual = _engine(sparse, bare, usual, _ENGINE_EXPERTS)
+    found = {DEFAULT_ENGINE: usual}
+    for name in sorted({p.engine for p in benchmarks}):
+        own = _engine([p for p in dense if p.engine == name], bare, usual, _ENGINE)
+        found[name] = _engine([p for p in sparse if p.engine == name], bare, own, _ENGINE_EXPERTS)
+    return found
+
+
+def _engine(
+    points: Points, bare: Profile, start: EngineFactors, free: Mapping[str, tuple[float, float]]
+) -> EngineFactors:
+    sample = _sample(points)
+    if len(sample) < _MIN_POINTS:
+        return start
+
+    def residuals(factors: Mapping[str, float]) -> list[float]:
+        engine = EngineFactors(**factors)
+        known = {p.gpu: engine.applied(bare.kernels(p.gpu)) for p in sample}
+        return _residuals(sample, lambda point: known[point.gpu], _TTFT_WEIGHT)
+
+    return EngineFactors(**fit(asdict(start), residuals, free, _ENGINE_PRIOR))
+
+
+def _sample(points: Points) -> Points:
+    stride = max(1, math.ceil(len(points) / _SAMPLE))
+    return points[::stride]
+
+
+def _residuals(
+    points: Points, factors: Callable[[MeasuredPoint], Efficiency], ttft_weight: float
+) -> list[float]:
+    """ln(estimate / measured) of every figure of `points`."""
+    found = []
+    for point in points:
+        guess = estimate_with(point, factors(point))
+        if point.ttft_ms is not None:
+            found.append(ttft_weight * math.log(guess.ttft_ms / point.ttft_ms))
+        if point.tpot_ms is not None:
+            found.append(math.log(guess.tpot_ms / point.tpot_ms))
+    return found
+
+
+def _tables(points: Points) -> list[MeasuredTable]:
+    """Measured tables of batches: the median where a point was measured several times."""
+    groups: dict[tuple[object, ...], list[MeasuredPoint]] = defaultdict(list)
+    for p in points:
+        groups[(architecture(p.spec), p.spec.weight_dtype, p.gpu.name, p.tp)].append(p)
+    tables = []
+    for own in groups.values():
+        first: dict[tuple[float, float], list[float]] = defaultdict(list)
+        later: dict[tuple[float, float], list[float]] = defaultdict(list)
+        for p in own:
+            if p.ttft_ms is not None:
+                first[(p.input_tokens, p.load)].append(p.ttft_ms)
+            if p.tpot_ms is not None:
+                later[(p.input_tokens + 0.5 * p.output_tokens, p.load)].append(p.tpot_ms)
+        tables.append(
+            MeasuredTable(
+                architecture(own[0].spec),
+                own[0].spec.weight_dtype,
+                own[0].gpu.name,
+                own[0].tp,
+                _medians(first),
+                _medians(later),
+            )
+        )
+    return sorted(tables, key=lambda t: (t.architecture, t.gpu, t.tp))
+
+
+def _medians(
+    measured: Mapping[tuple[float, float], Sequence[float]],
+) -> tuple[tuple[float, float, float], ...]:
+    return tuple(
+        (length, batch, round(median(times), 3))
+        for (length, batch), times in sorted(measured.items())
+    )

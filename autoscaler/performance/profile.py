@@ -18,7 +18,7 @@ from autoscaler.performance.tables import Architecture, MeasuredTable
 
 DEFAULT_ENGINE = "vllm"
 # An interconnect no faster than this is PCIe: no GPU-to-GPU links of its own.
-_PCIE_GB_S = 64.0
+PCIE_GB_S = 64.0
 # Mixture-of-experts models beyond this size were off by more than the stated error.
 _LARGE_MOE_PARAMS = 100e9
 _PACKAGED = "profile_v1.json"
@@ -59,7 +59,7 @@ class Profile:
     def kernels(self, gpu: GpuSpec) -> Efficiency:
         """Factors of bare kernels on `gpu`."""
         name = self.like.get(gpu.name, gpu.name)
-        default = self.default_pcie if gpu.interconnect_gb_s <= _PCIE_GB_S else self.default
+        default = self.default_pcie if gpu.interconnect_gb_s <= PCIE_GB_S else self.default
         return self.gpus.get(name, default)
 
     def efficiency(self, gpu: GpuSpec, engine: str = DEFAULT_ENGINE) -> Efficiency:
