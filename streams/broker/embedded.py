@@ -66,7 +66,7 @@ def embedded_broker(partitions: Mapping[str, int]) -> Iterator[str]:
         raise EmbeddedBrokerFailed(f"rd_kafka_new: {message.value.decode()}")
     try:
         cluster = library.rd_kafka_handle_mock_cluster(handle)
-        library.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, 0)
+        library.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, 10)
         for topic, count in partitions.items():
             error = library.rd_kafka_mock_topic_create(cluster, topic.encode(), count, 1)
             if error:

@@ -1,0 +1,90 @@
+"""Brokers that are not there, that are none, or whose address is none: one clear line each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from autoscaler.domain.checks import InvalidValue
+from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics, parse_address
+
+
+@pytest.mark.parametrize("text", ["kafka://a:1", "a:1", "10.0.0.1:65535", "[::1]:9092", "a:1,b:2"])
+def test_an_address_is_read_with_or_without_its_scheme(text: str) -> None:
+    """The scheme is only for people."""
+    assert parse_address(text) == text.removeprefix("kafka://")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "a:", ":9092", "a:0", "a:65536", "a:٩", "http://a:1", "a:1,", "a:-1", "a:1x"]
+)
+def test_what_is_no_address_is_refused_with_what_would_be_one(text: str) -> None:
+    """A typing error is found before anything is started."""
+    with pytest.raises(InvalidValue, match="kafka://HOST:PORT"):
+        parse_address(text)
+
+
+async def test_a_closed_port_is_an_unreachable_broker_named_by_its_address() -> None:
+    """Nothing listens there: said at once."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{reserved.getsockname()[1]}"
+        with pytest.raises(BrokerUnreachable, match="connection refused") as caught:
+            await ensure_topics(address)
+    assert caught.value.address == address
+    assert address in str(caught.value)
+
+
+async def test_something_that_never_answers_is_given_up_after_the_timeout() -> None:
+    """A port that accepts and says nothing must not hang the start."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        with pytest.raises(BrokerUnreachable, match=f"127.0.0.1:{port}"):
+            await ensure_topics(f"127.0.0.1:{port}", timeout_s=0.2)
+    finally:
+        server.close()
+
+
+async def test_an_embedded_broker_with_another_prefix_is_said_so() -> None:
+    """Asking it about unknown topics would create them with one partition: never done."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streams.broker", "--prefix", "one."], stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        bootstrap = json.loads(process.stdout.readline())["bootstrap"]
+        assert (await ensure_topics(bootstrap, "one.")).embedded
+        with pytest.raises(TopicsUnusable, match="another prefix"):
+            await ensure_topics(bootstrap, "two.")
+    finally:
+        process.terminate()
+        assert process.wait(3) == 0
+
+
+def test_the_broker_ends_when_its_supervisor_is_gone() -> None:
+    """The pipe's other end closes with the supervisor, even when it was killed."""
+    read_end, write_end = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streams.broker"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "SHOAL_LEASH_FD": str(read_end)},
+        pass_fds=[read_end],
+    )
+    os.close(read_end)
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["ready"] is True
+    assert process.poll() is None
+    os.close(write_end)
+    assert process.wait(3) == 0

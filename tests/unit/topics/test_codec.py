@@ -1,0 +1,344 @@
+"""The wire form: every record comes back equal, and what is wrong is refused with its field."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topics import records
+from topics.checks import MAX_MS, InvalidRecord
+from topics.codec import MAX_BYTES, decode, encode
+from topics.sketch import HIGHEST, LOWEST
+from topics.table import TABLE, Cleanup, key_of, short_name, topic, topic_of
+
+NAMES = st.text("azAZ09._:/@+-", max_size=12).map(lambda rest: "n" + rest)
+COUNTS = st.integers(0, 10**12)
+TIMES = st.integers(0, MAX_MS)
+RATES = st.floats(0.0, 1e9)
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
+SKETCHES = st.dictionaries(st.integers(LOWEST, HIGHEST), COUNTS, max_size=5)
+GPUS = st.lists(st.integers(0, 63), min_size=1, max_size=4, unique=True).map(tuple)
+PHASES = st.sampled_from(records.PHASES)
+ENDPOINTS = st.lists(st.builds(records.Endpoint, NAMES, NAMES), min_size=1, max_size=3).map(tuple)
+GROUPS = st.one_of(
+    st.builds(records.RouteGroup, NAMES, RATES, ENDPOINTS),
+    st.builds(records.RouteGroup, NAMES, RATES, prefill=ENDPOINTS, decode=ENDPOINTS),
+)
+OBSERVED = st.builds(
+    records.ObservedInstance,
+    NAMES,
+    NAMES,
+    PHASES,
+    NAMES,
+    st.sampled_from(records.InstanceState),
+    GPUS,
+    st.one_of(st.just(""), NAMES),
+    TIMES,
+    TIMES,
+    COUNTS,
+    COUNTS,
+    COUNTS,
+    TEXTS,
+)
+
+
+@st.composite
+def assignments(draw: st.DrawFn) -> records.Assignment:
+    """Assignments whose instances share no GPU."""
+    free = draw(st.permutations(range(8)))
+    instances = tuple(
+        records.DesiredInstance(
+            draw(NAMES),
+            draw(NAMES),
+            draw(PHASES),
+            draw(NAMES),
+            tuple(free[2 * i : 2 * i + 2]),
+            draw(NAMES),
+            draw(st.booleans()),
+        )
+        for i in range(draw(st.integers(0, 4)))
+    )
+    return records.Assignment(
+        draw(NAMES), draw(NAMES), draw(COUNTS), draw(COUNTS), draw(TIMES), instances
+    )
+
+
+RECORDS: dict[str, st.SearchStrategy[Any]] = {
+    "telemetry": st.builds(
+        records.Telemetry,
+        NAMES,
+        NAMES,
+        NAMES,
+        COUNTS,
+        TIMES,
+        st.integers(0, 3_600_000),
+        *[COUNTS] * 11,
+        ttft_ms=SKETCHES,
+        tpot_ms=SKETCHES,
+    ),
+    "supply.availability": st.builds(records.Availability, NAMES, st.integers(0, 10**6), TIMES),
+    "supply.prices": st.builds(records.Price, NAMES, st.floats(0.0, 100_000.0), TIMES),
+    "leadership": st.builds(
+        records.Leadership, NAMES, NAMES, st.sampled_from(["claim", "renewal"]), TIMES
+    ),
+    "decisions": st.builds(
+        records.Decision,
+        COUNTS,
+        COUNTS,
+        st.one_of(st.just("*"), NAMES),
+        st.sampled_from(records.DECISION_KINDS),
+        TIMES,
+        st.booleans(),
+        TEXTS,
+        RATES,
+        RATES,
+        st.floats(-1e9, 1e9),
+        TIMES,
+        st.lists(st.tuples(NAMES, st.integers(-100, 100)), max_size=3).map(tuple),
+    ),
+    "plans": st.builds(
+        records.PlanRecord,
+        COUNTS,
+        COUNTS,
+        TIMES,
+        NAMES,
+        RATES,
+        st.floats(-1.0, 1e9),
+        st.lists(
+            st.builds(records.PlannedCombo, NAMES, NAMES, st.integers(0, 99), RATES, RATES),
+            max_size=3,
+        ).map(tuple),
+        st.dictionaries(NAMES, RATES, max_size=3),
+    ),
+    "assignments": assignments(),
+    "status": st.builds(
+        records.Status,
+        NAMES,
+        NAMES,
+        NAMES,
+        COUNTS,
+        TIMES,
+        st.lists(OBSERVED, max_size=3).map(tuple),
+    ),
+    "routes": st.builds(
+        records.Routes,
+        NAMES,
+        COUNTS,
+        COUNTS,
+        TIMES,
+        RATES,
+        RATES,
+        st.lists(GROUPS, max_size=3).map(tuple),
+    ),
+    "dead-letters": st.builds(records.DeadLetter, NAMES, COUNTS, COUNTS, TEXTS, TEXTS, NAMES),
+}
+ANY = st.one_of([st.tuples(st.just(name), made) for name, made in RECORDS.items()])
+JUNK = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.floats(), st.text()),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(), inner)),
+    max_leaves=6,
+)
+
+TELEMETRY = records.Telemetry("m", "g", "b", 1, 1000, 1000, 5, *[0] * 10, ttft_ms={7: 1})
+STATUS = records.Status(
+    "n",
+    "p",
+    "e",
+    1,
+    1,
+    (
+        records.ObservedInstance(
+            "i", "m", "decode", "g", records.InstanceState.READY, (0,), "127.0.0.1:1"
+        ),
+    ),
+)
+
+
+def _changed(record: Any, **fields: Any) -> bytes:
+    return orjson.dumps({**orjson.loads(encode(record)), **fields})
+
+
+def test_every_topic_that_carries_a_record_is_covered_here() -> None:
+    """A new topic with a record needs its round trip."""
+    assert set(RECORDS) == {topic.name for topic in TABLE if topic.record is not None}
+
+
+@given(ANY)
+def test_every_record_comes_back_equal(named: tuple[str, Any]) -> None:
+    """decode(encode(x)) == x, types of numbers included."""
+    name, record = named
+    back = decode(name, encode(record))
+    assert back == record
+    assert repr(back) == repr(record)
+    assert topic_of(record).name == name
+
+
+@given(ANY, st.text(max_size=5).map(lambda s: "new_" + s), JUNK)
+def test_unknown_fields_are_ignored(named: tuple[str, Any], field: str, value: Any) -> None:
+    """A reader of this version takes records of the next one."""
+    name, record = named
+    wire = orjson.loads(encode(record))
+    assert decode(name, orjson.dumps({**wire, field: value, "schema_version": 2})) == record
+
+
+@given(ANY, st.data(), JUNK)
+def test_any_value_in_any_field_is_taken_or_refused_by_name(
+    named: tuple[str, Any], data: st.DataObject, value: Any
+) -> None:
+    """Nothing but InvalidRecord comes out of junk, and it names a field."""
+    name, record = named
+    field = data.draw(st.sampled_from([f.name for f in dataclasses.fields(record)]))
+    try:
+        back = decode(name, _changed(record, **{field: value}))
+    except InvalidRecord as error:
+        assert error.field
+        assert error.allowed
+    else:
+        assert type(back) is type(record)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_taken_or_refused(data: bytes) -> None:
+    """Rubbish never raises anything else."""
+    for name in RECORDS:
+        with pytest.raises(InvalidRecord):
+            decode(name, data)
+
+
+@given(ANY, st.data())
+@settings(max_examples=200)
+def test_every_field_without_a_default_is_missed_by_name(
+    named: tuple[str, Any], data: st.DataObject
+) -> None:
+    """What is left out is either filled with its default or refused by its own name."""
+    name, record = named
+    wire = orjson.loads(encode(record))
+    field = data.draw(st.sampled_from(dataclasses.fields(record)))
+    del wire[field.name]
+    bare = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    if bare:
+        with pytest.raises(InvalidRecord, match="missing") as caught:
+            decode(name, orjson.dumps(wire))
+        assert caught.value.field == field.name
+    else:
+        made = field.default_factory
+        default = field.default if made is dataclasses.MISSING else made()
+        assert getattr(decode(name, orjson.dumps(wire)), field.name) == default
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"sequence": True}, "sequence"),
+        ({"sequence": 1.0}, "sequence"),
+        ({"sequence": "1"}, "sequence"),
+        ({"sequence": None}, "sequence"),
+        ({"sequence": -1}, "sequence"),
+        ({"sequence": 10**13}, "sequence"),
+        ({"end_ms": 1_763_000_000_000_000}, "end_ms"),
+        ({"model": "a b"}, "model"),
+        ({"model": "a\n"}, "model"),
+        ({"model": ""}, "model"),
+        ({"model": "x" * 201}, "model"),
+        ({"ttft_ms": {"a": 1}}, "ttft_ms"),
+        ({"ttft_ms": {"1_0": 1}}, "ttft_ms"),
+        ({"ttft_ms": {"1": 1, "01": 1}}, "ttft_ms"),
+        ({"ttft_ms": {"9999": 1}}, "ttft_ms bucket"),
+        ({"ttft_ms": {"1": -1}}, "ttft_ms[1]"),
+        ({"ttft_ms": []}, "ttft_ms"),
+        ({"schema_version": 3}, "schema_version"),
+        ({"schema_version": -1}, "schema_version"),
+        ({"schema_version": "1"}, "schema_version"),
+        ({"schema_version": True}, "schema_version"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_field(fields: dict[str, Any], named: str) -> None:
+    """The message names field, value and what is allowed."""
+    with pytest.raises(InvalidRecord, match="allowed") as caught:
+        decode("telemetry", _changed(TELEMETRY, **fields))
+    assert caught.value.field == named
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e400", b"null"])
+def test_numbers_that_are_not_finite_are_refused(number: bytes) -> None:
+    """Whatever other writers call JSON."""
+    data = encode(records.Price("p", 1.5, 1)).replace(b"1.5", number)
+    assert number in data
+    with pytest.raises(InvalidRecord):
+        decode("supply.prices", data)
+
+
+def test_a_whole_number_is_taken_for_a_fraction() -> None:
+    """JSON has one kind of number; a price of 2 is one of 2.0."""
+    found = decode("supply.prices", encode(records.Price("p", 2.0, 1)).replace(b"2.0", b"2"))
+    assert isinstance(found.usd_per_node_h, float)
+    assert found.usd_per_node_h == 2.0
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"gpus": [0, True]}, "instances[0].gpus[1]"),
+        ({"gpus": [64]}, "instances[0].gpus"),
+        ({"state": "dancing"}, "instances[0].state"),
+        ({"phase": "both"}, "instances[0].phase"),
+        ({"restarts": -1}, "instances[0].restarts"),
+    ],
+)
+def test_a_nested_field_is_named_by_its_path(change: dict[str, Any], named: str) -> None:
+    """The path says which instance of which record."""
+    wire = orjson.loads(encode(STATUS))
+    wire["instances"][0].update(change)
+    with pytest.raises(InvalidRecord) as caught:
+        decode("status", orjson.dumps(wire))
+    assert caught.value.field == named
+
+
+def test_a_record_that_is_too_large_is_refused_before_it_is_read() -> None:
+    """One foreign record must not take the memory."""
+    with pytest.raises(InvalidRecord, match="at most"):
+        decode("status", b" " * (MAX_BYTES + 1))
+
+
+def test_a_topic_without_records_is_refused_by_name() -> None:
+    """Declared topics whose records are still to come carry nothing."""
+    with pytest.raises(InvalidRecord, match="services"):
+        decode("services", b"{}")
+    with pytest.raises(InvalidRecord, match="nonsense"):
+        decode("nonsense", b"{}")
+
+
+def test_keys_are_those_of_the_table() -> None:
+    """Claims share a key, so a renewal never pushes the highest claim out."""
+    assert key_of(TELEMETRY) == b"m"
+    assert key_of(STATUS) == b"n"
+    assert key_of(records.Leadership("c", "x", "claim", 1)) == b"claim"
+    assert key_of(records.Leadership("c", "x", "renewal", 1)) == b"c"
+    assert key_of(records.DeadLetter("t", 0, 0, "why", "", "r")) is None
+
+
+def test_the_table_names_each_topic_once_and_its_clean_up_is_whole() -> None:
+    """A topic that is deleted by age says after how long; a compacted one never deletes."""
+    assert len({t.name for t in TABLE}) == len(TABLE)
+    for one in TABLE:
+        assert topic(one.name) is one
+        assert short_name(one.wire_name("x."), "x.") == one.name
+        assert one.partitions >= 1
+        assert (one.retention_ms > 0) == (one.cleanup is Cleanup.DELETE)
+        assert one.settings()["message.timestamp.type"] == "LogAppendTime"
+        assert ("retention.ms" in one.settings()) == (one.cleanup is Cleanup.DELETE)
+    with pytest.raises(InvalidRecord, match="begins with"):
+        short_name("foreign.telemetry")
+
+
+def test_floats_keep_their_last_bit() -> None:
+    """0.1 + 0.2 stays what it is."""
+    odd = 0.1 + 0.2
+    assert decode("supply.prices", encode(records.Price("p", odd, 1))).usd_per_node_h == odd
+    assert math.isfinite(odd)
