@@ -77,9 +77,10 @@ class Section:
         node = self._values[key]
         if isinstance(node, yaml.MappingNode):
             raise self.error(key, "a single value is expected, not a mapping")
-        value = yaml.SafeLoader.construct_object(_loader(), node, deep=True)
         try:
-            return parse(value)
+            return parse(yaml.SafeLoader.construct_object(_loader(), node, deep=True))
+        except yaml.YAMLError as error:
+            raise self.error(key, first_line(error)) from None
         except InvalidValue as error:
             raise self.error(
                 key, f"{error.value!r} is not allowed; allowed: {error.allowed}"
@@ -92,9 +93,7 @@ class Section:
         empty = isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")
         if node is None or empty:
             if required:
-                raise ConfigError(
-                    self.file, self.line_of(key), self._key(key), "is missing or empty"
-                )
+                raise self._missing(key, "is missing or empty")
             return None
         if not isinstance(node, yaml.MappingNode):
             raise self.error(key, "a mapping is expected")

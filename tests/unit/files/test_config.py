@@ -1,0 +1,133 @@
+"""shoal.yaml is read strictly, and every refusal says where and what would do."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from autoscaler.domain.cluster import Market, Mode
+from streams.files.config import load_config
+from streams.files.errors import UserError
+
+DEMO = resources.files("streams").joinpath("data", "demo.yaml").read_text(encoding="utf-8")
+
+
+def refusal(folder: Path, text: str | bytes) -> str:
+    """What `text` as a shoal.yaml is refused with."""
+    path = folder / "shoal.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UserError) as caught:
+        load_config(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message.replace(f"{folder}/", "")
+
+
+def test_the_example_is_three_models_on_three_gpu_types_in_two_regions(tmp_path: Path) -> None:
+    path = tmp_path / "shoal.yaml"
+    path.write_text(DEMO)
+    config = load_config(path)
+    cluster = config.cluster
+    assert config.mode is Mode.ACT
+    assert len(cluster.services) == 3
+    assert len({pool.gpu.name for pool in cluster.pools}) == 3
+    assert {pool.region for pool in cluster.pools} == {"us-east", "eu-west"}
+
+
+def test_a_rented_pool_with_a_spot_price_is_two_pools(tmp_path: Path) -> None:
+    path = tmp_path / "shoal.yaml"
+    path.write_text(DEMO)
+    markets = {
+        p.market: p for p in load_config(path).cluster.pools if p.id.startswith("eu-west/l4/")
+    }
+    assert markets[Market.ON_DEMAND].price_usd_per_h == 3.40
+    assert markets[Market.SPOT].price_usd_per_h == 1.28
+    assert markets[Market.SPOT].max_nodes == 4
+
+
+def test_an_engine_with_fp8_halves_the_weights(tmp_path: Path) -> None:
+    path = tmp_path / "shoal.yaml"
+    path.write_text(DEMO)
+    chat = load_config(path).cluster.service("chat")
+    path.write_text(DEMO.replace("    engine: fp8\n", "", 1))
+    plain = load_config(path).cluster.service("chat")
+    assert chat.architecture.weight_dtype == "fp8"
+    assert chat.architecture.weight_bytes == pytest.approx(
+        plain.architecture.weight_bytes / 2, rel=0.05
+    )
+
+
+def test_the_mode_is_recommend_where_nothing_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "shoal.yaml"
+    path.write_text(DEMO.replace("mode: act\n", ""))
+    assert load_config(path).cluster.services[0].mode is Mode.RECOMMEND
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("gpu: L4,", "gpu: L5,", "shoal.yaml:14: regions.eu-west.l4.gpu: 'L5'"),
+        ("gpu: L4,", "gpu: L5,", "did you mean L4?"),
+        ("ttft: 2s", "ttft: -2s", "shoal.yaml:21: models.chat.slo.ttft: '-2s'"),
+        ("tpot: 60ms", "tpot: 60", "a duration with its unit"),
+        ("min: 1", "mim: 1", "shoal.yaml:23: models.chat.mim: unknown key; did you mean min?"),
+        ("max: 3", "mx: 3", "regions.us-east.l40s.mx: unknown key; did you mean max?"),
+        ("regions:", "regoins:", "regoins: unknown key; did you mean regions?"),
+        ("  mini:", "  chat:", "shoal.yaml:32: models.chat: is there twice (first in line 18)"),
+        ("price: 7.20", "price: .nan", "regions.us-east.l40s.price: nan"),
+        ("price: 7.20", "price: .inf", "regions.us-east.l40s.price: inf"),
+        ("price: 7.20", "price: -1", "regions.us-east.l40s.price: -1"),
+        ("utilization: 0.8", "utilization: 80", "defaults.utilization: 80"),
+        ("percentile: 95", "percentile: 5", "a percentile from 50 to 100"),
+        ("mode: act", "mode: acct", "mode: 'acct' is not allowed"),
+        ("engine: fp8", "engine: fp9", "did you mean fp8?"),
+        ("per_node: 8", "per_node: 3", "1, 2, 4 or 8"),
+        ("share: 0.25", "share: yes", "models.chat.share: True"),
+        (
+            "source: openai/gpt-oss-20b",
+            "source: openai/gpt-oss-21b",
+            "did you mean openai/gpt-oss-20b",
+        ),
+        ("owned: true", "owned: true, price: 3", "an owned pool has none"),
+        ("min: 1", "min: 1\n    regions: [mars]", "models.chat.regions: 'mars'"),
+        ("  mini:", "  mi ni:", "a name is 1 to 63 letters"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_line(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
+    assert old in DEMO
+    assert expected in refusal(tmp_path, DEMO.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "is empty"),
+        ("# only a comment\n", "is empty"),
+        ("regions: [a, b\n", "is not YAML"),
+        ("- a\n- b\n", "a mapping is expected"),
+        (b"\xff\xfe\x00", "is not UTF-8"),
+        ("regions: {}\nmodels: {}\n", "no pool is declared"),
+        ("regions:\nmodels: {}\n", "regions: is missing or empty"),
+        ("a: [*unknown]\n", "is not YAML"),
+    ],
+)
+def test_a_file_that_is_no_shoal_yaml_is_refused(
+    tmp_path: Path, text: str | bytes, expected: str
+) -> None:
+    assert expected in refusal(tmp_path, text)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        load_config(tmp_path / "none.yaml")
+
+
+def test_python_objects_in_yaml_are_not_made(tmp_path: Path) -> None:
+    message = refusal(
+        tmp_path, DEMO.replace("min: 1", "min: !!python/object/apply:os.getpid []", 1)
+    )
+    assert "models.chat.min" in message or "is not YAML" in message
