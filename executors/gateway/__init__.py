@@ -1,0 +1,1 @@
+"""The gateway: an OpenAI-compatible front that sends requests where the routes say."""

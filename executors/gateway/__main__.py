@@ -1,0 +1,89 @@
+"""`python -m executors.gateway`: options, the broker's edge, the end of the process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import resource
+import sys
+from pathlib import Path
+
+import orjson
+
+from executors.gateway.server import Gateway
+from executors.gateway.settings import Clock, Settings
+from executors.leash import end_event
+from executors.link import Link
+from topics.checks import InvalidRecord
+from topics.records import Routes
+from topics.timebase import TimeBase
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code: 0 after SIGTERM or SIGINT, 2 for options that cannot be used."""
+    options = _options(argv)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="gateway %(levelname)s %(message)s"
+    )
+    try:
+        clock = Clock(TimeBase.parse(options.time_base))
+        settings = Settings(
+            options.gateway_id,
+            hold_s=options.hold_s,
+            stall_s=options.stall_s,
+            request_s=options.request_s,
+        )
+    except InvalidRecord as error:
+        print(f"gateway: {error}", file=sys.stderr)
+        return 2
+    _raise_file_limit()
+    try:
+        asyncio.run(_serve(options, settings, clock))
+    except OSError as error:
+        print(f"gateway: {options.host}:{options.port}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+async def _serve(options: argparse.Namespace, settings: Settings, clock: Clock) -> None:
+    end = end_event(asyncio.get_running_loop())
+    state_dir = Path(options.state_dir) if options.state_dir else None
+    async with (
+        Link(options.broker, settings.gateway_id, options.prefix) as link,
+        Gateway(settings, clock, link, options.host, options.port, state_dir) as gateway,
+    ):
+
+        def on_record(topic: str, key: str, record: object) -> None:
+            if isinstance(record, Routes):
+                gateway.table.apply(record)
+
+        link.follow(("routes",), on_record)
+        ready = {"ready": True, "url": gateway.url, "boot": gateway.reporter.boot}
+        print(orjson.dumps(ready).decode(), flush=True)
+        await gateway.run(end)
+
+
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="gateway", description=__doc__)
+    parser.add_argument("--broker", required=True, help="HOST:PORT or kafka://HOST:PORT")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--gateway-id", default="gateway")
+    parser.add_argument("--time-base", required=True, help="SPEED,ORIGIN_MS,ORIGIN_MONO_NS")
+    parser.add_argument("--state-dir", help="where the last routes are kept")
+    parser.add_argument("--prefix", default="shoal.", help="of topic names")
+    parser.add_argument("--hold-s", type=float, default=30.0, help="wait for a ready instance")
+    parser.add_argument("--stall-s", type=float, default=120.0, help="silence of an engine")
+    parser.add_argument("--request-s", type=float, default=1800.0, help="life of a request")
+    return parser.parse_args(argv)
+
+
+def _raise_file_limit() -> None:
+    """Each request in flight holds two sockets; the soft limit is often 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,289 @@
+"""One request's way: wait for an instance, hand over, pass the answer through, try again or fail.
+
+Owns what is done about failures. An instance that is gone is ejected at once. A request is tried
+elsewhere as long as the client has not seen a byte; after that it ends with a visible error.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import aiohttp
+
+from autoscaler.serving.routing import Pick
+from executors.gateway.engine import (
+    EngineError,
+    EngineFaulty,
+    EngineGone,
+    EngineRefused,
+    Engines,
+    EngineStalled,
+    failure_of,
+)
+from executors.gateway.events import BrokenStream, EventStream
+from executors.gateway.meter import Ending, Outcome
+from executors.gateway.metrics import Metrics
+from executors.gateway.openai import (
+    Call,
+    engine_body,
+    error_body,
+    error_events,
+    handed_over,
+    prefill_body,
+    usage_of,
+)
+from executors.gateway.settings import Clock, Settings
+from executors.gateway.table import RouteTable
+from topics.records import Endpoint
+
+_FAULTS_TO_EJECT = 3
+
+
+class Client(Protocol):
+    """Where the answer goes."""
+
+    async def answer(self, status: int, body: bytes) -> None:
+        """A whole answer at once."""
+        ...
+
+    async def write(self, data: bytes, last: bool) -> None:
+        """A part of an event stream; the first one begins it, the last one ends it."""
+        ...
+
+
+class Request:
+    """One request in flight: its marks in time and what this process spent on it.
+
+    own_ns: real time spent here, not waiting for an engine, the client or an instance.
+    """
+
+    __slots__ = ("arrived_ns", "call", "client", "id", "mark_ns", "own_ns", "started", "tried")
+
+    def __init__(
+        self, call: Call, client: Client, arrived_ns: int, request_id: str, own_ns: int = 0
+    ) -> None:
+        self.call = call
+        self.client = client
+        self.arrived_ns = arrived_ns
+        self.id = request_id
+        self.mark_ns = time.monotonic_ns()
+        self.own_ns = own_ns
+        self.started = False
+        self.tried: frozenset[Endpoint] = frozenset()
+
+    def pause(self) -> None:
+        """From here on we wait for somebody else."""
+        if self.mark_ns:
+            self.own_ns += time.monotonic_ns() - self.mark_ns
+            self.mark_ns = 0
+
+    def resume(self) -> int:
+        """The waiting is over; the monotonic time now."""
+        self.mark_ns = time.monotonic_ns()
+        return self.mark_ns
+
+
+class Relay:
+    """Takes requests of known models to engines. Failures of engines end here."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        table: RouteTable,
+        engines: Engines,
+        metrics: Metrics,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._table = table
+        self._engines = engines
+        self._metrics = metrics
+        self._progress: dict[Endpoint, float] = {}
+        self._faults: dict[Endpoint, int] = {}
+        self._held = 0
+        self.hung: set[Endpoint] = set()
+
+    async def serve(self, request: Request) -> Outcome:
+        """Answer the client, whatever happens to engines; how it ended."""
+        model = request.call.model
+        until = time.monotonic() + self._clock.real_s(self._settings.hold_s)
+        problem = EngineError("no attempt")
+        for attempt in range(self._settings.attempts):
+            if attempt:
+                self._metrics.retries.labels(model).inc()
+            pick = await self._pick(request, until)
+            if pick is None:
+                await self._refuse(request, f"no instance of {model} is ready", 503)
+                return Outcome(Ending.REFUSED)
+            try:
+                return await self._attempt(request, pick)
+            except EngineRefused as refusal:
+                await request.client.answer(refusal.status, refusal.body)
+                return Outcome(Ending.REFUSED if refusal.status == 429 else Ending.FAILED)
+            except EngineError as error:
+                problem = error
+                if request.started:
+                    self._metrics.broken.labels(model).inc()
+                    end = error_events(f"the engine was lost: {error}", "engine_lost", 502)
+                    await request.client.write(end, last=True)
+                    return Outcome(Ending.FAILED)
+        await self._refuse(request, f"no instance answered: {problem}", 502)
+        return Outcome(Ending.FAILED)
+
+    async def _pick(self, request: Request, until: float) -> Pick | None:
+        router = self._table.routers[request.call.model]
+        pick = router.pick(request.tried)
+        if pick is not None or self._held >= self._settings.max_held:
+            return pick
+        request.pause()
+        self._held += 1
+        self._metrics.held.set(self._held)
+        try:
+            return await self._table.pick(request.call.model, request.tried, until)
+        finally:
+            self._held -= 1
+            self._metrics.held.set(self._held)
+            request.resume()
+
+    async def _refuse(self, request: Request, message: str, status: int) -> None:
+        kind = "no_instance" if status == 503 else "engine_lost"
+        await request.client.answer(status, error_body(message, kind, status))
+
+    async def _attempt(self, request: Request, pick: Pick) -> Outcome:
+        """One try; EngineError says that it may be tried elsewhere if nothing was sent yet."""
+        call, params, endpoint = request.call, None, pick.endpoint
+        if pick.prefill:
+            raw = await self._whole(request, endpoint, prefill_body(call))
+            params = handed_over(raw)
+            if params is None:
+                self._blame(call.model, endpoint, fault := EngineFaulty("no kv_transfer_params"))
+                raise fault
+            decoder = self._table.routers[call.model].pick_decode(pick.group, request.tried)
+            if decoder is None:
+                raise EngineFaulty(f"{pick.group} has no decode instance any more")
+            endpoint = decoder
+        body = engine_body(call, params)
+        if call.stream:
+            return await self._stream(request, endpoint, body)
+        raw = await self._whole(request, endpoint, body)
+        ended_ns = request.mark_ns
+        request.started = True
+        await request.client.answer(200, raw)
+        prompt, completion = usage_of(raw) or (0, 0)
+        last_ms = self._clock.elapsed_ms(request.arrived_ns, ended_ns)
+        return Outcome(Ending.COMPLETED, last_ms, None, prompt, completion)
+
+    async def _whole(self, request: Request, endpoint: Endpoint, body: bytes) -> bytes:
+        """The whole answer of `endpoint`."""
+        request.pause()
+        try:
+            answer = await self._engines.post(endpoint, request.call.path, body, request.id)
+            try:
+                raw = await answer.read()
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise failure_of(error) from error
+            finally:
+                answer.release()
+        except EngineError as error:
+            self._blame(request.call.model, endpoint, error)
+            request.tried |= {endpoint}
+            raise
+        finally:
+            request.resume()
+        self._praise(endpoint)
+        return raw
+
+    async def _stream(self, request: Request, endpoint: Endpoint, body: bytes) -> Outcome:
+        """Pass the events of `endpoint` through."""
+        request.pause()
+        try:
+            answer = await self._engines.post(endpoint, request.call.path, body, request.id)
+            try:
+                return await self._pass_through(request, endpoint, answer)
+            finally:
+                # Only an answer that was read to its end gives its connection back.
+                answer.release() if answer.content.at_eof() else answer.close()
+        except EngineError as error:
+            self._blame(request.call.model, endpoint, error)
+            request.tried |= {endpoint}
+            request.resume()
+            raise
+
+    async def _pass_through(
+        self, request: Request, endpoint: Endpoint, answer: aiohttp.ClientResponse
+    ) -> Outcome:
+        events = EventStream(strip_usage=not request.call.usage_wanted)
+        first_ns = now_ns = 0
+        held = b""
+        while not events.done:
+            block = await _block(answer)
+            now_ns = request.resume()
+            if not block:
+                raise EngineGone("the stream ended before its end")
+            try:
+                held += events.feed(block)
+            except BrokenStream as error:
+                raise EngineFaulty(str(error)) from error
+            if not request.started and not events.failed and events.events == 0:
+                request.pause()
+                continue  # nothing of worth yet: it may still be tried elsewhere
+            if not request.started and events.failed:
+                raise EngineFaulty("an error event before the first token")
+            if first_ns == 0:
+                first_ns = now_ns
+                self._praise(endpoint)
+            self._progress[endpoint] = time.monotonic()
+            request.started = True
+            if held or events.done:
+                await request.client.write(held, last=events.done)
+            held = b""
+            request.pause()
+        if not answer.content.at_eof():
+            await _block(answer)
+        request.resume()
+        if events.failed:
+            self._metrics.broken.labels(request.call.model).inc()
+            return Outcome(Ending.FAILED)
+        prompt, completion = events.usage or (0, events.events)
+        return Outcome(
+            Ending.COMPLETED,
+            self._clock.elapsed_ms(request.arrived_ns, now_ns),
+            self._clock.elapsed_ms(request.arrived_ns, first_ns),
+            prompt,
+            completion,
+        )
+
+    def _praise(self, endpoint: Endpoint) -> None:
+        self._progress[endpoint] = time.monotonic()
+        self._faults.pop(endpoint, None)
+
+    def _blame(self, model: str, endpoint: Endpoint, error: EngineError) -> None:
+        """Eject `endpoint` if `error` says that it serves nobody."""
+        if isinstance(error, EngineStalled):
+            quiet = time.monotonic() - self._progress.get(endpoint, float("-inf"))
+            if quiet < self._clock.real_s(self._settings.stall_s):
+                return
+            self.hung.add(endpoint)
+        elif isinstance(error, EngineFaulty):
+            self._faults[endpoint] = self._faults.get(endpoint, 0) + 1
+            if self._faults[endpoint] < _FAULTS_TO_EJECT:
+                return
+            self._faults.pop(endpoint)
+        if self._table.routers[model].eject(endpoint, self._clock.now_ms()):
+            self._metrics.ejections.labels(model).inc()
+
+    def forget(self, live: frozenset[Endpoint]) -> None:
+        """Drop what is remembered of endpoints that are in no routes any more."""
+        for memory in (self._progress, self._faults):
+            for endpoint in memory.keys() - live:
+                del memory[endpoint]
+        self.hung &= live
+
+
+async def _block(answer: aiohttp.ClientResponse) -> bytes:
+    try:
+        return await answer.content.readany()
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise failure_of(error) from error

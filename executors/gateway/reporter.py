@@ -1,0 +1,124 @@
+"""Telemetry: one record per model and domain second, also when nothing happened.
+
+Owns the spans, the sequence and the buffer for the time that the broker is away. Ages are taken
+when a record is sent, on the monotonic clock, so a late record still names its right second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from autoscaler.serving.routing import Router
+from executors.gateway.meter import Meter
+from executors.gateway.metrics import Metrics
+from executors.gateway.settings import Clock
+from topics.records import Telemetry
+
+SPAN_MS = 1_000
+_BATCH = 64
+_RETRY_REAL_S = 0.2
+
+
+class Publisher(Protocol):
+    """Takes records to the broker."""
+
+    async def publish(self, topic: str, key: str, record: object) -> bool:
+        """True once it is there, False when the broker is away; never raises, never blocks long."""
+        ...
+
+
+class Reporter:
+    """Reports what the meters saw. buffer: records kept while the broker is away; then the oldest
+    are dropped and counted (a gap, which readers take for no data and not for zero traffic)."""
+
+    def __init__(
+        self,
+        gateway: str,
+        clock: Clock,
+        meters: dict[str, Meter],
+        routers: Mapping[str, Router],
+        metrics: Metrics,
+        publisher: Publisher,
+        buffer: int = 10_000,
+    ) -> None:
+        self.boot = uuid.uuid4().hex
+        self._gateway = gateway
+        self._clock = clock
+        self._meters = meters
+        self._routers = routers
+        self._metrics = metrics
+        self._publisher = publisher
+        self._limit = buffer
+        self._pending: deque[Telemetry] = deque()
+        self._ready = asyncio.Event()
+        self._sequence = 0
+        self._last_ms: dict[str, int] = {}
+
+    def span_ended(self, now_ms: int) -> None:
+        """Put what every model did since the last time into the buffer."""
+        for model, router in self._routers.items():
+            if router.routes is None:
+                continue
+            meter = self._meters.setdefault(model, Meter())
+            started = self._last_ms.get(model, now_ms - SPAN_MS)
+            self._last_ms[model] = now_ms
+            self._sequence += 1
+            self._pending.append(
+                meter.report(
+                    model=model,
+                    gateway=self._gateway,
+                    boot=self.boot,
+                    sequence=self._sequence,
+                    end_ms=now_ms,
+                    span_ms=max(0, now_ms - started),
+                    route_generation=router.routes.generation,
+                )
+            )
+        while len(self._pending) > self._limit:
+            self._pending.popleft()
+            self._metrics.dropped.inc()
+        self._metrics.buffered.set(len(self._pending))
+        self._ready.set()
+
+    async def tick(self) -> None:
+        """End a span at every full domain second, for ever."""
+        base = self._clock.base
+        while True:
+            next_ms = (self._clock.now_ms() // SPAN_MS + 1) * SPAN_MS
+            due_ns = base.mono_ns_at(next_ms)
+            await asyncio.sleep((due_ns - self._clock.mono_ns()) / 1e9)
+            late_ms = (self._clock.mono_ns() - due_ns) / 1e6
+            self._metrics.lag(late_ms)
+            self.span_ended(max(next_ms, self._clock.now_ms()))
+
+    async def send(self) -> None:
+        """Send what is buffered, oldest first, for ever."""
+        while True:
+            await self._ready.wait()
+            if not await self.flush():
+                await asyncio.sleep(_RETRY_REAL_S)
+
+    async def flush(self) -> bool:
+        """Try to send everything; False if the broker did not take some, which stays in front."""
+        while self._pending:
+            batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
+            now_ms = self._clock.now_ms()
+            taken = await asyncio.gather(
+                *(
+                    self._publisher.publish(
+                        "telemetry", record.model, replace(record, age_ms=now_ms - record.end_ms)
+                    )
+                    for record in batch
+                )
+            )
+            left = [record for record, ok in zip(batch, taken, strict=True) if not ok]
+            if left:
+                self._pending.extendleft(reversed(left))
+                return False
+        self._ready.clear()
+        return True

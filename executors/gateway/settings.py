@@ -1,0 +1,60 @@
+"""What an operator may set of a gateway, and the clock it lives by.
+
+Durations `_s` are domain seconds unless the name says real: they scale with the time base.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from topics.checks import name, number
+from topics.timebase import TimeBase
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """hold_s: how long a request waits for a ready instance (a model that is waking up) before 503.
+    stall_s: an engine that sends nothing for so long on a request is given up. request_s: the
+    longest life of a request. max_held: requests waiting for an instance, of all models; more are
+    refused at once. attempts: instances tried per request, so that a request that kills engines
+    cannot kill them all. connect_real_s: to reach an engine; networks do not scale.
+    """
+
+    gateway_id: str
+    hold_s: float = 30.0
+    stall_s: float = 120.0
+    request_s: float = 1800.0
+    max_body_bytes: int = 16 * 1024 * 1024
+    max_held: int = 2000
+    attempts: int = 3
+    connect_real_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        name("gateway-id", self.gateway_id)
+        number("hold-s", self.hold_s, 0.0, 3600.0)
+        number("stall-s", self.stall_s, 1.0, 86_400.0)
+        number("request-s", self.request_s, 1.0, 86_400.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Domain time for a running process: the one place where a gateway reads a clock."""
+
+    base: TimeBase
+
+    def mono_ns(self) -> int:
+        """The monotonic clock, for durations."""
+        return time.monotonic_ns()
+
+    def now_ms(self) -> int:
+        """Domain ms since the epoch."""
+        return self.base.now_ms(time.monotonic_ns())
+
+    def elapsed_ms(self, start_ns: int, end_ns: int) -> float:
+        """Domain ms between two monotonic readings."""
+        return (end_ns - start_ns) * self.base.speed / 1e6
+
+    def real_s(self, domain_s: float) -> float:
+        """Real seconds to wait for `domain_s`; at least 10 ms, so that fast time cannot spin."""
+        return max(0.01, self.base.real_s(domain_s))

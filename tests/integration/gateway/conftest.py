@@ -1,0 +1,32 @@
+"""A gateway in this process, with engines and a broker that tests control."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import aiohttp
+import pytest
+from gateway_bench import Bench, FakeLink, MakeBench
+
+from executors.gateway.server import Gateway
+from executors.gateway.settings import Clock, Settings
+from topics.timebase import TimeBase
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[MakeBench]:
+    """Call it with Settings fields and `speed`."""
+    async with AsyncExitStack() as stack:
+
+        async def make(speed: float = 10.0, **options: Any) -> Bench:
+            made = Bench(stack, FakeLink())
+            clock = Clock(TimeBase(speed, 1_700_000_000_000, time.monotonic_ns()))
+            settings = Settings("gateway-1", **options)
+            made.http = await stack.enter_async_context(aiohttp.ClientSession())
+            made.gateway = await stack.enter_async_context(Gateway(settings, clock, made.link))
+            return made
+
+        yield make

@@ -1,0 +1,177 @@
+"""Tiny engines that behave or misbehave on demand, and a gateway in front of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from executors.gateway.server import Gateway
+from topics.records import Endpoint, RouteGroup, Routes, Telemetry
+
+
+class FakeEngine:
+    """An engine of `tokens` tokens. mode: what it does with the next requests.
+
+    ok; status:N; cut (connection reset before a byte); cut-after:N (after N tokens);
+    error-after:N (error event and [DONE]); hang (nothing ever comes); gate (waits for `gate`).
+    """
+
+    def __init__(self, name: str, model: str = "chat", tokens: int = 5) -> None:
+        self.name, self.model, self.tokens = name, model, tokens
+        self.mode = "ok"
+        self.healthy = True
+        self.seen: list[dict[str, Any]] = []
+        self.headers: list[Mapping[str, str]] = []
+        self.gate = asyncio.Event()
+        self.aborted = asyncio.Event()
+        self.port = 0
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, port: int = 0) -> FakeEngine:
+        app = web.Application(client_max_size=1 << 25)
+        app.router.add_post("/v1/completions", self.generate)
+        app.router.add_post("/v1/chat/completions", self.generate)
+        app.router.add_get("/health", self.health)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", port).start()
+        self.port = self._runner.addresses[0][1]
+        return self
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.name, f"127.0.0.1:{self.port}")
+
+    async def health(self, request: web.Request) -> web.Response:
+        return web.Response(status=200 if self.healthy else 503)
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        self.seen.append(body)
+        self.headers.append(request.headers.copy())
+        kind, _, number = self.mode.partition(":")
+        if kind == "status":
+            error = {"error": {"message": "as told", "type": "x", "code": int(number)}}
+            return web.json_response(error, status=int(number))
+        if kind == "cut":
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
+        try:
+            if kind == "hang":
+                await asyncio.Event().wait()
+            if kind == "gate":
+                await self.gate.wait()
+        except asyncio.CancelledError:
+            self.aborted.set()
+            raise
+        usage = {"prompt_tokens": 7, "completion_tokens": self.tokens, "total_tokens": 12}
+        if not body.get("stream"):
+            answer: dict[str, Any] = {
+                "model": self.model,
+                "choices": [{"text": "x"}],
+                "usage": usage,
+            }
+            if (body.get("kv_transfer_params") or {}).get("do_remote_decode"):
+                answer["kv_transfer_params"] = {"do_remote_prefill": True, "remote_host": self.name}
+            return web.json_response(answer)
+        return await self._stream(request, body, kind, number, usage)
+
+    async def _stream(
+        self, request: web.Request, body: dict[str, Any], kind: str, number: str, usage: Any
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+
+        async def event(value: Any) -> None:
+            await response.write(b"data: " + json.dumps(value).encode() + b"\n\n")
+
+        for index in range(self.tokens):
+            if kind.endswith("-after") and index == int(number) > 0:
+                await asyncio.sleep(0.05)  # what went before has reached the client by now
+            if kind == "cut-after" and index == int(number):
+                assert request.transport is not None
+                request.transport.close()
+                return response
+            if kind == "error-after" and index == int(number):
+                await event({"error": {"message": "shutting down", "code": 500}})
+                await response.write(b"data: [DONE]\n\n")
+                return response
+            await event({"choices": [{"text": f"{self.name}{index}"}]})
+        if (body.get("stream_options") or {}).get("include_usage"):
+            await event({"choices": [], "usage": usage})
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+class FakeLink:
+    """Takes records, or refuses them while `away`."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.records: list[Telemetry] = []
+
+    async def publish(self, topic: str, key: str, record: object) -> bool:
+        if self.away:
+            return False
+        assert topic == "telemetry"
+        assert isinstance(record, Telemetry)
+        assert key == record.model
+        self.records.append(record)
+        return True
+
+
+class Bench:
+    """A gateway, its engines, and a client."""
+
+    def __init__(self, stack: AsyncExitStack, link: FakeLink) -> None:
+        self.stack, self.link = stack, link
+        self.gateway: Gateway
+        self.http: aiohttp.ClientSession
+
+    async def engine(self, name: str, **options: Any) -> FakeEngine:
+        made = await FakeEngine(name, **options).start()
+        self.stack.push_async_callback(made.stop)
+        return made
+
+    def route(self, *groups: RouteGroup, model: str = "chat", generation: int = 1) -> None:
+        self.gateway.table.apply(Routes(model, generation, 1, 0, 2000.0, 60.0, groups))
+
+    def body(self, **changes: Any) -> dict[str, Any]:
+        return {"model": "chat", "prompt": "a a a", "stream": True, "max_tokens": 5, **changes}
+
+    async def post(self, path: str = "/v1/completions", **changes: Any) -> tuple[int, str]:
+        url = self.gateway.url + path
+        async with self.http.post(url, json=self.body(**changes)) as answer:
+            return answer.status, await answer.text()
+
+    async def metric(self, name: str) -> float:
+        """The sum of a metric's series."""
+        async with self.http.get(self.gateway.url + "/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        return sum(
+            float(line.rsplit(" ", 1)[1])
+            for line in lines
+            if line.startswith((f"shoal:gateway_{name} ", f"shoal:gateway_{name}{{"))
+        )
+
+
+MakeBench = Callable[..., Awaitable[Bench]]
+
+
+async def until(condition: Callable[[], bool], real_s: float = 5.0) -> None:
+    """Give the loop its turns until `condition` holds; fails after `real_s`."""
+    async with asyncio.timeout(real_s):
+        while not condition():
+            await asyncio.sleep(0.005)

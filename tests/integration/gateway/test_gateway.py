@@ -1,0 +1,382 @@
+"""The gateway in front of engines that work, fail, hang and vanish."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+
+import aiohttp
+import pytest
+from gateway_bench import MakeBench, until
+
+from topics.records import RouteGroup, Telemetry
+
+
+def total(records: list[Telemetry], field: str) -> int:
+    return sum(getattr(record, field) for record in records)
+
+
+async def test_a_stream_passes_through_and_usage_stays_inside(bench: MakeBench) -> None:
+    """The gateway asks for usage; a client that did not ask does not see it."""
+    b = await bench()
+    engine = await b.engine("e")
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    status, text = await b.post()
+    assert status == 200
+    assert [f"e{n}" in text for n in range(5)] == [True] * 5
+    assert text.endswith("data: [DONE]\n\n")
+    assert "usage" not in text
+    assert engine.seen[0]["stream_options"] == {"include_usage": True}
+    _, text = await b.post(stream_options={"include_usage": True})
+    assert '"completion_tokens": 5' in text
+
+
+async def test_chat_and_plain_answers(bench: MakeBench) -> None:
+    b = await bench()
+    engine = await b.engine("e")
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    status, text = await b.post(
+        "/v1/chat/completions", messages=[{"role": "user", "content": "a a"}], stream=False
+    )
+    assert (status, json.loads(text)["usage"]["completion_tokens"]) == (200, 5)
+
+
+async def test_only_listed_paths_and_openai_errors(bench: MakeBench) -> None:
+    b = await bench()
+    b.route()
+    for method, path, status in (
+        ("POST", "/v1/embeddings", 404),
+        ("POST", "/abort_requests", 404),
+        ("GET", "/v1/completions", 405),
+        ("GET", "/v1/models", 200),
+        ("GET", "/health", 200),
+    ):
+        async with b.http.request(method, b.gateway.url + path) as answer:
+            assert answer.status == status, path
+            if status >= 400:
+                assert (await answer.json())["error"]["code"] == status
+    async with b.http.get(b.gateway.url + "/v1/models") as answer:
+        assert [model["id"] for model in (await answer.json())["data"]] == ["chat"]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"{", "not JSON"),
+        (b"[]", "object"),
+        (b"{}", "model"),
+        (b'{"model": 3}', "model"),
+        (b'{"model": "chat", "stream": "yes"}', "stream"),
+        (b'{"model": "chat", "kv_transfer_params": {}}', "kv_transfer_params"),
+    ],
+)
+async def test_unreadable_requests_are_400(bench: MakeBench, data: bytes, said: str) -> None:
+    b = await bench()
+    b.route()
+    async with b.http.post(b.gateway.url + "/v1/completions", data=data) as answer:
+        assert answer.status == 400
+        assert said in (await answer.json())["error"]["message"]
+
+
+async def test_too_large_a_body_is_413(bench: MakeBench) -> None:
+    b = await bench(max_body_bytes=1000)
+    b.route()
+    url = b.gateway.url + "/v1/completions"
+    async with b.http.post(url, data=b"x" * 1001) as answer:
+        assert answer.status == 413
+        assert (await answer.json())["error"]["code"] == 413
+
+    async def endless() -> object:
+        for _ in range(20):
+            yield b"x" * 100
+
+    async with b.http.post(url, data=endless()) as answer:  # no Content-Length to go by
+        assert answer.status == 413
+
+
+async def test_unknown_model_is_404(bench: MakeBench) -> None:
+    b = await bench(speed=100.0)
+    b.route()
+    status, text = await b.post(model="nope")
+    assert status == 404
+    assert json.loads(text)["error"]["type"] == "not_found_error"
+
+
+async def test_a_request_waits_for_a_model_that_wakes_up(bench: MakeBench) -> None:
+    """The wait is part of its TTFT."""
+    b = await bench()
+    engine = await b.engine("e")
+    b.route()
+    waiting = asyncio.create_task(b.post())
+    await until(lambda: b.gateway.meters.get("chat") is not None)
+    await until(lambda: total(b.link.records, "arrivals") == 1)
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)), generation=2)
+    status, _ = await waiting
+    assert status == 200
+    await until(lambda: total(b.link.records, "completions") == 1)
+    assert total(b.link.records, "refused") == 0
+
+
+async def test_no_instance_in_time_is_503_and_refused(bench: MakeBench) -> None:
+    b = await bench(speed=50.0, hold_s=2.0)
+    b.route()
+    status, text = await b.post()
+    assert status == 503
+    assert json.loads(text)["error"]["type"] == "no_instance"
+    await until(lambda: total(b.link.records, "refused") == 1)
+
+
+async def test_no_routes_at_all_is_503(bench: MakeBench) -> None:
+    b = await bench(speed=50.0, hold_s=2.0)
+    assert (await b.post())[0] == 503
+
+
+@pytest.mark.parametrize("mode", ["cut", "status:503", "status:500", "error-after:0", "status:404"])
+async def test_failures_before_the_first_byte_are_retried(bench: MakeBench, mode: str) -> None:
+    b = await bench()
+    bad, good = await b.engine("bad"), await b.engine("good")
+    bad.mode = mode
+    b.route(RouteGroup("g", 1.0, (bad.endpoint, good.endpoint)))
+    status, text = await b.post()
+    assert status == 200
+    assert "good0" in text
+    assert len(bad.seen) == 1
+    assert await b.metric("retries_total") == 1
+    gone = mode in ("cut", "status:503", "status:404")
+    assert await b.metric("ejections_total") == (1 if gone else 0)
+
+
+async def test_a_dead_engine_is_ejected_and_comes_back_by_a_probe(bench: MakeBench) -> None:
+    b = await bench()
+    dead, good = await b.engine("dead"), await b.engine("good")
+    b.route(RouteGroup("g", 1.0, (dead.endpoint, good.endpoint)))
+    port = dead.port
+    await dead.stop()
+    answers = [await b.post() for _ in range(4)]
+    assert [status for status, _ in answers] == [200] * 4
+    assert await b.metric("retries_total") == 1  # only the first one found out
+    await dead.start(port)
+    router = b.gateway.table.routers["chat"]
+    await until(lambda: not router.ejected())
+    texts = [(await b.post())[1] for _ in range(2)]
+    assert any("dead0" in text for text in texts)
+    assert await b.metric("readmissions_total") == 1
+
+
+async def test_an_unhealthy_engine_stays_out(bench: MakeBench) -> None:
+    b = await bench(speed=100.0, hold_s=10.0)
+    engine = await b.engine("e")
+    engine.mode, engine.healthy = "status:503", False
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    status, _ = await b.post()
+    assert status == 503
+    assert len(engine.seen) == 1  # held after its first try, and never sent there again
+
+
+async def test_killed_in_the_middle_ends_visibly_and_counts(bench: MakeBench) -> None:
+    b = await bench()
+    engine, other = await b.engine("e"), await b.engine("other")
+    engine.mode = "cut-after:2"
+    b.route(RouteGroup("g", 1.0, (engine.endpoint, other.endpoint)))
+    status, text = await b.post()
+    assert status == 200
+    events = text.split("\n\n")
+    assert "e1" in text
+    assert json.loads(events[-3].removeprefix("data: "))["error"]["type"] == "engine_lost"
+    assert events[-2] == "data: [DONE]"
+    assert not other.seen  # half an answer is never continued elsewhere
+    await until(lambda: total(b.link.records, "failures") == 1)
+    assert await b.metric("broken_streams_total") == 1
+    assert await b.metric("ejections_total") == 1
+
+
+async def test_an_engines_own_error_event_is_a_failure(bench: MakeBench) -> None:
+    b = await bench()
+    engine = await b.engine("e")
+    engine.mode = "error-after:2"
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    _, text = await b.post()
+    assert "shutting down" in text
+    assert text.count("[DONE]") == 1
+    await until(lambda: total(b.link.records, "failures") == 1)
+    assert total(b.link.records, "completions") == 0
+
+
+async def test_every_instance_failing_is_502_after_bounded_tries(bench: MakeBench) -> None:
+    """A request that breaks engines reaches three of them and no more."""
+    b = await bench()
+    engines = [await b.engine(f"e{n}") for n in range(5)]
+    for engine in engines:
+        engine.mode = "cut"
+    b.route(RouteGroup("g", 1.0, tuple(engine.endpoint for engine in engines)))
+    status, text = await b.post()
+    assert status == 502
+    assert json.loads(text)["error"]["type"] == "engine_lost"
+    assert sum(len(engine.seen) for engine in engines) == 3
+    await until(lambda: total(b.link.records, "failures") == 1)
+
+
+async def test_a_hung_engine_is_given_up_and_ejected(bench: MakeBench) -> None:
+    """It says that it is healthy all the while, so only making a token brings it back."""
+    b = await bench(speed=100.0, stall_s=1.0)
+    hung, good = await b.engine("hung"), await b.engine("good")
+    hung.mode = "hang"
+    b.route(RouteGroup("g", 1.0, (hung.endpoint, good.endpoint)))
+    status, text = await b.post()
+    assert status == 200
+    assert "good0" in text
+    router = b.gateway.table.routers["chat"]
+    assert router.ejected() == {hung.endpoint}
+    await until(lambda: len(hung.seen) >= 2)  # a probe asked it for a token
+    assert router.ejected() == {hung.endpoint}
+    hung.mode = "ok"
+
+
+async def test_400_and_429_of_an_engine_are_passed_on(bench: MakeBench) -> None:
+    b = await bench()
+    engine = await b.engine("e")
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    for code in (400, 429):
+        engine.mode = f"status:{code}"
+        status, text = await b.post()
+        assert (status, json.loads(text)["error"]["message"]) == (code, "as told")
+    await until(lambda: total(b.link.records, "refused") == 1)
+    assert total(b.link.records, "failures") == 1
+    assert await b.metric("ejections_total") == 0
+
+
+async def test_prefill_then_decode(bench: MakeBench) -> None:
+    """The prefill instance makes one token; its parameters go unchanged to the decode instance."""
+    b = await bench()
+    prefill, decode = await b.engine("p"), await b.engine("d")
+    b.route(RouteGroup("g", 1.0, prefill=(prefill.endpoint,), decode=(decode.endpoint,)))
+    status, text = await b.post(min_tokens=3)
+    assert status == 200
+    assert "d4" in text
+    asked = prefill.seen[0]
+    assert (asked["max_tokens"], asked["stream"], "min_tokens" in asked) == (1, False, False)
+    assert asked["kv_transfer_params"]["do_remote_decode"] is True
+    assert asked["kv_transfer_params"]["do_remote_prefill"] is False
+    given = decode.seen[0]
+    assert given["kv_transfer_params"] == {"do_remote_prefill": True, "remote_host": "p"}
+    assert (given["max_tokens"], given["prompt"]) == (5, "a a a")
+    ids = [engine.headers[0]["X-Request-Id"] for engine in (prefill, decode)]
+    assert ids[0] == ids[1]
+
+
+async def test_decode_that_lost_the_kv_makes_the_whole_flow_start_again(bench: MakeBench) -> None:
+    b = await bench()
+    prefill = await b.engine("p")
+    bad, good = await b.engine("bad"), await b.engine("good")
+    bad.mode = "status:500"
+    pair = RouteGroup("g", 1.0, prefill=(prefill.endpoint,), decode=(bad.endpoint, good.endpoint))
+    b.route(pair)
+    status, text = await b.post()
+    assert status == 200
+    assert "good0" in text
+    assert len(prefill.seen) == 2
+
+
+async def test_a_client_that_leaves_frees_the_engine(bench: MakeBench) -> None:
+    b = await bench()
+    engine = await b.engine("e")
+    engine.mode = "gate"
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    leaving = asyncio.create_task(b.post())
+    await until(lambda: bool(engine.seen))
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    await asyncio.wait_for(engine.aborted.wait(), 5.0)
+    await until(lambda: total(b.link.records, "failures") == 1)
+    assert await b.metric("client_aborts_total") == 1
+
+
+async def test_telemetry_says_zero_and_adds_up(bench: MakeBench) -> None:
+    """Every model of the routes each second; arrivals = ends + in flight."""
+    b = await bench(speed=50.0)
+    engine = await b.engine("e")
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)), generation=7)
+    b.route(model="mini", generation=3)
+    await asyncio.gather(*(b.post() for _ in range(9)))
+    engine.mode = "gate"
+    waiting = asyncio.create_task(b.post())
+    await until(lambda: total(b.link.records, "arrivals") == 10)
+    chat = [record for record in b.link.records if record.model == "chat"]
+    mini = [record for record in b.link.records if record.model == "mini"]
+    await until(lambda: total(b.link.records, "completions") == 9)
+    chat = [record for record in b.link.records if record.model == "chat"]
+    assert total(chat, "arrivals") == total(chat, "completions") + chat[-1].in_flight == 10
+    assert total(chat, "attained") == 9
+    assert (total(chat, "input_tokens"), total(chat, "output_tokens")) == (63, 45)
+    assert sum(sum(record.ttft_ms.values()) for record in chat) == 9
+    assert sum(sum(record.tpot_ms.values()) for record in chat) == 9
+    assert mini
+    assert total(mini, "arrivals") == 0
+    assert {record.route_generation for record in mini} == {3}
+    assert chat[-1].route_generation == 7
+    sequences = [record.sequence for record in b.link.records]
+    assert len(set(sequences)) == len(sequences)
+    for before, after in itertools.pairwise(chat):  # spans lie side by side
+        assert after.end_ms - after.span_ms == before.end_ms
+    engine.gate.set()
+    await waiting
+
+
+async def test_telemetry_is_kept_while_the_broker_is_away(bench: MakeBench) -> None:
+    """In order, complete, and with an age that says when it was."""
+    b = await bench(speed=50.0)
+    engine = await b.engine("e")
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    b.link.away = True
+    await b.post()
+    pending = b.gateway.reporter._pending
+    await until(lambda: len(pending) >= 20)
+    assert not b.link.records
+    b.link.away = False
+    await until(lambda: len(b.link.records) >= 20)
+    sequences = [record.sequence for record in b.link.records]
+    assert sequences == list(range(1, len(sequences) + 1))
+    assert total(b.link.records, "arrivals") == total(b.link.records, "completions") == 1
+    first, last = b.link.records[0], b.link.records[19]
+    assert first.age_ms - last.age_ms == last.end_ms - first.end_ms
+
+
+async def test_a_full_buffer_drops_the_oldest_and_says_so(bench: MakeBench) -> None:
+    b = await bench(speed=50.0)
+    b.gateway.reporter._limit = 5
+    b.link.away = True
+    b.route()
+    await until(lambda: b.gateway.reporter._sequence >= 12)
+    assert await b.metric("telemetry_dropped_total") >= 1
+    b.link.away = False
+    await until(lambda: bool(b.link.records))
+    assert b.link.records[0].sequence > 1
+
+
+async def test_overhead_is_measured(bench: MakeBench) -> None:
+    """Waiting for an engine is not overhead."""
+    b = await bench()
+    engine = await b.engine("e")
+    engine.mode = "gate"
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    waiting = asyncio.create_task(b.post())
+    await until(lambda: bool(engine.seen))
+    await asyncio.sleep(0.3)
+    engine.gate.set()
+    await waiting
+    await until(lambda: total(b.link.records, "completions") == 1)
+    assert await b.metric("overhead_ms_count") == 1
+    assert 0.0 < await b.metric("overhead_ms_sum") < 200.0
+
+
+async def test_requests_beyond_the_waiting_room_are_refused_at_once(bench: MakeBench) -> None:
+    b = await bench(max_held=1)
+    b.route()
+    first = asyncio.create_task(b.post())
+    await until(lambda: b.gateway.meters.get("chat") is not None)
+    status, _ = await asyncio.wait_for(b.post(), 2.0)
+    assert status == 503
+    first.cancel()
+    with pytest.raises((asyncio.CancelledError, aiohttp.ClientError)):
+        await first
