@@ -57,7 +57,11 @@ _ENGINE = {
     "step_ms": (0.05, 20.0), "sequence_us": (0.05, 200.0), "first_token_ms": (0.5, 500.0),
     "burst": (0.005, 0.5),
 }  # fmt: skip
-_ENGINE_EXPERTS = {"experts": (0.05, 1.5), "expert_layer_us": (0.1, 500.0)}
+_ENGINE_EXPERTS = {
+    "expert_compute": (0.05, 1.5),
+    "expert_traffic": (0.05, 1.5),
+    "expert_layer_us": (0.1, 500.0),
+}
 
 Points = Sequence[MeasuredPoint]
 

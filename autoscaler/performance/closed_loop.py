@@ -6,6 +6,8 @@ way). Knows no files. Planning does not use this: `throughput` has the open-loop
 
 from __future__ import annotations
 
+import math
+
 from autoscaler.performance.efficiency import Efficiency
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.points import Estimate, MeasuredPoint, PointKind
@@ -76,18 +78,18 @@ def _first_token_ms(
 ) -> float:
     """Wait for the iteration under way, for the prompts before, then the own pass.
 
-    The steady wait is mean-value analysis of a closed queue with deterministic service: an
-    arriving request sees the queue of one request fewer. A benchmark starts with all requests at
-    once; `eff.burst` is the share of the requests that meet this first queue.
+    The steady wait is mean-value analysis of a closed queue (Schweitzer's approximation: an
+    arriving request sees (n - 1)/n of the mean queue, which makes it a quadratic equation),
+    halved while the queue is idle much of the time, because service times hardly vary. A benchmark
+    starts with all requests at once; `eff.burst` is the share of requests that meet this queue.
     """
     own = bound.prefill_ms(point.input_tokens) + bound.eff.first_token_ms
     each = _marginal_prefill_ms(bound, point.input_tokens)
-    queue = busy = wait = 0.0
-    for customers in range(1, int(load) + 1):
-        wait = each * max(0.0, queue - 0.5 * busy)
-        rate = customers / (wait + own + think_ms)
-        busy = min(1.0, rate * each)
-        queue = rate * (wait + each)
+    away = think_ms + max(0.0, own - each)
+    half = 0.5 * (away - load * each)
+    response = math.sqrt(half * half + each * away) - half
+    busy = min(1.0, load * each / (response + away))
+    wait = max(0.0, response - each) * 0.5 * (1.0 + busy * busy)
     share = bound.eff.burst
     first = 0.5 * (load - 1.0) * each
     return own + 0.5 * step_ms + (1.0 - share) * wait + share * max(first, wait)

@@ -59,14 +59,15 @@ class Efficiency:
 class EngineFactors:
     """What an engine makes of bare kernels: multipliers on speeds and times, and own overheads.
 
-    compute, traffic, experts: multiply the speeds of matrix products and attention, of reading
-    weights and KV cache, and of everything about routed experts.  layer, allreduce: multiply fixed
-    times.  The others replace the fields of the same name in `Efficiency`.
+    compute, traffic: multiply the speeds of matrix products and attention, and of reading weights
+    and KV cache.  expert_compute, expert_traffic: the same for routed experts.  layer, allreduce:
+    multiply fixed times.  The others replace the fields of the same name in `Efficiency`.
     """
 
     compute: float = 1.0
     traffic: float = 0.9
-    experts: float = 1.0
+    expert_compute: float = 1.0
+    expert_traffic: float = 0.9
     layer: float = 1.0
     allreduce: float = 1.0
     expert_layer_us: float = 10.0
@@ -86,10 +87,10 @@ class EngineFactors:
             gemm=kernels.gemm * self.compute,
             gemm_low=kernels.gemm_low * self.compute,
             attention=kernels.attention * self.compute,
-            expert_gemm=kernels.expert_gemm * self.experts,
+            expert_gemm=kernels.expert_gemm * self.expert_compute,
             weights=kernels.weights * self.traffic,
             kv=kernels.kv * self.traffic,
-            experts=kernels.experts * self.traffic * self.experts,
+            experts=kernels.experts * self.expert_traffic,
             layer_us=kernels.layer_us * self.layer,
             allreduce_us=kernels.allreduce_us * self.allreduce,
             expert_layer_us=self.expert_layer_us,

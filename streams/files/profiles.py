@@ -22,6 +22,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.models import ModelSpec
 from autoscaler.performance import catalog
+from autoscaler.performance.memory import fits
 from autoscaler.performance.points import MeasuredPoint, PointKind
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.profile_codec import decode, encode
@@ -52,6 +53,7 @@ _QUANTISATION = {
     "w4a8_mxfp4_mxfp8": "mxfp4",
 }
 _POWER_CAPPED = "h100-80gb-pcap"
+_NODE_GPUS = 8
 _CONCURRENCY = re.compile(r"silicon_concurrency=(\d+)")
 
 
@@ -184,31 +186,34 @@ def _benchmark(row: Row) -> MeasuredPoint:
     split = row["mode"] == "disagg"
     if not split and row["mode"] != "agg":
         raise InvalidValue("mode", row["mode"], "agg or disagg")
+    tp, replicas = _width(row, "prefill_" if split else "")
     # batch_size is per replica of the attention; the source's concurrency may span instances.
     if not split and row["batch_size"]:
-        load = _number(row, "batch_size") * _count(row, "attention_dp_size")
+        load = _number(row, "batch_size") * replicas
     elif found:
         load = float(found.group(1))
     else:
         raise _Skip("no concurrency")
     isl, osl = _number(row, "isl"), _number(row, "osl")
     ttft, tpot = _number(row, "silicon_ttft_ms"), _number(row, "silicon_tpot_ms")
-    tp = decode_tp = _whole(row, "prefill_tp_size" if split else "tp_size")
-    tp *= _count(row, "prefill_attention_dp_size" if split else "attention_dp_size")
+    decode_tp = tp
     prefill_load = decode_load = load
     if split:
         if not row.get("decode_num_workers"):
             raise _Skip("disaggregated, numbers of workers not given")
-        decode_tp = _whole(row, "decode_tp_size") * _count(row, "decode_attention_dp_size")
+        decode_tp, _ = _width(row, "decode_")
         prefill_load = max(1.0, load / _count(row, "prefill_num_workers"))
         decode_load = max(1.0, load / _count(row, "decode_num_workers"))
     elif _count(row, "pp_size") > 1:
         raise _Skip("pipeline parallel")
+    gpu = _gpu(row["system"])
+    if not (fits(spec, gpu, tp) and fits(spec, gpu, decode_tp)):
+        raise _Skip("weights as described do not fit in memory")
     return MeasuredPoint(
         row["model_path"],
         row["system"],
         spec,
-        _gpu(row["system"]),
+        gpu,
         PointKind.SPLIT if split else PointKind.CLOSED_LOOP,
         row["backend"],
         tp,
@@ -220,6 +225,16 @@ def _benchmark(row: Row) -> MeasuredPoint:
         ttft,
         tpot,
     )
+
+
+def _width(row: Row, prefix: str) -> tuple[int, int]:
+    """GPUs of an instance, and replicas of its attention (data parallel beside the experts)."""
+    tp = _whole(row, f"{prefix}tp_size")
+    experts = _count(row, f"{prefix}moe_tp_size") * _count(row, f"{prefix}moe_ep_size")
+    replicas = max(_count(row, f"{prefix}attention_dp_size"), experts // tp)
+    if tp * replicas > _NODE_GPUS:
+        raise _Skip(f"more than {_NODE_GPUS} GPUs in one instance")
+    return tp * replicas, replicas
 
 
 def _batch(row: Row) -> MeasuredPoint:
