@@ -1,0 +1,39 @@
+"""Short reasons for people, with units.
+
+Owns the words. Decides nothing.
+"""
+
+from __future__ import annotations
+
+
+def rate(req_per_s: float) -> str:
+    """A rate without its unit, in three digits or so: "15.1", "0.42", "120"."""
+    if req_per_s >= 100:
+        return f"{req_per_s:.0f}"
+    return f"{req_per_s:.1f}" if req_per_s >= 1 else f"{req_per_s:.2f}"
+
+
+def money(usd_per_h: float) -> str:
+    """A change of cost: "+7.20/h", "-2.90/h" or "+0.00/h"."""
+    return f"{usd_per_h + 0.0:+.2f}/h"
+
+
+def duration(seconds: float) -> str:
+    """A rough duration: "~45 s", "~6 min", "~2 h"."""
+    if seconds < 90:
+        return f"~{seconds:.0f} s"
+    return f"~{seconds / 60:.0f} min" if seconds < 5400 else f"~{seconds / 3600:.0f} h"
+
+
+def over(demand_req_per_s: float, utilization: float, raw_req_per_s: float) -> str:
+    """Why capacity is added: "15.1 > 80% of 17.6 req/s"."""
+    return f"{rate(demand_req_per_s)} > {utilization:.0%} of {rate(raw_req_per_s)} req/s"
+
+
+def under(demand_req_per_s: float, utilization: float, raw_req_per_s: float, for_s: float) -> str:
+    """Why capacity is taken away: "at most 3.1 of 80% of 17.6 req/s for 10 min"."""
+    lasting = duration(for_s).removeprefix("~")
+    return (
+        f"at most {rate(demand_req_per_s)} of {utilization:.0%} of {rate(raw_req_per_s)} req/s"
+        f" for {lasting}"
+    )

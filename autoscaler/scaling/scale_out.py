@@ -1,0 +1,207 @@
+"""Adding capacity: floors, what replaces broken groups, and the reactive rule.
+
+Owns the order of these three and their sizes. Knows nothing of how GPUs are packed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from autoscaler.domain.cluster import Market, Mode, Service
+from autoscaler.domain.combo import Combo
+from autoscaler.scaling import reasons
+from autoscaler.scaling.reactive import is_over, must_wait, need
+from autoscaler.scaling.tick import Tick
+from autoscaler.scaling.windows import Stats
+from autoscaler.transitions.groups import Group
+
+_LEAST = 1e-6
+_RETRY_MS = 60_000
+_SAY_AGAIN_MS = 600_000
+
+
+def scale_out(tick: Tick, service: Service) -> bool:
+    """Add to `service` what a floor, a loss or a surge asks for; whether anything was asked."""
+    model = service.model
+    remembered = tick.models[model]
+    groups = tick.counting(model)
+    raw = tick.raw_req_per_s(groups)
+    planned = raw * service.utilization
+    demand = tick.demand(model)
+    wanted = need(demand, planned, tick.cluster.policy, tick.now_ms)
+
+    since = remembered.over_since_ms
+    if wanted is not None:
+        since = min(since, wanted.since_ms) if since else wanted.since_ms
+    elif is_over(demand, planned, tick.cluster.policy):
+        since = since or tick.now_ms
+    else:
+        since = 0
+    tick.update(model, over_since_ms=since)
+
+    if tick.now_ms < remembered.blocked_until_ms:
+        return wanted is not None
+    floor = service.min_instances
+    traffic = isinstance(demand.local, Stats) and demand.local.arrivals + demand.local.refused > 0
+    target = wanted.req_per_s if wanted else demand.req_per_s
+    if len(groups) < max(floor, int(traffic)):
+        why = "its first requests arrived" if not groups and traffic else f"floor of {floor}"
+        size = target if traffic else 0.0
+        return _add(tick, service, "scale_out", size, raw, why, max(floor, 1) - len(groups))
+    if remembered.broken_ms and demand.req_per_s > planned:
+        why = f"capacity was lost: {reasons.over(demand.req_per_s, service.utilization, raw)}"
+        return _add(tick, service, "replace", max(target, demand.req_per_s), raw, why, 0)
+    if remembered.broken_ms:
+        tick.update(model, broken_ms=0)
+    if wanted is None:
+        return False
+    if not must_wait(
+        wanted,
+        planned,
+        remembered.last_action_ms,
+        remembered.last_added_req_per_s,
+        tick.cluster.policy,
+        tick.now_ms,
+    ):
+        why = reasons.over(wanted.req_per_s, service.utilization, raw)
+        _add(tick, service, "scale_out", wanted.req_per_s, raw, why, 0)
+    return True
+
+
+def _add(
+    tick: Tick, service: Service, kind: str, demand: float, raw: float, why: str, least: int
+) -> bool:
+    """Add combos for `demand` requests/s beyond `raw` capacity, at least `least` of them."""
+    model = service.model
+    table = tick.tables.get(model)
+    if table is None:
+        return True  # asked for already; the next tick tries again
+    before_usd = tick.billed_usd_per_h()
+    deficit = max(0.0, demand / service.utilization - raw)
+    started: list[Group] = []
+    ceiling = service.max_instances - len(tick.counting(model)) if service.max_instances else 10**6
+    while len(started) < ceiling:
+        missing = deficit - tick.raw_req_per_s(started)
+        if missing <= _LEAST and len(started) >= least:
+            break
+        choice = table.choose(
+            max(missing, _LEAST),
+            tick.room(),
+            _spot_left(tick, service, demand / service.utilization),
+        )
+        room_left = ceiling - len(started)
+        chosen = [c for c, n in choice.counts for _ in range(n)][:room_left]
+        new = [tick.start(table.combo(combo_id), service) for combo_id in chosen]
+        fresh = [group for group in new if group is not None]
+        started += fresh
+        if not fresh:
+            break
+    over_since = tick.models[model].over_since_ms if kind == "scale_out" else 0
+    if not started:
+        _cannot(tick, service, why, demand, raw, over_since, ceiling <= 0)
+        return True
+    change = tuple(sorted(Counter(group.combo_id for group in started).items()))
+    delta_usd = tick.billed_usd_per_h() - before_usd
+    added = tick.raw_req_per_s(started)
+    combos = [combo for combo in map(tick.combo, started) if combo is not None]
+    parts = [
+        why,
+        reasons.money(delta_usd),
+        f"serving in {reasons.duration(max(combo.start_s for combo in combos))}",
+    ]
+    if added < deficit * (1 - 1e-6):
+        parts.append(f"still {reasons.rate((deficit - added) * service.utilization)} req/s short")
+    if service.mode is not Mode.ACT:
+        tick.undo(started)
+        _recommend(
+            tick, service, kind, "; ".join(parts), demand, raw, delta_usd, over_since, change
+        )
+        return True
+    tick.say(
+        model,
+        kind,
+        "; ".join(parts),
+        demand_req_per_s=demand,
+        capacity_req_per_s=raw,
+        cost_delta_usd_per_h=delta_usd,
+        over_since_ms=over_since,
+        change=change,
+    )
+    tick.update(
+        model,
+        last_action_ms=tick.now_ms,
+        last_added_req_per_s=added * service.utilization,
+        stable_since_ms=tick.now_ms,
+        excess_since_ms=0,
+        over_since_ms=0,
+        broken_ms=0,
+    )
+    return True
+
+
+def _recommend(
+    tick: Tick,
+    service: Service,
+    kind: str,
+    reason: str,
+    demand: float,
+    raw: float,
+    delta_usd: float,
+    over_since: int,
+    change: tuple[tuple[str, int], ...],
+) -> None:
+    """Say what would be done; the same thing again only after a while."""
+    remembered = tick.models[service.model]
+    told_ms = tick.now_ms - remembered.recommended_ms
+    tick.update(service.model, blocked_until_ms=tick.now_ms + _RETRY_MS)
+    if change == remembered.recommended and told_ms < _SAY_AGAIN_MS:
+        return
+    tick.say(
+        service.model,
+        kind,
+        reason,
+        applied=False,
+        demand_req_per_s=demand,
+        capacity_req_per_s=raw,
+        cost_delta_usd_per_h=delta_usd,
+        over_since_ms=over_since,
+        change=change,
+    )
+    tick.update(service.model, recommended=change, recommended_ms=tick.now_ms)
+
+
+def _cannot(
+    tick: Tick, service: Service, why: str, demand: float, raw: float, since: int, full: bool
+) -> None:
+    """Nothing can be had: say so, and do not try again in every tick."""
+    scarce = sorted(tick.scarce_pools())
+    what = f"its ceiling of {service.max_instances} is reached" if full else "nothing is free"
+    if scarce and not full:
+        what += f", {', '.join(scarce)} left alone after failed starts"
+    remembered = tick.models[service.model]
+    tick.update(service.model, blocked_until_ms=tick.now_ms + _RETRY_MS)
+    if remembered.told_ms and tick.now_ms - remembered.told_ms < _SAY_AGAIN_MS:
+        return
+    tick.update(service.model, told_ms=tick.now_ms)
+    tick.say(
+        service.model,
+        "infeasible",
+        f"{why}; {what}",
+        applied=False,
+        demand_req_per_s=demand,
+        capacity_req_per_s=raw,
+        over_since_ms=since,
+    )
+
+
+def _spot_left(tick: Tick, service: Service, wanted_raw_req_per_s: float) -> float:
+    """Raw capacity that may still go on spot: the service's share of what is wanted, less what is
+    there. A floor without traffic may not be on spot only."""
+    markets = {pool.id: pool.market for pool in tick.cluster.pools}
+
+    def on_spot(combo: Combo) -> bool:
+        return any(markets.get(member.pool) is Market.SPOT for member in combo.members)
+
+    combos = [tick.combo(group) for group in tick.counting(service.model)]
+    have = sum(c.req_per_s for c in combos if c is not None and on_spot(c))
+    return max(0.0, service.spot_share * wanted_raw_req_per_s - have)

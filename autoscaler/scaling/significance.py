@@ -1,0 +1,76 @@
+"""Is a count more than chance? Exact Poisson tails, in pure Python.
+
+Owns the statistics. Knows nothing of models, windows or capacity.
+"""
+
+from __future__ import annotations
+
+import math
+
+from autoscaler.domain.checks import finite
+
+_STEPS = 60
+
+
+def poisson_tail(count: int, mean: float) -> float:
+    """P(N >= count) for N ~ Poisson(mean), mean >= 0.
+
+    Sums the smaller side in logarithms, so that tails down to 1e-300 keep their digits. Worked
+    value: at a mean of 50 (5 requests/s for 10 s) 60 or more come with probability 0.092.
+    """
+    finite("mean", mean, 0.0)
+    if count <= 0:
+        return 1.0
+    if mean == 0.0:
+        return 0.0
+    if count <= mean:
+        return max(0.0, 1.0 - _below(count, mean))
+    return _from(count, mean)
+
+
+def lower_rate(count: int, window_s: float, significance: float) -> float:
+    """Lower confidence bound in events/s of the rate behind `count` events in `window_s` seconds.
+
+    The rate at which so many or more would be seen with probability `significance` (Garwood's
+    interval, one sided). 0 for no events.
+    """
+    finite("window_s", window_s, 1e-9)
+    finite("significance", significance, 1e-300, 1.0)
+    if count <= 0:
+        return 0.0
+    low, high = 0.0, float(count)
+    while poisson_tail(count, high) < significance:  # only where significance is above one half
+        high *= 2.0
+    for _ in range(_STEPS):
+        middle = 0.5 * (low + high)
+        if poisson_tail(count, middle) < significance:
+            low = middle
+        else:
+            high = middle
+    return low / window_s
+
+
+def _log_mass(count: int, mean: float) -> float:
+    return count * math.log(mean) - mean - math.lgamma(count + 1)
+
+
+def _from(count: int, mean: float) -> float:
+    """P(N >= count) for count > mean: terms shrink by mean / k each."""
+    term = total = 1.0
+    k = count
+    while term > total * 1e-17:
+        k += 1
+        term *= mean / k
+        total += term
+    return min(1.0, math.exp(_log_mass(count, mean) + math.log(total)))
+
+
+def _below(count: int, mean: float) -> float:
+    """P(N < count) for count <= mean: terms shrink by k / mean going down."""
+    term = total = 1.0
+    k = count - 1
+    while k > 0 and term > total * 1e-17:
+        term *= k / mean
+        total += term
+        k -= 1
+    return min(1.0, math.exp(_log_mass(count - 1, mean) + math.log(total)))

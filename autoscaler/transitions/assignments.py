@@ -1,0 +1,113 @@
+"""From groups to what each node should run, and to where each model's requests go.
+
+Owns the projection of groups onto records. Decides nothing: the same groups give the same
+records, and a record is made anew only where it says something new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from autoscaler.domain.cluster import Service
+from autoscaler.domain.combo import Combo
+from autoscaler.domain.workload import Phase
+from autoscaler.transitions.groups import Group, GroupView, Life, ready_req_per_s
+from topics.fleet import Assignment, DesiredInstance
+from topics.routing import Endpoint, RouteGroup, Routes
+
+_LEAST_WEIGHT = 1e-6
+
+
+def changed_assignments(
+    groups: Iterable[Group],
+    published: Mapping[str, Assignment],
+    leader_token: int,
+    now_ms: int,
+) -> tuple[Assignment, ...]:
+    """Assignments of the nodes whose desired instances differ from `published`, by node.
+
+    A changed node gets its generation + 1; a node that was emptied gets an empty assignment. All
+    nodes are published anew under a new leader token.
+    """
+    wanted: dict[str, tuple[str, list[DesiredInstance]]] = {
+        node: (old.pool, []) for node, old in published.items()
+    }
+    for group in groups:
+        for placed in group.placed:
+            _, instances = wanted.setdefault(placed.node, (placed.pool, []))
+            instances.append(
+                DesiredInstance(
+                    placed.instance,
+                    group.model,
+                    str(placed.phase),
+                    group.name,
+                    placed.gpus,
+                    group.engine,
+                    drain=group.life is Life.DRAINING,
+                )
+            )
+    changed: list[Assignment] = []
+    for node in sorted(wanted):
+        pool, instances = wanted[node]
+        desired = tuple(sorted(instances, key=lambda instance: instance.instance))
+        old = published.get(node)
+        if old and old.instances == desired and old.leader_token == leader_token:
+            continue
+        generation = old.generation + 1 if old else 1
+        changed.append(Assignment(node, pool, generation, leader_token, now_ms, desired))
+    return tuple(changed)
+
+
+def route_groups(
+    groups: Iterable[Group], views: Mapping[str, GroupView], combos: Mapping[str, Combo]
+) -> tuple[RouteGroup, ...]:
+    """The groups of one model that can serve now, each weighted by the goodput of what is ready.
+
+    A prefill-decode group needs at least one ready instance of each phase.
+    """
+    found: list[RouteGroup] = []
+    for group in groups:
+        view = views[group.name]
+        if group.life not in (Life.ACTIVE, Life.RETIRING) or not view.ready:
+            continue
+        ends: dict[Phase, list[Endpoint]] = {}
+        for placed, address in view.ready:
+            ends.setdefault(placed.phase, []).append(Endpoint(placed.instance, address))
+        both = Phase.PREFILL in ends and Phase.DECODE in ends
+        aggregated = tuple(ends.get(Phase.AGGREGATED, ()))
+        if not aggregated and not both:
+            continue
+        combo = combos.get(group.combo_id)
+        weight = ready_req_per_s(combo, view) if combo else 1.0
+        found.append(
+            RouteGroup(
+                group.name,
+                # Five digits: a weight that moves in the ninth is no news to gateways.
+                float(f"{max(weight, _LEAST_WEIGHT):.5g}"),
+                aggregated,
+                tuple(ends[Phase.PREFILL]) if both else (),
+                tuple(ends[Phase.DECODE]) if both else (),
+            )
+        )
+    return tuple(sorted(found, key=lambda route: route.group))
+
+
+def changed_routes(
+    service: Service,
+    groups: tuple[RouteGroup, ...],
+    published: Routes | None,
+    leader_token: int,
+    now_ms: int,
+) -> Routes | None:
+    """New routes of `service` if they say something new, else None. The first are published even
+    if empty: gateways learn of the model, report on it, and hold its requests."""
+    slo = service.slo
+    if (
+        published is not None
+        and published.groups == groups
+        and published.leader_token == leader_token
+        and (published.ttft_limit_ms, published.tpot_limit_ms) == (slo.ttft_ms, slo.tpot_ms)
+    ):
+        return None
+    generation = published.generation + 1 if published else 1
+    return Routes(service.model, generation, leader_token, now_ms, slo.ttft_ms, slo.tpot_ms, groups)

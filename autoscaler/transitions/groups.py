@@ -1,0 +1,143 @@
+"""Groups: combos that were placed on nodes, and where each is on its way in and out.
+
+Owns the values, the table of lives and what statuses say about a group. Knows nothing of demand.
+
+    ACTIVE    wanted; starting, or serving once it is ready
+    RETIRING  still serving; goes when what replaces it is ready and capacity allows
+    UNROUTED  left out of the routes; waits until gateways confirm that
+    DRAINING  told to finish what it has and stop; dropped when it is gone
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autoscaler.domain.combo import Combo
+from autoscaler.domain.workload import Phase
+from topics.fleet import InstanceState, ObservedInstance, Status
+
+
+class Life(StrEnum):
+    """Where a group is on its way in and out."""
+
+    ACTIVE = "active"
+    RETIRING = "retiring"
+    UNROUTED = "unrouted"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One instance of a group on GPUs `gpus` of `node`."""
+
+    instance: str
+    phase: Phase
+    node: str
+    pool: str
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One combo that was placed. name: "{combo id}:{serial}".
+
+    created_ms: when it was first assigned. since_ms: when it entered its life. after: names of
+    groups that must be ready before it may leave. unrouted_generation: of the first routes without
+    it, 0 while they are not out. failed_ms: when it was found broken, 0 if it is not.
+    """
+
+    name: str
+    model: str
+    combo_id: str
+    engine: str
+    placed: tuple[Placed, ...]
+    created_ms: int
+    life: Life = Life.ACTIVE
+    since_ms: int = 0
+    after: tuple[str, ...] = ()
+    unrouted_generation: int = 0
+    failed_ms: int = 0
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is part of planned capacity: wanted and not broken."""
+        return self.life is Life.ACTIVE and not self.failed_ms
+
+
+def combo_id_of(group_name: str) -> str:
+    """The combo's id in a group's name."""
+    return group_name.rsplit(":", 1)[0]
+
+
+def serial_of(group_name: str) -> int:
+    """The serial in a group's name; 0 where there is none."""
+    tail = group_name.rsplit(":", 1)[-1]
+    return int(tail) if tail.isascii() and tail.isdigit() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """What executors report, by instance and by node."""
+
+    instances: Mapping[str, ObservedInstance]
+    statuses: Mapping[str, Status]
+
+
+def fleet_view(statuses: Mapping[str, Status]) -> FleetView:
+    """Index `statuses` (latest per node) by instance."""
+    found = {seen.instance: seen for status in statuses.values() for seen in status.instances}
+    return FleetView(found, statuses)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """What the fleet says of a group.
+
+    ready: (instance placed, endpoint) of those that serve. all_ready: every one does. broken: why
+    it will not come up, "" if nothing says so. lost: a node of it has not been heard of lately.
+    """
+
+    ready: tuple[tuple[Placed, str], ...]
+    all_ready: bool
+    broken: str
+    lost: bool
+    broken_pool: str = ""
+
+
+def look(
+    group: Group, fleet: FleetView, now_ms: int, start_timeout_ms: int, lost_ms: int
+) -> GroupView:
+    """How `group` is doing. Times in ms; `lost_ms`: silence after which a node counts as lost."""
+    ready: list[tuple[Placed, str]] = []
+    broken = broken_pool = ""
+    lost = False
+    for placed in group.placed:
+        status = fleet.statuses.get(placed.node)
+        lost = lost or (status is not None and now_ms - status.at_ms > lost_ms)
+        seen = fleet.instances.get(placed.instance)
+        if seen is not None and seen.state is InstanceState.READY and seen.endpoint:
+            ready.append((placed, seen.endpoint))
+            continue
+        if seen is not None and seen.state is InstanceState.FAILED:
+            broken, broken_pool = seen.reason or "it failed to start", placed.pool
+            continue
+        waiting_since = group.created_ms
+        if seen is not None:
+            waiting_since = max(waiting_since, seen.since_ms)
+        if not broken and now_ms - waiting_since > start_timeout_ms:
+            broken = f"not ready after {start_timeout_ms / 1000:.0f} s"
+            broken_pool = placed.pool
+    return GroupView(tuple(ready), len(ready) == len(group.placed), broken, lost, broken_pool)
+
+
+def ready_req_per_s(combo: Combo, view: GroupView) -> float:
+    """Goodput in requests/s of the part of a combo that is ready: its slowest phase."""
+    rates = {(m.phase, m.pool, m.gpus): m.req_per_s for m in combo.members}
+    by_phase = {member.phase: 0.0 for member in combo.members}
+    for placed, _ in view.ready:
+        by_phase[placed.phase] = by_phase.get(placed.phase, 0.0) + rates.get(
+            (placed.phase, placed.pool, len(placed.gpus)), 0.0
+        )
+    return min([combo.req_per_s, *by_phase.values()])

@@ -1,0 +1,127 @@
+"""Where new instances go: aligned blocks of GPUs on nodes, best fit first.
+
+Owns the packing of slices on GPU indices. Knows nothing of demand, prices or routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from autoscaler.domain.cluster import Cluster, Market, Pool
+from autoscaler.domain.combo import Combo
+from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.workload import Phase
+from autoscaler.planning.room import PoolRoom, pool_room
+from autoscaler.transitions.groups import Group, Placed
+from topics.fleet import InstanceState, Status
+
+Used = dict[str, frozenset[int]]
+"""Node -> GPU indices taken. A node that is missing is empty."""
+
+_LETTER = {Phase.PREFILL: "p", Phase.DECODE: "d", Phase.AGGREGATED: "a"}
+_GONE = (InstanceState.STOPPED, InstanceState.FAILED)
+
+
+def used_gpus(groups: Iterable[Group], statuses: Iterable[Status] = ()) -> Used:
+    """GPUs taken by `groups` and by whatever else executors say still runs."""
+    taken: dict[str, set[int]] = {}
+    for group in groups:
+        for placed in group.placed:
+            taken.setdefault(placed.node, set()).update(placed.gpus)
+    for status in statuses:
+        for seen in status.instances:
+            if seen.state not in _GONE:
+                taken.setdefault(status.node, set()).update(seen.gpus)
+    return {node: frozenset(gpus) for node, gpus in taken.items() if gpus}
+
+
+def room(
+    cluster: Cluster,
+    used: Mapping[str, frozenset[int]],
+    obtainable: Mapping[str, int],
+    scarce: Collection[str] = (),
+    shut: Collection[str] = (),
+) -> dict[str, PoolRoom]:
+    """What is free per pool, for `ModelTable.choose`.
+
+    obtainable: pool -> further nodes that can be had, where a feed says so. scarce: pools that
+    are left alone for now. shut: nodes that may not be used (not heard of for long).
+    """
+    free: dict[str, PoolRoom] = {}
+    for pool in cluster.pools:
+        if pool.id in scarce:
+            continue
+        full = frozenset(range(pool.per_node))
+        nodes = [
+            full if node in shut else used.get(node, frozenset())
+            for node in node_ids(pool)
+            if node in shut or node in used
+        ]
+        free[pool.id] = pool_room(pool, nodes, obtainable.get(pool.id))
+    return free
+
+
+def place(
+    combo: Combo,
+    serial: int,
+    cluster: Cluster,
+    used: Mapping[str, frozenset[int]],
+    obtainable: Mapping[str, int],
+    shut: Collection[str] = (),
+) -> tuple[tuple[Placed, ...], Used] | None:
+    """Place one `combo`: its instances and the GPUs taken after that; None if it does not fit.
+
+    Larger slices first; each takes the smallest free aligned block that holds it, on a node that
+    is paid for already if there is one, else on a new node of the pool.
+    """
+    after: Used = dict(used)
+    placed: list[Placed] = []
+    rented: dict[str, int] = {}
+    members = sorted(combo.members, key=lambda m: (-m.gpus, m.phase, m.pool))
+    for member in members:
+        pool = cluster.pool(member.pool)
+        for _ in range(member.count):
+            new_left = obtainable.get(pool.id, pool.max_nodes) - rented.get(pool.id, 0)
+            spot = _find(pool, member.gpus, after, new_left, shut)
+            if spot is None:
+                return None
+            node, start = spot
+            if node not in after and pool.market is not Market.OWNED:
+                rented[pool.id] = rented.get(pool.id, 0) + 1
+            gpus = tuple(range(start, start + member.gpus))
+            after[node] = after.get(node, frozenset()) | frozenset(gpus)
+            name = f"{combo.model}-{serial}-{_LETTER[member.phase]}{len(placed)}"
+            placed.append(Placed(name, member.phase, node, pool.id, gpus))
+    return tuple(placed), after
+
+
+def _find(
+    pool: Pool, gpus: int, used: Mapping[str, frozenset[int]], new_left: int, shut: Collection[str]
+) -> tuple[str, int] | None:
+    best: tuple[int, int, str, int] | None = None
+    for order, node in enumerate(node_ids(pool)):
+        if node in shut:
+            continue
+        taken = used.get(node, frozenset())
+        paid = bool(taken) or pool.market is Market.OWNED
+        if not paid and new_left <= 0:
+            continue
+        for start, size in _blocks(pool.per_node, taken):
+            # Paid nodes before new ones, tight blocks before roomy ones, then by order.
+            rank = (size if paid else 1000 + size, order, node, start)
+            if size >= gpus and (best is None or rank < best):
+                best = rank
+    return (best[2], best[3]) if best else None
+
+
+def _blocks(per_node: int, taken: frozenset[int]) -> Iterable[tuple[int, int]]:
+    """(first index, size) of the largest free aligned blocks."""
+    todo = [(0, per_node)]
+    while todo:
+        start, size = todo.pop()
+        inside = sum(1 for gpu in taken if start <= gpu < start + size)
+        if inside == 0:
+            yield start, size
+        elif inside < size:
+            half = size // 2
+            todo += [(start + half, half), (start, half)]

@@ -1,0 +1,111 @@
+"""Waves: replacements first, then drains, never below min(demand, what it was).
+
+Owns the steps of a group from RETIRING to gone. Knows nothing of why it retires. One call is one
+step in time; called again with nothing changed it changes nothing.
+
+    RETIRING -> UNROUTED   replacements ready, and what stays ready covers min(demand, what it was)
+             -> ACTIVE     a replacement will not come: the old one is kept
+    UNROUTED -> DRAINING   every live gateway applies routes without it, or a time-out
+    DRAINING -> gone       its executor says it stopped, or a longer time-out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autoscaler.scaling.windows import GatewaySeen
+from autoscaler.transitions.groups import FleetView, Group, GroupView, Life
+from topics.fleet import Assignment, InstanceState
+
+CONFIRM_TIMEOUT_MS = 15_000
+GONE_GRACE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class WaveInputs:
+    """What a step looks at. demand_req_per_s: raw capacity that must stay ready where it is.
+
+    ready_req_per_s: raw goodput of the ready part of each group. floor: combos that must stay.
+    """
+
+    now_ms: int
+    demand_req_per_s: float
+    ready_req_per_s: Mapping[str, float]
+    views: Mapping[str, GroupView]
+    gateways: Sequence[GatewaySeen]
+    fleet: FleetView
+    assignments: Mapping[str, Assignment]
+    floor: int
+    drain_timeout_ms: int
+
+
+def step(groups: Sequence[Group], inputs: WaveInputs) -> tuple[Group, ...]:
+    """The groups of one model one step further; groups that are gone are left out."""
+    current = {group.name: group for group in groups}
+    for group in groups:
+        if group.life is Life.RETIRING:
+            current[group.name] = _retiring(group, current, inputs)
+        elif group.life is Life.UNROUTED and _confirmed(group, inputs):
+            current[group.name] = _enter(group, Life.DRAINING, inputs.now_ms)
+        elif group.life is Life.DRAINING and _gone(group, inputs):
+            del current[group.name]
+    return tuple(current.values())
+
+
+def retire(group: Group, now_ms: int, after: tuple[str, ...] = ()) -> Group:
+    """`group` on its way out, once the groups named in `after` are ready."""
+    return replace(group, life=Life.RETIRING, since_ms=now_ms, after=after, unrouted_generation=0)
+
+
+def _enter(group: Group, life: Life, now_ms: int) -> Group:
+    return replace(group, life=life, since_ms=now_ms, after=())
+
+
+def _retiring(group: Group, current: Mapping[str, Group], inputs: WaveInputs) -> Group:
+    if not inputs.views[group.name].ready:
+        return _enter(group, Life.DRAINING, inputs.now_ms)  # no request can be on it
+    for name in group.after:
+        other = current.get(name)
+        if other is None or not other.counts:
+            # What should replace it will not come. A broken group has nothing better to wait for.
+            return _enter(group, Life.ACTIVE, inputs.now_ms)
+        if not inputs.views[name].all_ready:
+            return group
+    serving = [g for g in current.values() if g.life in (Life.ACTIVE, Life.RETIRING)]
+    was = sum(inputs.ready_req_per_s[g.name] for g in serving)
+    stays = was - inputs.ready_req_per_s[group.name]
+    whole = sum(1 for g in serving if g.name != group.name and inputs.views[g.name].all_ready)
+    if stays < min(inputs.demand_req_per_s, was) - 1e-9 or whole < inputs.floor:
+        return group
+    return _enter(group, Life.UNROUTED, inputs.now_ms)
+
+
+def _confirmed(group: Group, inputs: WaveInputs) -> bool:
+    if inputs.now_ms - group.since_ms >= CONFIRM_TIMEOUT_MS:
+        return True
+    generation = group.unrouted_generation
+    return bool(generation and inputs.gateways) and all(
+        seen.route_generation >= generation for seen in inputs.gateways
+    )
+
+
+def _gone(group: Group, inputs: WaveInputs) -> bool:
+    waited_ms = inputs.now_ms - group.since_ms
+    if waited_ms >= inputs.drain_timeout_ms + GONE_GRACE_MS:
+        return True
+    return all(_stopped(p.node, p.instance, inputs) for p in group.placed)
+
+
+def _stopped(node: str, instance: str, inputs: WaveInputs) -> bool:
+    status = inputs.fleet.statuses.get(node)
+    assignment = inputs.assignments.get(node)
+    if status is None or assignment is None:
+        return False
+    seen = inputs.fleet.instances.get(instance)
+    if seen is not None:
+        return seen.state in (InstanceState.STOPPED, InstanceState.FAILED)
+    wanted = next((w for w in assignment.instances if w.instance == instance), None)
+    # Absent from the status counts only once the executor has read that it should drain.
+    told = wanted is None or wanted.drain
+    return told and status.observed_generation >= assignment.generation
