@@ -1,0 +1,83 @@
+"""What one engine is, from the words on its command line: timings, limits, start-up time.
+
+Owns putting catalogue, profile and formulas together for the serving plane, which must not know
+the domain. Knows no processes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoscaler.domain.checks import InvalidValue, whole
+from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.workload import Phase
+from autoscaler.performance import catalog
+from autoscaler.performance.profile import default_profile
+from autoscaler.performance.roofline import kv_transfer_ms
+from autoscaler.performance.startup import startup_s
+from autoscaler.performance.steps import StepTimes, step_times
+from autoscaler.serving.requests import Limits
+
+__all__ = ["EngineSetup", "InvalidValue", "engine_setup", "engine_startup_s"]
+
+# Tokens of one iteration: vLLM's defaults for serving lie in this range. Long chunks suit an
+# instance that only prefills; short ones keep the pauses of decoding requests short.
+_BATCHED_TOKENS = {Phase.PREFILL: 8192, Phase.DECODE: 2048, Phase.AGGREGATED: 2048}
+# Effective rate at which KV moves between nodes: one 200 Gbit/s network card (an assumption).
+_KV_LINK_GB_PER_S = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetup:
+    """One engine's timings and limits; `startup_s` in domain seconds."""
+
+    model: ModelSpec
+    times: StepTimes
+    limits: Limits
+    startup_s: float
+
+    def transfer_ms(self, tokens: int) -> float:
+        """How long the KV of `tokens` tokens takes from a prefill to a decode instance."""
+        return kv_transfer_ms(self.model, tokens, _KV_LINK_GB_PER_S)
+
+
+def _placed(
+    source: str, gpu: str, gpus: int, quantization: str | None
+) -> tuple[ModelSpec, NodeSlice]:
+    spec = catalog.model(source)
+    if quantization is not None:
+        spec = catalog.quantized(spec, quantization)
+    return spec, NodeSlice(catalog.gpu(gpu), gpus)
+
+
+def engine_startup_s(source: str, gpu: str, gpus: int, quantization: str | None = None) -> float:
+    """Predicted seconds from launch to ready; InvalidValue for names nobody knows."""
+    return startup_s(*_placed(source, gpu, gpus, quantization))
+
+
+def engine_setup(
+    source: str,
+    gpu: str,
+    gpus: int,
+    phase: str,
+    max_len: int,
+    quantization: str | None = None,
+    max_num_seqs: int | None = None,
+) -> EngineSetup:
+    """The engine of `source` on `gpus` GPUs of type `gpu`, tensor parallel over all of them.
+
+    InvalidValue: an unknown model, GPU, phase or quantization; the weights do not fit; a request
+    of `max_len` tokens would not fit the KV cache (an engine refuses to start then, too).
+    """
+    if phase not in tuple(Phase):
+        raise InvalidValue("phase", phase, " or ".join(Phase))
+    spec, node = _placed(source, gpu, gpus, quantization)
+    times = step_times(spec, node, Phase(phase), default_profile())
+    kv_tokens = int(times.kv_capacity_tokens)
+    if kv_tokens < 1:
+        raise InvalidValue("gpus", node.name, f"a slice that holds the weights of {source}")
+    whole("max_len", max_len, 1, kv_tokens)
+    seqs = times.max_batch if max_num_seqs is None else max_num_seqs
+    batched = max(_BATCHED_TOKENS[Phase(phase)], seqs + 1)
+    return EngineSetup(spec, times, Limits(seqs, kv_tokens, batched), startup_s(spec, node))

@@ -1,0 +1,98 @@
+"""`python -m executors.engines.simulated`: one simulated engine, one process.
+
+The composition root: reads the command line, waits the start-up time, then serves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+import uuid
+
+from autoscaler.serving.batching import Batcher
+from autoscaler.serving.setup import EngineSetup, InvalidValue, engine_setup
+from executors.engines.simulated.engine import Engine, Identity
+from executors.engines.simulated.server import Server, Serving, fetch_kv, first_of, watch_end
+from topics.checks import InvalidRecord
+from topics.fleet import PHASES
+from topics.timebase import TimeBase
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m executors.engines.simulated")
+    add = parser.add_argument
+    add("--model", required=True, help="name under which it is served")
+    add("--source", required=True, help="architecture, as in the catalogue of models")
+    add("--gpu", required=True)
+    add("--gpus", type=int, required=True, help="tensor parallel over so many")
+    add("--phase", choices=PHASES, default="aggregated")
+    add("--host", default="127.0.0.1")
+    add("--port", type=int, required=True)
+    add("--max-len", type=int, required=True, help="tokens of prompt and answer together")
+    add("--quantization", default=None)
+    add("--max-num-seqs", type=int, default=None)
+    add("--time-base", default="1.0,0,0", help="SPEED,ORIGIN_MS,ORIGIN_MONO_NS")
+    add("--startup-s", type=float, default=None, help="domain s; left out: as predicted")
+    add("--launched-ms", type=int, default=None, help="domain time from which start-up counts")
+    add("--shutdown-timeout", type=float, default=0.0, help="domain s to finish after SIGTERM")
+    add("--flush-ms", type=float, default=30.0, help="real ms between writes of a stream")
+    return parser.parse_args(argv)
+
+
+async def _serve(arguments: argparse.Namespace, setup: EngineSetup, time_base: TimeBase) -> int:
+    stop, gone = watch_end(asyncio.get_running_loop())
+    now_ms = time_base.now_ms(time.monotonic_ns())
+    launched_ms = now_ms if arguments.launched_ms is None else arguments.launched_ms
+    startup_s = setup.startup_s if arguments.startup_s is None else arguments.startup_s
+    wait_s = time_base.real_s(startup_s - (now_ms - launched_ms) / 1e3)
+    if wait_s > 0:
+        try:
+            await asyncio.wait_for(first_of(stop, gone), wait_s)
+            return 0
+        except TimeoutError:
+            pass
+    identity = Identity(
+        arguments.model, uuid.uuid4().hex[:12], arguments.host, arguments.port, arguments.gpus
+    )
+    engine = Engine(
+        Batcher(setup.times, setup.limits),
+        time_base,
+        identity,
+        setup.transfer_ms,
+        fetch_kv,
+        arguments.flush_ms / 1e3,
+    )
+    serving = Serving(identity, arguments.max_len, time_base, arguments.shutdown_timeout)
+    await Server(engine, serving).run(stop, gone)
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one engine; exit code 0 after a stop, 1 when it cannot serve, 2 for bad arguments."""
+    arguments = _arguments(argv)
+    try:
+        time_base = TimeBase.parse(arguments.time_base)
+        setup = engine_setup(
+            arguments.source,
+            arguments.gpu,
+            arguments.gpus,
+            arguments.phase,
+            arguments.max_len,
+            arguments.quantization,
+            arguments.max_num_seqs,
+        )
+    except (InvalidValue, InvalidRecord) as error:
+        print(f"simulated engine: {error}", file=sys.stderr)
+        return 2
+    try:
+        return asyncio.run(_serve(arguments, setup, time_base))
+    except OSError as error:
+        address = f"{arguments.host}:{arguments.port}"
+        print(f"simulated engine: cannot listen on {address}: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""Paths of a simulated engine and its life: start-up, serving, both ways to end.
+
+Owns the listener and the signals. Knows nothing of batching. As with vLLM 0.32: connections are
+refused until ready; SIGTERM with a shutdown time-out of 0 breaks off what is in flight, with N
+lets it finish for N domain seconds while new requests get 500; the exit code is 0 either way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from dataclasses import dataclass
+
+import orjson
+
+from executors.engines.simulated.api import Answer, ApiError, RemoteKv, parse
+from executors.engines.simulated.engine import Engine, Identity
+from executors.engines.simulated.http import Connection, Request, Responder
+from executors.leash import watch_leash
+from topics.timebase import TimeBase
+
+_KV_PATH = "/simulated/kv/"
+_FETCH_TIMEOUT_S = 5.0
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What the server needs to know. max_len: tokens of one request. Times in domain s."""
+
+    identity: Identity
+    max_len: int
+    time_base: TimeBase
+    shutdown_timeout_s: float
+
+
+class Server:
+    """Routes requests to the engine; `run` lives from ready to the end."""
+
+    def __init__(self, engine: Engine, serving: Serving) -> None:
+        self._engine = engine
+        self._serving = serving
+        self._connections: set[Connection] = set()
+        self._ending = False
+        self._answers = 0
+
+    async def run(self, stop: asyncio.Event, gone: asyncio.Event) -> None:
+        """Listen until `stop` (end with manners) or `gone` (end at once); OSError: port taken."""
+        loop = asyncio.get_running_loop()
+        identity = self._serving.identity
+        listener = await loop.create_server(
+            lambda: Connection(self._handle, self._connections),
+            identity.host,
+            identity.port,
+            backlog=512,
+        )
+        try:
+            await first_of(stop, gone)
+            if self._serving.shutdown_timeout_s > 0 and not gone.is_set():
+                self._ending = True
+                timeout_s = self._serving.time_base.real_s(self._serving.shutdown_timeout_s)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(first_of(self._engine.idle, gone), timeout_s)
+        finally:
+            listener.close()
+            self._engine.break_off("the engine is shutting down")
+            for connection in list(self._connections):
+                connection.close()
+            await asyncio.sleep(0)  # the bytes above leave with the next turn of the loop
+
+    def _handle(self, request: Request, responder: Responder) -> None:
+        try:
+            self._route(request, responder)
+        except ApiError as error:
+            responder.respond(error.status, error.body())
+
+    def _route(self, request: Request, responder: Responder) -> None:
+        path, method = request.path, request.method
+        if path in ("/v1/completions", "/v1/chat/completions"):
+            _only(method, "POST")
+            self._generate(request, responder, chat=path.endswith("chat/completions"))
+        elif path.startswith(_KV_PATH):
+            _only(method, "POST")
+            self._give_kv(request, responder, path.removeprefix(_KV_PATH))
+        elif path == "/health":
+            _only(method, "GET")
+            responder.respond(200, b"")
+        elif path == "/metrics":
+            _only(method, "GET")
+            responder.respond(200, self._engine.metrics_text(), _TEXT)
+        elif path == "/v1/models":
+            _only(method, "GET")
+            responder.respond(200, self._models())
+        else:
+            raise ApiError(404, "Not Found")
+
+    def _generate(self, request: Request, responder: Responder, chat: bool) -> None:
+        identity = self._serving.identity
+        job = parse(request.body, chat, identity.model, self._serving.max_len)
+        if self._ending:
+            raise ApiError(500, "the engine is shutting down")
+        self._answers += 1
+        kind = "chatcmpl" if chat else "cmpl"
+        name = f"{kind}-{identity.engine_id}-{self._answers}"
+        created = (self._serving.time_base.origin_ms + int(self._engine.now_ms())) // 1000
+        self._engine.submit(job, Answer(job, responder, identity.model, name, created))
+
+    def _give_kv(self, request: Request, responder: Responder, name: str) -> None:
+        engine_id, _, number = name.rpartition("-")
+        try:
+            transfer_ms = float(orjson.loads(request.body)["transfer_ms"])
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+            raise ApiError(400, "transfer_ms must be a number") from None
+        known = engine_id == self._serving.identity.engine_id and number.isdigit()
+        if not (known and self._engine.give_kv(int(number), min(max(transfer_ms, 0.0), 1e7))):
+            raise ApiError(404, "no such KV is held here")
+        responder.respond(200, b"{}")
+
+    def _models(self) -> bytes:
+        card = {
+            "id": self._serving.identity.model,
+            "object": "model",
+            "owned_by": "shoal",
+            "max_model_len": self._serving.max_len,
+        }
+        return orjson.dumps({"object": "list", "data": [card]})
+
+
+async def fetch_kv(remote: RemoteKv, transfer_ms: float) -> bool:
+    """Ask the engine at `remote` for its KV; False when it has none or is not there."""
+    body = orjson.dumps({"transfer_ms": transfer_ms})
+    head = (
+        f"POST {_KV_PATH}{remote.request} HTTP/1.1\r\nHost: {remote.host}\r\n"
+        f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    try:
+        async with asyncio.timeout(_FETCH_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(remote.host, remote.port)
+            try:
+                writer.write(head.encode() + body)
+                status = await reader.readline()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False
+    return status.split(b" ")[1:2] == [b"200"]
+
+
+async def first_of(*events: asyncio.Event) -> None:
+    """Wait until one of `events` is set."""
+    tasks = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def watch_end(loop: asyncio.AbstractEventLoop) -> tuple[asyncio.Event, asyncio.Event]:
+    """(stop, gone): asked to end, and the supervisor is gone."""
+    stop, gone = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    watch_leash(loop, gone.set)
+    return stop, gone
+
+
+def _only(method: str, allowed: str) -> None:
+    if method != allowed:
+        raise ApiError(405, f"Method Not Allowed: only {allowed}")
