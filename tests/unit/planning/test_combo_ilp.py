@@ -8,7 +8,6 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_clusters import combo
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.workload import Bucket
@@ -22,6 +21,7 @@ from autoscaler.planning.combo_ilp import (
 )
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd
 from autoscaler.planning.room import NO_BLOCKS, PoolRoom, fits, new_nodes_needed
+from tests.unit.planning.planning_clusters import combo
 
 POOLS = ("r/a/on-demand", "r/b/spot")
 
@@ -29,10 +29,8 @@ POOLS = ("r/a/on-demand", "r/b/spot")
 def feasible(problem: CoverProblem) -> Iterator[tuple[int, ...]]:
     """All counts that fit the pools and the spot limits."""
     combos = [column.combo for column in problem.columns]
-    most = [
-        min(room.free_gpus for room in problem.room.values()) + 1 if not combos else 5
-        for _ in combos
-    ]
+    # A pool of these problems has 7 free GPUs at most.
+    most = [7 // combo.members[0].gpus for combo in combos]
     for counts in product(*(range(m + 1) for m in most)):
         fine = all(
             pool in problem.room and fits(wanted, problem.room[pool].all_blocks())

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from planning_clusters import CONVERSATION, small_cluster
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.workload import Phase, Slo
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.combos import candidate_combos, combo_named, parse_combo_id
+from tests.unit.planning.planning_clusters import CONVERSATION, small_cluster
 
 PROFILE = default_profile()
 

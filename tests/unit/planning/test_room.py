@@ -7,7 +7,6 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_clusters import pool
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market
@@ -22,6 +21,7 @@ from autoscaler.planning.room import (
     pool_room,
     take,
 )
+from tests.unit.planning.planning_clusters import pool
 
 small_blocks = st.tuples(*(st.integers(0, most) for most in (3, 2, 2, 1)))
 

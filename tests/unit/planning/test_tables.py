@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_clusters import CONVERSATION, small_cluster
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.combo_ilp import is_spot, total_slices
 from autoscaler.planning.room import Room, cluster_room, fits, pool_room
 from autoscaler.planning.tables import Choice, ModelTable, build_tables
+from tests.unit.planning.planning_clusters import CONVERSATION, small_cluster
 
 CLUSTER = small_cluster()
 TABLES = build_tables(
