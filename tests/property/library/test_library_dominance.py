@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from placement_oracle import Floats, best_placement_by_dp
 
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.models import ModelSpec
@@ -19,6 +18,7 @@ from autoscaler.domain.workload import Bucket, Phase, Slo
 from autoscaler.library.build import build_library
 from autoscaler.library.engines import CORAL, VLLM, VLLM_PIPELINE, EngineCapabilities
 from autoscaler.library.request import LibraryRequest
+from tests.property.library.placement_oracle import Floats, best_placement_by_dp
 
 Multiset = tuple[int, ...]
 
