@@ -1,0 +1,1 @@
+"""Replays recorded traces as OpenAI requests, open loop."""

@@ -1,0 +1,60 @@
+"""Which request of a trace goes to which model, and when: all of it drawn before the start.
+
+Owns the seeded draw. Pure: the same trace, weights, limits and seed give the same schedule.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from streams.replay.traces import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request to send. at_ms: domain ms after the start. Tokens are at least 1."""
+
+    at_ms: float
+    model: str
+    input_tokens: int
+    output_tokens: int
+
+
+def schedule(
+    trace: Trace,
+    weights: Mapping[str, float],
+    max_len: Mapping[str, int],
+    seed: int,
+    for_ms: float,
+) -> list[Job]:
+    """The jobs of the first `for_ms` of `trace`, in order of time.
+
+    A request is drawn among the models that can hold it (max_len: input and output tokens
+    together; a model without a limit holds anything). One that no model can hold goes to the
+    model with the highest limit, which refuses it: it is seen, and counts as failed.
+    """
+    weights = {model: weight for model, weight in weights.items() if weight > 0.0}
+    draw = random.Random(seed)  # noqa: S311 - a reproducible split, no secret
+    jobs = []
+    rows = zip(trace.arrivals_ms, trace.input_tokens, trace.output_tokens, strict=True)
+    for at_ms, read, written in rows:
+        if at_ms >= for_ms:
+            break
+        read, written = max(1, read), max(1, written)
+        point = draw.random()  # one number per request: limits do not shift the later ones
+        fitting = {m: w for m, w in weights.items() if read + written <= max_len.get(m, 1 << 62)}
+        model = _chosen(fitting, point) if fitting else max(weights, key=lambda m: max_len[m])
+        jobs.append(Job(at_ms, model, read, written))
+    return jobs
+
+
+def _chosen(weights: Mapping[str, float], point: float) -> str:
+    """The model under `point` (0..1) of the weights laid side by side."""
+    left = point * sum(weights.values())
+    for model, weight in weights.items():
+        left -= weight
+        if left < 0.0:
+            return model
+    return next(reversed(list(weights)))

@@ -1,0 +1,150 @@
+"""Sends jobs at their times, each in a task of its own: nobody waits for anybody's answer.
+
+Owns the open loop and the reading of streamed answers. How late the generator itself was is
+measured for every request, because a late generator makes its latencies worthless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Sequence
+
+import aiohttp
+
+from streams.replay.record import Record
+from streams.replay.schedule import Job
+from topics.timebase import TimeBase
+
+_COUNTS = {
+    kind: re.compile(b'"' + kind + rb'":\s*(\d{1,9})')
+    for kind in (b"prompt_tokens", b"completion_tokens")
+}
+_TAIL_BYTES = 4096  # usage, an error event and [DONE] are the last things sent
+
+
+class BrokenAnswer(Exception):
+    """The answer ended with an error, or without its end."""
+
+
+class Sender:
+    """One replay against one OpenAI-compatible front.
+
+    Times: job.at_ms after `start_ms` (domain ms since the epoch) on `base`.
+    """
+
+    def __init__(
+        self, url: str, base: TimeBase, start_ms: float, record: Record, request_s: float
+    ) -> None:
+        self._url = url.rstrip("/") + "/v1/completions"
+        self._base = base
+        self._start_ms = start_ms
+        self._record = record
+        self._request_real_s = max(1.0, base.real_s(request_s))
+        self._words = b""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not answered yet."""
+        return len(self._tasks)
+
+    async def run(self, jobs: Sequence[Job], end: asyncio.Event, drain_real_s: float) -> None:
+        """Send all jobs, or those before `end` is set, then wait for answers (bounded).
+
+        After `end` the wait is at most 2 s. What is unanswered then stays unanswered: dropped.
+        """
+        longest = max((job.input_tokens for job in jobs), default=1)
+        self._words = (b"a " * longest)[:-1]
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=10.0)
+        async with aiohttp.ClientSession(
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=self._request_real_s, sock_connect=5.0),
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept"),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        ) as self._session:
+            sending = asyncio.create_task(self._send_all(jobs))
+            ending = asyncio.create_task(end.wait())
+            await asyncio.wait({sending, ending}, return_when=asyncio.FIRST_COMPLETED)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            await self._drain(ending, drain_real_s)
+            ending.cancel()
+
+    async def _drain(self, ending: asyncio.Task[bool], drain_real_s: float) -> None:
+        if self._tasks and not ending.done():
+            answers = asyncio.ensure_future(asyncio.wait(set(self._tasks)))
+            await asyncio.wait(
+                {answers, ending}, timeout=drain_real_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            answers.cancel()
+        if self._tasks and ending.done():
+            await asyncio.wait(set(self._tasks), timeout=2.0)
+        left = list(self._tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    async def _send_all(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            due_ns = self._base.mono_ns_at(self._start_ms + job.at_ms)
+            # Also when late we yield, so that bursts go out while later ones are prepared.
+            await asyncio.sleep(max(0.0, (due_ns - time.monotonic_ns()) / 1e9))
+            task = asyncio.create_task(self._one(job, due_ns))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _one(self, job: Job, due_ns: int) -> None:
+        self._record.models[job.model].sent += 1
+        try:
+            await self._exchange(job, due_ns)
+        except BrokenAnswer as error:
+            self._record.fail(job.model, str(error))
+        except TimeoutError:
+            self._record.fail(job.model, "timeout")
+        except (aiohttp.ClientError, OSError) as error:
+            self._record.fail(job.model, type(error).__name__)
+
+    async def _exchange(self, job: Job, due_ns: int) -> None:
+        assert self._session is not None  # noqa: S101 - run() opened it
+        body = b"".join(
+            (
+                b'{"model":"%s","max_tokens":%d,' % (job.model.encode(), job.output_tokens),
+                b'"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},',
+                b'"prompt":"',
+                memoryview(self._words)[: 2 * job.input_tokens - 1],
+                b'"}',
+            )
+        )
+        self._record.late_ms.append((time.monotonic_ns() - due_ns) / 1e6)
+        first_ns = 0
+        tail = b""
+        headers = {"Content-Type": "application/json"}
+        async with self._session.post(self._url, data=body, headers=headers) as answer:
+            if answer.status != 200:
+                await answer.read()
+                raise BrokenAnswer(f"status {answer.status}")
+            while block := await answer.content.readany():
+                last_ns = time.monotonic_ns()
+                first_ns = first_ns or last_ns
+                tail = (tail + block)[-_TAIL_BYTES:]
+        if b"data: [DONE]" not in tail or not first_ns:
+            raise BrokenAnswer("no end")
+        if b'data: {"error"' in tail:
+            raise BrokenAnswer("error event")
+        scale = self._base.speed / 1e6
+        self._record.models[job.model].serve(
+            (first_ns - due_ns) * scale,
+            (last_ns - due_ns) * scale,
+            _count(b"prompt_tokens", tail, job.input_tokens),
+            _count(b"completion_tokens", tail, job.output_tokens),
+        )
+
+
+def _count(kind: bytes, tail: bytes, otherwise: int) -> int:
+    """Tokens by the last usage chunk; where an engine states none, what was asked for."""
+    found = _COUNTS[kind].findall(tail)
+    return int(found[-1]) if found else otherwise
