@@ -1,0 +1,74 @@
+"""The life of an instance as one table of transitions.
+
+Owns which event is legal in which state, and the diagram that the documentation shows. Knows no
+process, no clock and no assignment: executors turn what they see into these events.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from types import MappingProxyType
+
+from topics.fleet import InstanceState
+
+__all__ = ["TRANSITIONS", "IllegalEvent", "InstanceState", "LifecycleEvent", "after", "diagram"]
+
+
+class LifecycleEvent(StrEnum):
+    """What can happen to an instance."""
+
+    ANSWERED = "answered"
+    DIED = "died"
+    GAVE_UP = "gave up"
+    DRAIN_ASKED = "drain asked"
+    DRAIN_REVOKED = "drain revoked"
+    ENDED = "ended"
+    ASKED_AGAIN = "asked again"
+
+
+_S, _E = InstanceState, LifecycleEvent
+
+TRANSITIONS = MappingProxyType(
+    {
+        (_S.STARTING, _E.ANSWERED): _S.READY,
+        # A start that failed or took too long is tried again after a pause, in the same state.
+        (_S.STARTING, _E.DIED): _S.STARTING,
+        (_S.STARTING, _E.GAVE_UP): _S.FAILED,
+        (_S.STARTING, _E.DRAIN_ASKED): _S.DRAINING,
+        (_S.READY, _E.DIED): _S.STARTING,
+        (_S.READY, _E.GAVE_UP): _S.FAILED,
+        (_S.READY, _E.DRAIN_ASKED): _S.DRAINING,
+        # Ready only after its next answer: it may have been starting when the drain came.
+        (_S.DRAINING, _E.DRAIN_REVOKED): _S.STARTING,
+        (_S.DRAINING, _E.ENDED): _S.STOPPED,
+        (_S.STOPPED, _E.ASKED_AGAIN): _S.STARTING,
+        # Nothing of a failed instance runs, so there is nothing to wait for.
+        (_S.FAILED, _E.DRAIN_ASKED): _S.STOPPED,
+    }
+)
+
+
+class IllegalEvent(ValueError):
+    """An event that cannot happen in a state: a bug of ours; the state stays as it was."""
+
+    def __init__(self, state: InstanceState, event: LifecycleEvent) -> None:
+        legal = ", ".join(e for s, e in TRANSITIONS if s is state)
+        super().__init__(f"{event!s} cannot happen to a {state!s} instance; possible: {legal}")
+        self.state = state
+        self.event = event
+
+
+def after(state: InstanceState, event: LifecycleEvent) -> InstanceState:
+    """The state that `event` leads to from `state`; IllegalEvent if it is not in the table."""
+    found = TRANSITIONS.get((state, event))
+    if found is None:
+        raise IllegalEvent(state, event)
+    return found
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram, for the documentation."""
+    lines = ["stateDiagram-v2", "    [*] --> starting"]
+    lines += [f"    {s} --> {to}: {event}" for (s, event), to in TRANSITIONS.items()]
+    lines += ["    stopped --> [*]", "    failed --> [*]"]
+    return "\n".join(lines) + "\n"

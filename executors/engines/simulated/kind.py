@@ -1,0 +1,56 @@
+"""The simulated engine behind the executor's Protocol.
+
+Owns its launch line. Imports nothing of the engine itself: that runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from autoscaler.serving.setup import engine_startup_s
+from executors.engines import exposition
+from executors.engines.protocol import LaunchLine, LaunchSpec, Load
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedKind:
+    """None stands for the engine's default; fixed_startup_s None = as predicted."""
+
+    quantization: str | None = None
+    max_num_seqs: int | None = None
+    fixed_startup_s: float | None = None
+
+    def launch_line(self, spec: LaunchSpec) -> LaunchLine:
+        """`python -m executors.engines.simulated ...`."""
+        options = {
+            "--model": spec.model,
+            "--source": spec.source,
+            "--gpu": spec.gpu,
+            "--gpus": str(len(spec.gpus)),
+            "--phase": spec.phase,
+            "--host": spec.host,
+            "--port": str(spec.port),
+            "--max-len": str(spec.max_len),
+            "--time-base": spec.time_base.format(),
+            "--startup-s": repr(self.startup_s(spec)),
+            "--launched-ms": str(spec.launched_ms),
+            "--shutdown-timeout": repr(spec.shutdown_timeout_s),
+        }
+        if self.quantization is not None:
+            options["--quantization"] = self.quantization
+        if self.max_num_seqs is not None:
+            options["--max-num-seqs"] = str(self.max_num_seqs)
+        # One word each: a value that begins with a dash stays a value.
+        words = [f"{key}={value}" for key, value in options.items()]
+        return LaunchLine((sys.executable, "-m", "executors.engines.simulated", *words))
+
+    def startup_s(self, spec: LaunchSpec) -> float:
+        """As configured, else predicted by the formula that the planner uses too."""
+        if self.fixed_startup_s is not None:
+            return self.fixed_startup_s
+        return engine_startup_s(spec.source, spec.gpu, len(spec.gpus), self.quantization)
+
+    def load(self, metrics: str) -> Load:
+        """Read as vLLM's."""
+        return exposition.load(metrics)

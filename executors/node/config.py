@@ -1,0 +1,148 @@
+"""The configuration of one executor process: which nodes it manages and what may run there.
+
+Owns reading and refusing it. Knows nothing of assignments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+
+from executors.engines.protocol import EngineKind
+from executors.engines.simulated.kind import SimulatedKind
+from topics.checks import InvalidRecord, count, name, number, one_of, text
+from topics.timebase import TimeBase
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """One node: its pool id, its GPU type and how many."""
+
+    node: str
+    pool: str
+    gpu: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """What a model's name stands for. max_len: tokens of one request."""
+
+    source: str
+    max_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorConfig:
+    """Everything one executor process was told. bind: address that engines listen on."""
+
+    executor: str
+    region: str
+    broker: str
+    prefix: str
+    state_dir: Path
+    time_base: TimeBase
+    bind: str
+    nodes: tuple[NodeConfig, ...]
+    models: Mapping[str, ModelConfig]
+    engines: Mapping[str, EngineKind]
+
+
+def load_config(path: Path) -> ExecutorConfig:
+    """The configuration in the JSON file `path`; InvalidRecord names what is wrong with it."""
+    try:
+        raw = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise InvalidRecord("--config", str(path), f"a readable file ({error.strerror})") from None
+    except orjson.JSONDecodeError as error:
+        raise InvalidRecord("--config", str(path), f"JSON ({error})") from None
+    return parse_config(raw)
+
+
+def parse_config(raw: Any) -> ExecutorConfig:
+    """The same from its JSON value. Unknown keys are refused."""
+    keys = ("executor", "region", "broker", "state_dir", "time_base", "nodes", "models", "engines")
+    top = _fields("config", raw, keys, {"prefix": "shoal.", "bind": "127.0.0.1"})
+    for key in ("executor", "region", "bind"):
+        name(key, top[key])
+    for key in ("broker", "state_dir", "time_base"):
+        text(key, top[key], 4000)
+    nodes = tuple(_node(f"nodes[{i}]", item) for i, item in enumerate(_list("nodes", top["nodes"])))
+    for node in nodes:
+        if sum(other.node == node.node for other in nodes) > 1:
+            raise InvalidRecord("nodes", node.node, "each node once")
+    return ExecutorConfig(
+        executor=top["executor"],
+        region=top["region"],
+        broker=top["broker"],
+        prefix=top["prefix"],
+        state_dir=Path(top["state_dir"]),
+        time_base=TimeBase.parse(top["time_base"]),
+        bind=top["bind"],
+        nodes=nodes,
+        models=_mapping("models", top["models"], _model),
+        engines=_mapping("engines", top["engines"], _engine),
+    )
+
+
+def _node(where: str, raw: Any) -> NodeConfig:
+    item = _fields(where, raw, ("node", "pool", "gpu", "gpus"), {})
+    for key in ("node", "pool", "gpu"):
+        name(f"{where}.{key}", item[key])
+    count(f"{where}.gpus", item["gpus"], 64)
+    return NodeConfig(item["node"], item["pool"], item["gpu"], item["gpus"])
+
+
+def _model(where: str, raw: Any) -> ModelConfig:
+    item = _fields(where, raw, ("source", "max_len"), {})
+    text(f"{where}.source", item["source"], 500)
+    count(f"{where}.max_len", item["max_len"], 10**8)
+    return ModelConfig(item["source"], item["max_len"])
+
+
+def _engine(where: str, raw: Any) -> EngineKind:
+    defaults = {"quantization": None, "max_num_seqs": None, "startup_s": None}
+    item = _fields(where, raw, ("kind",), defaults)
+    one_of(f"{where}.kind", item["kind"], ("simulated",))
+    if item["quantization"] is not None:
+        one_of(f"{where}.quantization", item["quantization"], ("bf16", "fp8", "fp4", "int4"))
+    if item["max_num_seqs"] is not None:
+        number(f"{where}.max_num_seqs", item["max_num_seqs"], 1, 100_000)
+    if item["startup_s"] is not None:
+        number(f"{where}.startup_s", item["startup_s"], 0.0, 86_400.0)
+    return SimulatedKind(item["quantization"], item["max_num_seqs"], item["startup_s"])
+
+
+def _fields(
+    where: str, raw: Any, required: tuple[str, ...], optional: dict[str, Any]
+) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise InvalidRecord(where, raw, "a JSON object")
+    known = {*required, *optional}
+    for key in raw:
+        if key not in known:
+            raise InvalidRecord(where, key, "only " + ", ".join(sorted(known)))
+    for key in required:
+        if key not in raw:
+            raise InvalidRecord(f"{where}.{key}", "nothing", "a value: the key is missing")
+    return {**optional, **raw}
+
+
+def _list(where: str, raw: Any) -> list[Any]:
+    if not isinstance(raw, list):
+        raise InvalidRecord(where, raw, "a JSON array")
+    return raw
+
+
+def _mapping(where: str, raw: Any, read: Callable[[str, Any], _T]) -> dict[str, _T]:
+    if not isinstance(raw, dict):
+        raise InvalidRecord(where, raw, "a JSON object")
+    for key in raw:
+        name(where, key)
+    return {key: read(f"{where}.{key}", item) for key, item in raw.items()}
