@@ -70,7 +70,7 @@ def calibrate(points: Iterable[MeasuredPoint]) -> Profile:
     """A profile fitted to `points`, tables included; what they do not cover keeps its default."""
     found = [point for point in points if point.typical]
     steps = tuple(p for p in found if p.kind is PointKind.STEPS)
-    benchmarks = [p for p in found if p.kind in (PointKind.CLOSED_LOOP, PointKind.SPLIT)]
+    benchmarks = [p for p in found if p.kind is not PointKind.STEPS]
     names = sorted({p.gpu.name for p in steps})
     pools = {
         pcie: _kernels(tuple(p for p in steps if _pcie(p.gpu) is pcie), DEFAULT_EFFICIENCY)
@@ -112,7 +112,9 @@ def _engines(benchmarks: Points, bare: Profile) -> dict[str, EngineFactors]:
     """Factors of each engine: from dense models first, then what experts add to them."""
     dense = [p for p in benchmarks if not p.spec.is_moe]
     sparse = [p for p in benchmarks if p.spec.is_moe]
-    usual = _engine(dense, bare, EngineFactors(), _ENGINE)
+    # Batches timed by themselves come from a runner of their own, not from a serving engine.
+    serving = [p for p in dense if p.kind is not PointKind.BATCH]
+    usual = _engine(serving, bare, EngineFactors(), _ENGINE)
     usual = _engine(sparse, bare, usual, _ENGINE_EXPERTS)
     found = {DEFAULT_ENGINE: usual}
     for name in sorted({p.engine for p in benchmarks}):

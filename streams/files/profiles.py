@@ -12,6 +12,7 @@ import gzip
 import io
 import math
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,6 +55,8 @@ _QUANTISATION = {
 }
 _POWER_CAPPED = "h100-80gb-pcap"
 _NODE_GPUS = 8
+# What ran the batches of Splitwise's measurements (2023), slower than the engines of today.
+_BATCH_RUNNER = "splitwise"
 _CONCURRENCY = re.compile(r"silicon_concurrency=(\d+)")
 
 
@@ -107,14 +110,16 @@ def write_profile(path: Path, profile: Profile) -> None:
 
 
 def _cause(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else "not UTF-8 text"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "broken gzip"
 
 
 def _rows(path: Path) -> Sequence[Row]:
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({_cause(error)})") from None
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
@@ -245,7 +250,7 @@ def _batch(row: Row) -> MeasuredPoint:
         _model(row["model"]),
         _gpu(row["hardware"]),
         PointKind.BATCH,
-        "",
+        _BATCH_RUNNER,
         tp,
         tp,
         _number(row, "prompt_size"),

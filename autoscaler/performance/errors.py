@@ -1,0 +1,68 @@
+"""Errors of estimates against measured points, per model and system and in total.
+
+Owns the summary. Knows no files and no fitting.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from autoscaler.performance.points import Estimate, MeasuredPoint
+
+Pair = tuple[MeasuredPoint, Estimate]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSummary:
+    """Absolute errors relative to what was measured, as fractions.
+
+    model, system: the group, or a class of models ("dense", "mixture of experts", "total") and
+    "all".  The four errors are None where the points do not measure that figure.  uncertain: the
+    profile marks this model or GPU so.
+    """
+
+    model: str
+    system: str
+    points: int
+    ttft_mape: float | None
+    tpot_mape: float | None
+    ttft_median: float | None
+    tpot_median: float | None
+    uncertain: bool
+
+
+def by_group(pairs: Sequence[Pair], uncertain: Sequence[bool]) -> list[ErrorSummary]:
+    """One summary per (model, system), sorted."""
+    groups: dict[tuple[str, str], list[tuple[Pair, bool]]] = defaultdict(list)
+    for pair, unsure in zip(pairs, uncertain, strict=True):
+        groups[(pair[0].model, pair[0].system)].append((pair, unsure))
+    return [
+        _summary(model, system, [pair for pair, _ in own], any(unsure for _, unsure in own))
+        for (model, system), own in sorted(groups.items())
+    ]
+
+
+def by_class(pairs: Sequence[Pair]) -> list[ErrorSummary]:
+    """Dense models, mixtures of experts, and everything; classes without points are left out."""
+    dense = [pair for pair in pairs if not pair[0].spec.is_moe]
+    sparse = [pair for pair in pairs if pair[0].spec.is_moe]
+    classes = [("dense", dense), ("mixture of experts", sparse), ("total", list(pairs))]
+    return [_summary(name, "all", own, False) for name, own in classes if own]
+
+
+def _summary(model: str, system: str, pairs: Sequence[Pair], uncertain: bool) -> ErrorSummary:
+    ttft = [abs(e.ttft_ms / p.ttft_ms - 1.0) for p, e in pairs if p.ttft_ms is not None]
+    tpot = [abs(e.tpot_ms / p.tpot_ms - 1.0) for p, e in pairs if p.tpot_ms is not None]
+    return ErrorSummary(
+        model,
+        system,
+        len(pairs),
+        fmean(ttft) if ttft else None,
+        fmean(tpot) if tpot else None,
+        median(ttft) if ttft else None,
+        median(tpot) if tpot else None,
+        uncertain,
+    )
