@@ -22,9 +22,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("streams.cli.plan", "what the fleet should be, what it costs and why"),
     "library": ("streams.cli.library", "build or show the library of serving templates"),
     "profile": ("streams.cli.profile", "evaluate or calibrate the performance model"),
-    "controller": ("streams.cli.controller", "the control plane: windows, decisions, plans"),
-    "executor": ("streams.cli.executor", "the agent on GPU nodes: starts and drains engines"),
-    "gateway": ("streams.cli.gateway", "the OpenAI-compatible front of the engines"),
+    "controller": ("streams.cli.run_part", "the control plane: windows, decisions, plans"),
+    "executor": ("streams.cli.run_part", "the agent on GPU nodes: starts and drains engines"),
+    "gateway": ("streams.cli.run_part", "the OpenAI-compatible front of the engines"),
 }
 
 

@@ -1,0 +1,109 @@
+"""`shoal controller`, `shoal executor`, `shoal gateway`: one process of the system by itself.
+
+Owns turning a `shoal.yaml` into the options of a part, and becoming it: the parts are programs of
+their own (`python -m ...`), so that the serving plane never imports the control plane.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import orjson
+
+from streams.broker.admin import parse_address
+from streams.files.config import Config, load_config
+from streams.files.errors import UserError
+from streams.up import parts
+from topics.table import PREFIX
+from topics.timebase import TimeBase
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """The options that every part has."""
+    parser.add_argument("--config", required=True, metavar="FILE", help="the shoal.yaml")
+    parser.add_argument("--broker", metavar="HOST:PORT", help="default: kafka in the file")
+    parser.add_argument("--prefix", default=PREFIX, help=f"of topic names (default {PREFIX})")
+    parser.add_argument("--id", default=socket.gethostname(), help="a name of its own (default: "
+                        "the host's name)")  # fmt: skip
+
+
+def bootstrap(args: argparse.Namespace, config: Config) -> str:
+    """The broker's address, from the option or the file; UserError if neither names one."""
+    address = args.broker or config.kafka
+    if not address:
+        raise UserError(f"{args.config}: kafka is not set, and --broker HOST:PORT is not given")
+    return parse_address(address)
+
+
+def real_time() -> TimeBase:
+    """Domain time is real time: speed 1, origin now."""
+    return TimeBase(1.0, int(time.time() * 1000), time.monotonic_ns())
+
+
+def run_controller(args: argparse.Namespace) -> int:
+    """Become the controller."""
+    config = load_config(args.config)
+    become(
+        "streams.controller", "--config", args.config, "--broker", bootstrap(args, config),
+        "--prefix", args.prefix, "--time-base", real_time().format(), "--controller-id", args.id,
+    )  # fmt: skip
+
+
+def run_executor(args: argparse.Namespace) -> int:
+    """Become the executor of a region's nodes."""
+    config = load_config(args.config)
+    regions = sorted({pool.region for pool in config.cluster.pools})
+    if args.region not in regions:
+        raise UserError(
+            f"--region {args.region}: not in {args.config}; one of {', '.join(regions)}"
+        )
+    folder = Path(args.state_dir or tempfile.mkdtemp(prefix="shoal-executor-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    run = parts.Run(config, Path(args.config), folder, real_time(), 0, 0, args.prefix)
+    path = folder / "node.json"
+    path.write_bytes(
+        orjson.dumps(parts.node_file(run, args.region, args.id, bootstrap(args, config)))
+    )
+    become("executors.node", "--config", str(path))
+
+
+def run_gateway(args: argparse.Namespace) -> int:
+    """Become a gateway."""
+    config = load_config(args.config)
+    options = ["--state-dir", args.state_dir] if args.state_dir else []
+    become(
+        "executors.gateway", "--broker", bootstrap(args, config), "--host", args.host,
+        "--port", str(args.port), "--gateway-id", args.id, "--prefix", args.prefix,
+        "--time-base", real_time().format(), *options,
+    )  # fmt: skip
+
+
+def become(module: str, *options: str) -> NoReturn:
+    """Replace this process by `python -m module`."""
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", module, *options])  # noqa: S606  an argv list
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the three commands to the command line."""
+    controller = subparsers.add_parser("controller", help="the control plane")
+    add_common(controller)
+    controller.set_defaults(run=run_controller)
+    executor = subparsers.add_parser("executor", help="the agent on GPU nodes")
+    add_common(executor)
+    executor.add_argument("--region", required=True, help="whose nodes it manages")
+    executor.add_argument("--state-dir", help="where it remembers its engines across restarts")
+    executor.set_defaults(run=run_executor)
+    gateway = subparsers.add_parser("gateway", help="the OpenAI-compatible front")
+    add_common(gateway)
+    gateway.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    gateway.add_argument("--port", type=int, default=8700, help="port to listen on")
+    gateway.add_argument("--state-dir", help="where it keeps its last routes")
+    gateway.set_defaults(run=run_gateway)
