@@ -154,7 +154,9 @@ class Link:
                 group_id=None,
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",
-                fetch_max_wait_ms=250,
+                # The embedded broker answers a waiting fetch at its end, not when a record comes:
+                # measured 140 ms from publish to reader at 250, 42 ms at 50 (1% of a core).
+                fetch_max_wait_ms=50,
                 request_timeout_ms=5000,
                 metadata_max_age_ms=10_000,
             )
