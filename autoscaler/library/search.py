@@ -33,21 +33,21 @@ def inspect_table(table: Floats, work: Floats) -> int:
     negative or not finite.
     """
     rises = 0
+    bad = 0
+    layers = table.shape[2]
     for s in range(table.shape[0]):
         for c in range(table.shape[1]):
-            last = np.inf
-            most = 0.0
-            for j in range(table.shape[2]):
+            # No branches: most of the time of a small solve is spent here.
+            most = table[s, c, 0]
+            bad |= not 0.0 <= most < np.inf
+            for j in range(1, layers):
                 value = table[s, c, j]
-                if not 0.0 <= value < np.inf:
-                    return 2
-                if value > last:
-                    rises = 1
-                last = value
-                done = value * (j + 1)
-                if done > most:
-                    most = done
+                bad |= not 0.0 <= value < np.inf
+                rises |= value > table[s, c, j - 1]
+                most = max(most, value * (j + 1))
             work[s, c] = most
+    if bad:
+        return 2
     return rises
 
 
