@@ -9,10 +9,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from gateway_bench import Bench, FakeLink, MakeBench
 
 from executors.gateway.server import Gateway
 from executors.gateway.settings import Clock, Settings
+from tests.integration.gateway.gateway_bench import Bench, FakeLink, MakeBench
 from topics.timebase import TimeBase
 
 

@@ -8,8 +8,8 @@ import json
 
 import aiohttp
 import pytest
-from gateway_bench import MakeBench, until
 
+from tests.integration.gateway.gateway_bench import MakeBench, until
 from topics.records import RouteGroup, Telemetry
 
 

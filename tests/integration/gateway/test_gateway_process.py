@@ -1,0 +1,157 @@
+"""The gateway as a process of its own: without a broker, restarted, ended, on its leash."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.integration.gateway.gateway_bench import FakeEngine
+from topics.codec import decode, encode
+from topics.records import RouteGroup, Routes
+from topics.timebase import TimeBase
+
+NO_BROKER = "127.0.0.1:9"
+BODY = {"model": "chat", "prompt": "a a", "stream": True, "max_tokens": 5}
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    """Start a gateway process; gives (process, its first line)."""
+    async with AsyncExitStack() as stack:
+
+        async def begin(*more: str, **options: Any) -> tuple[Process, dict[str, Any]]:
+            base = TimeBase(10.0, 1_700_000_000_000, time.monotonic_ns())
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "executors.gateway", "--broker", NO_BROKER,
+                "--time-base", base.format(), "--state-dir", str(tmp_path), *more,
+                stdout=PIPE, stderr=PIPE, **options,
+            )  # fmt: skip
+
+            async def end() -> None:
+                if process.returncode is None:
+                    process.kill()
+                    await process.communicate()
+
+            stack.push_async_callback(end)
+            assert process.stdout is not None
+            line = await asyncio.wait_for(process.stdout.readline(), 20.0)
+            return process, json.loads(line) if line else {}
+
+        yield begin
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    made = await FakeEngine("e").start()
+    yield made
+    await made.stop()
+
+
+def routes_to(engine: FakeEngine, generation: int = 1) -> Routes:
+    group = RouteGroup("g", 1.0, (engine.endpoint,))
+    return Routes("chat", generation, 1, 0, 2000.0, 60.0, (group,))
+
+
+async def ask(url: str) -> tuple[int, str]:
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(url + "/v1/completions", json=BODY) as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+async def test_serves_by_the_last_routes_without_a_broker(
+    start: Start, engine: FakeEngine, tmp_path: Path
+) -> None:
+    """Fail static, across its own restart after SIGKILL."""
+    (tmp_path / "routes.jsonl").write_bytes(encode(routes_to(engine)) + b"\n")
+    for _ in range(2):
+        process, ready = await start()
+        assert ready["ready"] is True
+        status, text = await ask(ready["url"])
+        assert status == 200
+        assert "e4" in text
+        process.kill()
+        await process.communicate()
+    kept = (tmp_path / "routes.jsonl").read_bytes().splitlines()
+    assert [decode("routes", line) for line in kept] == [routes_to(engine)]
+
+
+async def test_sigterm_ends_it_cleanly_in_time_with_a_request_under_way(
+    start: Start, engine: FakeEngine, tmp_path: Path
+) -> None:
+    (tmp_path / "routes.jsonl").write_bytes(encode(routes_to(engine)) + b"\n")
+    process, ready = await start()
+    engine.mode = "gate"
+    asking = asyncio.create_task(ask(ready["url"]))
+    async with asyncio.timeout(5.0):
+        while not engine.seen:
+            await asyncio.sleep(0.01)
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    await asyncio.wait_for(process.communicate(), 5.0)
+    assert time.monotonic() - began < 3.0
+    assert process.returncode == 0
+    await asyncio.gather(asking, return_exceptions=True)
+
+
+async def test_it_ends_when_its_supervisor_is_gone(start: Start) -> None:
+    read, write = os.pipe()
+    environment = {**os.environ, "SHOAL_LEASH_FD": str(read)}
+    process, _ = await start(pass_fds=(read,), env=environment)
+    os.close(read)
+    os.close(write)
+    await asyncio.wait_for(process.communicate(), 5.0)
+    assert process.returncode == 0
+
+
+async def test_a_state_folder_that_cannot_be_used_is_reported_and_serving_goes_on(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "routes.jsonl").write_bytes(b"broken\n")
+    process, ready = await start()
+    async with aiohttp.ClientSession() as http:
+        async with http.get(ready["url"] + "/health") as answer:
+            assert answer.status == 200
+        async with http.get(ready["url"] + "/metrics") as answer:
+            assert "shoal:gateway_state_errors_total 1.0" in await answer.text()
+    process.terminate()
+    _, said = await process.communicate()
+    assert b"routes.jsonl" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--time-base", "soon"), "time base"),
+        (("--hold-s", "nan"), "hold-s"),
+        (("--gateway-id", "a b"), "gateway-id"),
+    ],
+)
+async def test_bad_options_are_one_line(start: Start, options: tuple[str, str], said: str) -> None:
+    process, _ = await start(*options)
+    _, error = await process.communicate()
+    assert process.returncode == 2
+    assert said in error.decode()
+    assert len(error.decode().strip().splitlines()) == 1
+
+
+async def test_a_port_in_use_is_one_line(start: Start, engine: FakeEngine) -> None:
+    process, _ = await start("--port", str(engine.port))
+    _, error = await process.communicate()
+    assert process.returncode == 2
+    assert f"127.0.0.1:{engine.port}" in error.decode()
+    assert "Traceback" not in error.decode()
