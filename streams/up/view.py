@@ -100,8 +100,8 @@ def cells(row: ModelRow) -> tuple[str, ...]:
         capacity,
         load,
         instances_text(row),
-        f"{_latency(row.ttft_p95_ms)}/{_latency(row.ttft_limit_ms)}",
-        f"{_latency(row.tpot_p95_ms)}/{_latency(row.tpot_limit_ms)}",
+        f"{_seconds(row.ttft_p95_ms)}/{_seconds(row.ttft_limit_ms)}",
+        f"{_milliseconds(row.tpot_p95_ms)}/{_milliseconds(row.tpot_limit_ms)}",
         met,
         f"{row.usd_per_h:.2f}",
     )
@@ -132,7 +132,9 @@ def _facts_line(facts: Facts) -> str:
     )
 
 
-def _latency(value_ms: float | None) -> str:
-    if value_ms is None:
-        return "-"
-    return f"{value_ms / 1000:.1f} s" if value_ms >= 1000 else f"{value_ms:.0f} ms"
+def _seconds(value_ms: float | None) -> str:
+    return "-" if value_ms is None else f"{value_ms / 1000:.1f} s"
+
+
+def _milliseconds(value_ms: float | None) -> str:
+    return "-" if value_ms is None else f"{value_ms:.0f} ms"

@@ -1,0 +1,127 @@
+"""The picture of a run: records folded into what the view and the summary show."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from streams.files.config import load_config
+from streams.up.picture import Picture
+from streams.up.view import Facts, cells, draw
+from topics.records import (
+    Assignment,
+    Decision,
+    Endpoint,
+    InstanceState,
+    ObservedInstance,
+    RouteGroup,
+    Routes,
+    Status,
+    Telemetry,
+)
+from topics.sketch import bucket_of
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def picture() -> Picture:
+    """An empty picture of the example's cluster."""
+    path = Path(str(resources.files("streams").joinpath("data", "demo.yaml")))
+    return Picture(load_config(path).cluster)
+
+
+def telemetry(model: str = "mini", sequence: int = 0, **changes: object) -> Telemetry:
+    values: dict[str, object] = {
+        "model": model, "gateway": "gw", "boot": "b", "sequence": sequence,
+        "end_ms": NOW_MS - 1000 * sequence, "span_ms": 1000, "age_ms": 0, "arrivals": 4,
+        "completions": 4, "failures": 0, "refused": 0, "attained": 3, "input_tokens_arrived": 40,
+        "input_tokens": 40, "output_tokens": 40, "in_flight": 2, "route_generation": 1,
+        "ttft_ms": {bucket_of(200.0): 4}, "tpot_ms": {bucket_of(20.0): 4},
+    }  # fmt: skip
+    return Telemetry(**(values | changes))  # type: ignore[arg-type]
+
+
+def instance(
+    name: str, state: InstanceState, gpus: tuple[int, ...], model: str = "mini"
+) -> ObservedInstance:
+    return ObservedInstance(name, model, "aggregated", "g:1", state, gpus, endpoint="127.0.0.1:1")
+
+
+def row(picture: Picture, model: str = "mini") -> object:
+    return next(r for r in picture.rows(NOW_MS) if r.model == model)
+
+
+def test_no_telemetry_is_no_data_and_not_zero(picture: Picture) -> None:
+    assert row(picture).req_per_s is None  # type: ignore[attr-defined]
+    picture.add(telemetry(arrivals=0, completions=0, attained=0, ttft_ms={}, tpot_ms={}))
+    assert row(picture).req_per_s == 0.0  # type: ignore[attr-defined]
+    assert cells(row(picture))[1] == "0.0"  # type: ignore[arg-type]
+
+
+def test_a_second_copy_of_telemetry_changes_nothing(picture: Picture) -> None:
+    for sequence in range(5):
+        picture.add(telemetry(sequence=sequence))
+    before = row(picture)
+    picture.add(telemetry(sequence=3))
+    assert row(picture) == before
+    assert before.req_per_s == pytest.approx(4.0)  # type: ignore[attr-defined]
+    assert before.attainment == pytest.approx(0.75)  # type: ignore[attr-defined]
+    assert before.ttft_p95_ms == pytest.approx(200.0, rel=0.03)  # type: ignore[attr-defined]
+
+
+def test_old_routes_and_statuses_do_not_replace_newer_ones(picture: Picture) -> None:
+    group = RouteGroup("g:1", 2.5, aggregated=(Endpoint("i1", "127.0.0.1:1"),))
+    picture.add(Routes("mini", 5, 2, NOW_MS, 500, 30, (group,)))
+    picture.add(Routes("mini", 9, 1, NOW_MS, 500, 30, ()))
+    assert row(picture).capacity_req_per_s == 2.5  # type: ignore[attr-defined]
+    assert picture.ready_models() == {"mini"}
+    ready = instance("i1", InstanceState.READY, (0,))
+    picture.add(Status("n", "eu-west/l4/spot", "e", 1, NOW_MS, (ready,)))
+    picture.add(Status("n", "eu-west/l4/spot", "e", 1, NOW_MS - 5, ()))
+    assert picture.usd_per_h() == pytest.approx(1.28)
+
+
+def test_a_nodes_price_is_shared_by_the_gpus_in_use_on_it(picture: Picture) -> None:
+    picture.add(
+        Status(
+            "n", "eu-west/l4/on-demand", "e", 1, NOW_MS,
+            (
+                instance("i1", InstanceState.READY, (0,)),
+                instance("i2", InstanceState.STARTING, (1, 2), model="code"),
+                instance("i3", InstanceState.STOPPED, (3,)),
+            ),
+        )
+    )  # fmt: skip
+    assert row(picture).usd_per_h == pytest.approx(3.40 / 3)  # type: ignore[attr-defined]
+    assert row(picture, "code").usd_per_h == pytest.approx(3.40 * 2 / 3)  # type: ignore[attr-defined]
+    assert picture.starting() == 1
+
+
+def test_reaction_runs_from_the_threshold_to_the_next_assignment(picture: Picture) -> None:
+    def decision(number: int, kind: str, over_since_ms: int, at_ms: int) -> Decision:
+        return Decision(number, 1, "mini", kind, at_ms, True, "why", over_since_ms=over_since_ms)
+
+    picture.add(Assignment("n", "p", 1, 1, NOW_MS - 9000))
+    picture.add(decision(1, "scale_out", NOW_MS - 3000, NOW_MS))
+    picture.add(decision(1, "scale_out", NOW_MS - 3000, NOW_MS))
+    picture.add(decision(2, "scale_in", 0, NOW_MS))
+    picture.add(Assignment("n", "p", 2, 1, NOW_MS + 500))
+    assert picture.reactions_s() == [3.5]
+
+
+def test_the_view_fits_a_hundred_columns_and_names_units(picture: Picture) -> None:
+    picture.add(telemetry())
+    picture.add(Decision(1, 1, "mini", "scale_out", NOW_MS, False, "15.1 > 80% of 17.6 req/s"))
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(draw(picture, NOW_MS, Facts("run", 3.0, 10, 9, 1.0, 0.5, None)))
+    shown = console.export_text()
+    assert "mini scale_out: 15.1 > 80% of 17.6 req/s (recommended, not applied)" in shown
+    assert "75.0%" in shown
+    assert "0.2 s/1.0 s" in shown
+    assert "20 ms/50 ms" in shown
+    assert "USD/h" in shown
+    assert all(len(line) <= 100 for line in shown.splitlines())
