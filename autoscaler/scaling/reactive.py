@@ -45,7 +45,8 @@ def need(demand: ModelDemand, planned_req_per_s: float, policy: Policy, now_ms: 
         return None
     threshold = planned_req_per_s * (1.0 + policy.ratio)
     allowed = policy.significance / (policy.surge_window_s + 1)
-    clearest, since_s, rate = 1.0, 0, 0.0
+    clearest, since_s = 1.0, 0
+    proving: list[tuple[int, int]] = []
     if demand.local.age_ms <= policy.surge_window_s * 1000:
         for covered_s, arrivals in demand.recent:
             if arrivals < policy.min_samples or arrivals <= threshold * covered_s:
@@ -53,18 +54,28 @@ def need(demand: ModelDemand, planned_req_per_s: float, policy: Policy, now_ms: 
             tail = poisson_tail(arrivals, planned_req_per_s * covered_s)
             if tail > allowed:
                 continue
-            rate = max(rate, lower_rate(arrivals, covered_s, _ESTIMATE))
+            proving.append((covered_s, arrivals))
             if since_s == 0 or tail < clearest:
                 clearest, since_s = tail, covered_s
     if since_s:
         since_ms = now_ms - demand.local.age_ms - since_s * 1000
-        return Need(max(rate, planned_req_per_s), since_s, True, since_ms)
+        return Need(max(_surge_rate(proving), planned_req_per_s), since_s, True, since_ms)
     local = demand.local
     if local.arrivals < policy.min_samples or local.req_per_s <= threshold:
         return None
     if poisson_tail(local.arrivals, planned_req_per_s * local.covered_s) > allowed:
         return None
     return Need(local.req_per_s, local.covered_s, False, now_ms)
+
+
+def _surge_rate(proving: list[tuple[int, int]]) -> float:
+    """The largest lower bound in requests/s over windows (covered seconds, arrivals)."""
+    best = 0.0
+    for covered_s, arrivals in sorted(proving, key=lambda seen: -seen[1] / seen[0]):
+        if arrivals / covered_s <= best:
+            break  # a bound lies below its mean, so no later window can be better
+        best = max(best, lower_rate(arrivals, covered_s, _ESTIMATE))
+    return best
 
 
 def is_over(demand: ModelDemand, planned_req_per_s: float, policy: Policy) -> bool:

@@ -28,19 +28,21 @@ def scale_out(tick: Tick, service: Service) -> bool:
     raw = tick.raw_req_per_s(groups)
     planned = raw * service.utilization
     demand = tick.demand(model)
-    wanted = need(demand, planned, tick.cluster.policy, tick.now_ms)
+    blocked = tick.now_ms < remembered.blocked_until_ms
+    policy = tick.cluster.policy
+    wanted = None if blocked else need(demand, planned, policy, tick.now_ms)
 
     since = remembered.over_since_ms
     if wanted is not None:
         since = min(since, wanted.since_ms) if since else wanted.since_ms
-    elif is_over(demand, planned, tick.cluster.policy):
+    elif is_over(demand, planned, policy):
         since = since or tick.now_ms
     else:
         since = 0
     tick.update(model, over_since_ms=since)
 
-    if tick.now_ms < remembered.blocked_until_ms:
-        return wanted is not None
+    if blocked:
+        return since > 0
     floor = service.min_instances
     traffic = isinstance(demand.local, Stats) and demand.local.arrivals + demand.local.refused > 0
     target = wanted.req_per_s if wanted else demand.req_per_s
@@ -60,7 +62,7 @@ def scale_out(tick: Tick, service: Service) -> bool:
         planned,
         remembered.last_action_ms,
         remembered.last_added_req_per_s,
-        tick.cluster.policy,
+        policy,
         tick.now_ms,
     ):
         why = reasons.over(wanted.req_per_s, service.utilization, raw)

@@ -9,7 +9,7 @@ import math
 
 from autoscaler.domain.checks import finite
 
-_STEPS = 60
+_STEPS = 30  # halvings: a billionth of the bracket
 
 
 def poisson_tail(count: int, mean: float) -> float:
