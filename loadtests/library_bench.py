@@ -82,6 +82,7 @@ def requests_of(setup: str, engine: EngineCapabilities, profile: Profile) -> lis
             configs,
             engine,
             profile.content_hash,
+            utilisation=0.0,
         )
         for name, prefill_ms, decode_ms, bucket in models
         for phase in (Phase.PREFILL, Phase.DECODE)

@@ -19,7 +19,7 @@ from autoscaler.domain.workload import Bucket, Phase, Slo
 from autoscaler.library.engines import VLLM, EngineCapabilities
 from autoscaler.library.partitions import MAX_NODES
 
-BUILD_VERSION = 1
+BUILD_VERSION = 2
 """Raised whenever the same request would give another library."""
 
 MAX_CONFIGS = 48
@@ -30,8 +30,8 @@ class LibraryRequest:
     """One library: a model, a phase, its SLO and workload bucket, on these node slices.
 
     engine: what may be run (vLLM on one node by default). max_nodes (N_max) and max_memory_ratio
-    (rho) bound the multisets, Coral sec. 4.2. utilisation: the load at which queueing for prefill
-    is reckoned, in (0, 1); only single-node engines use it, see `library.tables`.
+    (rho) bound the multisets, Coral sec. 4.2. utilisation: the load, in [0, 1), at which waiting
+    for a prefill slot is reckoned; 0 leaves it out, as Coral does. See `library.tables`.
     """
 
     model: ModelSpec
@@ -48,7 +48,7 @@ class LibraryRequest:
     def __post_init__(self) -> None:
         whole("library: max_nodes", self.max_nodes, 1, MAX_NODES)
         finite("library: max_memory_ratio", self.max_memory_ratio, 1.0, 1e6)
-        finite("library: utilisation", self.utilisation, 0.01, 0.999)
+        finite("library: utilisation", self.utilisation, 0.0, 0.999)
         names = [node.name for node in self.configs]
         if not 1 <= len(names) <= MAX_CONFIGS:
             raise InvalidValue("library: configs", len(names), f"1 to {MAX_CONFIGS} node slices")

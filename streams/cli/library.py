@@ -48,6 +48,7 @@ def add_parser(subparsers: Any) -> None:
         what.add_argument("--tpot-ms", type=float, default=60.0, metavar="MS")
         what.add_argument("--input-tokens", type=float, default=1024.0, metavar="N")
         what.add_argument("--output-tokens", type=float, default=256.0, metavar="N")
+        what.add_argument("--utilization", type=float, default=0.8, metavar="SHARE")
         what.add_argument(
             "--gpus", default="L4,L40S,A100,H100", metavar="NAMES", help="comma separated"
         )
@@ -125,6 +126,7 @@ def _wanted(
             configs,
             engine,
             profile.content_hash,
+            utilisation=args.utilization,
         )
         for phase in ([Phase(args.phase)] if args.phase else offered)
     ), {}

@@ -66,6 +66,37 @@ def test_the_default_library_is_what_single_nodes_sustain(phase: Phase) -> None:
         assert template.throughput_req_per_s == rate.req_per_s
 
 
+@pytest.mark.parametrize("phase", [Phase.PREFILL, Phase.DECODE])
+def test_one_node_serves_the_same_in_every_library(phase: Phase) -> None:
+    """An engine with pipelines gains templates; those of one node keep their rates."""
+    profile = default_profile()
+    single = request_for("Qwen/Qwen3-32B", phase, "vllm")
+    pipelines = request_for("Qwen/Qwen3-32B", phase, "pipeline")
+    alone = build_library(single, throughput_table(single, profile))
+    more = build_library(pipelines, throughput_table(pipelines, profile))
+    rates = {t.node_counts: t.throughput_req_per_s for t in more.templates()}
+    assert len(alone) > 0
+    for template in alone.templates():
+        assert rates[template.node_counts] == template.throughput_req_per_s
+
+
+def test_waiting_shortens_the_prefill_budget_of_a_stage() -> None:
+    """At a load of 0.8 two stages have half of the budget each that they have without waiting."""
+    profile = default_profile()
+    request = request_for("Qwen/Qwen3-32B", Phase.PREFILL, "coral")
+    plain = throughput_table(replace(request, utilisation=0.0), profile)
+    busy = throughput_table(request, profile)
+    assert (busy[1:] <= plain[1:]).all()
+    assert (busy[1:] < plain[1:]).any()
+    twice = replace(request, slo=Slo(2 * request.slo.ttft_ms, request.slo.tpot_ms))
+    assert (throughput_table(twice, profile)[1] <= plain[1]).all()
+    decode = request_for("Qwen/Qwen3-32B", Phase.DECODE, "coral")
+    assert np.array_equal(
+        throughput_table(decode, profile)[1:],
+        throughput_table(replace(decode, utilisation=0.0), profile)[1:],
+    )
+
+
 def test_richer_engines_serve_no_less_on_the_same_nodes() -> None:
     """Coral's placements contain every chain, so its best is never below a chain's."""
     profile = default_profile()
