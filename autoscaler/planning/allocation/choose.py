@@ -1,0 +1,117 @@
+"""Choose one cover per group from pools: the small, tight MIP of the decomposition.
+
+Owns building it as arrays, solving it in a fresh HiGHS object (its time limit accumulates over the
+runs of one object) and reading it back. Knows nothing of how pools came to be.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+
+from autoscaler.planning.allocation.arrays import Floats, Ints
+from autoscaler.planning.allocation.groups import FreeColumns
+from autoscaler.planning.allocation.pool import Covers
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One cover index per group and counts of the free columns; what it costs; the MIP's bound.
+
+    `excess` (k,) is by how much capacities are exceeded (zero unless it was allowed at a penalty).
+    `solved`: the MIP ended by proof, not by a limit.
+    """
+
+    picks: Ints
+    free: Ints
+    cost: float
+    bound: float
+    excess: Floats
+    solved: bool
+    nodes: int
+
+
+def choose(
+    pools: list[Covers],
+    capacity: Floats,
+    free: FreeColumns,
+    nodes: int,
+    seconds: float,
+    gap: float,
+    penalty: Floats | None = None,
+) -> Choice | None:
+    """min money of one cover per group within `capacity` (k,); None where nothing was found.
+
+    With `penalty` (k,) capacities may be exceeded at that price per unit.
+    """
+    resources, groups = len(capacity), len(pools)
+    covers = sum(len(p) for p in pools)
+    slack = 0 if penalty is None else resources
+    total = covers + len(free.cost) + slack
+    owner = np.repeat(np.arange(groups), [len(p) for p in pools])
+    use = np.vstack([p.use for p in pools] + [free.use])
+    if penalty is not None:
+        use = np.vstack([use, -np.eye(resources)])
+    cost = [p.cost for p in pools] + [free.cost] + ([] if penalty is None else [penalty])
+    convexity = np.zeros((total, groups))
+    convexity[np.arange(covers), owner] = 1.0
+    dense = np.hstack([use, convexity])
+    column, row = np.nonzero(dense)
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = total, resources + groups
+    lp.col_cost_ = np.concatenate(cost)
+    lp.col_lower_ = np.zeros(total)
+    lp.col_upper_ = np.concatenate([np.ones(covers), free.upper, np.full(slack, highspy.kHighsInf)])
+    lp.row_lower_ = np.concatenate([np.full(resources, -highspy.kHighsInf), np.ones(groups)])
+    lp.row_upper_ = np.concatenate([capacity, np.ones(groups)])
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_ = np.searchsorted(column, np.arange(total + 1)).astype(np.int32)
+    lp.a_matrix_.index_ = row.astype(np.int32)
+    lp.a_matrix_.value_ = dense[column, row]
+    whole = highspy.HighsVarType.kInteger
+    lp.integrality_ = [whole] * (total - slack) + [highspy.HighsVarType.kContinuous] * slack
+    solver = mip_solver(nodes, seconds, gap)
+    solver.passModel(lp)
+    solver.run()
+    info = solver.getInfo()
+    if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        return None
+    x = np.asarray(solver.getSolution().col_value)
+    picks = np.zeros(groups, dtype=np.int64)
+    start = 0
+    for k, covers_k in enumerate(pools):
+        picks[k] = int(np.argmax(x[start : start + len(covers_k)]))
+        start += len(covers_k)
+    rented = np.round(x[covers : covers + len(free.cost)]).astype(np.int64)
+    used = sum((p.use[i] for p, i in zip(pools, picks, strict=True)), rented @ free.use)
+    money = float(sum(p.cost[i] for p, i in zip(pools, picks, strict=True)) + rented @ free.cost)
+    return Choice(
+        picks=picks,
+        free=rented,
+        cost=money,
+        bound=float(info.mip_dual_bound),
+        excess=np.where(used > capacity + 1e-9, used - capacity, 0.0),
+        solved=solver.getModelStatus() == highspy.HighsModelStatus.kOptimal,
+        nodes=max(0, int(info.mip_node_count)),
+    )
+
+
+def mip_solver(nodes: int, seconds: float, gap: float) -> highspy.Highs:
+    """A silent HiGHS with explicit limits: one thread, fixed seed, node limit, watchdog seconds."""
+    solver = highspy.Highs()
+    for name, value in (
+        ("output_flag", False),
+        ("threads", 1),
+        ("random_seed", 1),
+        ("mip_max_nodes", int(nodes)),
+        ("mip_rel_gap", float(gap)),
+        ("mip_feasibility_tolerance", 1e-9),
+        ("primal_feasibility_tolerance", 1e-9),
+    ):
+        solver.setOptionValue(name, value)
+    if math.isfinite(seconds):
+        solver.setOptionValue("time_limit", max(0.1, float(seconds)))
+    return solver

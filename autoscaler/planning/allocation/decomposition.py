@@ -1,0 +1,241 @@
+"""The structured tier: bound by dual ascent, choose from pools, search neighbourhoods, prove.
+
+Owns the order of these steps and when to stop. Knows nothing of the public forms of a problem.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoscaler.planning.allocation.arrays import Floats
+from autoscaler.planning.allocation.choose import choose
+from autoscaler.planning.allocation.dual import ascend, subproblem
+from autoscaler.planning.allocation.groups import Decomposed, Group, restrict
+from autoscaler.planning.allocation.incumbent import Incumbent, from_choice, joined
+from autoscaler.planning.allocation.knapsack import near_pairs
+from autoscaler.planning.allocation.neighbourhood import Search, improve
+from autoscaler.planning.allocation.pool import (
+    Covers,
+    Scene,
+    cheapest,
+    covers_within,
+    marks_for,
+    pool,
+)
+from autoscaler.planning.allocation.result import SolveOptions, Work
+
+ASCENT_ROUNDS = 400
+"""Most pricing rounds of the global dual ascent."""
+POOL_COLUMNS = 2400
+"""Covers in the first MIP, over all groups."""
+PROOF_COLUMNS = 4000
+"""Most covers in the MIP that proves: all covers within the gap, of all groups."""
+PROOF_TESTS = 5_000_000
+"""Item tests per group when all covers within the gap are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A plan (None: nothing that fits was found), the proven bound, its multipliers (k,).
+
+    `infeasible`: proven that no plan serves the demand within the capacities.
+    """
+
+    plan: Incumbent | None
+    bound: float
+    mu: Floats
+    infeasible: bool
+    limits: tuple[str, ...]
+    work: Work
+
+
+def solve_decomposed(
+    problem: Decomposed,
+    options: SolveOptions,
+    mu: Floats | None,
+    given: Incumbent | None = None,
+) -> Outcome:
+    """Solve to `options.gap`, or as far as the limits allow.
+
+    `mu` (k,): where ascent starts. `given`: a plan that fits and serves, to start from.
+    """
+    resources = len(problem.capacity)
+    start = np.zeros(resources) if mu is None else np.maximum(0.0, mu)
+    dual = ascend(problem, start, ASCENT_ROUNDS)
+    if dual is None:
+        return Outcome(None, float("inf"), start, True, (), Work(pricing_rounds=1))
+    work = Work(pricing_rounds=dual.rounds)
+    if dual.artificial > 1e-7 and proven_infeasible(problem):
+        return Outcome(None, float("inf"), dual.mu, True, (), work)
+    marks = marks_for(resources, options.seed)
+    scene = Scene(problem.money, problem.weight(dual.mu), problem.most, marks)
+    bound, pools = _sharpen(problem, scene, dual.mu, options)
+    work += Work(search_tests=sum(p.tests for p in pools))
+    bound = max(bound, dual.bound)
+    widest = max(0.02 * abs(bound), dual.mix_value - dual.bound)
+    if not dual.fits:
+        most = int(np.clip(POOL_COLUMNS // len(problem.groups), 24, 250))
+        pools = [
+            joined(pool(g, scene, widest, most, options.search_tests), p)
+            for g, p in zip(problem.groups, pools, strict=True)
+        ]
+        work += Work(search_tests=sum(p.tests for p in pools))
+    if given is not None:
+        pools = [joined(p, given.cover(k)) for k, p in enumerate(pools)]
+    if any(len(p) == 0 for p in pools):
+        return Outcome(None, bound, dual.mu, False, ("no_cover_found",), work)
+    penalty = _penalty(pools, resources)
+    plan, spent = _first(problem, pools, penalty, options)
+    work += spent
+    if given is not None and (
+        plan is None or plan.penalised(problem, penalty) > given.penalised(problem, penalty)
+    ):
+        plan = given
+    if plan is None:
+        return Outcome(None, bound, dual.mu, False, ("first_plan",), work)
+    limits: tuple[str, ...] = ()
+    value = plan.penalised(problem, penalty)
+    proven_for = np.inf
+    while value - bound > options.gap * abs(value) or plan.excess(problem).any():
+        if value < proven_for and not plan.excess(problem).any():
+            proven_for = value
+            plan, bound, spent = _prove(problem, scene, dual.mu, dual.bound, bound, plan, options)
+            work += spent
+            value = plan.penalised(problem, penalty)
+            if value - bound <= options.gap * abs(value):
+                break
+        if limits:
+            break
+        near = _survivors(problem, scene, value - dual.bound)
+        search = Search(dual.mu, bound, marks, penalty)
+        plan, spent, limits = improve(near, search, plan, options)
+        limits = limits or ("gap_reached",)
+        work += spent
+        value = plan.penalised(problem, penalty)
+    limits = tuple(x for x in limits if x != "gap_reached")
+    if plan.excess(problem).any():
+        return Outcome(None, bound, dual.mu, False, (*limits, "no_plan_fits"), work)
+    return Outcome(plan, min(bound, value), dual.mu, False, limits, work)
+
+
+def proven_infeasible(problem: Decomposed) -> bool:
+    """No mix of covers fits: a positive bound on the artificial cover that is needed."""
+    dual = ascend(
+        problem, np.zeros(len(problem.capacity)), ASCENT_ROUNDS, money=False, stop_above=1e-7
+    )
+    return dual is None or dual.bound > 1e-7
+
+
+def _sharpen(
+    problem: Decomposed, scene: Scene, mu: Floats, options: SolveOptions
+) -> tuple[float, list[Covers]]:
+    """The Lagrangian bound with the exact cheapest real cover of every group, and those covers."""
+    free = problem.free
+    bound = -float(mu @ problem.capacity)
+    if len(free.cost):
+        bound += float(np.minimum(0.0, free.cost + free.use @ mu) @ free.upper)
+    pools = []
+    for group in problem.groups:
+        floor = float(subproblem(group, scene.weight)[0][-1])
+        price, covers = cheapest(group, scene, 4.0 * floor + 1.0, options.search_tests)
+        bound += price
+        pools.append(covers)
+    return bound, pools
+
+
+def _penalty(pools: list[Covers], resources: int) -> Floats:
+    """Price per unit of exceeded capacity: the dearest cover for the largest use of the row."""
+    dearest = max(float(p.cost.max()) for p in pools) + 1.0
+    largest = np.zeros(resources)
+    for covers in pools:
+        largest = np.maximum(largest, covers.use.max(axis=0))
+    return dearest / np.where(largest > 0, largest, 1.0)
+
+
+def _first(
+    problem: Decomposed, pools: list[Covers], penalty: Floats, options: SolveOptions
+) -> tuple[Incumbent | None, Work]:
+    """The best choice from the pools; where none fits, the one that exceeds capacities least."""
+    work = Work()
+    for price in (None, penalty):
+        choice = choose(
+            pools,
+            problem.capacity,
+            problem.free,
+            nodes=options.mip_nodes // 4,
+            seconds=min(10.0, options.left_s()),
+            gap=max(1e-6, options.gap / 2),
+            penalty=price,
+        )
+        work += Work(mips=1)
+        if choice is not None:
+            return from_choice(pools, choice), work + Work(mip_nodes=choice.nodes)
+    return None, work
+
+
+def _near(group: Group, scene: Scene, slack: float) -> Group:
+    """The group with only the pairs that a plan within `slack` of the bound may hold."""
+    least, _ = subproblem(group, scene.weight)
+    codes, _ = near_pairs(
+        group.indptr,
+        group.feature,
+        group.amount,
+        group.base,
+        group.units,
+        group.allowed,
+        scene.weight,
+        least,
+        slack,
+    )
+    allowed = np.zeros_like(group.allowed)
+    allowed.ravel()[codes] = True
+    return restrict(group, allowed)
+
+
+def _survivors(problem: Decomposed, scene: Scene, slack: float) -> Decomposed:
+    """Reduced-cost fixing: what a better plan may hold. Widened a little for rounding."""
+    slack = slack * (1 + 1e-9) + 1e-9
+    return replace(problem, groups=tuple(_near(g, scene, slack) for g in problem.groups))
+
+
+def _prove(
+    problem: Decomposed,
+    scene: Scene,
+    mu: Floats,
+    ascent: float,
+    bound: float,
+    plan: Incumbent,
+    options: SolveOptions,
+) -> tuple[Incumbent, float, Work]:
+    """If all covers within the gap can be listed, a MIP over them proves; else nothing changes."""
+    slack = (plan.money(problem) - ascent) * (1 + 1e-9) + 1e-9
+    pools: list[Covers] = []
+    room, work = PROOF_COLUMNS, Work()
+    for group in problem.groups:
+        least, _ = subproblem(group, scene.weight)
+        covers = covers_within(group, scene, least, slack, room, PROOF_TESTS)
+        work += Work(search_tests=covers.tests)
+        if covers.within < 0:
+            return plan, bound, work
+        room -= len(covers)
+        pools.append(covers)
+    joint = [joined(p, plan.cover(k)) for k, p in enumerate(pools)]
+    choice = choose(
+        joint,
+        problem.capacity,
+        problem.free,
+        nodes=options.mip_nodes * 10,
+        seconds=min(30.0, options.left_s()),
+        gap=1e-9,
+    )
+    work += Work(mips=1)
+    if choice is None:
+        return plan, bound, work
+    work += Work(mip_nodes=choice.nodes)
+    found = plan.exchange(np.arange(len(joint)), joint, choice)
+    best = found if found.money(problem) < plan.money(problem) else plan
+    # A better plan would hold only listed covers, so the MIP's bound holds up to the old cost.
+    proven = min(choice.bound, best.money(problem))
+    return best, max(bound, proven), work
