@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from autoscaler.domain.cluster import Cluster
+from autoscaler.serving.billing import Bill, Meter, Tariff
 from topics.records import Assignment, Decision, InstanceState, Routes, Status, Telemetry
 from topics.sketch import merge, quantile_ms
 
@@ -50,6 +51,12 @@ class Picture:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._telemetry = {service.model: _Seen() for service in cluster.services}
+        self._meter = Meter(
+            {
+                pool.id: Tariff(pool.price_usd_per_h, pool.gpu.name, pool.per_node)
+                for pool in cluster.pools
+            }
+        )
         self.statuses: dict[str, Status] = {}
         self.routes: dict[str, Routes] = {}
         self.decisions: list[Decision] = []
@@ -69,6 +76,7 @@ class Picture:
             latest = self.statuses.get(record.node)
             if latest is None or record.at_ms >= latest.at_ms:
                 self.statuses[record.node] = record
+                self._meter.record(record)
         elif isinstance(record, Routes):
             known = self.routes.get(record.model)
             order = (record.leader_token, record.generation)
@@ -92,6 +100,10 @@ class Picture:
     def rows(self, now_ms: int) -> list[ModelRow]:
         """One row per declared model, in the order of the configuration."""
         return [self._row(service.model, now_ms) for service in self._cluster.services]
+
+    def bill(self, now_ms: int) -> Bill:
+        """What was spent until now."""
+        return self._meter.bill(now_ms)
 
     def usd_per_h(self) -> float:
         """What the nodes in use cost now, without owned ones."""

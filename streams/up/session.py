@@ -23,7 +23,6 @@ from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topic
 from streams.files.config import Config
 from streams.files.errors import UserError
 from streams.up import parts
-from streams.up.billing import Meter
 from streams.up.children import Child, ChildFailed, Children
 from streams.up.follow import follow
 from streams.up.overhead import harness_overhead_ms
@@ -64,7 +63,6 @@ class Session:
         self._interrupted = asyncio.Event()
         self._progress: Mapping[str, Any] = {}
         self._headline = "starting"
-        self._meter = Meter(wishes.config.cluster)
         self._overhead: Mapping[str, float | None] = {"p50": None, "p99": None}
 
     def interrupt(self) -> None:
@@ -119,7 +117,7 @@ class Session:
         return summarize(
             report,
             self._picture,
-            self._meter.spent(self._picture, now_ms),
+            self._picture.bill(now_ms),
             self._overhead,
             wishes.speed,
             time.monotonic() - started,
@@ -212,7 +210,6 @@ class Session:
     async def _draw(self, time_base: TimeBase, started: float) -> None:
         while True:
             now_ms = time_base.now_ms(time.monotonic_ns())
-            spent = self._meter.spent(self._picture, now_ms)
             late = self._progress.get("late_p99_ms")
             facts = Facts(
                 headline=self._headline,
@@ -220,7 +217,7 @@ class Session:
                 sent=int(self._progress.get("sent", 0)),
                 served=int(self._progress.get("served", 0)),
                 usd_per_h=self._picture.usd_per_h(),
-                usd=spent.usd,
+                usd=self._picture.bill(now_ms).usd,
                 late_p99_ms=None if late is None else float(late),
             )
             self._view.update(self._picture, now_ms, facts)

@@ -8,29 +8,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from autoscaler.serving.billing import Bill
 from streams.up.picture import Picture
 
 JUDGED_UP_TO_SPEED = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """Billed so far: USD and GPU hours by GPU type, in domain time."""
-
-    usd: float = 0.0
-    gpu_hours: Mapping[str, float] = field(default_factory=dict)
-
-
 def summarize(
     report: Mapping[str, Any],
     picture: Picture,
-    spent: Spent,
+    bill: Bill,
     overhead_ms: Mapping[str, float | None],
     speed: float,
     wall_s: float,
@@ -43,8 +35,8 @@ def summarize(
     return {
         "requests": report.get("requests", nothing),
         "models": report.get("models", {}),
-        "cost_usd": round(spent.usd, 4),
-        "gpu_hours": {name: round(hours, 4) for name, hours in sorted(spent.gpu_hours.items())},
+        "cost_usd": round(bill.usd, 4),
+        "gpu_hours": {name: round(hours, 4) for name, hours in sorted(bill.gpu_hours.items())},
         "decisions": dict(sorted(counted.items())),
         "reaction_s": [round(value, 3) for value in picture.reactions_s()],
         "speed": speed,
