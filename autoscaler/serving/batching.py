@@ -49,7 +49,7 @@ class _Sequence:
 
     @property
     def growth(self) -> int:
-        """KV tokens that its next decode step adds; the KV of the first came with the prompt."""
+        """KV that its next decode step needs; of a first step it is reserved with the prompt."""
         return 1 if self.produced else 0
 
 
@@ -76,6 +76,7 @@ class Batcher:
         self._current: _Iteration | None = None
         self._used = 0
         self._ids: set[int] = set()
+        self._changed = False  # something came or went since the last plan
         self.preemptions = 0
 
     # -- what can be seen ---------------------------------------------------------------------
@@ -117,15 +118,15 @@ class Batcher:
     def next_event_ms(self) -> float:
         """Earliest time at which a first token, an end or an expiry can come out; inf if none.
 
-        Further tokens of running requests come out before that too. Ask after `advance`: what was
-        submitted since then is not in any iteration yet.
+        Further tokens of running requests come out before that too. Ask after `advance`: an idle
+        machine takes up what was submitted only then.
         """
         expiry = min((expires for _, expires in self._leases.values()), default=_NEVER)
         arrival = min((s.ready_ms for s in self._loading), default=_NEVER)
         current = self._current
         if current is None:
             return min(expiry, arrival)
-        if current.chunks or not current.decodes:
+        if current.chunks or self._changed:
             return min(expiry, current.end_ms)
         shortest = min(s.left for s in current.decodes)
         context = _mean_context(current.decodes) + 1.0
@@ -144,6 +145,7 @@ class Batcher:
             raise InvalidValue("tokens", need, f"at most {self._limits.kv_tokens} (KV cache)")
         if work.id in self._ids or work.id in self._leases:
             raise InvalidValue("request id", work.id, "one that is not in use")
+        self._changed = True
         self._ids.add(work.id)
         self._waiting.append(_Sequence(work, todo=work.prompt_tokens))
 
@@ -151,6 +153,7 @@ class Batcher:
         """Drop a request wherever it is; False if there is none."""
         if request not in self._ids:
             return False
+        self._changed = True
         self._ids.discard(request)
         for group in (self._waiting, self._loading, self._running):
             for sequence in group:
@@ -166,6 +169,7 @@ class Batcher:
         if held is None:
             return False
         self._used -= held[0]
+        self._changed = True
         return True
 
     def extend(self, request: int, until_ms: float) -> bool:
@@ -202,6 +206,7 @@ class Batcher:
     def _plan(self, to_ms: float, out: list[Event]) -> bool:
         """Start the next iteration, or jump over some; False when there is nothing until to_ms."""
         now = self._now_ms
+        self._changed = False
         self._expire(now, out)
         self._join_arrived(now)
         self._make_room_to_grow()
@@ -239,7 +244,7 @@ class Batcher:
         end_ms = now + self._steps_ms(done, batch, context)
         for sequence in decodes:
             grown = done - 1 + sequence.growth
-            sequence.context += grown
+            sequence.context += done
             sequence.reserved += grown
             self._used += grown
             self._emit(sequence, done, first_ms, end_ms, out)
@@ -321,7 +326,7 @@ class Batcher:
     def _grow(self, decodes: Iterable[_Sequence]) -> int:
         grown = 0
         for sequence in decodes:
-            sequence.context += sequence.growth
+            sequence.context += 1
             sequence.reserved += sequence.growth
             grown += sequence.growth
         return grown
@@ -370,7 +375,8 @@ class Batcher:
     def _join_arrived(self, now: float) -> None:
         for sequence in [s for s in self._loading if s.ready_ms <= now]:
             self._loading.remove(sequence)
-            sequence.context, sequence.todo = sequence.todo, 0
+            # Its first step computes the last prompt token again; the rest of the KV came over.
+            sequence.context, sequence.todo = sequence.todo - 1, 0
             self._running.append(sequence)
 
     def _expire(self, now: float, out: list[Event]) -> None:

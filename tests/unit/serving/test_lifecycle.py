@@ -1,0 +1,52 @@
+"""The table of transitions and the diagram drawn from it."""
+
+from pathlib import Path
+
+import pytest
+
+from autoscaler.serving.lifecycle import (
+    TRANSITIONS,
+    IllegalEvent,
+    InstanceState,
+    LifecycleEvent,
+    after,
+    diagram,
+)
+
+
+@pytest.mark.parametrize("state", InstanceState)
+@pytest.mark.parametrize("event", LifecycleEvent)
+def test_an_event_is_in_the_table_or_raises(state: InstanceState, event: LifecycleEvent) -> None:
+    """Every pair of state and event is decided; an illegal one names what would be legal."""
+    if (state, event) in TRANSITIONS:
+        assert after(state, event) is TRANSITIONS[(state, event)]
+        return
+    with pytest.raises(IllegalEvent) as caught:
+        after(state, event)
+    assert caught.value.state is state
+    for legal in [e for s, e in TRANSITIONS if s is state]:
+        assert legal in str(caught.value)
+
+
+def test_every_state_can_be_reached_and_left_or_ends() -> None:
+    """From starting, every state is reachable; only a stopped or failed instance may be dropped."""
+    reached = {InstanceState.STARTING}
+    while True:
+        more = {to for (state, _), to in TRANSITIONS.items() if state in reached} | reached
+        if more == reached:
+            break
+        reached = more
+    assert reached == set(InstanceState)
+
+
+def test_a_stopped_instance_was_draining_or_failed() -> None:
+    """Nothing jumps from serving to stopped: a drain lies between."""
+    before = {state for (state, _), to in TRANSITIONS.items() if to is InstanceState.STOPPED}
+    assert before == {InstanceState.DRAINING, InstanceState.FAILED}
+
+
+def test_the_documentation_shows_the_table() -> None:
+    """docs/lifecycle.md holds exactly the diagram of the table."""
+    page = Path(__file__).parents[3] / "docs" / "lifecycle.md"
+    drawn = page.read_text().partition("```mermaid\n")[2].partition("```")[0]
+    assert drawn == diagram()
