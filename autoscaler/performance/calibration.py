@@ -17,6 +17,7 @@ from autoscaler.domain.hardware import GpuSpec
 from autoscaler.performance.closed_loop import estimate_with
 from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency, EngineFactors
 from autoscaler.performance.leastsquares import fit
+from autoscaler.performance.plausible import peak_share
 from autoscaler.performance.points import MeasuredPoint, PointKind
 from autoscaler.performance.profile import DEFAULT_ENGINE, PCIE_GB_S, Profile, Source, architecture
 from autoscaler.performance.profile_codec import make_profile
@@ -41,7 +42,9 @@ _LIKE = {
 _MIN_POINTS = 20
 # A fit looks at this many points at most, taken evenly: more change the third digit only.
 _SAMPLE = 500
-_KERNEL_PRIOR, _ENGINE_PRIOR = 0.05, 0.5
+_KERNEL_PRIOR, _ENGINE_PRIOR = 0.05, 0.2
+# Kernels reach three quarters of the peak at best; a benchmark that needs more was measured wrong.
+_MAX_PEAK_SHARE = 0.8
 # TTFT in a benchmark is noisier than TPOT and depends on how the benchmark starts.
 _TTFT_WEIGHT = 0.6
 
@@ -55,7 +58,7 @@ _KERNELS = {
 _ENGINE = {
     "compute": (0.4, 1.3), "traffic": (0.4, 1.2), "layer": (0.1, 3.0), "allreduce": (0.1, 5.0),
     "step_ms": (0.05, 20.0), "sequence_us": (0.05, 200.0), "first_token_ms": (0.5, 500.0),
-    "burst": (0.005, 0.5),
+    "burst": (0.005, 0.5), "link": (0.3, 4.0),
 }  # fmt: skip
 _ENGINE_EXPERTS = {
     "expert_compute": (0.05, 1.5),
@@ -68,7 +71,7 @@ Points = Sequence[MeasuredPoint]
 
 def calibrate(points: Iterable[MeasuredPoint]) -> Profile:
     """A profile fitted to `points`, tables included; what they do not cover keeps its default."""
-    found = [point for point in points if point.typical]
+    found = [point for point in points if point.typical and peak_share(point) <= _MAX_PEAK_SHARE]
     steps = tuple(p for p in found if p.kind is PointKind.STEPS)
     benchmarks = [p for p in found if p.kind is not PointKind.STEPS]
     names = sorted({p.gpu.name for p in steps})
@@ -118,8 +121,13 @@ def _engines(benchmarks: Points, bare: Profile) -> dict[str, EngineFactors]:
     usual = _engine(sparse, bare, usual, _ENGINE_EXPERTS)
     found = {DEFAULT_ENGINE: usual}
     for name in sorted({p.engine for p in benchmarks}):
-        own = _engine([p for p in dense if p.engine == name], bare, usual, _ENGINE)
-        found[name] = _engine([p for p in sparse if p.engine == name], bare, own, _ENGINE_EXPERTS)
+        own = [p for p in dense if p.engine == name]
+        experts = [p for p in sparse if p.engine == name]
+        if len(own) >= _MIN_POINTS:
+            base = _engine(own, bare, usual, _ENGINE)
+            found[name] = _engine(experts, bare, base, _ENGINE_EXPERTS)
+        else:
+            found[name] = _engine([*own, *experts], bare, usual, {**_ENGINE, **_ENGINE_EXPERTS})
     return found
 
 

@@ -60,14 +60,16 @@ class EngineFactors:
     """What an engine makes of bare kernels: multipliers on speeds and times, and own overheads.
 
     compute, traffic: multiply the speeds of matrix products and attention, and of reading weights
-    and KV cache.  expert_compute, expert_traffic: the same for routed experts.  layer, allreduce:
-    multiply fixed times.  The others replace the fields of the same name in `Efficiency`.
+    and KV cache.  expert_compute, expert_traffic: the same for routed experts.  link: multiplies
+    the bandwidth of all-reduces (engines overlap some of them).  layer, allreduce: multiply fixed
+    times.  The others replace the fields of the same name in `Efficiency`.
     """
 
     compute: float = 1.0
     traffic: float = 0.9
     expert_compute: float = 1.0
     expert_traffic: float = 0.9
+    link: float = 1.0
     layer: float = 1.0
     allreduce: float = 1.0
     expert_layer_us: float = 10.0
@@ -91,6 +93,7 @@ class EngineFactors:
             weights=kernels.weights * self.traffic,
             kv=kernels.kv * self.traffic,
             experts=kernels.experts * self.expert_traffic,
+            link=kernels.link * self.link,
             layer_us=kernels.layer_us * self.layer,
             allreduce_us=kernels.allreduce_us * self.allreduce,
             expert_layer_us=self.expert_layer_us,

@@ -24,6 +24,7 @@ from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.models import ModelSpec
 from autoscaler.performance import catalog
 from autoscaler.performance.memory import fits
+from autoscaler.performance.plausible import peak_share
 from autoscaler.performance.points import MeasuredPoint, PointKind
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.profile_codec import decode, encode
@@ -38,7 +39,6 @@ _SYSTEMS = {
     "rtx_pro_6000_server": "RTXPRO6000-Blackwell-Server",
 }
 _QUANTISATION = {
-    "": "",
     "bfloat16": "bf16",
     "float16": "bf16",
     "bf16": "bf16",
@@ -183,10 +183,15 @@ def _kind(path: Path, columns: object) -> tuple[Callable[[Row], MeasuredPoint], 
 def _benchmark(row: Row) -> MeasuredPoint:
     spec = _model(row["model_path"])
     weights = row.get("moe_quant_mode") if spec.is_moe else ""
-    dtype = _dtype(weights or row.get("gemm_quant_mode") or row["precision"])
+    stored = weights or row.get("gemm_quant_mode") or row["precision"]
+    if not stored:
+        raise _Skip("precision of the weights not given")
+    dtype = _dtype(stored)
+    kv = "bf16" if dtype in ("bf16", "int4") else "fp8"
     if dtype == "fp4" and spec.weight_dtype == "mxfp4":
-        dtype = ""
-    spec = _stored(spec, dtype, "bf16" if dtype in ("", "bf16", "int4") else "fp8")
+        # GPT-OSS ships in MXFP4; sources file it under FP4, with its cache in BF16.
+        dtype, kv = "mxfp4", "bf16"
+    spec = _stored(spec, dtype, kv)
     found = _CONCURRENCY.search(row.get("silicon_data_source", ""))
     split = row["mode"] == "disagg"
     if not split and row["mode"] != "agg":
@@ -214,7 +219,7 @@ def _benchmark(row: Row) -> MeasuredPoint:
     gpu = _gpu(row["system"])
     if not (fits(spec, gpu, tp) and fits(spec, gpu, decode_tp)):
         raise _Skip("weights as described do not fit in memory")
-    return MeasuredPoint(
+    point = MeasuredPoint(
         row["model_path"],
         row["system"],
         spec,
@@ -230,6 +235,9 @@ def _benchmark(row: Row) -> MeasuredPoint:
         ttft,
         tpot,
     )
+    if peak_share(point) > 1.0:
+        raise _Skip("faster than the data sheet's peak allows")
+    return point
 
 
 def _width(row: Row, prefix: str) -> tuple[int, int]:
@@ -319,7 +327,7 @@ def _gpu(system: str) -> GpuSpec:
 
 @lru_cache(maxsize=256)
 def _stored(spec: ModelSpec, dtype: str, kv: str) -> ModelSpec:
-    if dtype and dtype != "mxfp4":
+    if dtype != "mxfp4":
         spec = catalog.quantized(spec, dtype)
     return catalog.with_kv_cache(spec, kv)
 

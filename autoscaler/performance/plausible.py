@@ -1,0 +1,36 @@
+"""How much of a data sheet's peak a measured benchmark would need.
+
+Owns the bound that tells an impossible measurement from a bad estimate. Knows no efficiencies.
+"""
+
+from __future__ import annotations
+
+from autoscaler.performance.efficiency import Efficiency
+from autoscaler.performance.points import MeasuredPoint, PointKind
+from autoscaler.performance.roofline import roofline
+
+# Every kernel at the data sheet's figure, compute and traffic fully overlapped, no overheads.
+_PEAK = Efficiency(
+    gemm=1.0, gemm_low=1.0, expert_gemm=1.0, attention=1.0, weights=1.0, kv=1.0, experts=1.0,
+    link=1.0, link_wide=1.0, blend=16.0, elementwise=0.0, allreduce_us=0.0, layer_us=0.0,
+    expert_layer_us=0.0, step_ms=0.0, sequence_us=0.0, first_token_ms=0.0, burst=0.0,
+)  # fmt: skip
+
+
+def peak_share(point: MeasuredPoint) -> float:
+    """Least share of the data sheet's peak that the throughput of `point` takes; 0 if not known.
+
+    While a request of a closed loop passes, every one of the `load` requests gets its prompt
+    computed and all its tokens decoded. Above 1 the GPU cannot have done this work: prompts came
+    out of a cache, or fewer requests were under way than the source says.
+    """
+    if point.kind is not PointKind.CLOSED_LOOP or point.ttft_ms is None or point.tpot_ms is None:
+        return 0.0
+    bound = roofline(point.spec, point.gpu, point.tp, _PEAK)
+    decode_ms = point.output_tokens * point.tpot_ms
+    cycle_ms = point.ttft_ms + decode_ms
+    context = point.input_tokens + 0.5 * point.output_tokens
+    step_ms = bound.decode_ms(max(1.0, point.load * decode_ms / cycle_ms), context)
+    # One pass over all prompts: reading the weights once for all of them is the optimum.
+    prompts_ms = bound.prefill_ms(point.input_tokens, 0.0, point.load)
+    return (prompts_ms + point.output_tokens * step_ms) / cycle_ms

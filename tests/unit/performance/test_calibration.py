@@ -1,0 +1,167 @@
+"""Fitting: known factors are found again, bad points do not bend it, tables interpolate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from autoscaler.performance import catalog
+from autoscaler.performance.calibration import calibrate
+from autoscaler.performance.closed_loop import estimate, estimate_with
+from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency, EngineFactors
+from autoscaler.performance.errors import by_class, by_group
+from autoscaler.performance.holdout import half, leave_one_out, with_profile
+from autoscaler.performance.leastsquares import fit
+from autoscaler.performance.points import MeasuredPoint, PointKind
+from autoscaler.performance.profile import plain_profile
+from autoscaler.performance.profile_codec import decode, encode
+
+LLAMA, QWEN = catalog.model("meta-llama/Llama-3.1-8B"), catalog.model("Qwen/Qwen3-8B")
+LLAMA_70B = catalog.model("meta-llama/Llama-3.1-70B")
+H100, A100, L40S = catalog.gpu("H100"), catalog.gpu("A100"), catalog.gpu("L40S")
+
+TRUTH = replace(
+    DEFAULT_EFFICIENCY, gemm=0.62, weights=0.9, kv=0.6, attention=0.4, layer_us=35.0, step_ms=0.4
+)
+
+
+def _steps(spec, gpu, truth: Efficiency) -> list[MeasuredPoint]:
+    """Timed passes as they would be measured if `truth` were exact."""
+    points = []
+    for tp, length, batch, first in product((1, 2), (128, 1024, 8192), (1, 8, 64), (True, False)):
+        blank = MeasuredPoint(
+            spec.name, gpu.name, spec, gpu, PointKind.STEPS, "", tp, tp, length, 0.0, batch, 0.0,
+            None, None,
+        )  # fmt: skip
+        exact = estimate_with(blank, truth)
+        points.append(
+            replace(
+                blank,
+                ttft_ms=exact.ttft_ms if first else None,
+                tpot_ms=None if first else exact.tpot_ms,
+            )
+        )
+    return points
+
+
+def test_factors_that_made_the_points_are_found_again() -> None:
+    points = _steps(LLAMA, H100, TRUTH) + _steps(LLAMA_70B, H100, TRUTH)
+    found = calibrate(points).gpus["H100-SXM"]
+    for name in ("gemm", "weights", "kv"):
+        assert getattr(found, name) == pytest.approx(getattr(TRUTH, name), rel=0.1), name
+    after = by_class(with_profile(points, calibrate(points)))[-1]
+    assert after.ttft_mape is not None
+    assert after.ttft_mape < 0.02
+    before = by_class(with_profile(points, plain_profile()))[-1]
+    assert before.ttft_mape is not None
+    assert before.ttft_mape > 0.1
+
+
+def test_a_few_wrong_measurements_hardly_move_the_fit() -> None:
+    good = _steps(LLAMA, H100, TRUTH) + _steps(LLAMA_70B, H100, TRUTH)
+    bad = [
+        replace(p, ttft_ms=p.ttft_ms and 20 * p.ttft_ms, tpot_ms=p.tpot_ms and 20 * p.tpot_ms)
+        if i % 15 == 0
+        else p
+        for i, p in enumerate(good)
+    ]
+    error = by_class(with_profile(good, calibrate(bad)))[-1]
+    assert error.ttft_mape is not None
+    assert error.tpot_mape is not None
+    assert error.ttft_mape < 0.1
+    assert error.tpot_mape < 0.1
+
+
+def test_a_point_of_an_odd_kernel_is_not_fitted_to() -> None:
+    good = _steps(LLAMA, H100, TRUTH)
+    odd = [replace(p, typical=False, ttft_ms=1e5, tpot_ms=1e5) for p in good]
+    assert calibrate(good + odd).gpus == calibrate(good).gpus
+
+
+def test_a_gpu_never_measured_gets_the_factors_of_its_class() -> None:
+    slow = replace(TRUTH, gemm=0.3)
+    profile = calibrate(_steps(LLAMA, H100, TRUTH) + _steps(LLAMA, L40S, slow))
+    pcie = catalog.gpu("A10G")
+    assert not profile.measured(pcie)
+    assert profile.uncertain(LLAMA, pcie)
+    assert profile.kernels(pcie).gemm == pytest.approx(0.3, rel=0.15)
+    assert profile.kernels(catalog.gpu("MI300X")).gemm == pytest.approx(0.62, rel=0.15)
+
+
+def test_engine_overheads_come_out_of_benchmarks() -> None:
+    steps = _steps(LLAMA, H100, TRUTH) + _steps(LLAMA_70B, H100, TRUTH)
+    kernels = calibrate(steps).gpus["H100-SXM"]
+    engine = EngineFactors(
+        compute=0.8, traffic=0.8, step_ms=3.0, sequence_us=40.0, first_token_ms=90.0, burst=0.1
+    )
+    bench = []
+    for isl, osl, load, tp in product((512, 4096), (128, 1024), (1, 8, 32), (1, 2)):
+        blank = MeasuredPoint(
+            "m", "s", LLAMA, H100, PointKind.CLOSED_LOOP, "vllm", tp, tp, isl, osl, load, 0.0,
+            None, None,
+        )  # fmt: skip
+        exact = estimate_with(blank, engine.applied(kernels))
+        bench.append(replace(blank, ttft_ms=exact.ttft_ms, tpot_ms=exact.tpot_ms))
+    profile = calibrate(steps + bench)
+    error = by_class(with_profile(bench, profile))[-1]
+    assert error.ttft_mape is not None
+    assert error.tpot_mape is not None
+    assert error.ttft_mape < 0.05
+    assert error.tpot_mape < 0.05
+    assert decode(encode(profile)) == profile
+
+
+def test_a_measured_batch_is_preferred_and_neighbours_follow_it() -> None:
+    def batch(tokens: float, load: float, ttft: float, tpot: float) -> MeasuredPoint:
+        return MeasuredPoint(
+            "m", "s", LLAMA, A100, PointKind.BATCH, "", 1, 1, tokens, 128, load, 0.0, ttft, tpot
+        )
+
+    points = [batch(512, 1, 77.0, 19.0), batch(2048, 1, 300.0, 20.0), batch(512, 8, 500.0, 25.0)]
+    profile = calibrate(points)
+    for point in points:
+        assert estimate(point, profile).ttft_ms == pytest.approx(point.ttft_ms, rel=1e-3)
+        assert estimate(point, profile).tpot_ms == pytest.approx(point.tpot_ms, rel=1e-3)
+    between = estimate(batch(1024, 1, 1.0, 1.0), profile)
+    assert 77.0 < between.ttft_ms < 300.0
+    assert 19.0 < between.tpot_ms < 20.5
+
+
+def test_leaving_one_out_never_sees_the_model_on_that_gpu() -> None:
+    """The 8B points on an H100 are made wrong: left out, the estimate cannot follow them."""
+    honest = _steps(LLAMA_70B, H100, TRUTH) + _steps(LLAMA, A100, TRUTH)
+    wrong = [
+        replace(p, ttft_ms=p.ttft_ms and 2 * p.ttft_ms, tpot_ms=p.tpot_ms and 2 * p.tpot_ms)
+        for p in _steps(LLAMA, H100, TRUTH)
+    ]
+    asked: list[tuple[int, int]] = []
+    pairs = leave_one_out(
+        honest + wrong, [], whole_model=False, report=lambda done, n: asked.append((done, n))
+    )
+    assert asked == [(0, 3), (1, 3), (2, 3)]
+    groups = {(g.model, g.system): g for g in by_group(pairs, [False] * len(pairs))}
+    left_out = groups[(LLAMA.name, H100.name)].tpot_mape
+    assert left_out == pytest.approx(0.5, abs=0.1)
+
+
+def test_half_the_configurations_predict_the_other_half() -> None:
+    points = _steps(LLAMA, H100, TRUTH) + _steps(LLAMA_70B, H100, TRUTH)
+    error = by_class(half(points, [], configurations=True))[-1]
+    assert error.points == len(points) // 2
+    assert error.tpot_mape is not None
+    assert error.tpot_mape < 0.05
+
+
+def test_least_squares_keeps_its_bounds_and_its_start_where_data_is_silent() -> None:
+    found = fit(
+        {"a": 1.0, "b": 3.0, "c": 5.0},
+        lambda f: [math.log(f["a"] / 4.0), math.log(f["b"] / 9.0)],
+        {"a": (0.1, 10.0), "b": (0.1, 6.0), "c": (0.1, 10.0)},
+        prior_weight=1e-6,
+    )
+    assert found["a"] == pytest.approx(4.0, rel=1e-2)
+    assert found["b"] == pytest.approx(6.0, rel=1e-6)
+    assert found["c"] == pytest.approx(5.0, rel=1e-6)
