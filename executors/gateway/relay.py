@@ -38,6 +38,9 @@ from executors.gateway.table import RouteTable
 from topics.records import Endpoint
 
 _FAULTS_TO_EJECT = 3
+# A decode instance also answers 500 when the prefill instance that held the KV is gone, which is
+# not its fault and happens to all that were handed over at that moment.
+_FAULTS_TO_EJECT_DECODE = 20
 
 
 class Client(Protocol):
@@ -110,9 +113,12 @@ class Relay:
         model = request.call.model
         until = time.monotonic() + self._clock.real_s(self._settings.hold_s)
         problem = EngineError("no attempt")
+        name = request.id
         for attempt in range(self._settings.attempts):
             if attempt:
                 self._metrics.retries.labels(model).inc()
+                # An engine may still hold something under the name of the last try.
+                request.id = f"{name}-{attempt}"
             pick = await self._pick(request, until)
             if pick is None:
                 await self._refuse(request, f"no instance of {model} is ready", 503)
@@ -134,7 +140,7 @@ class Relay:
 
     async def _pick(self, request: Request, until: float) -> Pick | None:
         router = self._table.routers[request.call.model]
-        pick = router.pick(request.tried)
+        pick = router.pick(request.tried) or (router.pick() if request.tried else None)
         if pick is not None or self._held >= self._settings.max_held:
             return pick
         request.pause()
@@ -155,19 +161,23 @@ class Relay:
         """One try; EngineError says that it may be tried elsewhere if nothing was sent yet."""
         call, params, endpoint = request.call, None, pick.endpoint
         if pick.prefill:
-            raw = await self._whole(request, endpoint, prefill_body(call))
+            raw = await self._whole(request, endpoint, prefill_body(call), _FAULTS_TO_EJECT)
             params = handed_over(raw)
             if params is None:
-                self._blame(call.model, endpoint, fault := EngineFaulty("no kv_transfer_params"))
+                fault = EngineFaulty("no kv_transfer_params in the answer to a prefill")
+                self._blame(call.model, endpoint, fault, _FAULTS_TO_EJECT)
                 raise fault
-            decoder = self._table.routers[call.model].pick_decode(pick.group, request.tried)
+            router = self._table.routers[call.model]
+            decoder = router.pick_decode(pick.group, request.tried)
+            decoder = decoder or router.pick_decode(pick.group)
             if decoder is None:
                 raise EngineFaulty(f"{pick.group} has no decode instance any more")
             endpoint = decoder
+        faults = _FAULTS_TO_EJECT_DECODE if pick.prefill else _FAULTS_TO_EJECT
         body = engine_body(call, params)
         if call.stream:
-            return await self._stream(request, endpoint, body)
-        raw = await self._whole(request, endpoint, body)
+            return await self._stream(request, endpoint, body, faults)
+        raw = await self._whole(request, endpoint, body, faults)
         ended_ns = request.mark_ns
         request.started = True
         await request.client.answer(200, raw)
@@ -175,7 +185,7 @@ class Relay:
         last_ms = self._clock.elapsed_ms(request.arrived_ns, ended_ns)
         return Outcome(Ending.COMPLETED, last_ms, None, prompt, completion)
 
-    async def _whole(self, request: Request, endpoint: Endpoint, body: bytes) -> bytes:
+    async def _whole(self, request: Request, endpoint: Endpoint, body: bytes, faults: int) -> bytes:
         """The whole answer of `endpoint`."""
         request.pause()
         try:
@@ -187,7 +197,7 @@ class Relay:
             finally:
                 answer.release()
         except EngineError as error:
-            self._blame(request.call.model, endpoint, error)
+            self._blame(request.call.model, endpoint, error, faults)
             request.tried |= {endpoint}
             raise
         finally:
@@ -195,7 +205,9 @@ class Relay:
         self._praise(endpoint)
         return raw
 
-    async def _stream(self, request: Request, endpoint: Endpoint, body: bytes) -> Outcome:
+    async def _stream(
+        self, request: Request, endpoint: Endpoint, body: bytes, faults: int
+    ) -> Outcome:
         """Pass the events of `endpoint` through."""
         request.pause()
         try:
@@ -206,7 +218,7 @@ class Relay:
                 # Only an answer that was read to its end gives its connection back.
                 answer.release() if answer.content.at_eof() else answer.close()
         except EngineError as error:
-            self._blame(request.call.model, endpoint, error)
+            self._blame(request.call.model, endpoint, error, faults)
             request.tried |= {endpoint}
             request.resume()
             raise
@@ -259,8 +271,11 @@ class Relay:
         self._progress[endpoint] = time.monotonic()
         self._faults.pop(endpoint, None)
 
-    def _blame(self, model: str, endpoint: Endpoint, error: EngineError) -> None:
-        """Eject `endpoint` if `error` says that it serves nobody."""
+    def _blame(self, model: str, endpoint: Endpoint, error: EngineError, faults: int) -> None:
+        """Eject `endpoint` if `error` says that it serves nobody.
+
+        faults: so many faulty answers in a row say it, too.
+        """
         if isinstance(error, EngineStalled):
             quiet = time.monotonic() - self._progress.get(endpoint, float("-inf"))
             if quiet < self._clock.real_s(self._settings.stall_s):
@@ -268,7 +283,7 @@ class Relay:
             self.hung.add(endpoint)
         elif isinstance(error, EngineFaulty):
             self._faults[endpoint] = self._faults.get(endpoint, 0) + 1
-            if self._faults[endpoint] < _FAULTS_TO_EJECT:
+            if self._faults[endpoint] < faults:
                 return
             self._faults.pop(endpoint)
         if self._table.routers[model].eject(endpoint, self._clock.now_ms()):

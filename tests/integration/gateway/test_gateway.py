@@ -278,6 +278,19 @@ async def test_decode_that_lost_the_kv_makes_the_whole_flow_start_again(bench: M
     assert len(prefill.seen) == 2
 
 
+async def test_the_only_decode_instance_is_tried_again_after_a_lost_kv(bench: MakeBench) -> None:
+    """The KV was lost with its prefill instance; that is no fault of the decode instance."""
+    b = await bench()
+    prefill, decode = await b.engine("p"), await b.engine("d")
+    b.route(RouteGroup("g", 1.0, prefill=(prefill.endpoint,), decode=(decode.endpoint,)))
+    decode.mode = "status:500"
+    waiting = [asyncio.create_task(b.post()) for _ in range(4)]
+    await until(lambda: len(decode.seen) >= 4)
+    decode.mode = "ok"
+    assert [status for status, _ in await asyncio.gather(*waiting)] == [200] * 4
+    assert await b.metric("ejections_total") == 0
+
+
 async def test_a_client_that_leaves_frees_the_engine(bench: MakeBench) -> None:
     b = await bench()
     engine = await b.engine("e")
