@@ -25,6 +25,8 @@ Floats = NDArray[np.float64]
 _HOP_GB_S = 12.5
 _HOP_LATENCY_MS = 0.05
 _PREFILL_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+# Engines put at most this many prompt tokens into one iteration (vLLM's default on such GPUs).
+_MAX_BATCHED_TOKENS = 8192
 
 
 def stage_table(
@@ -59,6 +61,11 @@ def stage_table(
     return np.maximum.accumulate(table[:, :, ::-1], axis=2)[:, :, ::-1]
 
 
+def prefill_batches(tokens: float) -> list[int]:
+    """Numbers of prompts of `tokens` tokens that one pass may carry; one is always allowed."""
+    return [b for b in _PREFILL_BATCHES if b == 1 or b * tokens <= _MAX_BATCHED_TOKENS]
+
+
 def decode_batches(limit: int) -> list[int]:
     """Batch sizes to look at up to `limit`: every one up to 32, then in steps of an eighth."""
     sizes = list(range(1, min(limit, 32) + 1))
@@ -68,8 +75,8 @@ def decode_batches(limit: int) -> list[int]:
 
 
 def _prefill(bound: Roofline, correction: Correction, bucket: Bucket, budgets: Floats) -> Floats:
-    batches = np.array(_PREFILL_BATCHES, dtype=float)
     tokens = bucket.input_tokens
+    batches = np.array(prefill_batches(tokens), dtype=float)
     factors = np.array([correction.prefill_factor(tokens, b) for b in batches])
     own = np.full(len(batches), bound.eff.step_ms)
     return _best(bound, batches, factors, own, tokens, 0.0, budgets)

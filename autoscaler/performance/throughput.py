@@ -14,12 +14,10 @@ from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Bucket, Phase, Slo
 from autoscaler.performance.profile import Profile
-from autoscaler.performance.stages import decode_batches, stage_table
+from autoscaler.performance.stages import decode_batches, prefill_batches, stage_table
 from autoscaler.performance.steps import StepTimes, step_times
 
 __all__ = ["InstanceRate", "instance_throughput", "stage_table"]
-
-_PREFILL_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ def wait_ms(pass_ms: float, load: float) -> float:
 def _prefill_rates(
     times: StepTimes, slo: Slo, bucket: Bucket, utilisation: float
 ) -> Iterator[InstanceRate]:
-    for batch in _PREFILL_BATCHES:
+    for batch in prefill_batches(bucket.input_tokens):
         if batch * bucket.input_tokens > times.kv_capacity_tokens:
             return
         pass_ms = times.prefill_ms(bucket.input_tokens, 0.0, batch)
