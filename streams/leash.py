@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import socket
+import threading
 
 VARIABLE = "SHOAL_LEASH_FD"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -56,3 +57,16 @@ def end_event(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
 
         loop.add_reader(fd, gone)
     return event
+
+
+def end_with_supervisor() -> None:
+    """End this process at once when the supervisor is gone; for one that blocks in long work."""
+    fd = leash_fd()
+    if fd is None:
+        return
+
+    def watch() -> None:
+        select.select([fd], [], [])
+        os._exit(0)
+
+    threading.Thread(target=watch, name="leash", daemon=True).start()

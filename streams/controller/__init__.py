@@ -1,0 +1,1 @@
+"""The controller: Faust application, telemetry hot path, ticks, and the way of effects out."""

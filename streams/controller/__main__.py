@@ -1,0 +1,88 @@
+"""`python -m streams.controller`: the control plane as one process.
+
+Owns options, signals, the ready line and the exit code. Prints one JSON line after its first
+tick: {"ready": true, ...}; logs go to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Mode
+from streams.broker.admin import BrokerUnreachable, TopicsUnusable, parse_address
+from streams.controller.compose import Options, run_controller
+from streams.files.errors import UserError
+from streams.leash import end_event
+from topics.checks import InvalidRecord
+from topics.table import PREFIX
+from topics.timebase import TimeBase
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run until told to end. 0; 2 for bad input or a broker that is not there; 1 after a crash."""
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    try:
+        return asyncio.run(_run(_options(argv)))
+    except (UserError, InvalidValue, InvalidRecord, BrokerUnreachable, TopicsUnusable) as error:
+        print(json.dumps({"error": f"controller: {error}"}), flush=True)
+        print(f"controller: {error}", file=sys.stderr)
+        return 2
+
+
+async def _run(options: Options) -> int:
+    end = end_event(asyncio.get_running_loop())
+
+    def ready(token: int) -> None:
+        said = {"ready": True, "controller": options.controller_id, "leader_token": token}
+        print(json.dumps(said), flush=True)
+
+    try:
+        await run_controller(options, end, ready)
+    except (UserError, InvalidValue, InvalidRecord, BrokerUnreachable, TopicsUnusable):
+        raise
+    except Exception:
+        logging.getLogger(__name__).exception("controller: crashed")
+        return 1
+    return 0
+
+
+def _options(argv: list[str] | None) -> Options:
+    parser = argparse.ArgumentParser(prog="python -m streams.controller", description=__doc__)
+    parser.add_argument("--config", required=True, type=Path, metavar="FILE")
+    parser.add_argument("--broker", required=True, metavar="kafka://HOST:PORT")
+    parser.add_argument("--time-base", metavar="SPEED,ORIGIN_MS,ORIGIN_MONO_NS")
+    parser.add_argument("--controller-id", default="controller-1")
+    parser.add_argument("--prefix", default=PREFIX, help="of topic names")
+    parser.add_argument(
+        "--default-mode",
+        default=str(Mode.RECOMMEND),
+        choices=[str(mode) for mode in Mode],
+        help="what holds where the file names no mode",
+    )
+    given = parser.parse_args(argv)
+    return Options(
+        config=given.config,
+        broker=parse_address(given.broker),
+        time_base=TimeBase.parse(given.time_base) if given.time_base else real_time(),
+        controller_id=given.controller_id,
+        prefix=given.prefix,
+        default_mode=Mode(given.default_mode),
+    )
+
+
+def real_time() -> TimeBase:
+    """Domain time is this machine's wall time, at speed 1."""
+    return TimeBase(1.0, time.time_ns() // 1_000_000, time.monotonic_ns())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

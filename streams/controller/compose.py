@@ -1,0 +1,210 @@
+"""The composition root of the controller: opens everything, rebuilds, then runs until the end.
+
+Owns the order of a start: broker and topics, rebuild from the topics, claim to lead, windows from
+telemetry, and only then agents and ticks. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiokafka import AIOKafkaProducer
+
+from autoscaler.decide import rebuild
+from autoscaler.domain.cluster import Cluster, Mode
+from autoscaler.scaling.windows import TelemetryWindows
+from streams.broker.admin import ensure_topics
+from streams.clock import Clock
+from streams.controller.app import AppSettings, make_app
+from streams.controller.latest import Latest
+from streams.controller.leadership import claim, leads
+from streams.controller.loop import Loop, Ports
+from streams.controller.outbox import Outbox
+from streams.controller.rebuild import read_latest
+from streams.files.config import Config, load_config
+from streams.poison import Poison
+from streams.ports.actuator import Actuator, ExecutorActuator, WithheldActuator
+from streams.ports.demand import DemandSource
+from streams.ports.observed import ExecutorStatuses
+from streams.ports.promql import PromqlDemand, prometheus
+from streams.ports.routes import GatewayRoutes, RouteSink, WithheldRoutes
+from streams.ports.telemetry_topic import TelemetryTopic
+from streams.solver.client import Solver, solver_argv
+from topics.records import Telemetry
+from topics.timebase import TimeBase
+
+log = logging.getLogger(__name__)
+
+_LAST_WORDS_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says. default_mode: what holds where the file names no mode."""
+
+    config: Path
+    broker: str
+    time_base: TimeBase
+    controller_id: str
+    prefix: str
+    default_mode: Mode
+
+
+async def run_controller(
+    options: Options, end: asyncio.Event, on_ready: Callable[[int], None]
+) -> None:
+    """Run until `end` is set. on_ready(leader token): called after the first tick.
+
+    Raises UserError for a bad file, BrokerUnreachable, TopicsUnusable, and whatever crashed the
+    application.
+    """
+    config = load_config(options.config, options.default_mode)
+    cluster, clock = config.cluster, Clock(options.time_base)
+    found = await ensure_topics(options.broker, options.prefix)
+    # A group of this boot only: nobody waits for a dead member's session to end.
+    group = f"shoal-{options.controller_id}-{uuid.uuid4().hex[:12]}"
+    latest, poisoned = await read_latest(options.broker, options.prefix, group)
+    producer = AIOKafkaProducer(
+        bootstrap_servers=options.broker,
+        client_id=options.controller_id,
+        acks="all",
+        request_timeout_ms=10_000,
+    )
+    await producer.start()
+    try:
+        token = await claim(producer, options.prefix, options.controller_id, clock)
+        outbox = Outbox(producer, options.prefix, lambda: leads(latest, token))
+        bury = _Undertaker(outbox, latest, options.controller_id)
+        for poison in poisoned:
+            bury(poison)
+        windows = TelemetryWindows(cluster.policy.global_window_s)
+        sources = _sources(options, config, clock, bury, found.embedded)
+
+        def sink(record: Telemetry, event_ms: int) -> None:
+            windows.add(record, event_ms)
+
+        windows.advance(clock.now_ms())
+        for source in sources:
+            await source.replay(sink)
+        actuator, routes = _sinks(cluster, outbox)
+        solver = Solver(solver_argv(options.config, options.default_mode))
+        state = rebuild(
+            cluster,
+            latest.assignments,
+            latest.routes,
+            latest.statuses,
+            latest.decisions,
+            clock.now_ms(),
+            leader_token=token,
+            plan_number=latest.plan_number,
+        )
+        ports = Ports(ExecutorStatuses(latest.statuses), actuator, routes, outbox, solver)
+        loop = Loop(
+            state, cluster, windows, latest, ports, clock, leads=lambda: leads(latest, token)
+        )
+        services: dict[str, Callable[[], Awaitable[None]]] = {
+            "outbox": outbox.run,
+            "solver": solver.run,
+            "ticks": lambda: loop.run(lambda: on_ready(token)),
+            "republish": loop.republish,
+        }
+        for number, source in enumerate(sources):
+            services[f"demand-{number}"] = _following(source, sink)
+        app = make_app(
+            AppSettings(options.broker, group, options.prefix, 40 if found.embedded else 500),
+            latest.take,
+            bury,
+            latest.drop,
+            services,
+        )
+        await app.start()
+        try:
+            await _until_over(app, end)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    await outbox.flushed()
+        finally:
+            await app.stop()
+        log.info("%d ticks, %d skipped", loop.ticks.count, loop.ticks.skipped)
+    finally:
+        await producer.stop()
+
+
+class _Undertaker:
+    """Writes each poisoned place to dead-letters once."""
+
+    def __init__(self, outbox: Outbox, latest: Latest, reader: str) -> None:
+        self._outbox = outbox
+        self._latest = latest
+        self._reader = reader
+
+    def __call__(self, poison: Poison) -> None:
+        if poison.place in self._latest.dead:
+            return
+        self._latest.dead.add(poison.place)
+        log.warning("%s at %d: %s", poison.topic, poison.offset, poison.why)
+        self._outbox.put(poison.letter(self._reader))
+
+
+def _sources(
+    options: Options,
+    config: Config,
+    clock: Clock,
+    bury: Callable[[Poison], None],
+    embedded: bool,
+) -> list[DemandSource]:
+    """Our gateways' telemetry, and Prometheus for models that name a query."""
+    sources: list[DemandSource] = [
+        TelemetryTopic(
+            options.broker,
+            options.prefix,
+            clock,
+            bury,
+            config.cluster.policy.global_window_s,
+            embedded,
+        )
+    ]
+    queries = {s.model: s.demand_query for s in config.cluster.services if s.demand_query}
+    if queries and config.prometheus:
+        # One Prometheus answers for all; several regions need a federated one.
+        url = next(iter(config.prometheus.values()))
+        sources.append(PromqlDemand(prometheus(url), queries, clock))
+    return sources
+
+
+def _sinks(cluster: Cluster, outbox: Outbox) -> tuple[Actuator, RouteSink]:
+    """Executors and gateways where some model is in mode act; else nothing leaves at all.
+
+    Models in other modes get no assignments from `decide` either: this is the second lock.
+    """
+    if any(service.mode is Mode.ACT for service in cluster.services):
+        return ExecutorActuator(outbox), GatewayRoutes(outbox)
+    return WithheldActuator(), WithheldRoutes()
+
+
+def _following(
+    source: DemandSource, sink: Callable[[Telemetry, int], None]
+) -> Callable[[], Awaitable[None]]:
+    return lambda: source.follow(sink)
+
+
+async def _until_over(app: object, end: asyncio.Event) -> None:
+    """Wait for `end`, or raise what crashed the application."""
+    crashed = asyncio.create_task(app.wait_until_stopped())  # type: ignore[attr-defined]
+    ended = asyncio.create_task(end.wait())
+    try:
+        await asyncio.wait({crashed, ended}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        crashed.cancel()
+        ended.cancel()
+    reason = getattr(app, "crash_reason", None)
+    if reason is not None:
+        raise reason
+    if not end.is_set():
+        raise RuntimeError("the Faust application stopped by itself")

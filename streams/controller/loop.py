@@ -1,0 +1,139 @@
+"""The tick: once per domain second an observation is made, decided upon, and carried out.
+
+Owns the state between ticks and the way of effects to their ports. Reads no clock but the one it
+is given; all I/O is behind ports that return at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from autoscaler.decide import ControllerState, Effect, Observation, decide
+from autoscaler.domain.cluster import Cluster
+from autoscaler.effects import (
+    PublishAssignment,
+    PublishDecision,
+    PublishPlan,
+    PublishRoutes,
+    RefinementRequested,
+    ScaleOutTablesRequested,
+)
+from autoscaler.scaling.demand import observe
+from autoscaler.scaling.windows import TelemetryWindows
+from streams.clock import Clock
+from streams.controller.latest import Latest
+from streams.controller.outbox import Publisher
+from streams.controller.supply import obtainable, priced
+from streams.ports.actuator import Actuator
+from streams.ports.observed import ObservedInstances
+from streams.ports.routes import RouteSink
+from streams.solver.client import Solver
+
+log = logging.getLogger(__name__)
+
+REPUBLISH_S = 10.0
+_SLOW_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where effects go and instances are seen. publisher: decisions, plans and dead letters."""
+
+    observed: ObservedInstances
+    actuator: Actuator
+    routes: RouteSink
+    publisher: Publisher
+    solver: Solver
+
+
+@dataclass(slots=True)
+class Ticks:
+    """How ticking went. Counts since the start; seconds are CPU seconds of deciding."""
+
+    count: int = 0
+    skipped: int = 0
+    cpu_s: float = 0.0
+    slowest_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Loop:
+    """One controller. leads: whether it may act; a controller that may not, watches."""
+
+    state: ControllerState
+    declared: Cluster
+    windows: TelemetryWindows
+    latest: Latest
+    ports: Ports
+    clock: Clock
+    leads: Callable[[], bool]
+    ticks: Ticks = field(default_factory=Ticks)
+
+    def tick(self, now_ms: int) -> tuple[Effect, ...]:
+        """Decide at `now_ms` and hand every effect to its port; the effects."""
+        started = time.process_time()
+        cluster = priced(self.declared, self.latest.usd_per_node_h)
+        models = [service.model for service in cluster.services]
+        answers = self.ports.solver.take()
+        observation = Observation(
+            demand=observe(self.windows, models, cluster.policy, now_ms),
+            statuses=self.ports.observed.statuses(),
+            obtainable=obtainable(cluster, self.latest.nodes_obtainable),
+            tables=answers.tables,
+            refinements=answers.refinements,
+        )
+        self.state, effects = decide(self.state, observation, cluster, now_ms)
+        for effect in effects:
+            self._carry_out(effect, cluster)
+        took = time.process_time() - started
+        self.ticks.count += 1
+        self.ticks.cpu_s += took
+        self.ticks.slowest_s = max(self.ticks.slowest_s, took)
+        if took > _SLOW_S:
+            log.warning("a tick took %.2f CPU seconds", took)
+        return effects
+
+    async def run(self, on_first: Callable[[], None]) -> None:
+        """Tick at every whole domain second, for ever; seconds that were missed are skipped."""
+        second = self.clock.now_ms() // 1000
+        while True:
+            await asyncio.sleep(self.clock.real_s_until((second + 1) * 1000))
+            now_ms = self.clock.now_ms()
+            self.ticks.skipped += max(0, now_ms // 1000 - second - 1)
+            second = max(second + 1, now_ms // 1000)
+            if not self.leads():
+                continue
+            self.tick(now_ms)
+            if self.ticks.count == 1:
+                on_first()
+
+    async def republish(self) -> None:
+        """Say again what is wanted, every 10 real seconds, for ever.
+
+        The embedded broker forgets old records, and a foreign record may hide ours: the last one
+        of a key is what counts.
+        """
+        while True:
+            await asyncio.sleep(REPUBLISH_S)
+            self.republish_now()
+
+    def republish_now(self) -> None:
+        """Say again what is wanted of every node and model; a reader takes it as a copy."""
+        for routes in self.state.routes.values():
+            self.ports.routes.apply(routes)
+        for assignment in self.state.assignments.values():
+            self.ports.actuator.apply(assignment)
+
+    def _carry_out(self, effect: Effect, cluster: Cluster) -> None:
+        if isinstance(effect, PublishAssignment):
+            self.ports.actuator.apply(effect.record)
+        elif isinstance(effect, PublishRoutes):
+            self.ports.routes.apply(effect.record)
+        elif isinstance(effect, (PublishDecision, PublishPlan)):
+            self.ports.publisher.put(effect.record)
+        elif isinstance(effect, (ScaleOutTablesRequested, RefinementRequested)):
+            self.ports.solver.ask(effect, cluster)

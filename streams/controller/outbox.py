@@ -1,0 +1,124 @@
+"""The way out: records wait here until the broker has them, however long it is away.
+
+Owns order, coalescing and retries. Knows nothing of why a record is written. A record that is
+superseded while it waits (same topic and key of a compacted topic) is never sent: desired state
+matters, not its history. Everything else is sent in order, at least once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Protocol
+
+from aiokafka.errors import KafkaError
+
+from topics.codec import encode
+from topics.table import PREFIX, Cleanup, key_of, topic_of
+
+log = logging.getLogger(__name__)
+
+_BATCH = 200
+_PAUSE_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+MAX_WAITING = 20_000
+
+
+class Publisher(Protocol):
+    """Where records go; the first one is `Outbox`, tests record."""
+
+    def put(self, record: Any) -> None:
+        """Hand over a record of `topics.records`; returns at once, delivery is not this call's."""
+
+
+class Producer(Protocol):
+    """What the outbox needs of a Kafka producer (aiokafka's)."""
+
+    async def send(self, topic: str, value: bytes, key: bytes | None) -> asyncio.Future[Any]:
+        """Queue one record; the future is done when the broker has it."""
+
+
+class Outbox:
+    """Records on their way to the broker. `run` sends until it is cancelled.
+
+    leads: asked before each batch; while it says no, what waits is dropped, because only a
+    leader may write. Counters: sent, dropped (not the leader, or more than MAX_WAITING waiting).
+    """
+
+    def __init__(
+        self, producer: Producer, prefix: str = PREFIX, leads: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._producer = producer
+        self._prefix = prefix
+        self._leads = leads
+        self._waiting: dict[object, Any] = {}
+        self._numbers = count()
+        self._news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.sent = 0
+        self.dropped = 0
+
+    def put(self, record: Any) -> None:
+        """Queue `record`; see the class."""
+        topic = topic_of(record)
+        key: object = next(self._numbers)
+        if topic.cleanup is Cleanup.COMPACT:
+            key = (topic.name, key_of(record))
+            self._waiting.pop(key, None)  # the newer one goes to the end
+        self._waiting[key] = record
+        if len(self._waiting) > MAX_WAITING:
+            self._waiting.pop(next(iter(self._waiting)))
+            self.dropped += 1
+        self._idle.clear()
+        self._news.set()
+
+    async def flushed(self) -> None:
+        """Wait until nothing waits any more."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Send what comes, for ever. While the broker is away: try again, with growing pauses."""
+        failures = 0
+        while True:
+            if not self._waiting:
+                self._idle.set()
+                self._news.clear()
+                await self._news.wait()
+            if not self._leads():
+                self.dropped += len(self._waiting)
+                self._waiting.clear()
+                continue
+            batch = list(self._waiting.items())[:_BATCH]
+            if await self._send(batch):
+                failures = 0
+                continue
+            await asyncio.sleep(_PAUSE_S[min(failures, len(_PAUSE_S) - 1)])
+            failures += 1
+
+    async def _send(self, batch: list[tuple[object, Any]]) -> bool:
+        try:
+            pending = []
+            for _, record in batch:
+                name = topic_of(record).wire_name(self._prefix)
+                pending.append(
+                    await self._producer.send(name, value=encode(record), key=key_of(record))
+                )
+            results = await asyncio.gather(*pending, return_exceptions=True)
+        except (KafkaError, TimeoutError) as error:
+            log.warning("cannot publish: %s", error or type(error).__name__)
+            return False
+        failed: BaseException | None = None
+        for (key, record), result in zip(batch, results, strict=True):
+            if isinstance(result, BaseException):
+                failed = result
+            elif self._waiting.get(key) is record:
+                del self._waiting[key]
+                self.sent += 1
+        if failed is None:
+            return True
+        if not isinstance(failed, (KafkaError, TimeoutError)):
+            raise failed
+        log.warning("cannot publish: %s", failed or type(failed).__name__)
+        return False

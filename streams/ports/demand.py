@@ -1,0 +1,25 @@
+"""Port: where demand is seen. First implementations: `telemetry_topic`, `promql`.
+
+A source turns what it sees into telemetry records with event times, so that everything after it
+(windows, significance, no data against zero) is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from topics.records import Telemetry
+
+Sink = Callable[[Telemetry, int], None]
+"""(record, event time of the end of its span in domain ms): called on the event loop."""
+
+
+class DemandSource(Protocol):
+    """Somewhere requests are counted."""
+
+    async def replay(self, sink: Sink) -> None:
+        """Give the sink what is kept of the past windows; returns when it has caught up."""
+
+    async def follow(self, sink: Sink) -> None:
+        """Give the sink what comes, for ever; goes on after where `replay` ended."""

@@ -1,0 +1,124 @@
+"""Demand from a user's own Prometheus: one PromQL query per model that gives requests per second.
+
+Owns asking, in a thread (the client is synchronous), and turning rates into telemetry of whole
+requests. A query that fails, is empty or gives NaN is no data: nothing is reported for that time,
+and windows show the gap. A rate of zero is reported as zero.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prometheus_api_client import PrometheusConnect
+from prometheus_api_client.exceptions import PrometheusApiClientException
+from requests.exceptions import RequestException
+from urllib3.util.retry import Retry
+
+from streams.clock import Clock
+from streams.ports.demand import Sink
+from topics.records import Telemetry
+
+log = logging.getLogger(__name__)
+
+Ask = Callable[[str], list[dict[str, Any]]]
+"""An instant query: PromQL in, the result vector out. Raises what the client raises."""
+
+MAX_REQ_PER_S = 1e6
+
+
+def prometheus(url: str, timeout_s: float = 5.0) -> Ask:
+    """Ask the Prometheus at `url`; each question ends after `timeout_s` real seconds, once."""
+    client = PrometheusConnect(url=url, retry=Retry(total=0), timeout=timeout_s)
+
+    def ask(query: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = client.custom_query(query)
+        return found
+
+    return ask
+
+
+class PromqlDemand:
+    """queries: model -> PromQL. every_s: domain seconds between questions.
+
+    Prometheus knows no single requests: its rate times the span is reported, in whole requests;
+    what is left over is carried into the next span, so that nothing is lost in the long run.
+    """
+
+    def __init__(
+        self, ask: Ask, queries: Mapping[str, str], clock: Clock, every_s: float = 15.0
+    ) -> None:
+        self._ask = ask
+        self._queries = dict(queries)
+        self._clock = clock
+        self._every_ms = int(every_s * 1000)
+        self._carried = dict.fromkeys(queries, 0.0)
+        self._boot = uuid.uuid4().hex
+        self._sequence = 0
+
+    async def replay(self, sink: Sink) -> None:
+        """Nothing: windows begin with the first answer, as no data before it."""
+
+    async def follow(self, sink: Sink) -> None:
+        """Ask for ever."""
+        while True:
+            await asyncio.sleep(self._clock.real_s_until(self._clock.now_ms() + self._every_ms))
+            await self.ask_all(sink)
+
+    async def ask_all(self, sink: Sink) -> None:
+        """Ask for each model once, and report what was answered."""
+        for model, query in self._queries.items():
+            try:
+                answer = await asyncio.to_thread(self._ask, query)
+            except (PrometheusApiClientException, RequestException, ValueError) as error:
+                log.warning("demand for %s: Prometheus did not answer: %s", model, error)
+                continue
+            rate = rate_of(answer)
+            if rate is not None:
+                sink(self._record(model, rate), self._clock.now_ms())
+
+    def _record(self, model: str, rate: float) -> Telemetry:
+        exact = rate * self._every_ms / 1000 + self._carried[model]
+        arrivals = math.floor(exact)
+        self._carried[model] = exact - arrivals
+        self._sequence += 1
+        return Telemetry(
+            model=model,
+            gateway="prometheus",
+            boot=self._boot,
+            sequence=self._sequence,
+            end_ms=self._clock.now_ms(),
+            span_ms=self._every_ms,
+            age_ms=0,
+            arrivals=arrivals,
+            completions=0,
+            failures=0,
+            refused=0,
+            attained=0,
+            input_tokens_arrived=0,
+            input_tokens=0,
+            output_tokens=0,
+            in_flight=0,
+            route_generation=0,
+        )
+
+
+def rate_of(answer: list[dict[str, Any]]) -> float | None:
+    """Requests/s in an instant vector: the sum of its samples, None for no data.
+
+    Values are strings; 0/0 is "NaN". One bad sample spoils the sum: part of a sum is no demand.
+    """
+    total, seen = 0.0, False
+    for sample in answer:
+        try:
+            value = float(sample["value"][1])
+        except (KeyError, IndexError, TypeError, ValueError):
+            return None
+        if not math.isfinite(value) or not 0.0 <= value <= MAX_REQ_PER_S:
+            return None
+        total, seen = total + value, True
+    return total if seen else None

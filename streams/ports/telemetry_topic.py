@@ -1,0 +1,145 @@
+"""Demand from our gateways: the telemetry topic, read with aiokafka directly.
+
+Owns the hot path: a `getmany` loop over all partitions without a consumer group (Faust's cost per
+message is some thirty times higher). Knows nothing of windows. What cannot be understood goes to
+`on_poison` and never stops the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from streams.clock import Clock
+from streams.poison import Poison
+from streams.ports.demand import Sink
+from topics.checks import InvalidRecord
+from topics.codec import decode
+from topics.table import TELEMETRY
+
+log = logging.getLogger(__name__)
+
+_MOST_AT_ONCE = 5000
+_PAUSE_S = 1.0
+
+
+class TelemetryTopic:
+    """All partitions of `telemetry`. horizon_s: domain seconds of the past that windows need.
+
+    embedded: the broker is the embedded one, which cannot say which offset belongs to a time (all
+    that it kept is replayed) and holds each fetch for as long as it may (so it may not for long).
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        prefix: str,
+        clock: Clock,
+        on_poison: Callable[[Poison], None],
+        horizon_s: int = 1800,
+        embedded: bool = False,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._clock = clock
+        self._on_poison = on_poison
+        self._horizon_s = horizon_s
+        self._embedded = embedded
+        self._partitions = [
+            TopicPartition(TELEMETRY.wire_name(prefix), number)
+            for number in range(TELEMETRY.partitions)
+        ]
+        self._next: dict[TopicPartition, int] = {}
+        self.seen = 0
+
+    async def replay(self, sink: Sink) -> None:
+        """From the horizon to the end as it is now."""
+        consumer = await self._open()
+        try:
+            ends = await consumer.end_offsets(self._partitions)
+            starts = await self._starts(consumer, ends)
+            for partition, offset in starts.items():
+                consumer.seek(partition, offset)
+            self._next = dict(starts)
+            while any(self._next[p] < ends[p] for p in self._partitions):
+                await self._read(consumer, sink)
+                for partition in self._partitions:  # offsets may have holes (transactions)
+                    self._next[partition] = await consumer.position(partition)
+        finally:
+            await consumer.stop()
+
+    async def follow(self, sink: Sink) -> None:
+        """For ever; a lost broker is waited for, and reading goes on where it stopped."""
+        while True:
+            consumer = None
+            try:
+                consumer = await self._open()
+                for partition in self._partitions:
+                    if partition in self._next:
+                        consumer.seek(partition, self._next[partition])
+                    else:
+                        await consumer.seek_to_end(partition)
+                while True:
+                    await self._read(consumer, sink)
+            except (KafkaError, OSError) as error:
+                log.warning("telemetry: lost the broker: %s", error or type(error).__name__)
+                await asyncio.sleep(_PAUSE_S)
+            finally:
+                if consumer is not None:
+                    with contextlib.suppress(KafkaError, OSError):
+                        await consumer.stop()
+
+    async def _open(self) -> AIOKafkaConsumer:
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self._bootstrap,
+            client_id="shoal-telemetry",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=40 if self._embedded else 500,
+        )
+        try:
+            await consumer.start()
+        except BaseException:
+            await consumer.stop()
+            raise
+        consumer.assign(self._partitions)
+        return consumer
+
+    async def _starts(
+        self, consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        first = await consumer.beginning_offsets(self._partitions)
+        if self._embedded:
+            return dict(first)
+        past_ms = int(self._horizon_s * 1000 / self._clock.time_base.speed)
+        since = self._clock.wall_ms() - past_ms
+        found = await consumer.offsets_for_times(dict.fromkeys(self._partitions, since))
+        return {
+            # Nothing since then: start at the end.
+            p: ends[p] if found.get(p) is None else max(first[p], found[p].offset)
+            for p in self._partitions
+        }
+
+    async def _read(self, consumer: AIOKafkaConsumer, sink: Sink) -> None:
+        batches = await consumer.getmany(timeout_ms=1000, max_records=_MOST_AT_ONCE)
+        for partition, messages in batches.items():
+            for message in messages:
+                self._take(message, sink)
+            self._next[partition] = messages[-1].offset + 1
+
+    def _take(self, message: Any, sink: Sink) -> None:
+        self.seen += 1
+        value = message.value or b""
+        try:
+            record = decode(TELEMETRY.name, value)
+        except InvalidRecord as error:
+            self._on_poison(
+                Poison(TELEMETRY.name, message.partition, message.offset, value, str(error))
+            )
+            return
+        sink(record, self._clock.event_ms(message.timestamp, record.age_ms))
