@@ -18,7 +18,7 @@ from autoscaler.scaling.demand import ModelDemand
 from autoscaler.scaling.significance import lower_rate, poisson_tail
 from autoscaler.scaling.windows import NoData
 
-_ESTIMATE = 0.05  # a surge is sized by the lower end of its 95% interval: it may be just a spike
+ESTIMATE = 0.05  # a surge is sized by the lower end of its 95% interval: it may be just a spike
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def _surge_rate(proving: list[tuple[int, int]]) -> float:
     for covered_s, arrivals in sorted(proving, key=lambda seen: -seen[1] / seen[0]):
         if arrivals / covered_s <= best:
             break  # a bound lies below its mean, so no later window can be better
-        best = max(best, lower_rate(arrivals, covered_s, _ESTIMATE))
+        best = max(best, lower_rate(arrivals, covered_s, ESTIMATE))
     return best
 
 

@@ -10,7 +10,9 @@ from collections import Counter
 from autoscaler.domain.cluster import Market, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.scaling import reasons
-from autoscaler.scaling.reactive import is_over, must_wait, need
+from autoscaler.scaling.demand import ModelDemand
+from autoscaler.scaling.reactive import ESTIMATE, is_over, must_wait, need
+from autoscaler.scaling.significance import lower_rate
 from autoscaler.scaling.tick import Tick
 from autoscaler.scaling.windows import Stats
 from autoscaler.transitions.groups import Group
@@ -45,14 +47,15 @@ def scale_out(tick: Tick, service: Service) -> bool:
         return since > 0
     floor = service.min_instances
     traffic = isinstance(demand.local, Stats) and demand.local.arrivals + demand.local.refused > 0
-    target = wanted.req_per_s if wanted else demand.req_per_s
-    if len(groups) < max(floor, int(traffic)):
-        why = "its first requests arrived" if not groups and traffic else f"floor of {floor}"
-        size = target if traffic else 0.0
-        return _add(tick, service, "scale_out", size, raw, why, max(floor, 1) - len(groups))
-    if remembered.broken_ms and demand.req_per_s > planned:
+    short = max(0, max(floor, int(traffic)) - len(groups))
+    if short > 0 or remembered.broken_ms:
+        target = max(wanted.req_per_s if wanted else 0.0, _surely(demand))
+    if remembered.broken_ms and (short > 0 or demand.req_per_s > planned):
         why = f"capacity was lost: {reasons.over(demand.req_per_s, service.utilization, raw)}"
-        return _add(tick, service, "replace", max(target, demand.req_per_s), raw, why, 0)
+        return _add(tick, service, "replace", max(target, demand.req_per_s), raw, why, short)
+    if short > 0:
+        why = "its first requests arrived" if not groups and traffic else f"floor of {floor}"
+        return _add(tick, service, "scale_out", target, raw, why, short)
     if remembered.broken_ms:
         tick.update(model, broken_ms=0)
     if wanted is None:
@@ -68,6 +71,13 @@ def scale_out(tick: Tick, service: Service) -> bool:
         why = reasons.over(wanted.req_per_s, service.utilization, raw)
         _add(tick, service, "scale_out", wanted.req_per_s, raw, why, 0)
     return True
+
+
+def _surely(demand: ModelDemand) -> float:
+    """Requests/s that the local window proves: its first two arrivals are no rate of 2 per s."""
+    if not isinstance(demand.local, Stats):
+        return 0.0
+    return lower_rate(demand.local.arrivals, demand.local.covered_s, ESTIMATE)
 
 
 def _add(

@@ -57,6 +57,7 @@ class Tick:
         self.shut = frozenset(
             node for node, s in seen.statuses.items() if now_ms - s.at_ms > LOST_MS
         )
+        self.dark = self._dark_regions()
         for table in seen.tables:
             self._take_table(table)
         self.used = used_gpus(self.groups.values(), seen.statuses.values())
@@ -112,8 +113,9 @@ class Tick:
         return room(self.cluster, self.used, self.seen.obtainable, self.scarce_pools(), self.shut)
 
     def scarce_pools(self) -> frozenset[str]:
-        """Pools that are left alone for now."""
-        return frozenset(p for p, mark in self.scarce.items() if mark.until_ms > self.now_ms)
+        """Pools that are left alone for now: after failed starts, or in a region gone dark."""
+        failed = {pool for pool, mark in self.scarce.items() if mark.until_ms > self.now_ms}
+        return frozenset(failed | {p.id for p in self.cluster.pools if p.region in self.dark})
 
     def mark_scarce(self, pool: str) -> float:
         """Leave `pool` alone, each time twice as long; how long in seconds."""
@@ -227,6 +229,16 @@ class Tick:
         if combo is not None:
             timeout_s = max(timeout_s, 2.0 * combo.start_s)
         return look(group, self.fleet, self.now_ms, int(timeout_s * 1000), LOST_MS)
+
+    def _dark_regions(self) -> frozenset[str]:
+        """Regions of which only silent nodes are known: their executor will start nothing."""
+        regions = {pool.id: pool.region for pool in self.cluster.pools}
+        heard: dict[str, bool] = {}
+        for node, status in self.seen.statuses.items():
+            region = regions.get(status.pool)
+            if region is not None:
+                heard[region] = heard.get(region, False) or node not in self.shut
+        return frozenset(region for region, alive in heard.items() if not alive)
 
     def _take_table(self, table: ModelTable) -> None:
         model = table.model
