@@ -24,7 +24,8 @@ from executors.gateway.openai import (
     error_body,
     parse_call,
 )
-from executors.gateway.relay import Relay, Request
+from executors.gateway.relay import Relay
+from executors.gateway.request import Request
 from executors.gateway.settings import Clock, Settings
 from executors.gateway.table import RouteTable
 

@@ -28,7 +28,7 @@ class EngineGone(EngineError):
 
 
 class EngineStalled(EngineError):
-    """It sent nothing for too long: gone if that is so for all its requests, else only slow."""
+    """It did not finish this request in time; whether it hangs is judged by all its requests."""
 
 
 class EngineFaulty(EngineError):
@@ -51,7 +51,6 @@ class Engines:
         self._timeout = aiohttp.ClientTimeout(
             total=max(1.0, clock.real_s(settings.request_s)),
             sock_connect=settings.connect_real_s,
-            sock_read=max(1.0, clock.real_s(settings.stall_s)),
         )
         self._session: aiohttp.ClientSession | None = None
         self._urls: dict[tuple[str, str], URL] = {}

@@ -43,7 +43,7 @@ class Prober:
                 task.cancel()
 
     def look(self) -> None:
-        """Start the probes that are due now."""
+        """Start the probes that are due now; let the relay look for engines that hang."""
         self._under_way = {key: task for key, task in self._under_way.items() if not task.done()}
         now_ms = self._clock.now_ms()
         for model, router in self._table.routers.items():
@@ -51,8 +51,7 @@ class Prober:
                 if (model, endpoint) not in self._under_way:
                     task = asyncio.create_task(self._probe(model, endpoint))
                     self._under_way[model, endpoint] = task
-        routers = self._table.routers.values()
-        self._relay.forget(frozenset(at for router in routers for at in router.endpoints()))
+        self._relay.look()
 
     async def _probe(self, model: str, endpoint: Endpoint) -> None:
         generate = endpoint in self._relay.hung

@@ -7,7 +7,8 @@ elsewhere as long as the client has not seen a byte; after that it ends with a v
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 
@@ -25,7 +26,6 @@ from executors.gateway.events import BrokenStream, EventStream
 from executors.gateway.meter import Ending, Outcome
 from executors.gateway.metrics import Metrics
 from executors.gateway.openai import (
-    Call,
     engine_body,
     error_body,
     error_events,
@@ -33,7 +33,9 @@ from executors.gateway.openai import (
     prefill_body,
     usage_of,
 )
+from executors.gateway.request import Request
 from executors.gateway.settings import Clock, Settings
+from executors.gateway.stalls import Stalls
 from executors.gateway.table import RouteTable
 from topics.records import Endpoint
 
@@ -41,50 +43,6 @@ _FAULTS_TO_EJECT = 3
 # A decode instance also answers 500 when the prefill instance that held the KV is gone, which is
 # not its fault and happens to all that were handed over at that moment.
 _FAULTS_TO_EJECT_DECODE = 20
-
-
-class Client(Protocol):
-    """Where the answer goes."""
-
-    async def answer(self, status: int, body: bytes) -> None:
-        """A whole answer at once."""
-        ...
-
-    async def write(self, data: bytes, last: bool) -> None:
-        """A part of an event stream; the first one begins it, the last one ends it."""
-        ...
-
-
-class Request:
-    """One request in flight: its marks in time and what this process spent on it.
-
-    own_ns: real time spent here, not waiting for an engine, the client or an instance.
-    """
-
-    __slots__ = ("arrived_ns", "call", "client", "id", "mark_ns", "own_ns", "started", "tried")
-
-    def __init__(
-        self, call: Call, client: Client, arrived_ns: int, request_id: str, own_ns: int = 0
-    ) -> None:
-        self.call = call
-        self.client = client
-        self.arrived_ns = arrived_ns
-        self.id = request_id
-        self.mark_ns = time.monotonic_ns()
-        self.own_ns = own_ns
-        self.started = False
-        self.tried: frozenset[Endpoint] = frozenset()
-
-    def pause(self) -> None:
-        """From here on we wait for somebody else."""
-        if self.mark_ns:
-            self.own_ns += time.monotonic_ns() - self.mark_ns
-            self.mark_ns = 0
-
-    def resume(self) -> int:
-        """The waiting is over; the monotonic time now."""
-        self.mark_ns = time.monotonic_ns()
-        return self.mark_ns
 
 
 class Relay:
@@ -103,15 +61,17 @@ class Relay:
         self._table = table
         self._engines = engines
         self._metrics = metrics
-        self._progress: dict[Endpoint, float] = {}
+        self.stalls = Stalls(max(1.0, clock.real_s(settings.stall_s)))
         self._faults: dict[Endpoint, int] = {}
         self._held = 0
+        self._life_real_s = max(1.0, clock.real_s(settings.request_s))
         self.hung: set[Endpoint] = set()
 
     async def serve(self, request: Request) -> Outcome:
         """Answer the client, whatever happens to engines; how it ended."""
         model = request.call.model
-        until = time.monotonic() + self._clock.real_s(self._settings.hold_s)
+        began = time.monotonic()
+        until = began + self._clock.real_s(self._settings.hold_s)
         problem = EngineError("no attempt")
         name = request.id
         for attempt in range(self._settings.attempts):
@@ -135,6 +95,8 @@ class Relay:
                     end = error_events(f"the engine was lost: {error}", "engine_lost", 502)
                     await request.client.write(end, last=True)
                     return Outcome(Ending.FAILED)
+                if time.monotonic() - began >= self._life_real_s:
+                    break
         await self._refuse(request, f"no instance answered: {problem}", 502)
         return Outcome(Ending.FAILED)
 
@@ -189,13 +151,14 @@ class Relay:
         """The whole answer of `endpoint`."""
         request.pause()
         try:
-            answer = await self._engines.post(endpoint, request.call.path, body, request.id)
-            try:
-                raw = await answer.read()
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise failure_of(error) from error
-            finally:
-                answer.release()
+            async with self._attempting(endpoint):
+                answer = await self._engines.post(endpoint, request.call.path, body, request.id)
+                try:
+                    raw = await answer.read()
+                except (aiohttp.ClientError, OSError) as error:
+                    raise failure_of(error) from error
+                finally:
+                    answer.release()
         except EngineError as error:
             self._blame(request.call.model, endpoint, error, faults)
             request.tried |= {endpoint}
@@ -205,18 +168,28 @@ class Relay:
         self._praise(endpoint)
         return raw
 
+    @asynccontextmanager
+    async def _attempting(self, endpoint: Endpoint) -> AsyncIterator[None]:
+        """Around one attempt: time-outs come out of it as EngineStalled."""
+        try:
+            async with self.stalls.attempt(endpoint):
+                yield
+        except TimeoutError as error:
+            raise failure_of(error) from error
+
     async def _stream(
         self, request: Request, endpoint: Endpoint, body: bytes, faults: int
     ) -> Outcome:
         """Pass the events of `endpoint` through."""
         request.pause()
         try:
-            answer = await self._engines.post(endpoint, request.call.path, body, request.id)
-            try:
-                return await self._pass_through(request, endpoint, answer)
-            finally:
-                # Only an answer that was read to its end gives its connection back.
-                answer.release() if answer.content.at_eof() else answer.close()
+            async with self._attempting(endpoint):
+                answer = await self._engines.post(endpoint, request.call.path, body, request.id)
+                try:
+                    return await self._pass_through(request, endpoint, answer)
+                finally:
+                    # Only an answer that was read to its end gives its connection back.
+                    answer.release() if answer.content.at_eof() else answer.close()
         except EngineError as error:
             self._blame(request.call.model, endpoint, error, faults)
             request.tried |= {endpoint}
@@ -245,8 +218,8 @@ class Relay:
                 raise EngineFaulty("an error event before the first token")
             if first_ns == 0:
                 first_ns = now_ns
-                self._praise(endpoint)
-            self._progress[endpoint] = time.monotonic()
+                self._faults.pop(endpoint, None)
+            self.stalls.heard(endpoint)
             request.started = True
             if held or events.done:
                 await request.client.write(held, last=events.done)
@@ -268,7 +241,7 @@ class Relay:
         )
 
     def _praise(self, endpoint: Endpoint) -> None:
-        self._progress[endpoint] = time.monotonic()
+        self.stalls.heard(endpoint)
         self._faults.pop(endpoint, None)
 
     def _blame(self, model: str, endpoint: Endpoint, error: EngineError, faults: int) -> None:
@@ -277,11 +250,8 @@ class Relay:
         faults: so many faulty answers in a row say it, too.
         """
         if isinstance(error, EngineStalled):
-            quiet = time.monotonic() - self._progress.get(endpoint, float("-inf"))
-            if quiet < self._clock.real_s(self._settings.stall_s):
-                return
-            self.hung.add(endpoint)
-        elif isinstance(error, EngineFaulty):
+            return  # slow to this request; `look` finds out who is silent towards all
+        if isinstance(error, EngineFaulty):
             self._faults[endpoint] = self._faults.get(endpoint, 0) + 1
             if self._faults[endpoint] < faults:
                 return
@@ -289,16 +259,27 @@ class Relay:
         if self._table.routers[model].eject(endpoint, self._clock.now_ms()):
             self._metrics.ejections.labels(model).inc()
 
-    def forget(self, live: frozenset[Endpoint]) -> None:
-        """Drop what is remembered of endpoints that are in no routes any more."""
-        for memory in (self._progress, self._faults):
-            for endpoint in memory.keys() - live:
-                del memory[endpoint]
+    def look(self) -> None:
+        """Eject what hangs, end its requests, and forget endpoints that are in no routes."""
+        live: set[Endpoint] = set()
+        hung = self.stalls.hung()
+        for model, router in self._table.routers.items():
+            endpoints = router.endpoints()
+            live |= endpoints
+            for endpoint in endpoints & set(hung):
+                self.hung.add(endpoint)
+                if router.eject(endpoint, self._clock.now_ms()):
+                    self._metrics.ejections.labels(model).inc()
+        for endpoint in hung:  # one that left the routes may hang, too
+            self.stalls.give_up(endpoint)
+        for endpoint in self._faults.keys() - live:
+            del self._faults[endpoint]
         self.hung &= live
+        self.stalls.forget(frozenset(live))
 
 
 async def _block(answer: aiohttp.ClientResponse) -> bytes:
     try:
         return await answer.content.readany()
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+    except (aiohttp.ClientError, OSError) as error:
         raise failure_of(error) from error

@@ -15,15 +15,16 @@ from topics.timebase import TimeBase
 @dataclass(frozen=True, slots=True)
 class Settings:
     """hold_s: how long a request waits for a ready instance (a model that is waking up) before 503.
-    stall_s: an engine that sends nothing for so long on a request is given up. request_s: the
-    longest life of a request. max_held: requests waiting for an instance, of all models; more are
-    refused at once. attempts: instances tried per request, so that a request that kills engines
-    cannot kill them all. connect_real_s: to reach an engine; networks do not scale.
+    stall_s: an engine that has requests and sends nothing on any of them for so long hangs (one
+    prompt of 190k tokens may take 100 s). request_s: the longest life of a request. max_held:
+    requests waiting for an instance, of all models; more are refused at once. attempts: instances
+    tried per request, so that a request that kills engines cannot kill them all.
+    connect_real_s: to reach an engine; networks do not scale.
     """
 
     gateway_id: str
     hold_s: float = 30.0
-    stall_s: float = 120.0
+    stall_s: float = 240.0
     request_s: float = 1800.0
     max_body_bytes: int = 16 * 1024 * 1024
     max_held: int = 2000

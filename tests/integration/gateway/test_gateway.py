@@ -233,6 +233,24 @@ async def test_a_hung_engine_is_given_up_and_ejected(bench: MakeBench) -> None:
     hung.mode = "ok"
 
 
+async def test_a_request_that_waits_long_on_a_busy_engine_is_left_alone(bench: MakeBench) -> None:
+    """Silence on one request is overload; only silence on all of them is a hang."""
+    b = await bench(speed=100.0, stall_s=1.0)
+    engine = await b.engine("e")
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    engine.mode = "gate"
+    waiting = asyncio.create_task(b.post())
+    await until(lambda: len(engine.seen) == 1)
+    engine.mode = "ok"
+    began = asyncio.get_running_loop().time()
+    while asyncio.get_running_loop().time() < began + 1.3:  # the limit is 1 real s at the least
+        await b.post()
+    assert not waiting.done()
+    assert not b.gateway.table.routers["chat"].ejected()
+    engine.gate.set()
+    assert (await waiting)[0] == 200
+
+
 async def test_400_and_429_of_an_engine_are_passed_on(bench: MakeBench) -> None:
     b = await bench()
     engine = await b.engine("e")

@@ -1,0 +1,56 @@
+"""One request in flight, and the client that waits for its answer.
+
+Owns the request's marks in time and what this process spent on it. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from executors.gateway.openai import Call
+from topics.records import Endpoint
+
+
+class Client(Protocol):
+    """Where the answer goes."""
+
+    async def answer(self, status: int, body: bytes) -> None:
+        """A whole answer at once."""
+        ...
+
+    async def write(self, data: bytes, last: bool) -> None:
+        """A part of an event stream; the first one begins it, the last one ends it."""
+        ...
+
+
+class Request:
+    """One request in flight: its marks in time and what this process spent on it.
+
+    own_ns: real time spent here, not waiting for an engine, the client or an instance.
+    """
+
+    __slots__ = ("arrived_ns", "call", "client", "id", "mark_ns", "own_ns", "started", "tried")
+
+    def __init__(
+        self, call: Call, client: Client, arrived_ns: int, request_id: str, own_ns: int = 0
+    ) -> None:
+        self.call = call
+        self.client = client
+        self.arrived_ns = arrived_ns
+        self.id = request_id
+        self.mark_ns = time.monotonic_ns()
+        self.own_ns = own_ns
+        self.started = False
+        self.tried: frozenset[Endpoint] = frozenset()
+
+    def pause(self) -> None:
+        """From here on we wait for somebody else."""
+        if self.mark_ns:
+            self.own_ns += time.monotonic_ns() - self.mark_ns
+            self.mark_ns = 0
+
+    def resume(self) -> int:
+        """The waiting is over; the monotonic time now."""
+        self.mark_ns = time.monotonic_ns()
+        return self.mark_ns
