@@ -6,7 +6,9 @@ Owns the loop only. It may be killed at any moment; whoever asked starts another
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,8 @@ from streams.leash import end_with_supervisor
 from streams.solver.wire import answer, asked, failure
 from streams.solver.work import solve
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main(argv: list[str] | None = None) -> int:
     """Answer until stdin ends."""
@@ -25,6 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--default-mode", default="recommend", choices=[str(m) for m in Mode])
     arguments = parser.parse_args(argv)
     end_with_supervisor()
+    _end_with_parent()
     # Serving comes first on a shared machine: what is solved here can wait a little.
     os.nice(5)
     declared = load_config(arguments.config, Mode(arguments.default_mode)).cluster
@@ -39,6 +44,12 @@ def main(argv: list[str] | None = None) -> int:
                 # Any failure is an answer: the last good plan stands, and the reason is logged.
                 out.write(failure(number, f"{type(error).__name__}: {error}"))
     return 0
+
+
+def _end_with_parent() -> None:
+    """Nobody reads an answer once the controller is gone, however it went."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def priced(cluster: Cluster, usd_per_node_h: dict[str, float]) -> Cluster:

@@ -1,8 +1,9 @@
 """The controller's end of the solver: questions go out, answers come into a later observation.
 
 Owns the solver process: one question at a time, a limit on each, killed and started again when it
-does not answer. Knows nothing of what is asked. A question for tables that waits is replaced by
-a newer one; an answer that never comes is an answer of its own (`Refinement.timed_out`).
+does not answer. Tables are asked for one model at a time, so that the first model need not wait
+for the last. A question that waits is replaced by a newer one of its kind and model; an answer
+that never comes is an answer of its own (`Refinement.timed_out`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from streams.solver.wire import Answer, Question, answered, ask
 
 log = logging.getLogger(__name__)
 
-LIMIT_S: Mapping[type, float] = {ScaleOutTablesRequested: 120.0, RefinementRequested: 60.0}
+LIMIT_S: Mapping[type, float] = {ScaleOutTablesRequested: 60.0, RefinementRequested: 60.0}
 """Real seconds for one answer, the start of the process included."""
 
 _MOST_LINE_BYTES = 64 * 1024 * 1024
@@ -49,15 +50,15 @@ class Answers:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Questions not asked yet, at most one of each kind: a newer one makes an older one moot."""
+    """Questions not asked yet, in order: at most one refinement, and one table per model."""
 
-    by_kind: dict[type, tuple[Question, Cluster]] = field(default_factory=dict)
+    by_subject: dict[str, tuple[Question, Cluster]] = field(default_factory=dict)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def put(self, question: Question, cluster: Cluster) -> Question | None:
+    def put(self, subject: str, question: Question, cluster: Cluster) -> Question | None:
         """Queue it; the question that it replaces."""
-        replaced = self.by_kind.get(type(question))
-        self.by_kind[type(question)] = (question, cluster)
+        replaced = self.by_subject.get(subject)
+        self.by_subject[subject] = (question, cluster)
         self.news.set()
         return replaced[0] if replaced else None
 
@@ -77,7 +78,12 @@ class Solver:
 
     def ask(self, question: Question, cluster: Cluster) -> None:
         """Ask; returns at once. cluster: with the prices of this moment."""
-        replaced = self._waiting.put(question, cluster)
+        if isinstance(question, ScaleOutTablesRequested):
+            for model, bucket in question.buckets:
+                one = ScaleOutTablesRequested(((model, bucket),))
+                self._waiting.put(f"tables of {model}", one, cluster)
+            return
+        replaced = self._waiting.put("refinement", question, cluster)
         if isinstance(replaced, RefinementRequested):
             self._refinements.append(Refinement(replaced.request, timed_out=True))
 
@@ -94,10 +100,10 @@ class Solver:
             while True:
                 await self._waiting.news.wait()
                 self._waiting.news.clear()
-                while self._waiting.by_kind:
-                    kind = next(iter(self._waiting.by_kind))
-                    question, cluster = self._waiting.by_kind.pop(kind)
-                    self._store(question, await self._solve(question, cluster))
+                while self._waiting.by_subject:
+                    subject = next(iter(self._waiting.by_subject))
+                    question, cluster = self._waiting.by_subject.pop(subject)
+                    self._store(question, await self._solve(subject, question, cluster))
         finally:
             await self._kill()
 
@@ -109,10 +115,10 @@ class Solver:
         elif isinstance(question, RefinementRequested):
             self._refinements.append(Refinement(question.request, timed_out=True))
 
-    async def _solve(self, question: Question, cluster: Cluster) -> Answer | None:
+    async def _solve(self, name: str, question: Question, cluster: Cluster) -> Answer | None:
         """The answer, None if there is none: too late, killed, or it could not be solved."""
         self._number += 1
-        name, limit_s = type(question).__name__, self._limit_s[type(question)]
+        limit_s = self._limit_s[type(question)]
         try:
             async with asyncio.timeout(limit_s):
                 return await self._exchange(name, ask(self._number, question, cluster))

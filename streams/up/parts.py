@@ -45,7 +45,7 @@ def controller(run: Run, bootstrap: str) -> Child:
         run, "controller", "streams.controller",
         "--config", str(run.config_path), "--broker", bootstrap,
         "--time-base", run.time_base.format(), "--controller-id", "controller-1",
-        "--prefix", run.prefix,
+        "--prefix", run.prefix, "--default-mode", "act",
     )  # fmt: skip
 
 
