@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autoscaler.planning.allocation.arrays import Bools
 from autoscaler.planning.allocation.decomposition import proven_infeasible, solve_decomposed
 from autoscaler.planning.allocation.exact import maximise_fraction
 from autoscaler.planning.allocation.groups import Decomposed, with_demand
@@ -37,23 +38,31 @@ class Fraction:
     work: Work
 
 
-def largest_fraction(problem: Decomposed, options: SolveOptions) -> Fraction:
-    """The largest fraction t such that every group can be served t of its demand."""
+def largest_fraction(
+    problem: Decomposed, options: SolveOptions, active: Bools | None = None
+) -> Fraction:
+    """The largest t such that the `active` (g,) groups (all, if None) can be served t of their
+    demand, and the other groups all of theirs."""
+    if active is None:
+        active = np.ones(len(problem.groups), dtype=np.bool_)
     if any(len(g.ids) == 0 for g in problem.groups):
         return Fraction(0.0, 0.0, None, (), Work())
-    high, work = _bound(problem)
+    high, work = _bound(problem, active)
     if sum(int(g.allowed.sum()) for g in problem.groups) <= MIP_COLUMNS:
-        return _by_mip(problem, options, high, work)
-    return _by_steps(problem, options, high, work)
+        return _by_mip(problem, options, active, high, work)
+    return _by_steps(problem, options, active, high, work)
 
 
-def scaled(problem: Decomposed, fraction: float) -> Decomposed:
-    """The same problem for a fraction of every demand."""
-    groups = tuple(with_demand(g, g.demand * fraction) for g in problem.groups)
+def scaled(problem: Decomposed, fraction: float, active: Bools) -> Decomposed:
+    """The same problem for a fraction of the demand of the `active` groups."""
+    groups = tuple(
+        with_demand(g, g.demand * fraction) if on else g
+        for g, on in zip(problem.groups, active, strict=True)
+    )
     return replace(problem, groups=groups)
 
 
-def _bound(problem: Decomposed) -> tuple[float, Work]:
+def _bound(problem: Decomposed, active: Bools) -> tuple[float, Work]:
     """A fraction above which it is proven that demand cannot be served."""
     low, high, rounds = 0.0, 1.0, 0
     if not proven_infeasible(problem):
@@ -61,20 +70,21 @@ def _bound(problem: Decomposed) -> tuple[float, Work]:
     while high - low > PRECISION * high and high > 1e-6:
         middle = (low + high) / 2
         rounds += 1
-        if proven_infeasible(scaled(problem, middle)):
+        if proven_infeasible(scaled(problem, middle, active)):
             high = middle
         else:
             low = middle
     return high, Work(pricing_rounds=rounds)
 
 
-def _by_mip(problem: Decomposed, options: SolveOptions, high: float, work: Work) -> Fraction:
+def _by_mip(
+    problem: Decomposed, options: SolveOptions, active: Bools, high: float, work: Work
+) -> Fraction:
     flat, owners, codes = columns_of(problem)
-    groups = len(problem.groups)
     got = maximise_fraction(
         flat,
-        active=np.ones(groups, dtype=np.bool_),
-        fixed=np.zeros(groups),
+        active=active,
+        fixed=np.ones(len(problem.groups)),
         nodes=50 * options.mip_nodes,
         seconds=options.left_s(),
         gap=1e-3,
@@ -86,16 +96,18 @@ def _by_mip(problem: Decomposed, options: SolveOptions, high: float, work: Work)
         return Fraction(0.0, bound, None, limits, work)
     served = flat.served_req_per_s(got.counts) / flat.demand_req_per_s
     plan = plan_of(problem, flat, owners, codes, got.counts)
-    fraction = min(1.0, float(served.min()))
+    fraction = min(1.0, float(served[active].min()))
     return Fraction(fraction, max(bound, fraction), plan, limits, work)
 
 
-def _by_steps(problem: Decomposed, options: SolveOptions, high: float, work: Work) -> Fraction:
+def _by_steps(
+    problem: Decomposed, options: SolveOptions, active: Bools, high: float, work: Work
+) -> Fraction:
     feasible = replace(options, gap=1.0)  # the first plan that fits will do
     limits: tuple[str, ...] = ()
     for step in STEPS:
         fraction = high * (1.0 - step)
-        outcome = solve_decomposed(scaled(problem, fraction), feasible, None)
+        outcome = solve_decomposed(scaled(problem, fraction, active), feasible, None)
         work += outcome.work
         if outcome.plan is not None:
             return Fraction(fraction, high, outcome.plan, limits, work)

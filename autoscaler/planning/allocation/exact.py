@@ -103,7 +103,7 @@ def _columns(problem: AllocationProblem, extra: int) -> highspy.HighsLp:
 def _upper(problem: AllocationProblem) -> Floats:
     """Bounds of the columns; no plan of least cost runs more than serves all demand alone.
 
-    Only columns that serve are cut: what a rented node provides may be needed by many.
+    Only columns that serve and provide nothing are cut: what a node provides may be needed by many.
     """
     upper = problem.upper.astype(np.float64).copy()
     alone = np.full(problem.columns, 0.0)
@@ -112,6 +112,8 @@ def _upper(problem: AllocationProblem) -> Floats:
         problem.demand_req_per_s[problem.serve_row] * (1.0 + 1e-6) / problem.serve_rate
     )
     np.maximum.at(alone, serves, needed)
+    uses = np.repeat(np.arange(problem.columns), np.diff(problem.use_indptr))
+    alone[uses[problem.use_amount < 0]] = 0.0
     return np.where(alone > 0, np.minimum(upper, alone), upper)
 
 
@@ -148,3 +150,20 @@ def _run(
         infeasible=False,
         nodes=spent,
     )
+
+
+def relaxed(problem: AllocationProblem, target: Floats) -> tuple[float, Floats, Floats] | None:
+    """The LP relaxation: its value, the price of each resource (k,) and reduced costs (n,)."""
+    lp = _columns(problem, extra=0)
+    lp.col_cost_ = problem.cost_usd_per_h.astype(np.float64)
+    lp.row_lower_ = np.concatenate([target, np.full(len(problem.capacity), -highspy.kHighsInf)])
+    lp.integrality_ = []
+    solver = mip_solver(0, float("inf"), 0.0)
+    solver.passModel(lp)
+    solver.run()
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return None
+    solution = solver.getSolution()
+    rows = np.asarray(solution.row_dual)[len(target) :]
+    value = float(solver.getInfo().objective_function_value)
+    return value, np.maximum(0.0, -rows), np.asarray(solution.col_dual)

@@ -150,3 +150,26 @@ def plan_of(
     return Incumbent(
         cost, use, tuple(np.array(c, dtype=np.int64) for c in chosen), counts[owners < 0]
     )
+
+
+def plan_from_counts(
+    problem: AllocationProblem, lowered: Decomposed, target: Floats, counts: Ints
+) -> Incumbent | None:
+    """The incumbent of `counts` (n,) over the columns; None where it does not serve and fit."""
+    served = problem.served_req_per_s(counts)
+    if (served < problem.demand_req_per_s * target * (1.0 - 1e-10)).any():
+        return None
+    groups, resources = len(lowered.groups), len(lowered.capacity)
+    cost, use = np.zeros(groups), np.zeros((groups, resources))
+    chosen = []
+    for k, group in enumerate(lowered.groups):
+        n = counts[group.ids]
+        cost[k] = float(n @ group.base)
+        each = np.repeat(n, np.diff(group.indptr)) * group.amount
+        use[k] = np.bincount(group.feature, each, minlength=resources)
+        chosen.append(np.repeat(group.ids, n))
+    wanted = target[problem.serve_row] > 0
+    if sum(len(c) for c in chosen) < int(counts[np.diff(problem.serve_indptr) > 0][wanted].sum()):
+        return None  # some of it no longer fits at all
+    plan = Incumbent(cost, use, tuple(chosen), counts[lowered.free.ids])
+    return None if plan.excess(lowered).any() else plan

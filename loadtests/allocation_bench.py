@@ -1,0 +1,124 @@
+"""Solve one allocation instance and write the plan with its proof.
+
+usage: python -m loadtests.allocation_bench INSTANCE.npz --out PLAN.json [--gap G]
+       [--time-limit S] [--warm PLAN.json] [--scale-demand X]
+
+Owns the clocks and the command line. Compilation happens on a tiny instance before the clock
+starts; reading the instance, reducing it and solving it are inside. CPU seconds include children
+(there are none: the solver runs in this process, on one thread).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.planning.allocation.instance import TemplateInstance
+from autoscaler.planning.allocation.placements import Placements, solve_instance
+from autoscaler.planning.allocation.result import SolveOptions, Status
+from loadtests.allocation_files import read_instance, write_plan
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit codes: 0 a plan was written, 1 none was found, 2 bad input."""
+    args = _arguments().parse_args(argv)
+    try:
+        return _run(args)
+    except (InvalidValue, OSError) as error:
+        print(f"allocation_bench: {error}", file=sys.stderr)
+        return 2
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.allocation_bench")
+    parser.add_argument("instance", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--gap", type=_number(0.0, 1.0), default=1e-6, help="stop at this gap")
+    parser.add_argument("--time-limit", type=_number(0.1, 1e6), help="wall-clock seconds")
+    parser.add_argument("--warm", type=Path, help="plan that is running now")
+    parser.add_argument("--scale-demand", type=_number(1e-6, 1e6), default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value) or not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text} is not a number from {low:g} to {high:g}")
+        return value
+
+    return parse
+
+
+def _run(args: argparse.Namespace) -> int:
+    if not args.out.parent.is_dir():
+        raise InvalidValue("--out", str(args.out), "a path in a folder that exists")
+    compile_kernels()
+    begin, begin_cpu = time.monotonic(), _cpu_s()
+    instance = read_instance(args.instance, args.scale_demand)
+    options = SolveOptions(
+        gap=args.gap,
+        seed=args.seed,
+        time_limit_s=args.time_limit,
+        elapsed_s=lambda: time.monotonic() - begin,
+    )
+    extra: dict[str, Any] = {}
+    done = solve_instance(instance, options)
+    extra["seconds"] = time.monotonic() - begin
+    extra["cpu_seconds"] = _cpu_s() - begin_cpu
+    write_plan(args.out, done, extra)
+    print(_line(args.instance.name, done, extra))
+    return 1 if done.status is Status.FAILED else 0
+
+
+def _line(name: str, done: Placements, extra: dict[str, Any]) -> str:
+    """What was measured, in one line."""
+    served = float(done.served_fraction.min())
+    parts = [
+        f"{name}: {done.status}",
+        f"cost {done.cost_usd_per_h:.4f} USD/h",
+        f"bound {done.lower_bound_usd_per_h:.4f}",
+        f"gap {100 * done.gap:.4f}%",
+        f"served >= {served:.5f} (bound {done.served_fraction_bound:.5f})",
+        f"{int(done.rows[:, 3].sum())} instances",
+        f"{extra['cpu_seconds']:.2f} CPU s",
+        f"{extra['seconds']:.2f} s",
+    ]
+    if "fraction_changed" in extra:
+        parts.append(f"{100 * extra['fraction_changed']:.1f}% of the instances changed")
+    if done.limits_hit:
+        parts.append("limits: " + ", ".join(done.limits_hit))
+    return "; ".join(parts)
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process and its children."""
+    t = os.times()
+    return t.user + t.system + t.children_user + t.children_system
+
+
+def compile_kernels() -> None:
+    """Compile (or load from the cache) every kernel, on an instance of two nodes."""
+    tiny = TemplateInstance(
+        price_usd_per_h=np.array([[1.0, 1.5]]),
+        available_nodes=np.array([[1, 2]], dtype=np.int32),
+        demand_req_per_s=np.array([2.0, 1.0]),
+        nodes=(np.array([[1, 0], [0, 1]], dtype=np.uint8),) * 2,
+        throughput_req_per_s=(np.array([1.0, 1.0]),) * 2,
+        start_penalty=0.1,
+    )
+    solve_instance(tiny, SolveOptions())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
