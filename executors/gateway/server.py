@@ -24,7 +24,7 @@ from executors.gateway.settings import Clock, Settings
 from executors.gateway.table import RouteTable
 
 _SETTLE_S = 5.0
-_GRACE_REAL_S = 1.0
+_GRACE_REAL_S = 0.5
 
 
 class Gateway:
@@ -95,7 +95,7 @@ class Gateway:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """No new connections, a second for what is in flight, the last counts, then the end."""
+        """No new connections, half a second for what is in flight, then the last counts."""
         await self._stack.aclose()
         for task in self._tasks:
             task.cancel()
