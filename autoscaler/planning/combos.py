@@ -21,14 +21,18 @@ from autoscaler.planning.cost_efficiency import combo_tokens_per_usd, phase_toke
 from autoscaler.planning.instances import Instance, instance
 
 RATIOS = tuple((p, d) for p in (1, 2) for d in range(1, 7))
-_KEEP_PER_GROUP = 6
+KEEP_PER_GROUP = 6
 # Owned GPUs cost nothing at the margin, yet some order among them is wanted: fewer and smaller
 # GPUs first. A thousandth of a USD per 100 TFLOPS and hour never outweighs a real price.
 _OWNED_USD_PER_TFLOPS_H = 1e-5
 
 
 def candidate_combos(
-    cluster: Cluster, service: Service, bucket: Bucket, profile: Profile
+    cluster: Cluster,
+    service: Service,
+    bucket: Bucket,
+    profile: Profile,
+    keep: int = KEEP_PER_GROUP,
 ) -> tuple[Combo, ...]:
     """Combos worth considering for `service` at `bucket`, best cost efficiency first.
 
@@ -39,10 +43,10 @@ def candidate_combos(
     """
     pools = usable_pools(cluster, service)
     strict = _offers(service, bucket, pools, profile, 1.0)
-    found = _best_of_groups(strict, bucket)
+    found = _best_of_groups(strict, keep)
     stretch = 1.5
     while not found and stretch < 1e4:
-        found = _best_of_groups(_offers(service, bucket, pools, profile, stretch), bucket)
+        found = _best_of_groups(_offers(service, bucket, pools, profile, stretch), keep)
         stretch *= 1.5
     return found
 
@@ -240,7 +244,7 @@ def _combo(service: Service, members: list[tuple[int, Pool, Instance]], stretch:
     )
 
 
-def _best_of_groups(offers: list[_Offer], bucket: Bucket) -> tuple[Combo, ...]:
+def _best_of_groups(offers: list[_Offer], keep: int) -> tuple[Combo, ...]:
     """Per region and markets: one direction per GPU pair, then the best few by three orders."""
     groups: dict[tuple[str, frozenset[Market]], list[_Offer]] = {}
     for offer in _one_direction(offers):
@@ -251,7 +255,7 @@ def _best_of_groups(offers: list[_Offer], bucket: Bucket) -> tuple[Combo, ...]:
         pairs = [o for o in members if len(o.combo.members) > 1]
         for part in (aggregated, pairs):
             for order in (_by_efficiency, _by_price_of_a_request, _by_size):
-                for offer in sorted(part, key=order)[:_KEEP_PER_GROUP]:
+                for offer in sorted(part, key=order)[:keep]:
                     kept[offer.combo.id] = offer
     return tuple(offer.combo for offer in sorted(kept.values(), key=_by_efficiency))
 

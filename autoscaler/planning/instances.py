@@ -13,6 +13,7 @@ from autoscaler.domain.cluster import Service
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.library.engines import VLLM
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.startup import startup_s
@@ -46,6 +47,8 @@ def instance(
     longest = min(service.max_len_tokens, spec.max_position)
     slo = Slo(service.slo.ttft_ms * stretch, service.slo.tpot_ms * stretch)
     start = startup_s(spec, node)
+    if not VLLM.runs(spec, node):
+        return Instance(phase, node, 0.0, 0.0, 0.0, start, False, "heads that do not split")
     if kv_capacity_tokens(spec, node.gpu, node.gpus) < longest:
         return Instance(phase, node, 0.0, 0.0, 0.0, start, False, "memory of the longest request")
     rate = _rate(spec, node, phase, slo, bucket, profile, service.utilization)

@@ -1,0 +1,85 @@
+"""Writing an `AllocationProblem` column by column and row by row, with names to read it back by.
+
+Owns the bookkeeping between names and array indices. Knows nothing of models or pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from autoscaler.planning.allocation.problem import AllocationProblem
+
+K = TypeVar("K")
+
+# A demand that whole columns meet exactly must not need one more by the solver's own rounding.
+_EXACT_IS_ENOUGH = 1.0 - 2e-8
+
+
+class ArrayBuilder(Generic[K]):
+    """Collects rows and columns; `keys` describe the columns, in their order."""
+
+    def __init__(self) -> None:
+        self.keys: list[K] = []
+        self.resource_names: list[tuple[str, str]] = []
+        self.demand_names: list[tuple[str, str]] = []
+        self._cost: list[float] = []
+        self._upper: list[float] = []
+        self._serve: list[Mapping[int, float]] = []
+        self._use: list[Mapping[int, float]] = []
+        self._demand: list[float] = []
+        self._priority: list[int] = []
+        self._capacity: list[float] = []
+
+    def demand(self, what: str, subject: str, amount: float, priority: int) -> int:
+        """A row to serve at least `amount` (> 0) of; its index."""
+        self.demand_names.append((what, subject))
+        self._demand.append(amount * _EXACT_IS_ENOUGH)
+        self._priority.append(priority)
+        return len(self._demand) - 1
+
+    def resource(self, what: str, subject: str, capacity: float) -> int:
+        """A row of which at most `capacity` may be used; its index."""
+        self.resource_names.append((what, subject))
+        self._capacity.append(capacity)
+        return len(self._capacity) - 1
+
+    def column(
+        self,
+        key: K,
+        cost: float,
+        upper: float,
+        serve: Mapping[int, float],
+        use: Mapping[int, float],
+    ) -> int:
+        """An integer column with what it serves and uses by row index; its index."""
+        self.keys.append(key)
+        self._cost.append(cost)
+        self._upper.append(upper)
+        self._serve.append({row: rate for row, rate in serve.items() if rate})
+        self._use.append({row: amount for row, amount in use.items() if amount})
+        return len(self.keys) - 1
+
+    def serve(self, column: int, row: int, rate: float) -> None:
+        """Let a column that is there already serve a further row."""
+        self._serve[column] = {**self._serve[column], row: rate}
+
+    def build(self) -> AllocationProblem:
+        """The arrays; InvalidValue names any number that cannot be."""
+        serve_indptr = np.cumsum([0] + [len(rows) for rows in self._serve], dtype=np.int64)
+        use_indptr = np.cumsum([0] + [len(rows) for rows in self._use], dtype=np.int64)
+        return AllocationProblem(
+            cost_usd_per_h=np.array(self._cost, dtype=np.float64),
+            upper=np.array(self._upper, dtype=np.float64),
+            serve_indptr=serve_indptr,
+            serve_row=np.array([r for rows in self._serve for r in rows], dtype=np.int64),
+            serve_rate=np.array([v for rows in self._serve for v in rows.values()], dtype=float),
+            use_indptr=use_indptr,
+            use_resource=np.array([r for rows in self._use for r in rows], dtype=np.int64),
+            use_amount=np.array([v for rows in self._use for v in rows.values()], dtype=float),
+            demand_req_per_s=np.array(self._demand, dtype=np.float64),
+            priority=np.array(self._priority, dtype=np.int64),
+            capacity=np.array(self._capacity, dtype=np.float64),
+        )

@@ -1,0 +1,123 @@
+"""What a planner answers, and the one interface of all strategies.
+
+Owns `Plan` and its parts, the `Strategy` protocol, and the rule that the last good plan stands
+when a solver fails. Knows no solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Protocol
+
+from autoscaler.domain.combo import Combo
+from autoscaler.planning.problem import PlanningProblem
+
+
+class PlanStatus(StrEnum):
+    """How good a plan is, and how it came about."""
+
+    OPTIMAL = "optimal"  # no plan costs less
+    WITHIN_GAP = "within_gap"  # proven to be within the gap asked for
+    LIMIT = "limit"  # feasible, but a limit ended the search before the gap was reached
+    HEURISTIC = "heuristic"  # feasible, by a strategy that proves nothing about cost
+    BEST_EFFORT = "best_effort"  # demand cannot be met; the smallest served fraction is the most
+    LAST_GOOD = "last_good"  # no plan came out; this is the one before
+    FAILED = "failed"  # no plan came out and there was none before
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How many of one combo a plan wants, and how many run now."""
+
+    combo: Combo
+    count: int
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTarget:
+    """Nodes of one pool: needed, there now, and what needed ones cost in USD/h together."""
+
+    pool: str
+    count: int
+    now: int
+    usd_per_h: float
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A constraint that holds the plan where it is. what: the kind, subject: pool or model.
+
+    detail: for people, with units. relief_usd_per_h: what one more unit would save, where the
+    solver says so (0 = not known).
+    """
+
+    what: str
+    subject: str
+    detail: str
+    relief_usd_per_h: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Targets of all models, their cost and the proof.
+
+    cost_usd_per_h: of the nodes billed under the plan; now_usd_per_h: of those billed now.
+    objective_usd_per_h: cost plus the penalties of starting, loading and switching;
+    lower_bound_usd_per_h bounds it for every plan that serves as much. gap: 1 - bound /
+    objective, -1 where nothing was proven. capacity_req_per_s: raw, per planned model.
+    shortfall_req_per_s: demand above utilization x capacity, per model that has any.
+    served_fraction_bound: in best effort, no plan serves a larger smallest fraction (1 = all).
+    limits_hit: limits that struck; with one of them a second run may answer differently.
+    """
+
+    strategy: str
+    status: PlanStatus
+    targets: tuple[Target, ...]
+    nodes: tuple[NodeTarget, ...]
+    cost_usd_per_h: float
+    now_usd_per_h: float
+    objective_usd_per_h: float
+    lower_bound_usd_per_h: float
+    gap: float
+    capacity_req_per_s: Mapping[str, float]
+    shortfall_req_per_s: Mapping[str, float] = field(default_factory=dict)
+    served_fraction_bound: float = 1.0
+    binding: tuple[Binding, ...] = ()
+    limits_hit: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def of(self, model: str) -> tuple[Target, ...]:
+        """Targets of `model`."""
+        return tuple(target for target in self.targets if target.combo.model == model)
+
+    def counts(self) -> dict[str, int]:
+        """Combo id -> count, of what is wanted at all."""
+        return {target.combo.id: target.count for target in self.targets if target.count}
+
+
+class Strategy(Protocol):
+    """A way to plan. `name` is what people write after --strategy."""
+
+    @property
+    def name(self) -> str: ...
+
+    def solve(self, problem: PlanningProblem) -> Plan:
+        """A plan checked in floating point, or one with status FAILED and a note why."""
+        ...
+
+
+def plan(problem: PlanningProblem, strategy: Strategy) -> Plan:
+    """Plan with `strategy`; when it fails, the last good plan stands and the result says so."""
+    made = strategy.solve(problem)
+    if made.status is not PlanStatus.FAILED or problem.last_good is None:
+        return made
+    reason = made.notes[-1] if made.notes else "no plan came out"
+    return replace(
+        problem.last_good,
+        status=PlanStatus.LAST_GOOD,
+        limits_hit=made.limits_hit,
+        notes=(f"the last good plan stands: {reason}",),
+    )

@@ -1,0 +1,79 @@
+"""Homo: each model on one kind of aggregated instance, greedily. The simplest baseline.
+
+Owns its rule: models in order of priority and demand; each takes the kind that covers it at the
+smallest bill, goes on with the next best where that kind runs out. Knows no fleet.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autoscaler.domain.combo import Combo
+from autoscaler.planning.combo_ilp import is_spot, total_slices
+from autoscaler.planning.combos import ranking_usd_per_h
+from autoscaler.planning.plan import Plan, PlanStatus
+from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.readback import read_back
+from autoscaler.planning.room import PoolRoom, fits, take
+from autoscaler.planning.strategies.cauchy import room_for_all
+
+
+@dataclass(frozen=True, slots=True)
+class Homo:
+    """Greedy homogeneous."""
+
+    name: str = "homo"
+
+    def solve(self, problem: PlanningProblem) -> Plan:
+        """Model after model; on spot only what a service's share allows."""
+        room = room_for_all(problem)
+        counts: dict[str, int] = {}
+        services = [problem.cluster.service(model) for model in problem.planned_models()]
+        for service in sorted(
+            services, key=lambda s: (-s.priority, -problem.demands[s.model].req_per_s, s.model)
+        ):
+            needed = problem.needed_req_per_s(service.model)
+            least, most = service.min_instances, service.max_instances or 10**6
+            spot = service.spot_share * needed
+            missing, taken = needed, 0
+            kinds = [c for c in problem.candidates[service.model] if len(c.members) == 1]
+            while kinds and (missing > 1e-9 or taken < least) and taken < most:
+                wanted = max(missing, 1e-9)
+                best = min(kinds, key=lambda c: _order(c, wanted, least - taken, problem))
+                kinds.remove(best)
+                count = max(math.ceil(wanted / best.req_per_s - 1e-9), least - taken)
+                if is_spot(best):
+                    count = min(count, int(spot / best.req_per_s + 1e-9))
+                count = _place(best, min(count, most - taken), room)
+                if not count:
+                    continue
+                counts[best.id] = counts.get(best.id, 0) + count
+                missing -= count * best.req_per_s
+                spot -= count * best.req_per_s if is_spot(best) else 0.0
+                taken += count
+        made = read_back(problem, self.name, counts, PlanStatus.HEURISTIC)
+        if made.shortfall_req_per_s:
+            return read_back(problem, self.name, counts, PlanStatus.BEST_EFFORT)
+        return made
+
+
+def _order(combo: Combo, needed: float, least: int, problem: PlanningProblem) -> tuple[float, str]:
+    """Price of covering `needed` with this kind alone."""
+    count = max(math.ceil(needed / combo.req_per_s - 1e-9), least, 1)
+    return count * ranking_usd_per_h(combo, problem.cluster.pools), combo.id
+
+
+def _place(combo: Combo, count: int, room: dict[str, PoolRoom]) -> int:
+    """Take as many of `combo` as fit, up to `count`; how many that were."""
+    while count > 0:
+        slices = total_slices([combo], [count])
+        if all(fits(wanted, room[pool].blocks) for pool, wanted in slices.items()):
+            for pool, wanted in slices.items():
+                old = room[pool]
+                left = take(wanted, old.blocks)
+                room[pool] = PoolRoom(old.per_node, left, 0, old.node_usd_per_h)
+            return count
+        free = [room[pool].free_gpus // gpus for pool, gpus in combo.gpus_by_pool().items()]
+        count = min(count - 1, *free)
+    return 0

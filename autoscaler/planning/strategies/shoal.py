@@ -1,0 +1,178 @@
+"""Our strategy: the whole problem as arrays, solved with its proof.
+
+Owns running the solver and reading its columns back. Knows nothing of how the arrays are solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Market
+from autoscaler.planning.allocation.problem import AllocationProblem
+from autoscaler.planning.allocation.result import (
+    AllocationResult,
+    SolveOptions,
+    Status,
+    WarmStart,
+)
+from autoscaler.planning.allocation.solve import solve as solve_arrays
+from autoscaler.planning.columns import Arrays, Kind, to_arrays
+from autoscaler.planning.plan import Binding, Plan, PlanStatus
+from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.readback import failed, read_back
+
+Solver = Callable[[AllocationProblem, SolveOptions, WarmStart | None], AllocationResult]
+
+_STATUS = {
+    Status.OPTIMAL: PlanStatus.OPTIMAL,
+    Status.WITHIN_GAP: PlanStatus.WITHIN_GAP,
+    Status.LIMIT: PlanStatus.LIMIT,
+    Status.BEST_EFFORT: PlanStatus.BEST_EFFORT,
+}
+_NODE_KINDS = (Kind.KEPT_NODES, Kind.NEW_NODES)
+
+
+@dataclass(frozen=True, slots=True)
+class Shoal:
+    """Coral's online problem with keep, start, switch and load (see `planning.columns`)."""
+
+    solver: Solver = solve_arrays
+    name: str = "shoal"
+
+    def solve(self, problem: PlanningProblem) -> Plan:
+        """The cheapest plan with its bound; best effort where demand cannot be met."""
+        arrays = to_arrays(problem)
+        solved = self._run(arrays, problem)
+        if solved.status is Status.FAILED:
+            reason = solved.reason or "the solver returned no plan"
+            return failed(problem, self.name, reason, solved.limits_hit)
+        return _to_plan(self.name, problem, arrays, solved)
+
+    def _run(self, arrays: Arrays, problem: PlanningProblem) -> AllocationResult:
+        options = problem.options
+        limits = SolveOptions(
+            gap=options.gap,
+            seed=options.seed,
+            time_limit_s=options.time_limit_s if options.elapsed_s is not None else None,
+            elapsed_s=options.elapsed_s,
+        )
+        if not arrays.problem.demand_req_per_s.size:
+            return _nothing_wanted(arrays.problem)
+        return self.solver(arrays.problem, limits, None)
+
+
+def _to_plan(
+    name: str,
+    problem: PlanningProblem,
+    arrays: Arrays,
+    solved: AllocationResult,
+) -> Plan:
+    counts: dict[str, int] = {}
+    penalties = 0.0
+    for key, count, cost in zip(
+        arrays.keys, solved.counts, arrays.problem.cost_usd_per_h, strict=True
+    ):
+        if key.kind in (Kind.AUXILIARY, *_NODE_KINDS) or not count:
+            continue
+        counts[key.subject] = counts.get(key.subject, 0) + int(count)
+        penalties += float(cost) * int(count)
+    try:
+        return read_back(
+            problem,
+            name,
+            counts,
+            _status(solved),
+            penalties_usd_per_h=penalties,
+            lower_bound_usd_per_h=solved.lower_bound_usd_per_h + arrays.fixed_usd_per_h,
+            served_fraction_bound=_fraction_bound(arrays, solved),
+            binding=_binding(problem, arrays, solved),
+            limits_hit=solved.limits_hit,
+            notes=_broken_promises(arrays, solved),
+        )
+    except InvalidValue as error:
+        # The re-check in floating point refused the solver's answer.
+        return failed(problem, name, f"the solver's plan does not hold: {error}", solved.limits_hit)
+
+
+def _status(solved: AllocationResult) -> PlanStatus:
+    """The plan's status. A micro-dollar per hour is the solver's tolerance, not a gap."""
+    exact = solved.cost_usd_per_h - solved.lower_bound_usd_per_h <= 1e-6
+    if solved.status is Status.LIMIT and exact and not solved.limits_hit:
+        return PlanStatus.OPTIMAL
+    return _STATUS[solved.status]
+
+
+def _binding(
+    problem: PlanningProblem, arrays: Arrays, solved: AllocationResult
+) -> tuple[Binding, ...]:
+    """Resource rows without room, in words. Pools bind when no further node can be had."""
+    bound = []
+    at_limit = {
+        key.subject
+        for key, count, most in zip(arrays.keys, solved.counts, arrays.problem.upper, strict=True)
+        if key.kind is Kind.NEW_NODES and count >= most
+    }
+    for row in solved.binding:
+        what, subject = arrays.resource_names[int(row)]
+        relief = float(solved.mu_usd_per_h[int(row)])
+        if what == "GPUs":
+            pool = problem.cluster.pool(subject)
+            owned = pool.market is Market.OWNED
+            if (owned or subject in at_limit) and pool.max_nodes:
+                nodes = problem.nodes_now(pool) + problem.nodes_to_get(pool)
+                text = f"all {nodes} nodes of {pool.region}/{pool.name} ({pool.market}) in use"
+                bound.append(Binding("pool", subject, text, relief))
+        elif what == "spot share":
+            share = problem.cluster.service(subject).spot_share
+            if share > 0.0 and problem.needed_req_per_s(subject) > 0.0:
+                bound.append(Binding("spot", subject, f"spot <= {share:.0%}", relief))
+        elif what == "ceiling":
+            most = problem.cluster.service(subject).max_instances
+            bound.append(Binding("ceiling", subject, f"at most {most} instances", relief))
+        elif what == "budget":
+            budget = problem.cluster.policy.budget_usd_per_h
+            bound.append(Binding("budget", subject, f"budget {budget:.2f} USD/h", relief))
+    return tuple(bound)
+
+
+def _fraction_bound(arrays: Arrays, solved: AllocationResult) -> float:
+    """No plan serves a larger smallest fraction of a model's demand than this."""
+    bounds = [
+        float(bound)
+        for (what, _), bound in zip(arrays.demand_names, solved.served_fraction_bound, strict=True)
+        if what == "demand"
+    ]
+    return min(bounds, default=1.0)
+
+
+def _broken_promises(arrays: Arrays, solved: AllocationResult) -> tuple[str, ...]:
+    """Floors, budgets and survival that could not be kept next to the demand."""
+    broken = [
+        f"{subject}: {what} cannot be kept"
+        for (what, subject), fraction in zip(
+            arrays.demand_names, solved.served_fraction, strict=True
+        )
+        if what != "demand" and fraction < 1.0 - 1e-6
+    ]
+    return tuple(dict.fromkeys(broken))
+
+
+def _nothing_wanted(problem: AllocationProblem) -> AllocationResult:
+    """No model has a demand or a floor: the empty plan is optimal."""
+    nothing = np.zeros(0)
+    return AllocationResult(
+        status=Status.OPTIMAL,
+        counts=np.zeros(problem.columns, dtype=np.int64),
+        cost_usd_per_h=0.0,
+        lower_bound_usd_per_h=0.0,
+        mu_usd_per_h=np.zeros(len(problem.capacity)),
+        served_fraction=nothing,
+        served_fraction_bound=nothing,
+        served_target=nothing,
+        shortfall_req_per_s=nothing,
+        binding=np.zeros(0, dtype=np.int64),
+    )

@@ -1,0 +1,30 @@
+"""All strategies by name. Owns the table, nothing else."""
+
+from __future__ import annotations
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.planning.plan import Strategy
+from autoscaler.planning.strategies.cauchy import (
+    CauchyStrategy,
+    cheapest,
+    eq16,
+    most_efficient,
+)
+from autoscaler.planning.strategies.homo import Homo
+from autoscaler.planning.strategies.shoal import Shoal
+
+STRATEGIES: dict[str, Strategy] = {
+    "shoal": Shoal(),
+    "cauchy": CauchyStrategy("cauchy", eq16),
+    "mce-lp": CauchyStrategy("mce-lp", most_efficient),
+    "mc-lp": CauchyStrategy("mc-lp", cheapest),
+    "homo": Homo(),
+}
+
+
+def strategy(name: str) -> Strategy:
+    """The strategy called `name`, else InvalidValue."""
+    found = STRATEGIES.get(name)
+    if found is None:
+        raise InvalidValue("strategy", name, " or ".join(STRATEGIES))
+    return found
