@@ -1,0 +1,86 @@
+"""Windows: what no data, a dead series and zero traffic look like, and that ticks stay cheap."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoscaler.scaling.windows import NoData, Stats, TelemetryWindows
+from topics.telemetry import Telemetry
+
+T0 = 1_700_000_000_000
+BLANK = Telemetry("chat", "g", "b", 0, T0, 1000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 7)
+
+
+def filled(seconds: int, arrivals: int = 4) -> TelemetryWindows:
+    windows = TelemetryWindows(600)
+    for k in range(1, seconds + 1):
+        windows.add(replace(BLANK, sequence=k, arrivals=arrivals), T0 + k * 1000)
+    return windows
+
+
+def test_never_seen_dead_and_zero_are_three_things() -> None:
+    """No series, a series that ended, and a series of zeros."""
+    windows = filled(10, arrivals=0)
+    assert windows.stats("other", T0 + 10_000, 10) == NoData(None)
+    assert windows.stats("chat", T0 + 60_000, 10) == NoData(T0 + 10_000)
+    zero = windows.stats("chat", T0 + 61_000, 120)
+    assert isinstance(zero, Stats) and zero.arrivals == 0 and zero.covered_s == 10
+    assert zero.mean_input_tokens is None and zero.ttft_p95_ms is None
+
+
+def test_the_age_of_the_newest_second_is_stated() -> None:
+    """5 s after the last reported second the window says so."""
+    found = filled(10).stats("chat", T0 + 15_000, 10)
+    assert isinstance(found, Stats) and found.age_ms == 5000 and found.covered_s == 5
+
+
+def test_a_half_reported_window_gives_the_rate_of_what_was_seen() -> None:
+    """Gaps are not zeros: 4 requests/s over the 5 seconds seen, not 2 over 10."""
+    found = filled(10).stats("chat", T0 + 15_000, 10)
+    assert isinstance(found, Stats) and found.req_per_s == 4.0
+
+
+def test_recent_counts_back_from_the_newest_second() -> None:
+    """Cumulative arrivals of the last 1, 2, 3 seconds, unhurt by a second without word yet."""
+    windows = filled(10)
+    assert windows.recent("chat", T0 + 11_000, 3) == ((1, 4), (2, 8), (3, 12))
+
+
+def test_sequences_are_per_gateway_and_boot() -> None:
+    """The same sequence of another boot or gateway is another record."""
+    windows = TelemetryWindows()
+    at = T0 + 1000
+    assert windows.add(BLANK, at)
+    assert not windows.add(BLANK, at + 1000)
+    assert windows.add(replace(BLANK, boot="c"), at)
+    assert windows.add(replace(BLANK, gateway="h"), at)
+    assert windows.counters.duplicate == 1
+
+
+def test_very_old_sequences_stay_known_as_seen() -> None:
+    """Beyond the remembered ones a low sequence is a repeat, however late it comes."""
+    windows = TelemetryWindows(86_400)
+    for k in range(6000):
+        windows.add(replace(BLANK, sequence=k), T0 + k * 1000)
+    assert not windows.add(replace(BLANK, sequence=3), T0 + 6_000_000)
+
+
+def test_gateways_show_their_last_word_while_they_live() -> None:
+    """in_flight and route_generation of the newest record; gone after ten seconds."""
+    windows = filled(5)
+    (seen,) = windows.gateways("chat", T0 + 6_000)
+    assert (seen.gateway, seen.in_flight, seen.route_generation) == ("g", 3, 7)
+    assert windows.gateways("chat", T0 + 16_000) == ()
+
+
+def test_memory_is_bounded_by_the_horizon() -> None:
+    """A day of seconds leaves no more than the horizon and its slack."""
+    windows = TelemetryWindows(600)
+    for k in range(1, 20_000):
+        windows.add(replace(BLANK, sequence=k, arrivals=1), T0 + k * 1000)
+        if k % 10 == 0:
+            windows.stats("chat", T0 + k * 1000, 600)
+    held = windows._series["chat"]
+    assert len(held.seconds) < 900
+    found = windows.stats("chat", T0 + 20_000_000, 600)
+    assert isinstance(found, Stats) and found.arrivals == found.covered_s == 599
