@@ -32,7 +32,12 @@ _SHORT_GPU_NAMES = {
     "GB200": "B200-SXM",
     "GB300": "B300-SXM",
 }
-_MODEL_SUFFIXES = ("-Instruct", "-Chat", "-FP8", "-NVFP4", "-Base", "-HF", "-MXFP4")
+# What publishers add to the name of an architecture: tuning and quantisation.
+_MODEL_SUFFIXES = (
+    "-instruct", "-chat", "-base", "-hf", "-it", "-thinking", "-2507", "-0528", "-fp8", "-nvfp4",
+    "-mxfp4", "-fp4", "-fp8-dynamic", "-fp8-static-pertensor", "-fp8-kv", "-bf16", "-awq", "-int4",
+    "-int8", "-w4a16", "-w8a8",
+)  # fmt: skip
 # FP4 carries a scale byte per 16 weights (NVFP4), INT4 one of two bytes per 64.
 _BYTES_PER_PARAM = {"bf16": 2.0, "fp8": 1.0, "fp4": 4.5 / 8, "int4": 4.25 / 8}
 _KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
@@ -155,7 +160,8 @@ def _weight_dtype(text: str) -> str:
 def _candidates(name: str) -> list[str]:
     stems = [name]
     for stem in stems:  # grows while it is walked: suffixes come off in any order
-        stems += [stem.removesuffix(suffix) for suffix in _MODEL_SUFFIXES if stem.endswith(suffix)]
+        lowered = stem.lower()
+        stems += [stem[: -len(end)] for end in _MODEL_SUFFIXES if lowered.endswith(end)]
     spellings = []
     for stem in stems:
         usual = stem.replace("Meta-Llama", "Llama").replace("llama2-", "Llama-2-")

@@ -80,16 +80,15 @@ def _first_token_ms(
 
     The steady wait is mean-value analysis of a closed queue (Schweitzer's approximation: an
     arriving request sees (n - 1)/n of the mean queue, which makes it a quadratic equation),
-    halved while the queue is idle much of the time, because service times hardly vary. A benchmark
-    starts with all requests at once; `eff.burst` is the share of requests that meet this queue.
+    halved because service times hardly vary. A benchmark starts with all requests at once;
+    `eff.burst` is the share of requests that meet this queue.
     """
     own = bound.prefill_ms(point.input_tokens) + bound.eff.first_token_ms
     each = _marginal_prefill_ms(bound, point.input_tokens)
     away = think_ms + max(0.0, own - each)
     half = 0.5 * (away - load * each)
     response = math.sqrt(half * half + each * away) - half
-    busy = min(1.0, load * each / (response + away))
-    wait = max(0.0, response - each) * 0.5 * (1.0 + busy * busy)
+    wait = 0.5 * max(0.0, response - each)
     share = bound.eff.burst
     first = 0.5 * (load - 1.0) * each
     return own + 0.5 * step_ms + (1.0 - share) * wait + share * max(first, wait)

@@ -43,7 +43,7 @@ def layer_shape(model: ModelSpec) -> LayerShape:
     counts (Cauchy eq. 2 and 6 are the case of a gated MLP with full attention heads).
     """
     head = float(model.vocab * model.hidden)
-    embeddings = min(2.0 * head, 0.5 * model.active_params)
+    embeddings = _embedding_copies(model) * head
     expert = 3.0 * model.hidden * model.moe_intermediate if model.is_moe else 0.0
     routed = expert * model.experts_per_token
     dense = max((model.active_params - embeddings) / model.layers - routed, 0.0)
@@ -62,6 +62,21 @@ def layer_shape(model: ModelSpec) -> LayerShape:
         head_params=head,
         head_bytes=head * _BF16_BYTES,
     )
+
+
+def _embedding_copies(model: ModelSpec) -> float:
+    """How often the vocabulary matrix is counted: once where input and output share it.
+
+    The published count says which: the copy number is taken that leaves the layers nearest to a
+    gated MLP with grouped-query attention. Mixtures of experts are large and never share it.
+    """
+    if model.is_moe:
+        return 2.0
+    head = float(model.vocab * model.hidden)
+    attention = 2 * model.hidden * (model.heads + model.kv_heads) * model.head_dim
+    expected = attention + 3.0 * model.hidden * model.intermediate
+    left = {n: (model.active_params - n * head) / model.layers for n in (1.0, 2.0)}
+    return min(left, key=lambda n: abs(left[n] - expected))
 
 
 def experts_touched(model: ModelSpec, tokens: float) -> float:

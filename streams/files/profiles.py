@@ -34,6 +34,8 @@ Row = Mapping[str, str]
 
 _SYSTEMS = {
     "a100_sxm": "A100-SXM-80GB",
+    "a100_pcie": "A100-PCIe-80GB",
+    "rtx_pro_6000": "RTXPRO6000-Blackwell-Server",
     "a100-80gb": "A100-SXM-80GB",
     "h100-80gb": "H100-SXM",
     "rtx_pro_6000_server": "RTXPRO6000-Blackwell-Server",

@@ -40,6 +40,37 @@ def test_dense_layer_weights_follow_from_the_architecture() -> None:
     assert layer_shape(LLAMA).dense_params == pytest.approx(attention + 3 * 4096 * 14336, rel=1e-3)
 
 
+def test_a_shared_vocabulary_matrix_is_counted_once() -> None:
+    spec = catalog.model("Qwen/Qwen3-1.7B")
+    attention = 2 * 2048 * (16 + 8) * 128
+    assert layer_shape(spec).dense_params == pytest.approx(attention + 3 * 2048 * 6144, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("nvidia/Llama-3.3-70B-Instruct-FP8", "meta-llama/Llama-3.1-70B"),
+        ("meta-llama/Meta-Llama-3.1-8B", "meta-llama/Llama-3.1-8B"),
+        ("llama2-70b", "meta-llama/Llama-2-70b"),
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "Qwen/Qwen3-235B-A22B"),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-ai/DeepSeek-R1"),
+    ],
+)
+def test_a_tuned_or_quantised_copy_has_its_architecture(written: str, meant: str) -> None:
+    found = catalog.model(written)
+    assert (found.name, found.params) == (written, catalog.models()[meant].params)
+
+
+def test_fewer_bits_take_less_memory_and_the_embeddings_stay() -> None:
+    """FP8 halves the body of an 8B model; its two vocabulary matrices stay in BF16."""
+    embeddings = 2 * 4096 * 128256
+    stored = catalog.quantized(LLAMA, "fp8").weight_bytes
+    assert stored == pytest.approx((LLAMA.params - embeddings) + 2 * embeddings)
+    with pytest.raises(InvalidValue, match="quantization"):
+        catalog.quantized(LLAMA, "fp3")
+    assert catalog.with_kv_cache(LLAMA, "fp8").kv_bytes_per_token == 65536
+
+
 def test_prefill_is_never_faster_than_the_gpu_can_compute() -> None:
     """Cauchy eq. 4 at full peak is a lower bound."""
     floor_ms = 2 * (LLAMA.params - 2 * 4096 * 128256) * 4096 / (H100.bf16_tflops * 1e12) * 1e3
