@@ -1,0 +1,102 @@
+"""Placement: aligned, exclusive, within what is there, and complete where the room says it fits."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.domain.cluster import Cluster, Market, Pool
+from autoscaler.domain.combo import Combo, ComboMember
+from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.slices import SLICE_SIZES
+from autoscaler.domain.workload import Phase
+from autoscaler.performance import catalog
+from autoscaler.planning.room import fits
+from autoscaler.transitions.placement import place, room
+
+GPU = catalog.gpu("L40S")
+
+
+def combo(pools: list[Pool], wanted: list[tuple[int, int, int]]) -> Combo:
+    """Members of (pool index, GPUs, count), each a decode or prefill instance in turn."""
+    members = tuple(
+        ComboMember(Phase.PREFILL if k % 2 else Phase.DECODE, pools[p].id, gpus, count, 1.0)
+        for k, (p, gpus, count) in enumerate(wanted)
+    )
+    return Combo("chat:x", "chat", "us", members, 1.0, 1.0, 1.0, 1.0, 60.0)
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> tuple[Cluster, Combo, dict[str, frozenset[int]]]:
+    pools = [
+        Pool("us", name, GPU, draw(st.sampled_from([4, 8])), draw(st.integers(1, 4)), market, 1.0)
+        for name, market in (("a", Market.OWNED), ("b", Market.ON_DEMAND))
+    ]
+    used: dict[str, frozenset[int]] = {}
+    for pool in pools:
+        for node in node_ids(pool):
+            taken = draw(st.frozensets(st.integers(0, pool.per_node - 1)))
+            if taken:
+                used[node] = taken
+    wanted = draw(
+        st.lists(
+            st.tuples(st.integers(0, 1), st.sampled_from([1, 2, 4]), st.integers(1, 4)),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    return Cluster(tuple(pools), ()), combo(pools, wanted), used
+
+
+@settings(max_examples=300, deadline=None)
+@given(scenes())
+def test_what_is_placed_is_aligned_exclusive_and_all_there(
+    scene: tuple[Cluster, Combo, dict[str, frozenset[int]]],
+) -> None:
+    """Every member is placed, on aligned blocks of its size, on GPUs that were free."""
+    cluster, wanted, used = scene
+    found = place(wanted, 7, cluster, used, {})
+    if found is None:
+        return
+    placed, after = found
+    assert len(placed) == sum(member.count for member in wanted.members)
+    assert len({p.instance for p in placed}) == len(placed)
+    taken = {node: set(gpus) for node, gpus in used.items()}
+    for one in placed:
+        pool = cluster.pool(one.pool)
+        assert one.node in node_ids(pool)
+        assert one.gpus[0] % len(one.gpus) == 0 and len(one.gpus) in SLICE_SIZES
+        assert one.gpus == tuple(range(one.gpus[0], one.gpus[0] + len(one.gpus)))
+        assert one.gpus[-1] < pool.per_node
+        assert not taken.setdefault(one.node, set()) & set(one.gpus)
+        taken[one.node] |= set(one.gpus)
+    assert after == {node: frozenset(gpus) for node, gpus in taken.items() if gpus}
+
+
+@settings(max_examples=300, deadline=None)
+@given(scenes())
+def test_it_fits_exactly_where_the_room_says_so(
+    scene: tuple[Cluster, Combo, dict[str, frozenset[int]]],
+) -> None:
+    """`place` succeeds if and only if the block arithmetic of planning says it can."""
+    cluster, wanted, used = scene
+    free = room(cluster, used, {})
+    possible = True
+    for pool in cluster.pools:
+        blocks = [0, 0, 0, 0]
+        for member in wanted.members:
+            if member.pool == pool.id:
+                blocks[SLICE_SIZES.index(member.gpus)] += member.count
+        sizes = (blocks[0], blocks[1], blocks[2], blocks[3])
+        possible = possible and fits(sizes, free[pool.id].all_blocks())
+    assert (place(wanted, 7, cluster, used, {}) is not None) == possible
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 3), st.integers(1, 6))
+def test_no_more_new_nodes_than_can_be_had(obtainable: int, count: int) -> None:
+    """A feed says so many nodes can be had: never more are used."""
+    pool = Pool("us", "b", GPU, 4, 10, Market.ON_DEMAND, 1.0)
+    cluster = Cluster((pool,), ())
+    found = place(combo([pool], [(0, 4, count)]), 1, cluster, {}, {pool.id: obtainable})
+    assert (found is not None) == (count <= obtainable)

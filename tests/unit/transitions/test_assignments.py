@@ -1,0 +1,83 @@
+"""Projection of groups onto assignments and routes: news only, whole pairs only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoscaler.domain.cluster import Market
+from autoscaler.domain.workload import Phase
+from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
+from autoscaler.transitions.groups import Group, GroupView, Life, Placed
+from tests.unit.scaling.scaling_world import DECODE, PREFILL, combo, pool, service
+
+WHERE = pool(market=Market.OWNED, per_node=8, nodes=1)
+PAIR = combo("chat", [(PREFILL, 1, WHERE, 1, 12.0), (DECODE, 2, WHERE, 2, 5.0)])
+NODE = "us.l40s.owned.0"
+PLACED = (
+    Placed("chat-1-d0", Phase.DECODE, NODE, WHERE.id, (0, 1)),
+    Placed("chat-1-d1", Phase.DECODE, NODE, WHERE.id, (2, 3)),
+    Placed("chat-1-p2", Phase.PREFILL, NODE, WHERE.id, (4,)),
+)
+GROUP = Group(f"{PAIR.id}:1", "chat", PAIR.id, "fp8", PLACED, 0)
+
+
+def view(*ready: int) -> dict[str, GroupView]:
+    ends = tuple((PLACED[k], f"h:{k}") for k in ready)
+    return {GROUP.name: GroupView(ends, len(ready) == 3, "", False)}
+
+
+def test_an_assignment_is_published_only_when_it_says_something_new() -> None:
+    """First generation 1, the same again nothing, a drain generation 2, gone: an empty one."""
+    (first,) = changed_assignments([GROUP], {}, 5, 10)
+    assert (first.generation, first.leader_token, len(first.instances)) == (1, 5, 3)
+    assert {i.group for i in first.instances} == {GROUP.name}
+    assert changed_assignments([GROUP], {NODE: first}, 5, 20) == ()
+    (second,) = changed_assignments([replace(GROUP, life=Life.DRAINING)], {NODE: first}, 5, 20)
+    assert second.generation == 2 and all(i.drain for i in second.instances)
+    (third,) = changed_assignments([], {NODE: second}, 5, 30)
+    assert third.generation == 3 and third.instances == ()
+    assert changed_assignments([], {NODE: third}, 5, 40) == ()
+
+
+def test_a_new_leader_token_republishes() -> None:
+    """The content is the same, the token is not."""
+    (first,) = changed_assignments([GROUP], {}, 5, 10)
+    (again,) = changed_assignments([GROUP], {NODE: first}, 6, 20)
+    assert again.leader_token == 6 and again.generation == 2
+    assert again.instances == first.instances
+
+
+def test_a_pair_routes_only_with_both_phases_and_weighs_what_is_ready() -> None:
+    """Decode alone: no route. One of each: 5. All: the slower phase, 10."""
+    combos = {PAIR.id: PAIR}
+    assert route_groups([GROUP], view(0, 1), combos) == ()
+    (part,) = route_groups([GROUP], view(0, 2), combos)
+    assert part.weight == 5.0 and len(part.decode) == len(part.prefill) == 1
+    (whole,) = route_groups([GROUP], view(0, 1, 2), combos)
+    assert whole.weight == 10.0 and len(whole.decode) == 2
+
+
+def test_unrouted_and_draining_groups_are_left_out() -> None:
+    """A retiring group is still routed, the next lives are not."""
+    combos = {PAIR.id: PAIR}
+    routed = {
+        life: bool(route_groups([replace(GROUP, life=life)], view(0, 1, 2), combos))
+        for life in Life
+    }
+    assert routed == {
+        Life.ACTIVE: True,
+        Life.RETIRING: True,
+        Life.UNROUTED: False,
+        Life.DRAINING: False,
+    }
+
+
+def test_routes_are_published_first_and_on_change() -> None:
+    """Empty routes once, so that gateways learn of the model; then only news, with the SLO."""
+    served = service()
+    first = changed_routes(served, (), None, 1, 10)
+    assert first is not None and first.generation == 1 and first.ttft_limit_ms == 1000.0
+    assert changed_routes(served, (), first, 1, 20) is None
+    groups = route_groups([GROUP], view(0, 1, 2), {PAIR.id: PAIR})
+    second = changed_routes(served, groups, first, 1, 20)
+    assert second is not None and second.generation == 2

@@ -1,0 +1,57 @@
+"""Best fit: paid nodes before new ones, tight blocks before roomy ones."""
+
+from __future__ import annotations
+
+from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.transitions.placement import place, room, used_gpus
+from tests.unit.scaling.scaling_world import AGGREGATED, combo, pool
+from topics.fleet import InstanceState, ObservedInstance, Status
+
+POOL = pool(nodes=3, per_node=4)
+CLUSTER = Cluster((POOL,), ())
+NODES = ("us.l40s.on-demand.0", "us.l40s.on-demand.1", "us.l40s.on-demand.2")
+
+
+def spot_of(gpus: int, used: dict[str, frozenset[int]]) -> tuple[str, tuple[int, ...]]:
+    found = place(combo("chat", [(AGGREGATED, gpus, POOL, 1, 1.0)]), 1, CLUSTER, used, {})
+    assert found is not None
+    return found[0][0].node, found[0][0].gpus
+
+
+def test_a_half_empty_paid_node_comes_before_a_new_one() -> None:
+    """Node 1 is rented and has room: it is filled although node 0 would be first."""
+    assert spot_of(2, {NODES[1]: frozenset({0, 1})}) == (NODES[1], (2, 3))
+
+
+def test_the_tightest_block_is_taken() -> None:
+    """One GPU goes into the hole of one, not into the block of two."""
+    used = {NODES[0]: frozenset({0, 1}), NODES[1]: frozenset({0, 2, 3})}
+    assert spot_of(1, used) == (NODES[1], (1,))
+
+
+def test_a_slice_that_fits_no_hole_takes_a_new_node() -> None:
+    """Two single holes are no block of two."""
+    assert spot_of(2, {NODES[0]: frozenset({0, 2})}) == (NODES[1], (0, 1))
+
+
+def test_nodes_that_are_shut_are_not_used_and_not_offered() -> None:
+    """A silent node: no instance goes there, and the room does not count it."""
+    one = combo("chat", [(AGGREGATED, 1, POOL, 1, 1.0)])
+    found = place(one, 1, CLUSTER, {}, {}, shut={NODES[0]})
+    assert found is not None and found[0][0].node == NODES[1]
+    assert room(CLUSTER, {}, {}, shut={NODES[0]})[POOL.id].new_nodes == 2
+
+
+def test_instances_nobody_ordered_hold_their_gpus_too() -> None:
+    """What executors report as running takes GPUs, whatever assignments say."""
+    stray = ObservedInstance("x", "m", "aggregated", "g", InstanceState.READY, (0, 1))
+    gone = ObservedInstance("y", "m", "aggregated", "g", InstanceState.STOPPED, (2,))
+    status = Status(NODES[0], POOL.id, "e", 1, 1, (stray, gone))
+    assert used_gpus([], [status]) == {NODES[0]: frozenset({0, 1})}
+
+
+def test_owned_nodes_count_as_paid() -> None:
+    """An empty owned node is as good as a rented one."""
+    owned = pool("own", nodes=1, market=Market.OWNED)
+    cluster = Cluster((owned,), ())
+    assert room(cluster, {}, {})[owned.id].blocks == (0, 0, 1, 0)

@@ -1,0 +1,132 @@
+"""Waves: the steps of a group on its way out, one table of cases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoscaler.domain.workload import Phase
+from autoscaler.scaling.windows import GatewaySeen
+from autoscaler.transitions.groups import FleetView, Group, GroupView, Life, Placed
+from autoscaler.transitions.waves import (
+    CONFIRM_TIMEOUT_MS,
+    GONE_GRACE_MS,
+    WaveInputs,
+    retire,
+    step,
+)
+from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
+
+NOW = 1_000_000
+
+
+def group(serial: int, **changes: object) -> Group:
+    placed = (Placed(f"chat-{serial}-a0", Phase.AGGREGATED, "n", "us/p/owned", (serial,)),)
+    made = Group(f"chat:a1@us/p/owned:{serial}", "chat", "chat:a1@us/p/owned", "e", placed, 0)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def inputs(groups: list[Group], ready: set[int], demand: float, **changes: object) -> WaveInputs:
+    """`ready`: serials that serve, 10 requests/s each."""
+    views, rates = {}, {}
+    for serial, one in enumerate(groups, start=1):
+        up = serial in ready
+        views[one.name] = GroupView(((one.placed[0], "h:1"),) if up else (), up, "", False)
+        rates[one.name] = 10.0 if up else 0.0
+    made = WaveInputs(NOW, demand, rates, views, (), FleetView({}, {}), {}, 0, 120_000)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def lives(groups: tuple[Group, ...]) -> list[Life]:
+    return [one.life for one in sorted(groups, key=lambda g: g.name)]
+
+
+def test_a_retiring_group_leaves_the_routes_when_the_rest_covers_demand() -> None:
+    """Two of 10, demand 9: one may go. Demand 11: it stays."""
+    groups = [group(1), retire(group(2), NOW)]
+    assert lives(step(groups, inputs(groups, {1, 2}, 9.0))) == [Life.ACTIVE, Life.UNROUTED]
+    assert lives(step(groups, inputs(groups, {1, 2}, 11.0))) == [Life.ACTIVE, Life.RETIRING]
+
+
+def test_two_that_retire_at_once_do_not_both_count_the_other() -> None:
+    """Three of 10, two retire, demand 15: only one goes in this step."""
+    groups = [group(1), retire(group(2), NOW), retire(group(3), NOW)]
+    found = lives(step(groups, inputs(groups, {1, 2, 3}, 15.0)))
+    assert sorted(found) == sorted([Life.ACTIVE, Life.UNROUTED, Life.RETIRING])
+
+
+def test_it_waits_for_its_replacement_even_where_capacity_would_do() -> None:
+    """make before break: `after` must be ready first."""
+    new = group(1)
+    groups = [new, group(2), retire(group(3), NOW, after=(new.name,))]
+    assert lives(step(groups, inputs(groups, {2, 3}, 1.0)))[2] is Life.RETIRING
+    assert lives(step(groups, inputs(groups, {1, 2, 3}, 1.0)))[2] is Life.UNROUTED
+
+
+def test_a_replacement_that_broke_brings_the_old_one_back() -> None:
+    """Failed or gone: the old group is wanted again."""
+    broken = group(1, failed_ms=NOW)
+    groups = [broken, group(2), retire(group(3), NOW, after=(broken.name,))]
+    assert lives(step(groups, inputs(groups, {2, 3}, 1.0)))[2] is Life.ACTIVE
+    lone = [group(2), retire(group(3), NOW, after=("chat:a1@us/p/owned:9",))]
+    assert lives(step(lone, inputs(lone, {1, 2}, 1.0)))[1] is Life.ACTIVE
+
+
+def test_the_floor_counts_whole_ready_groups() -> None:
+    """No demand, floor of 2: nothing may leave two."""
+    groups = [group(1), retire(group(2), NOW)]
+    assert lives(step(groups, inputs(groups, {1, 2}, 0.0, floor=2)))[1] is Life.RETIRING
+    assert lives(step(groups, inputs(groups, {1, 2}, 0.0, floor=1)))[1] is Life.UNROUTED
+
+
+def test_what_never_served_goes_at_once() -> None:
+    """Nothing ready on it: no route to leave, it is drained in the same step."""
+    groups = [group(1), retire(group(2), NOW)]
+    assert lives(step(groups, inputs(groups, {1}, 99.0)))[1] is Life.DRAINING
+
+
+def test_drains_wait_for_every_live_gateway_or_a_timeout() -> None:
+    """Generation 5 leaves it out: both gateways must have 5, or 15 s must pass."""
+    gone = group(2, life=Life.UNROUTED, since_ms=NOW - 1000, unrouted_generation=5)
+    groups = [group(1), gone]
+
+    def after(*generations: int, waited_ms: int = 1000) -> Life:
+        seen = tuple(GatewaySeen(f"g{k}", "b", NOW, 0, g) for k, g in enumerate(generations))
+        current = [groups[0], replace(gone, since_ms=NOW - waited_ms)]
+        return lives(step(current, inputs(current, {1, 2}, 1.0, gateways=seen)))[1]
+
+    assert after(5, 4) is Life.UNROUTED
+    assert after(5, 6) is Life.DRAINING
+    assert after() is Life.UNROUTED
+    assert after(4, waited_ms=CONFIRM_TIMEOUT_MS) is Life.DRAINING
+
+
+def test_it_is_gone_when_its_executor_says_so() -> None:
+    """STOPPED, or absent from a status that knows of the drain; not before."""
+    leaving = group(2, life=Life.DRAINING, since_ms=NOW)
+    name = leaving.placed[0].instance
+    order = DesiredInstance(name, "chat", "aggregated", leaving.name, (2,), "e", drain=True)
+    plan = {"n": Assignment("n", "us/p/owned", 4, 1, NOW, (order,))}
+
+    def left(observed: int, *states: InstanceState, at_ms: int = NOW) -> int:
+        seen = tuple(
+            ObservedInstance(name, "chat", "aggregated", leaving.name, state, (2,))
+            for state in states
+        )
+        status = Status("n", "us/p/owned", "x", observed, NOW, seen)
+        fleet = FleetView({one.instance: one for one in seen}, {"n": status})
+        found = inputs([leaving], set(), 0.0, fleet=fleet, assignments=plan, now_ms=at_ms)
+        return len(step([leaving], found))
+
+    assert left(4, InstanceState.DRAINING) == 1
+    assert left(4, InstanceState.STOPPED) == 0
+    assert left(4) == 0
+    assert left(3) == 1  # the executor has not read of the drain: absence says nothing
+    assert left(3, at_ms=NOW + 120_000 + GONE_GRACE_MS) == 0
+
+
+def test_a_step_without_news_changes_nothing() -> None:
+    """Idempotent: the second step with equal inputs gives the same groups."""
+    groups = [group(1), retire(group(2), NOW)]
+    seen = inputs(groups, {1, 2}, 11.0)
+    once = step(groups, seen)
+    assert step(once, seen) == once == tuple(groups)
