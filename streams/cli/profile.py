@@ -23,7 +23,8 @@ from autoscaler.performance.errors import ErrorSummary, Pair, by_class, by_group
 from autoscaler.performance.points import MeasuredPoint
 from autoscaler.performance.profile import Profile, default_profile
 from streams.files.errors import UserError
-from streams.files.profiles import read_points, read_profile, write_profile
+from streams.files.measured_points import read_points
+from streams.files.profiles import read_profile, write_profile
 
 # Model names must not be cut: a pipe is as wide as they need.
 _PIPE_WIDTH = 140

@@ -12,14 +12,18 @@ from autoscaler.performance.points import PointKind
 from autoscaler.performance.profile import default_profile
 from streams.cli.main import main
 from streams.files.errors import UserError
-from streams.files.profiles import read_points, read_profile, write_profile
+from streams.files.measured_points import read_points
+from streams.files.profiles import read_profile, write_profile
 
 BENCHMARK = (
     "silicon_data_source,backend,model_path,system,precision,mode,isl,osl,gemm_quant_mode,"
     "moe_quant_mode,batch_size,tp_size,attention_dp_size,moe_tp_size,moe_ep_size,"
     "prefill_tp_size,decode_tp_size,decode_num_workers,silicon_ttft_ms,silicon_tpot_ms"
 )
-DENSE = "silicon_concurrency=16,vllm,meta-llama/Llama-3.1-70B,h200_sxm,fp8,agg,1024,1024,fp8,fp8,16,2,,,,,,,190,15.65"
+DENSE = (
+    "silicon_concurrency=16,vllm,meta-llama/Llama-3.1-70B,h200_sxm,fp8,agg,1024,1024,fp8,fp8,"
+    "16,2,,,,,,,190,15.65"
+)
 BATCH = "model,hardware,prompt_size,batch_size,token_size,prompt_time,token_time,tensor_parallel"
 GRID = "phase,system,model,tp,batch,isl_or_ctx,latency_ms,fits,gemm_quant,moe_quant,kv_quant"
 

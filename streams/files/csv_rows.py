@@ -1,0 +1,75 @@
+"""CSV files of measurements: rows of text, and cells as checked numbers.
+
+Owns reading a file (plain or .gz) whole and the refusals that name file, line, column and value.
+Knows nothing of what the columns mean.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from autoscaler.domain.checks import InvalidValue
+from streams.files.errors import UserError
+
+Row = Mapping[str, str]
+
+
+def read_rows(path: Path) -> Sequence[Row]:
+    """Every row of `path` that is not blank; UserError when there is none or it is no CSV."""
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise UserError(f"{path}: cannot be read ({cause_of(error)})") from None
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        rows = [row for row in reader if any(row.values())]
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
+    if not reader.fieldnames:
+        raise UserError(f"{path}: the file is empty")
+    if not rows:
+        raise UserError(f"{path}: the file has a header but no rows")
+    for line, row in enumerate(rows, start=2):
+        if None in row or None in row.values():
+            raise UserError(f"{path}:{line}: not {len(reader.fieldnames)} cells as the header")
+    return rows
+
+
+def cause_of(error: Exception) -> str:
+    """Why a file could not be read or written, in a few words."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "broken gzip"
+
+
+def number(row: Row, column: str) -> float:
+    """The cell as a finite number above 0, else InvalidValue naming the column."""
+    text = row[column]
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value <= 0:
+        raise InvalidValue(column, text, "a finite number above 0")
+    return value
+
+
+def whole_number(row: Row, column: str) -> int:
+    """The cell as a whole number from 1 to 1024, else InvalidValue naming the column."""
+    value = number(row, column)
+    if value != int(value) or value > 1024:
+        raise InvalidValue(column, row[column], "a whole number from 1 to 1024")
+    return int(value)
+
+
+def count(row: Row, column: str) -> int:
+    """An optional count: absent, empty and 0 all mean one."""
+    text = row.get(column) or "1"
+    return 1 if text in ("0", "0.0") else whole_number({column: text}, column)
