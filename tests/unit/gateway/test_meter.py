@@ -1,0 +1,66 @@
+"""What is counted of a request, and what attains."""
+
+from __future__ import annotations
+
+import pytest
+
+from executors.gateway.meter import Ending, Meter, Outcome
+from topics.records import Telemetry
+from topics.sketch import quantile_ms
+
+
+def report(meter: Meter) -> Telemetry:
+    return meter.report("chat", "g", "boot", 1, 5000, 1000, 3)
+
+
+def served(first_ms: float | None, last_ms: float, output_tokens: int = 11) -> Outcome:
+    return Outcome(Ending.COMPLETED, last_ms, first_ms, 7, output_tokens)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "attained"),
+    [
+        (served(100.0, 200.0), 1),  # TPOT 10: both limits just kept
+        (served(100.1, 200.0), 0),
+        (served(100.0, 200.2), 0),
+        (served(100.0, 9999.0, 1), 1),  # one token has no time between tokens
+        (served(None, 200.0), 1),  # not streamed: 100 + 10 x 10 in all
+        (served(None, 200.1), 0),
+        (Outcome(Ending.FAILED), 0),
+        (Outcome(Ending.REFUSED), 0),
+    ],
+)
+def test_attained_within_both_limits(outcome: Outcome, attained: int) -> None:
+    meter = Meter()
+    meter.arrived(7)
+    meter.ended(outcome, 7, 100.0, 10.0)
+    assert report(meter).attained == attained
+
+
+def test_every_arrival_ends_once_and_a_span_starts_at_zero() -> None:
+    meter = Meter()
+    for outcome in (served(50.0, 150.0), Outcome(Ending.FAILED), Outcome(Ending.REFUSED)):
+        meter.arrived(5)
+        meter.ended(outcome, 5, 100.0, 10.0)
+    meter.arrived(5)
+    first = report(meter)
+    counts = (first.arrivals, first.completions, first.failures, first.refused, first.in_flight)
+    assert counts == (4, 1, 1, 1, 1)
+    assert (first.input_tokens, first.output_tokens) == (7, 11)
+    assert quantile_ms(first.ttft_ms, 0.5) == pytest.approx(50.0, rel=0.02)
+    assert quantile_ms(first.tpot_ms, 0.5) == pytest.approx(10.0, rel=0.02)
+    second = report(meter)
+    assert (second.arrivals, second.completions, second.in_flight) == (0, 0, 1)
+    assert second.ttft_ms == {}
+    assert sum(first.ttft_ms.values()) == 1  # the record that left does not change any more
+
+
+def test_guesses_of_prompt_tokens_learn_from_what_engines_count() -> None:
+    """Prompts guessed at 100 tokens that are 150: the sum of arrivals converges to the truth."""
+    meter = Meter()
+    for _ in range(80):
+        meter.arrived(100)
+        meter.ended(Outcome(Ending.COMPLETED, 1.0, 1.0, 150, 1), 100, 10.0, 10.0)
+    report(meter)
+    meter.arrived(100)
+    assert report(meter).input_tokens_arrived == 150
