@@ -1,0 +1,112 @@
+"""What must hold of the performance model at any size: order, bounds, agreement of its parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
+from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.performance import catalog
+from autoscaler.performance.closed_loop import estimate
+from autoscaler.performance.plausible import peak_share
+from autoscaler.performance.points import MeasuredPoint, PointKind
+from autoscaler.performance.profile import default_profile
+from autoscaler.performance.steps import step_times
+from autoscaler.performance.throughput import instance_throughput, stage_table
+
+PROFILE = default_profile()
+# Models without a measured table: a table may say that more is faster, the formulas may not.
+MODELS = st.sampled_from(
+    [
+        catalog.model(name)
+        for name in (
+            "meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B", "openai/gpt-oss-20b",
+            "Qwen/Qwen3-30B-A3B", "deepseek-ai/DeepSeek-R1", "microsoft/phi-4",
+        )
+    ]
+)  # fmt: skip
+GPUS = st.sampled_from([catalog.gpu(n) for n in ("L4", "L40S", "A10G", "A100", "H100", "B200")])
+NODES = st.builds(NodeSlice, GPUS, st.sampled_from(SLICE_SIZES))
+TOKENS = st.floats(1.0, 50_000.0)
+BUCKETS = st.builds(Bucket, st.floats(16.0, 16_000.0), st.floats(4.0, 4_000.0))
+SLOS = st.builds(Slo, st.floats(100.0, 20_000.0), st.floats(5.0, 300.0))
+
+
+@given(MODELS, NODES, TOKENS, TOKENS, st.integers(1, 512), st.integers(1, 512))
+def test_more_work_never_takes_less_time(model, node, length, longer, batch, more) -> None:
+    times = step_times(model, node, Phase.AGGREGATED, PROFILE)
+    length, longer = sorted((length, longer))
+    batch, more = sorted((batch, more))
+    slack = 1 + 1e-9
+    assert 0 < times.prefill_ms(length) <= times.prefill_ms(longer) * slack
+    assert times.prefill_ms(length) <= times.prefill_ms(length, context=longer) * slack
+    assert 0 < times.decode_ms(batch, length) <= times.decode_ms(more, length) * slack
+    assert times.decode_ms(batch, length) <= times.decode_ms(batch, longer) * slack
+
+
+@given(MODELS, NODES, TOKENS, TOKENS, st.integers(1, 256))
+def test_an_iteration_with_both_costs_no_less_than_either(
+    model, node, prompt, context, decodes
+) -> None:
+    times = step_times(model, node, Phase.AGGREGATED, PROFILE)
+    both = times.mixed_ms(prompt, 0.0, decodes, context)
+    assert both >= times.decode_ms(decodes, context) * 0.95
+    assert both >= times.prefill_ms(prompt) * 0.95
+    apart = times.decode_ms(decodes, context) + times.prefill_ms(prompt)
+    assert both <= apart * 1.05
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    MODELS, st.lists(NODES, min_size=1, max_size=4), st.sampled_from([Phase.PREFILL, Phase.DECODE]),
+    st.floats(5.0, 20_000.0), BUCKETS, st.integers(1, 6),
+)  # fmt: skip
+def test_stage_tables_are_ordered(model, nodes, phase, slo_ms, bucket, stages) -> None:
+    """Never more with more layers, nor under the smaller budget of more stages; never NaN."""
+    table = stage_table(model, nodes, phase, slo_ms, bucket, stages, PROFILE)
+    assert table.shape == (stages, len(nodes), model.layers)
+    assert np.isfinite(table).all()
+    assert (table >= 0).all()
+    assert (np.diff(table, axis=2) <= 0).all()
+    assert (np.diff(table, axis=0) <= 0).all()
+    looser = stage_table(model, nodes, phase, slo_ms * 1.5, bucket, stages, PROFILE)
+    assert (looser >= table).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(MODELS, NODES, st.sampled_from(list(Phase)), SLOS, BUCKETS)
+def test_an_instance_keeps_its_slo_and_its_memory(model, node, phase, slo, bucket) -> None:
+    rate = instance_throughput(model, node, phase, slo, bucket, PROFILE)
+    assert rate.req_per_s >= 0
+    if rate.req_per_s == 0:
+        assert rate.bound_by in ("does not fit", "ttft", "tpot")
+        return
+    assert rate.ttft_ms <= slo.ttft_ms * (1 + 1e-9)
+    assert rate.tpot_ms <= slo.tpot_ms * (1 + 1e-9)
+    capacity = step_times(model, node, phase, PROFILE).kv_capacity_tokens
+    held = bucket.input_tokens + (0.0 if phase is Phase.PREFILL else 0.5 * bucket.output_tokens)
+    assert rate.batch * held <= capacity * (1 + 1e-9)
+    looser = Slo(slo.ttft_ms * 2, slo.tpot_ms * 2)
+    more = instance_throughput(model, node, phase, looser, bucket, PROFILE)
+    assert more.req_per_s >= rate.req_per_s * (1 - 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(MODELS, NODES, BUCKETS, st.integers(1, 256), st.sampled_from(["vllm", "sglang", "trtllm"]))
+def test_no_estimate_is_beyond_the_data_sheet(model, node, bucket, load, engine) -> None:
+    """The calibrated model never promises more than the peak that refuses a measurement."""
+    times = step_times(model, node, Phase.AGGREGATED, PROFILE)
+    if times.kv_capacity_tokens < load * (bucket.input_tokens + bucket.output_tokens):
+        return
+    point = MeasuredPoint(
+        model.name, node.gpu.name, model, node.gpu, PointKind.CLOSED_LOOP, engine, node.gpus,
+        node.gpus, bucket.input_tokens, bucket.output_tokens, float(load), 0.0, None, None,
+    )  # fmt: skip
+    guess = estimate(point, PROFILE)
+    assert guess.ttft_ms > 0
+    assert guess.tpot_ms > 0
+    assert peak_share(replace(point, ttft_ms=guess.ttft_ms, tpot_ms=guess.tpot_ms)) <= 1.0
