@@ -213,21 +213,18 @@ def _descendants() -> list[int]:
 
 
 async def _sweep() -> None:
-    """Leave no process behind: ask what is left to end, then make it."""
+    """Leave no process behind: ask what is left to end, then make it.
+
+    Everything that we started was waited for, so what still descends from us was orphaned to us.
+    """
     for sign, wait_s in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 1.0)):
-        left = _descendants()
-        for pid in left:
+        orphans = _descendants()
+        for pid in orphans:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, sign)
         deadline = time.monotonic() + wait_s
         while _descendants() and time.monotonic() < deadline:
-            _reap()
             await asyncio.sleep(0.05)
-    _reap()
-
-
-def _reap() -> None:
-    """Collect what was orphaned to us."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        for pid in orphans:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)

@@ -11,7 +11,8 @@ from autoscaler.domain.cluster import Market, Mode
 from streams.files.config import load_config
 from streams.files.errors import UserError
 
-DEMO = resources.files("streams").joinpath("data", "demo.yaml").read_text(encoding="utf-8")
+SHIPPED = resources.files("streams").joinpath("data", "demo.yaml").read_text(encoding="utf-8")
+DEMO = Path(__file__).with_name("sample.yaml").read_text(encoding="utf-8")
 
 
 def refusal(folder: Path, text: str | bytes) -> str:
@@ -27,7 +28,7 @@ def refusal(folder: Path, text: str | bytes) -> str:
 
 def test_the_example_is_three_models_on_three_gpu_types_in_two_regions(tmp_path: Path) -> None:
     path = tmp_path / "shoal.yaml"
-    path.write_text(DEMO)
+    path.write_text(SHIPPED)
     config = load_config(path)
     cluster = config.cluster
     assert config.mode is Mode.ACT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,7 @@ NOW_MS = 1_700_000_000_000
 @pytest.fixture
 def picture() -> Picture:
     """An empty picture of the example's cluster."""
-    path = Path(str(resources.files("streams").joinpath("data", "demo.yaml")))
+    path = Path(__file__).parent.parent / "files" / "sample.yaml"
     return Picture(load_config(path).cluster)
 
 
