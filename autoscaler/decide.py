@@ -32,7 +32,7 @@ from autoscaler.rebuild import rebuild
 from autoscaler.scaling.drift import drifted
 from autoscaler.scaling.health import move_waves, notice_broken, notice_silence
 from autoscaler.scaling.publish import publish
-from autoscaler.scaling.refinement import refine, request_refinement
+from autoscaler.scaling.refinement import refine, request_refinement, watch_steadiness
 from autoscaler.scaling.scale_out import scale_out
 from autoscaler.scaling.shrink import shrink
 from autoscaler.scaling.tick import Tick
@@ -72,6 +72,7 @@ def decide(
     move_waves(tick)
     for service in sorted(cluster.services, key=lambda s: (-s.priority, s.model)):
         notice_silence(tick, service)
+        watch_steadiness(tick, service)
         if not scale_out(tick, service):
             shrink(tick, service)
     for answer in observation.refinements:

@@ -7,6 +7,7 @@ its saving. Knows nothing of how it is solved. Source: Cauchy sec. 3.5.2 and Alg
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from autoscaler.controller_state import Refinement
@@ -62,10 +63,28 @@ def request_refinement(tick: Tick) -> list[RefinementRequested]:
 
 
 def planning_rate(tick: Tick, service: Service) -> float:
-    """Requests/s to plan `service` for: the mean of the long window, or of the local if higher."""
+    """Requests/s to plan `service` for: the mean of the long window, or of the local if higher.
+
+    Algorithm 1 takes the mean; the local window keeps a rise at the end from being averaged away.
+    """
     demand = tick.demand(service.model)
     long_rate = demand.long.req_per_s if isinstance(demand.long, Stats) else 0.0
     return max(long_rate, demand.req_per_s)
+
+
+def watch_steadiness(tick: Tick, service: Service) -> None:
+    """Start the stable period anew when demand leaves the rate that it kept to.
+
+    It leaves where the local window's mean is off by more than `ratio`, and by more than chance
+    (three standard deviations of a Poisson count).
+    """
+    seen = tick.demand(service.model).local
+    if not isinstance(seen, Stats):
+        return
+    steady = tick.models[service.model].steady_req_per_s
+    chance = 3.0 * math.sqrt(max(steady, seen.req_per_s) / max(seen.covered_s, 1))
+    if abs(seen.req_per_s - steady) > max(tick.cluster.policy.ratio * steady, chance):
+        tick.update(service.model, steady_req_per_s=seen.req_per_s, stable_since_ms=tick.now_ms)
 
 
 def _stable(tick: Tick, service: Service, period_ms: int) -> bool:

@@ -15,7 +15,8 @@ from autoscaler.scaling.reactive import ESTIMATE, is_over, must_wait, need
 from autoscaler.scaling.significance import lower_rate
 from autoscaler.scaling.tick import Tick
 from autoscaler.scaling.windows import Stats
-from autoscaler.transitions.groups import Group
+from autoscaler.transitions.groups import Group, Life
+from autoscaler.transitions.waves import keep
 
 _LEAST = 1e-6
 _RETRY_MS = 60_000
@@ -91,10 +92,11 @@ def _add(
     before_usd = tick.billed_usd_per_h()
     deficit = max(0.0, demand / service.utilization - raw)
     started: list[Group] = []
+    revived = _revive(tick, service, deficit, least)
     ceiling = service.max_instances - len(tick.counting(model)) if service.max_instances else 10**6
     while len(started) < ceiling:
-        missing = deficit - tick.raw_req_per_s(started)
-        if missing <= _LEAST and len(started) >= least:
+        missing = deficit - tick.raw_req_per_s([*revived, *started])
+        if missing <= _LEAST and len(started) + len(revived) >= least:
             break
         choice = table.choose(
             max(missing, _LEAST),
@@ -109,18 +111,18 @@ def _add(
         if not fresh:
             break
     over_since = tick.models[model].over_since_ms if kind == "scale_out" else 0
-    if not started:
+    if not started and not revived:
         _cannot(tick, service, why, demand, raw, over_since, ceiling <= 0)
         return True
-    change = tuple(sorted(Counter(group.combo_id for group in started).items()))
+    change = tuple(sorted(Counter(group.combo_id for group in [*revived, *started]).items()))
     delta_usd = tick.billed_usd_per_h() - before_usd
-    added = tick.raw_req_per_s(started)
+    added = tick.raw_req_per_s([*revived, *started])
     combos = [combo for combo in map(tick.combo, started) if combo is not None]
-    parts = [
-        why,
-        reasons.money(delta_usd),
-        f"serving in {reasons.duration(max(combo.start_s for combo in combos))}",
-    ]
+    parts = [why, reasons.money(delta_usd)]
+    if revived:
+        parts.append(f"{len(revived)} on the way out stay")
+    if combos:
+        parts.append(f"serving in {reasons.duration(max(combo.start_s for combo in combos))}")
     if added < deficit * (1 - 1e-6):
         parts.append(f"still {reasons.rate((deficit - added) * service.utilization)} req/s short")
     if service.mode is not Mode.ACT:
@@ -149,6 +151,20 @@ def _add(
         broken_ms=0,
     )
     return True
+
+
+def _revive(tick: Tick, service: Service, deficit: float, least: int) -> list[Group]:
+    """Keep groups that were on their way out, as far as they are needed: they serve already."""
+    kept: list[Group] = []
+    for group in tick.of(service.model):
+        if service.mode is not Mode.ACT or group.failed_ms or tick.views[group.name].lost:
+            continue
+        if tick.raw_req_per_s(kept) >= deficit - _LEAST and len(kept) >= least:
+            break
+        if group.life in (Life.RETIRING, Life.UNROUTED):
+            kept.append(keep(group, tick.now_ms))
+            tick.groups[group.name] = kept[-1]
+    return kept
 
 
 def _recommend(

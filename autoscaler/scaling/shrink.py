@@ -9,6 +9,7 @@ from collections import Counter
 
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.scaling import reasons
+from autoscaler.scaling.peaks import highest, with_rate
 from autoscaler.scaling.scale_in import Removable, choose, is_excess, is_stale, objection
 from autoscaler.scaling.tick import Tick
 from autoscaler.scaling.windows import Stats
@@ -52,11 +53,12 @@ def shrink(tick: Tick, service: Service) -> None:
         return
     remembered = tick.models[model]
     since = remembered.excess_since_ms or tick.now_ms
-    peak = max(rate, remembered.excess_peak_req_per_s if remembered.excess_since_ms else 0.0)
-    tick.update(model, excess_since_ms=since, excess_peak_req_per_s=peak)
     lasting_s = max(service.scale_in_after_s, 2.0 * tick.start_s(model))
+    peaks = with_rate(remembered.peaks, tick.now_ms, rate, lasting_s)
+    tick.update(model, excess_since_ms=since, peaks=peaks)
     if tick.now_ms - since < lasting_s * 1000:
         return
+    peak = highest(peaks)
     running = []
     for group in groups:
         combo = tick.combo(group)
@@ -66,9 +68,9 @@ def shrink(tick: Tick, service: Service) -> None:
             )
     floor = max(service.min_instances, int(peak > 0.0))
     chosen = choose(running, planned - peak, floor, service.max_disruption)
-    tick.update(model, excess_since_ms=tick.now_ms, excess_peak_req_per_s=rate)
     if not chosen:
-        return
+        return  # too much for what is in excess: the peak may yet slide out of the period
+    tick.update(model, excess_since_ms=tick.now_ms)
     names = [combo.group for combo in chosen]
     change = tuple(sorted(Counter(tick.groups[n].combo_id for n in names).items()))
     change = tuple((combo_id, -count) for combo_id, count in change)

@@ -58,6 +58,11 @@ def retire(group: Group, now_ms: int, after: tuple[str, ...] = ()) -> Group:
     return replace(group, life=Life.RETIRING, since_ms=now_ms, after=after, unrouted_generation=0)
 
 
+def keep(group: Group, now_ms: int) -> Group:
+    """`group` wanted again, before it was told to drain."""
+    return replace(group, life=Life.ACTIVE, since_ms=now_ms, after=(), unrouted_generation=0)
+
+
 def _enter(group: Group, life: Life, now_ms: int) -> Group:
     return replace(group, life=life, since_ms=now_ms, after=())
 
@@ -69,7 +74,7 @@ def _retiring(group: Group, current: Mapping[str, Group], inputs: WaveInputs) ->
         other = current.get(name)
         if other is None or not other.counts:
             # What should replace it will not come. A broken group has nothing better to wait for.
-            return _enter(group, Life.ACTIVE, inputs.now_ms)
+            return keep(group, inputs.now_ms)
         if not inputs.views[name].all_ready:
             return group
     serving = [g for g in current.values() if g.life in (Life.ACTIVE, Life.RETIRING)]
