@@ -163,7 +163,17 @@ def _compare(held: list[Held], assignment: Assignment | None, now_ms: int) -> li
 
 
 def _wish(item: Held, wish: DesiredInstance | None, now_ms: int) -> Held:
-    going = wish is None or wish.drain
+    if wish is not None and _runs_as(wish) == _runs_as(item.desired):
+        item = replace(item, desired=wish)
+        going = wish.drain
+    else:
+        # Not wanted, or wanted as something else: then it ends first and starts anew.
+        going = True
+    if item.state is InstanceState.STOPPED:
+        if wish is None or wish.drain:
+            return item
+        item = _happens(item, LifecycleEvent.ASKED_AGAIN, now_ms)
+        return replace(item, desired=wish, failures=0, retry_ms=now_ms)
     if going and item.state in (InstanceState.STARTING, InstanceState.READY):
         item = replace(_happens(item, LifecycleEvent.DRAIN_ASKED, now_ms), drain_ms=now_ms)
         if not item.process:
@@ -173,10 +183,12 @@ def _wish(item: Held, wish: DesiredInstance | None, now_ms: int) -> Held:
         return _happens(item, LifecycleEvent.DRAIN_ASKED, now_ms, item.reason)
     if not going and item.state is InstanceState.DRAINING and not item.terminated_ms:
         return replace(_happens(item, LifecycleEvent.DRAIN_REVOKED, now_ms), drain_ms=0)
-    if not going and item.state is InstanceState.STOPPED:
-        item = _happens(item, LifecycleEvent.ASKED_AGAIN, now_ms)
-        return replace(item, failures=0, retry_ms=now_ms)
     return item
+
+
+def _runs_as(desired: DesiredInstance) -> tuple[str, str, tuple[int, ...], str]:
+    """What cannot be changed while a process runs; the group is only a label of the routes."""
+    return desired.model, desired.phase, desired.gpus, desired.engine
 
 
 def _end(item: Held, seen: Seen | None, now_ms: int, rules: Rules, commands: list[Command]) -> Held:

@@ -1,0 +1,203 @@
+"""Single promises of the reconciler, each with its deadline."""
+
+from __future__ import annotations
+
+import pytest
+
+from executors.node.reconcile import accept, launched, reconcile, status
+from executors.node.state import Kill, Launch, NodeState, Rules, Seen, Terminate
+from topics.fleet import Assignment, DesiredInstance, InstanceState
+
+RULES = Rules()
+T0 = 1_000_000
+UP = Seen(alive=True, healthy=True, in_flight=0, probed_ms=10**9)
+BUSY = Seen(alive=True, healthy=True, in_flight=3, probed_ms=10**9)
+SILENT = Seen(alive=True)
+DEAD = Seen(alive=False, note="exit code 1: out of memory")
+
+
+def wish(name: str = "a", gpus: tuple[int, ...] = (0,), drain: bool = False) -> DesiredInstance:
+    return DesiredInstance(name, "m", "aggregated", "g", gpus, drain=drain)
+
+
+def want(generation: int, *wishes: DesiredInstance, token: int = 1) -> Assignment:
+    return Assignment("n", "r/p/owned", generation, token, 0, wishes)
+
+
+def begin(*wishes: DesiredInstance) -> NodeState:
+    """A node whose instances were launched at T0."""
+    state = accept(NodeState("n", "r/p/owned"), want(1, *wishes))
+    state, commands = reconcile(state, {}, T0, RULES)
+    assert commands == tuple(Launch(item) for item in wishes)
+    for item in wishes:
+        state = launched(state, item.instance, "127.0.0.1:20001")
+    return state
+
+
+def ready(*wishes: DesiredInstance) -> NodeState:
+    state, _ = reconcile(begin(*wishes), {w.instance: UP for w in wishes}, T0 + 1000, RULES)
+    assert all(item.state is InstanceState.READY for item in state.held)
+    return state
+
+
+def test_an_instance_is_ready_when_it_answers_and_not_before() -> None:
+    """A living process is starting; its first 200 makes it ready, with the time of it."""
+    state, _ = reconcile(begin(wish()), {"a": SILENT}, T0 + 500, RULES)
+    assert state.held[0].state is InstanceState.STARTING
+    state, _ = reconcile(state, {"a": UP}, T0 + 900, RULES)
+    assert state.held[0].state is InstanceState.READY
+    assert state.held[0].since_ms == T0 + 900
+
+
+def test_a_lower_leader_token_is_refused_and_counted() -> None:
+    """Whatever its generation, an older leader's word changes nothing."""
+    state = accept(NodeState("n", "r/p/owned"), want(3, wish(), token=7))
+    after = accept(state, want(9, token=6))
+    assert after.assignment == state.assignment
+    assert after.refused == 1
+    assert accept(state, want(1, token=8)).assignment == want(1, token=8)
+
+
+def test_an_assignment_of_another_node_is_refused() -> None:
+    """Misaddressed: counted, not followed."""
+    other = Assignment("other", "r/p/owned", 5, 9, 0, (wish(),))
+    state = accept(NodeState("n", "r/p/owned"), other)
+    assert state.assignment is None
+    assert state.refused == 1
+
+
+def test_without_an_assignment_nothing_is_touched() -> None:
+    """An executor that knows no assignment (no broker at its start) leaves what runs alone."""
+    state = ready(wish())
+    amnesic = NodeState("n", "r/p/owned", None, state.held)
+    after, commands = reconcile(amnesic, {"a": UP}, T0 + 9000, RULES)
+    assert commands == ()
+    assert after.held[0].state is InstanceState.READY
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_drain_waits_until_nothing_is_in_flight(gone: bool) -> None:
+    """drain: true and absence from the assignment are the same thing."""
+    state = accept(ready(wish()), want(2) if gone else want(2, wish(drain=True)))
+    state, commands = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
+    assert state.held[0].state is InstanceState.DRAINING
+    assert commands == ()
+    state, commands = reconcile(state, {"a": UP}, T0 + 5000, RULES)
+    assert commands == (Terminate("a"),)
+    state, commands = reconcile(state, {"a": DEAD}, T0 + 6000, RULES)
+    assert commands == ()
+    assert [item.state for item in state.held] == ([] if gone else [InstanceState.STOPPED])
+
+
+def test_a_look_from_before_the_drain_does_not_count() -> None:
+    """Idle then is not idle now: the routes still pointed here."""
+    state = accept(ready(wish()), want(2, wish(drain=True)))
+    early = Seen(alive=True, healthy=True, in_flight=0, probed_ms=T0 + 1500)
+    _, commands = reconcile(state, {"a": early}, T0 + 2000, RULES)
+    assert commands == ()
+
+
+def test_held_kv_keeps_a_drain_waiting() -> None:
+    """A prefill instance whose KV somebody still has to fetch is not stopped."""
+    state = accept(ready(wish()), want(2, wish(drain=True)))
+    holding = Seen(alive=True, healthy=True, in_flight=0, held_kv=1, probed_ms=10**9)
+    _, commands = reconcile(state, {"a": holding}, T0 + 2000, RULES)
+    assert commands == ()
+
+
+def test_past_the_drain_deadline_it_is_terminated_then_killed_again_and_again() -> None:
+    """Deadline, SIGTERM, wait, SIGKILL; the reason tells what was lost."""
+    state = accept(ready(wish()), want(2, wish(drain=True)))
+    state, _ = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
+    now_ms = T0 + 2000 + RULES.drain_timeout_ms
+    state, commands = reconcile(state, {"a": BUSY}, now_ms, RULES)
+    assert commands == (Terminate("a"),)
+    assert "3 in flight" in state.held[0].reason
+    state, commands = reconcile(state, {"a": BUSY}, now_ms + RULES.kill_after_ms - 1, RULES)
+    assert commands == ()
+    for _ in range(2):
+        now_ms += RULES.kill_after_ms
+        state, commands = reconcile(state, {"a": BUSY}, now_ms, RULES)
+        assert commands == (Kill("a"),)
+
+
+def test_a_drain_can_be_revoked_until_sigterm() -> None:
+    """Wanted again before it was told to end: it serves on, after its next answer."""
+    state = accept(ready(wish()), want(2, wish(drain=True)))
+    state, _ = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
+    state, commands = reconcile(accept(state, want(3, wish())), {"a": SILENT}, T0 + 3000, RULES)
+    assert commands == ()
+    state, _ = reconcile(state, {"a": UP}, T0 + 3100, RULES)
+    assert state.held[0].state is InstanceState.READY
+    assert state.held[0].restarts == 0
+
+
+def test_a_starting_instance_that_is_not_wanted_ends_at_once() -> None:
+    """It answered nobody, so there is nothing to wait for."""
+    state = accept(begin(wish()), want(2))
+    _, commands = reconcile(state, {"a": SILENT}, T0 + 100, RULES)
+    assert commands == (Terminate("a"),)
+
+
+def test_a_new_instance_waits_for_the_gpus_of_the_old_one() -> None:
+    """Launched only once the process that held its GPUs is gone."""
+    state = accept(ready(wish("a", (0, 1))), want(2, wish("b", (1, 2))))
+    state, commands = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
+    assert commands == ()
+    assert state.held[1].reason == "waits for its GPUs"
+    state, commands = reconcile(state, {"a": DEAD}, T0 + 3000, RULES)
+    assert commands == (Launch(wish("b", (1, 2))),)
+
+
+def test_a_dead_engine_is_started_again_with_growing_pauses_then_given_up() -> None:
+    """Three starts that do not last: FAILED, with the last reason, and no fourth."""
+    state, now_ms, pauses = begin(wish()), T0, []
+    while state.held[0].state is not InstanceState.FAILED:
+        state, _ = reconcile(state, {"a": DEAD}, now_ms, RULES)
+        died_ms = now_ms
+        while not state.held[0].process and state.held[0].state is InstanceState.STARTING:
+            now_ms += 100
+            state, _ = reconcile(state, {}, now_ms, RULES)
+        pauses.append(now_ms - died_ms)
+    assert pauses == [RULES.backoff_ms, 2 * RULES.backoff_ms, 0]
+    assert state.held[0].restarts == 2
+    assert "3 attempts" in state.held[0].reason
+    assert "out of memory" in state.held[0].reason
+    assert reconcile(state, {}, now_ms + 10**7, RULES)[1] == ()
+
+
+def test_a_proven_instance_that_dies_is_replaced_at_once() -> None:
+    """Ready for longer than stable_ms: its loss counts as the first failure, without a pause."""
+    later_ms = T0 + 1000 + RULES.stable_ms
+    state, commands = reconcile(ready(wish()), {"a": DEAD}, later_ms, RULES)
+    assert commands == (Launch(wish()),)
+    assert (state.held[0].restarts, state.held[0].failures) == (1, 1)
+
+
+def test_one_that_does_not_start_in_time_is_killed() -> None:
+    """The time-out counts from its launch, and its reason survives the kill."""
+    state, commands = reconcile(begin(wish()), {"a": SILENT}, T0 + RULES.start_timeout_ms, RULES)
+    assert commands == (Kill("a"),)
+    state, _ = reconcile(state, {"a": DEAD}, T0 + RULES.start_timeout_ms + 100, RULES)
+    assert "not ready 600 s" in state.held[0].reason
+
+
+def test_one_that_stops_answering_is_killed_and_started_again() -> None:
+    """A single missed answer is forgiven; silence for sick_after_ms is not."""
+    state = ready(wish())
+    deaf = Seen(alive=True, healthy=False)
+    state, commands = reconcile(state, {"a": deaf}, T0 + 2000, RULES)
+    assert commands == ()
+    assert reconcile(state, {"a": UP}, T0 + 3000, RULES)[0].held[0].sick_ms == 0
+    state, commands = reconcile(state, {"a": deaf}, T0 + 2000 + RULES.sick_after_ms, RULES)
+    assert commands == (Kill("a"),)
+
+
+def test_the_status_tells_what_is_there() -> None:
+    """Endpoint only while a process listens; the generation acted upon; the load."""
+    state, _ = reconcile(ready(wish()), {"a": BUSY}, T0 + 2000, RULES)
+    record = status(state, "ex", T0 + 2000)
+    assert (record.observed_generation, record.instances[0].endpoint) == (1, "127.0.0.1:20001")
+    assert record.instances[0].in_flight == 3
+    state, _ = reconcile(state, {"a": DEAD}, T0 + 3000, RULES)
+    assert status(state, "ex", T0 + 3000).instances[0].endpoint == ""
