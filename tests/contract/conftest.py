@@ -1,0 +1,59 @@
+"""The brokers that the contract suites run over: embedded, and a real Kafka where one is given.
+
+The real one is given with SHOAL_TEST_KAFKA=HOST:PORT (`make kafka` runs one). Each module gets
+topics of its own under a prefix of its own, which are removed at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+
+from streams.broker.admin import ensure_topics
+from tests.contract.brokers import Broker
+from topics.table import TABLE
+
+
+def _embedded(prefix: str) -> Iterator[Broker]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streams.broker", "--prefix", prefix], stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        yield Broker("embedded", json.loads(process.stdout.readline())["bootstrap"], prefix)
+    finally:
+        process.terminate()
+        assert process.wait(3) == 0
+
+
+def _real(bootstrap: str, prefix: str) -> Iterator[Broker]:
+    asyncio.run(ensure_topics(bootstrap, prefix))
+    yield Broker("kafka", bootstrap, prefix)
+
+    async def remove() -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await admin.start()
+        await admin.delete_topics([topic.wire_name(prefix) for topic in TABLE])
+        await admin.close()
+
+    asyncio.run(remove())
+
+
+@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    prefix = f"test-{uuid.uuid4().hex[:8]}."
+    if request.param == "embedded":
+        yield from _embedded(prefix)
+        return
+    bootstrap = os.environ.get("SHOAL_TEST_KAFKA")
+    if not bootstrap:
+        pytest.skip("no real Kafka: run `make kafka` and set SHOAL_TEST_KAFKA=HOST:PORT")
+    yield from _real(bootstrap, prefix)

@@ -1,0 +1,311 @@
+"""The controller's edge over both brokers: rebuild, agents, hot path, and the whole process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from streams.clock import Clock
+from streams.controller.app import AppSettings, make_app
+from streams.controller.leadership import claim
+from streams.controller.rebuild import read_latest
+from streams.poison import Poison
+from streams.ports.telemetry_topic import TelemetryTopic
+from tests.contract.brokers import Broker
+from topics.codec import decode, encode
+from topics.records import Status, Telemetry
+from topics.table import DEAD_LETTERS, DECISIONS, STATUS, TELEMETRY, Topic, key_of, topic_of
+from topics.timebase import TimeBase
+
+CONFIG = """
+mode: act
+regions:
+  here:
+    l4: {gpu: L4, per_node: 1, nodes: 2, owned: true}
+models:
+  tiny:
+    source: meta-llama/Llama-3.1-8B-Instruct
+    engine: fp8
+    slo: {ttft: 2s, tpot: 100ms}
+    min: 1
+engines:
+  fp8: {args: [--quantization=fp8]}
+"""
+
+
+def status(node: str, generation: int) -> Status:
+    return Status(node, "there/l4/owned", "executor-1", generation, 1000 + generation)
+
+
+def telemetry(sequence: int) -> Telemetry:
+    return Telemetry("other", "g", "b", sequence, 1000, 1000, 0, 3, *[0] * 9)
+
+
+@pytest.fixture
+async def producer(broker: Broker) -> AsyncIterator[AIOKafkaProducer]:
+    made = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, acks="all")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def write(producer: AIOKafkaProducer, broker: Broker, record: Any) -> None:
+    await producer.send_and_wait(broker.name(topic_of(record)), encode(record), key=key_of(record))
+
+
+async def read(broker: Broker, topic: Topic, enough: Callable[[list[Any]], bool]) -> list[Any]:
+    """Records of a topic from its beginning until there are enough of them."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, fetch_max_wait_ms=50)
+    await consumer.start()
+    try:
+        parts = [TopicPartition(broker.name(topic), n) for n in range(topic.partitions)]
+        consumer.assign(parts)
+        await consumer.seek_to_beginning(*parts)
+        found: list[Any] = []
+        async with asyncio.timeout(30):
+            while not enough(found):
+                for messages in (await consumer.getmany(timeout_ms=200)).values():
+                    found += [decode(topic.name, message.value) for message in messages]
+        return found
+    finally:
+        await consumer.stop()
+
+
+async def until(condition: Callable[[], bool], changed: asyncio.Event) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            changed.clear()
+            await changed.wait()
+
+
+async def test_agents_go_on_exactly_where_the_rebuild_ended(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    """Nothing is read twice and nothing missed; poison is told and stops nobody."""
+    group = f"{broker.prefix}{uuid.uuid4().hex[:6]}"
+    for number in range(20):
+        await write(producer, broker, status(f"n{number % 5}", number))
+    await producer.send_and_wait(broker.name(STATUS), b"before", key=b"n1")
+    latest, poison = await read_latest(broker.bootstrap, broker.prefix, group)
+    assert {n: s.observed_generation for n, s in latest.statuses.items()} == {
+        f"n{k}": 15 + k for k in range(5)
+    }
+    assert [one.value for one in poison] == [b"before"]
+
+    await write(producer, broker, status("n1", 100))
+    await producer.send_and_wait(broker.name(STATUS), b"while away", key=b"n1")
+    await producer.send_and_wait(broker.name(STATUS), None, key=b"n4")
+    seen: list[Any] = []
+    bad: list[Poison] = []
+    gone: list[tuple[str, str]] = []
+    changed = asyncio.Event()
+
+    def on_record(record: Any, _offset: int) -> None:
+        seen.append(record)
+        changed.set()
+
+    app = make_app(
+        AppSettings(broker.bootstrap, group, broker.prefix, 50),
+        on_record,
+        bad.append,
+        lambda topic, key: gone.append((topic, key)),
+    )
+    await app.start()
+    try:
+        await write(producer, broker, status("n1", 101))
+        await write(producer, broker, status("n2", 102))
+        await write(producer, broker, status("n4", 103))
+        await until(lambda: len(seen) >= 4, changed)
+    finally:
+        await app.stop()
+    assert sorted(s.observed_generation for s in seen) == [100, 101, 102, 103]
+    assert [one.value for one in bad] == [b"while away"]
+    assert gone == [("status", "n4")]
+
+
+async def test_a_fault_of_ours_in_an_agent_crashes_the_application(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    """Only what came in is skipped; our own errors end the process, which is started again."""
+
+    def broken(_record: Any, _offset: int) -> None:
+        raise ZeroDivisionError
+
+    app = make_app(
+        AppSettings(broker.bootstrap, f"{broker.prefix}crash", broker.prefix, 50),
+        broken,
+        lambda _poison: None,
+        lambda _topic, _key: None,
+    )
+    await app.start()
+    try:
+        await write(producer, broker, status("n1", 1))
+        async with asyncio.timeout(30):
+            await app.wait_until_stopped()
+    finally:
+        await app.stop()
+    assert isinstance(app.crash_reason, ZeroDivisionError)
+
+
+async def test_telemetry_is_replayed_to_the_end_and_followed_from_there(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    """Every record once, across the seam, with its event time; poison is told."""
+    clock = Clock(TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns()))
+    for sequence in range(30):
+        await write(producer, broker, telemetry(sequence))
+    await producer.send_and_wait(broker.name(TELEMETRY), b"rubbish", key=b"tiny")
+    bad: list[Poison] = []
+    seen: list[tuple[int, int]] = []
+    changed = asyncio.Event()
+
+    def sink(record: Telemetry, event_ms: int) -> None:
+        seen.append((record.sequence, event_ms))
+        changed.set()
+
+    source = TelemetryTopic(
+        broker.bootstrap, broker.prefix, clock, bad.append, 60, broker.kind == "embedded"
+    )
+    await source.replay(sink)
+    assert [sequence for sequence, _ in seen] == list(range(30))
+    assert [one.value for one in bad] == [b"rubbish"]
+    await write(producer, broker, telemetry(30))
+    task = asyncio.create_task(source.follow(sink))
+    try:
+        await write(producer, broker, telemetry(31))
+        await until(lambda: len(seen) >= 32, changed)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    assert [sequence for sequence, _ in seen] == list(range(32))
+    assert all(clock.now_ms() - 60_000 < event <= clock.now_ms() for _, event in seen)
+
+
+async def test_later_claims_have_higher_tokens(broker: Broker, producer: AIOKafkaProducer) -> None:
+    """The place in the topic is the token, less the offset's beginning at 0."""
+    clock = Clock(TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns()))
+    first = await claim(producer, broker.prefix, "one", clock)
+    second = await claim(producer, broker.prefix, "two", clock)
+    assert 0 < first < second
+    latest, _ = await read_latest(broker.bootstrap, broker.prefix, f"{broker.prefix}claims")
+    assert latest.highest_claim == (second, "two")
+
+
+class Controller:
+    """A controller process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    @classmethod
+    async def start(cls, broker: Broker, config: Path, time_base: TimeBase) -> Controller:
+        return cls(
+            await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "streams.controller",
+                "--config",
+                str(config),
+                "--broker",
+                broker.bootstrap,
+                "--time-base",
+                time_base.format(),
+                "--prefix",
+                broker.prefix,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        )
+
+    async def ready(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(40):
+            said: dict[str, Any] = json.loads(await self.process.stdout.readline())
+        return said
+
+    def kill(self) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "shoal.yaml"
+    path.write_text(CONFIG)
+    yield path
+
+
+async def test_a_killed_controller_goes_on_from_the_topics(
+    broker: Broker, producer: AIOKafkaProducer, config: Path
+) -> None:
+    """A second life: a higher token, decisions counted on, one dead letter per poisoned place."""
+    time_base = TimeBase(10.0, 1_700_000_000_000, time.monotonic_ns())
+    first = await Controller.start(broker, config, time_base)
+    try:
+        hello = await first.ready()
+        assert hello["ready"] is True
+        await producer.send_and_wait(broker.name(STATUS), b"poison 1", key=b"p")
+        await producer.send_and_wait(broker.name(TELEMETRY), b"poison 2", key=b"p")
+        await read(broker, DECISIONS, lambda found: any(d.kind == "scale_out" for d in found))
+        await read(broker, DEAD_LETTERS, _both_buried)
+    finally:
+        first.kill()
+        await first.process.wait()
+    second = await Controller.start(broker, config, time_base)
+    try:
+        again = await second.ready()
+        assert again["leader_token"] > hello["leader_token"]
+        rebuilt = await read(
+            broker, DECISIONS, lambda found: any(d.kind == "rebuilt" for d in found)
+        )
+        numbers = [decision.number for decision in rebuilt]
+        assert len(set(numbers)) == len(numbers), "numbers go on where they ended"
+        assert not [d for d in rebuilt if d.kind == "scale_in"]
+        second.process.terminate()
+        async with asyncio.timeout(3):
+            assert await second.process.wait() == 0
+        letters = await read(broker, DEAD_LETTERS, _both_buried)
+        places = [(d.topic, d.partition, d.offset) for d in letters]
+        assert len(set(places)) == len(places), "one dead letter per place"
+    finally:
+        second.kill()
+        await second.process.wait()
+
+
+async def test_bad_input_is_one_line_and_exit_code_2(broker: Broker, tmp_path: Path) -> None:
+    """No traceback, for a bad file as for a broker that is not there."""
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(CONFIG.replace("ttft", "tfft"))
+    good = tmp_path / "good.yaml"
+    good.write_text(CONFIG)
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        nobody = Broker("none", f"127.0.0.1:{reserved.getsockname()[1]}", "x.")
+        base = TimeBase(10.0, 1_700_000_000_000, time.monotonic_ns())
+        for where, config, named in ((broker, bad, "tfft"), (nobody, good, nobody.bootstrap)):
+            started = await Controller.start(where, config, base)
+            out, err = await started.process.communicate()
+            assert started.process.returncode == 2
+            assert named in json.loads(out)["error"]
+            assert named in err.decode()
+            assert len(err.decode().strip().splitlines()) == 1
+
+
+def _both_buried(found: list[Any]) -> bool:
+    return {letter.payload for letter in found} >= {_b64("poison 1"), _b64("poison 2")}
+
+
+def _b64(text: str) -> str:
+    return Poison("t", 0, 0, text.encode(), "").letter("r").payload
