@@ -1,0 +1,38 @@
+"""From the broker's append times to domain time."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.clock import Clock
+from topics.timebase import TimeBase
+
+NOW_WALL_MS = 1_800_000_000_000
+
+
+def clock(speed: float) -> Clock:
+    base = TimeBase(speed, 1_700_000_000_000, 0)
+    return Clock(base, mono_ns=lambda: 5_000_000_000, wall_ms=lambda: NOW_WALL_MS)
+
+
+@given(st.floats(0.1, 100.0), st.integers(0, 10_000_000), st.integers(0, 100_000))
+def test_the_past_is_as_far_away_as_the_speed_says(speed: float, behind: int, age: int) -> None:
+    """A real second ago is `speed` domain seconds ago; ages are domain time already."""
+    now = clock(speed)
+    event = now.event_ms(NOW_WALL_MS - behind, age)
+    assert event == now.now_ms() - int(behind * speed) - age
+
+
+@given(st.integers(0, 10_000_000))
+def test_a_broker_whose_clock_is_ahead_reports_no_future(ahead: int) -> None:
+    """Its records are of now."""
+    now = clock(1.0)
+    assert now.event_ms(NOW_WALL_MS + ahead) == now.now_ms()
+
+
+def test_waiting_is_real_time() -> None:
+    """Ten domain seconds at speed 10 are one real second; the past is not waited for."""
+    now = clock(10.0)
+    assert abs(now.real_s_until(now.now_ms() + 10_000) - 1.0) < 1e-6
+    assert now.real_s_until(now.now_ms() - 1) == 0.0

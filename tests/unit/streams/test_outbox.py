@@ -1,0 +1,125 @@
+"""The way out: order, coalescing, retries, and silence of those who do not lead."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaConnectionError
+
+from streams.controller import outbox as module
+from streams.controller.outbox import Outbox
+from topics.codec import decode
+from topics.records import Assignment, Decision, Routes
+from topics.table import short_name
+
+
+class FakeProducer:
+    """Records what was sent; fails while `away`; holds everything while `held`."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.away = 0
+        self.calls = 0
+
+    async def send(self, topic: str, value: bytes, key: bytes | None) -> asyncio.Future[Any]:
+        self.calls += 1
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self.away:
+            self.away -= 1
+            future.set_exception(KafkaConnectionError("away"))
+        else:
+            self.sent.append(decode(short_name(topic), value))
+            future.set_result(None)
+        return future
+
+
+def assignment(node: str, generation: int) -> Assignment:
+    return Assignment(node, "p", generation, 1, 0)
+
+
+def decision(number: int) -> Decision:
+    return Decision(number, 1, "m", "hold", 0, False, "")
+
+
+@pytest.fixture
+async def running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[Callable[[Outbox], None]]:
+    monkeypatch.setattr(module, "_PAUSE_S", (0.0,))
+    tasks = []
+    yield lambda outbox: tasks.append(asyncio.create_task(outbox.run()))
+    for task in tasks:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_records_go_out_in_the_order_they_came(running: Any) -> None:
+    """Across topics too: a decision stands before the assignment that follows from it."""
+    producer = FakeProducer()
+    outbox = Outbox(producer)
+    records = [decision(1), assignment("a", 1), decision(2), assignment("b", 1)]
+    for record in records:
+        outbox.put(record)
+    running(outbox)
+    await outbox.flushed()
+    assert producer.sent == records
+    assert outbox.sent == 4
+
+
+async def test_only_the_latest_desired_state_is_sent(running: Any) -> None:
+    """What was superseded while it waited is history; decisions are never left out."""
+    producer = FakeProducer()
+    outbox = Outbox(producer)
+    for generation in range(1, 6):
+        outbox.put(assignment("a", generation))
+        outbox.put(Routes("m", generation, 1, 0, 1.0, 1.0))
+        outbox.put(decision(generation))
+    running(outbox)
+    await outbox.flushed()
+    assert [r for r in producer.sent if isinstance(r, Assignment)] == [assignment("a", 5)]
+    assert [r.generation for r in producer.sent if isinstance(r, Routes)] == [5]
+    assert [r.number for r in producer.sent if isinstance(r, Decision)] == [1, 2, 3, 4, 5]
+
+
+async def test_nothing_is_lost_while_the_broker_is_away(running: Any) -> None:
+    """Failed sends are tried again until they arrive."""
+    producer = FakeProducer()
+    producer.away = 7
+    outbox = Outbox(producer)
+    records = [decision(number) for number in range(3)]
+    for record in records:
+        outbox.put(record)
+    running(outbox)
+    await outbox.flushed()
+    assert sorted(r.number for r in producer.sent) == [0, 1, 2]
+    assert producer.calls == 10
+
+
+async def test_who_does_not_lead_writes_nothing(running: Any) -> None:
+    """Asked before every batch: a controller that lost its lead drops what waits."""
+    producer = FakeProducer()
+    outbox = Outbox(producer, leads=lambda: False)
+    outbox.put(assignment("a", 1))
+    outbox.put(decision(1))
+    running(outbox)
+    await outbox.flushed()
+    assert producer.sent == []
+    assert outbox.dropped == 2
+
+
+async def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, running: Any) -> None:
+    """A broker that never comes back does not take the memory; the oldest go first."""
+    monkeypatch.setattr(module, "MAX_WAITING", 3)
+    producer = FakeProducer()
+    outbox = Outbox(producer)
+    for number in range(5):
+        outbox.put(decision(number))
+    assert outbox.dropped == 2
+    running(outbox)
+    await outbox.flushed()
+    assert [r.number for r in producer.sent] == [2, 3, 4]
