@@ -14,6 +14,7 @@ costs nothing more to fill, and an empty one is released.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -70,7 +71,7 @@ class Arrays:
 class _Rows:
     """Row indices while building. there: GPUs of nodes that are up, gpus: with new ones."""
 
-    demand: dict[str, int]
+    demand: dict[str, tuple[int, ...]]
     floor: dict[str, int]
     undisturbed: dict[str, int]
     spot: dict[str, int]
@@ -79,20 +80,28 @@ class _Rows:
     gpus: dict[str, int]
 
 
-def to_arrays(problem: PlanningProblem) -> Arrays:
+def to_arrays(problem: PlanningProblem, shares: Mapping[str, float] | None = None) -> Arrays:
     """The array form of `problem`.
 
     Where not everything can be had, demand comes first, by the services' priorities; then one
     promise after the other: floors, disruption budgets, survival. One that cannot be kept so
-    takes nothing from the next.
+    takes nothing from the next. shares: fractions of demand that are known to be reachable
+    together: they come first, and after them the rest of each model's demand, one by one.
+    Models that nothing can serve have no rows: they must not drag the others' share to nothing.
     """
     builder: ArrayBuilder[Key] = ArrayBuilder()
     rows = _Rows({}, {}, {}, {}, {}, {}, {})
-    services = [problem.cluster.service(model) for model in problem.planned_models()]
+    services = [
+        problem.cluster.service(model)
+        for model in problem.planned_models()
+        if problem.can_be_served(model)
+    ]
     classes = sorted({service.priority for service in services}, reverse=True)
-    for service in services:
-        _add_model_rows(builder, rows, problem, service, classes.index(service.priority))
     late = _Classes(len(classes))
+    for service in services:
+        first = classes.index(service.priority)
+        share = None if shares is None else shares.get(service.model, 0.0)
+        _add_model_rows(builder, rows, problem, service, first, late, share)
     for service in services:
         _add_promises(builder, rows, problem, service, late)
     fixed_usd_per_h = _add_pools(builder, rows, problem)
@@ -116,14 +125,14 @@ def to_arrays(problem: PlanningProblem) -> Arrays:
 
 
 class _Classes:
-    """Priority classes of promises, one each; beyond a dozen the rest shares the last."""
+    """Priority classes of what comes late, one each; beyond two dozen the rest shares the last."""
 
     def __init__(self, first: int) -> None:
         self._next = first
-        self._last = first + 12
+        self._last = first + 24
 
     def next(self) -> int:
-        """The class of the next promise."""
+        """The class of what comes next."""
         self._next = min(self._next + 1, self._last)
         return self._next - 1
 
@@ -133,13 +142,21 @@ def _add_model_rows(
     rows: _Rows,
     problem: PlanningProblem,
     service: Service,
-    priority: int,
+    first: int,
+    late: _Classes,
+    share: float | None,
 ) -> None:
-    """Demand, ceiling and spot share of one model."""
+    """Demand, ceiling and spot share of one model; with a share, the rest of demand comes late."""
     model = service.model
     needed = problem.needed_req_per_s(model)
-    if needed > 0.0:
-        rows.demand[model] = builder.demand("demand", model, needed, priority)
+    if needed > 0.0 and share is None:
+        rows.demand[model] = (builder.demand("demand", model, needed, first),)
+    elif needed > 0.0 and share is not None:
+        rest = builder.demand("demand", model, needed, first if share >= 1.0 else late.next())
+        rows.demand[model] = (rest,)
+        if 0.0 < share < 1.0:
+            assured = builder.demand("share of demand", model, share * needed, first)
+            rows.demand[model] = (assured, rest)
     if service.max_instances:
         rows.ceiling[model] = builder.resource("ceiling", model, float(service.max_instances))
     rows.spot[model] = builder.resource("spot share", model, service.spot_share * needed)
@@ -256,8 +273,8 @@ def _rows_of(kind: Kind, combo: Combo, rows: _Rows) -> tuple[dict[int, float], d
     """What one combo serves and uses, by row. Only a start may use nodes that are not there yet."""
     model = combo.model
     serve = {}
-    if model in rows.demand:
-        serve[rows.demand[model]] = combo.req_per_s
+    for row in rows.demand.get(model, ()):
+        serve[row] = combo.req_per_s
     if model in rows.floor:
         serve[rows.floor[model]] = 1.0
     if model in rows.undisturbed and kind in (Kind.KEEP, Kind.SWITCH):

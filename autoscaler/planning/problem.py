@@ -98,6 +98,12 @@ class PlanningProblem:
         """Whether `model` is planned: it has a demand and is in scope."""
         return model in self.demands and (not self.scope or model in self.scope)
 
+    def can_be_served(self, model: str) -> bool:
+        """Whether any combo could serve `model`, or one runs."""
+        return bool(self.candidates.get(model)) or any(
+            n and self.running[i].model == model for i, n in self.fleet.items()
+        )
+
     def planned_models(self) -> tuple[str, ...]:
         """Models that may change, in the order of the cluster."""
         return tuple(s.model for s in self.cluster.services if self.may_change(s.model))

@@ -130,8 +130,11 @@ def _loader() -> yaml.SafeLoader:
     return yaml.SafeLoader("")
 
 
-def read(path: Path) -> tuple[Section, bytes]:
-    """The root section of a YAML file, and the bytes that it was read from."""
+def read(path: Path, expected: str = "regions and models") -> tuple[Section, bytes]:
+    """The root section of a YAML file, and the bytes that it was read from.
+
+    expected: what the file should hold, for the message when it holds nothing of the kind.
+    """
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -149,12 +152,12 @@ def read(path: Path) -> tuple[Section, bytes]:
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(str(path), 0, "", f"is not YAML: {first_line(error)}") from None
     if node is None:
-        raise ConfigError(str(path), 0, "", "is empty; regions and models are expected")
+        raise ConfigError(str(path), 0, "", f"is empty; {expected} are expected")
     if not isinstance(node, yaml.MappingNode):
         raise ConfigError(
             str(path),
             node.start_mark.line + 1,
             "",
-            "a mapping is expected, with regions and models",
+            f"a mapping is expected, with {expected}",
         )
     return Section(str(path), "", node), raw

@@ -1,7 +1,8 @@
-"""Homo: each model on one kind of aggregated instance, greedily. The simplest baseline.
+"""Homo: each model on homogeneous combos, the most goodput per USD first. The simplest baseline.
 
-Owns its rule: models in order of priority and demand; each takes the kind that covers it at the
-smallest bill, goes on with the next best where that kind runs out. Knows no fleet.
+Owns its rule: models in order of priority and demand; each takes the kind with the most goodput
+per USD and goes on with the next where that one runs out. No model gives way to another: under
+scarcity the last ones get nothing. Source: Coral sec. 6 ("Homo").
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class Homo:
             least, most = service.min_instances, service.max_instances or 10**6
             spot = service.spot_share * needed
             missing, taken = needed, 0
-            kinds = [c for c in problem.candidates[service.model] if len(c.members) == 1]
+            kinds = _homogeneous(problem, service.model)
             while kinds and (missing > 1e-9 or taken < least) and taken < most:
                 wanted = max(missing, 1e-9)
-                best = min(kinds, key=lambda c: _order(c, wanted, least - taken, problem))
+                best = min(kinds, key=lambda c: (_usd_per_req(c, problem), c.id))
                 kinds.remove(best)
                 count = max(math.ceil(wanted / best.req_per_s - 1e-9), least - taken)
                 if is_spot(best):
@@ -58,10 +59,19 @@ class Homo:
         return made
 
 
-def _order(combo: Combo, needed: float, least: int, problem: PlanningProblem) -> tuple[float, str]:
-    """Price of covering `needed` with this kind alone."""
-    count = max(math.ceil(needed / combo.req_per_s - 1e-9), least, 1)
-    return count * ranking_usd_per_h(combo, problem.cluster.pools), combo.id
+def _homogeneous(problem: PlanningProblem, model: str) -> list[Combo]:
+    """Candidates whose GPUs are all of one type."""
+    gpus = {pool.id: pool.gpu.name for pool in problem.cluster.pools}
+    return [
+        combo
+        for combo in problem.candidates[model]
+        if len({gpus[pool] for pool in combo.gpus_by_pool()}) == 1
+    ]
+
+
+def _usd_per_req(combo: Combo, problem: PlanningProblem) -> float:
+    """The inverse of goodput per USD."""
+    return ranking_usd_per_h(combo, problem.cluster.pools) / combo.req_per_s
 
 
 def _place(combo: Combo, count: int, room: dict[str, PoolRoom]) -> int:

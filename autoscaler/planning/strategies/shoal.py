@@ -47,10 +47,18 @@ class Shoal:
         """The cheapest plan with its bound; best effort where demand cannot be met."""
         arrays = to_arrays(problem)
         solved = self._run(arrays, problem)
+        bound = _fraction_bound(arrays, solved)
+        shares = _shares(arrays, solved)
+        if solved.status is Status.BEST_EFFORT and min(shares.values(), default=1.0) < 1.0:
+            # The worst served model is as well off as can be; now nobody else goes without.
+            more = to_arrays(problem, shares)
+            again = self._run(more, problem)
+            if again.status is not Status.FAILED:
+                arrays, solved = more, again
         if solved.status is Status.FAILED:
             reason = solved.reason or "the solver returned no plan"
             return failed(problem, self.name, reason, solved.limits_hit)
-        return _to_plan(self.name, problem, arrays, solved)
+        return _to_plan(self.name, problem, arrays, solved, bound)
 
     def _run(self, arrays: Arrays, problem: PlanningProblem) -> AllocationResult:
         options = problem.options
@@ -70,6 +78,7 @@ def _to_plan(
     problem: PlanningProblem,
     arrays: Arrays,
     solved: AllocationResult,
+    fraction_bound: float,
 ) -> Plan:
     counts: dict[str, int] = {}
     penalties = 0.0
@@ -85,13 +94,13 @@ def _to_plan(
             problem,
             name,
             counts,
-            _status(solved),
+            _status(solved) if not _hopeless(problem) else PlanStatus.BEST_EFFORT,
             penalties_usd_per_h=penalties,
             lower_bound_usd_per_h=solved.lower_bound_usd_per_h + arrays.fixed_usd_per_h,
-            served_fraction_bound=_fraction_bound(arrays, solved),
+            served_fraction_bound=fraction_bound,
             binding=_binding(problem, arrays, solved),
             limits_hit=solved.limits_hit,
-            notes=_broken_promises(arrays, solved),
+            notes=(*_hopeless(problem), *_broken_promises(arrays, solved)),
         )
     except InvalidValue as error:
         # The re-check in floating point refused the solver's answer.
@@ -149,6 +158,24 @@ def _fraction_bound(arrays: Arrays, solved: AllocationResult) -> float:
     return min(bounds, default=1.0)
 
 
+def _shares(arrays: Arrays, solved: AllocationResult) -> dict[str, float]:
+    """The share of its demand that each model is sure to get: the target of its row."""
+    return {
+        model: float(target) * (1.0 - 1e-7) if target < 1.0 else 1.0
+        for (what, model), target in zip(arrays.demand_names, solved.served_target, strict=True)
+        if what == "demand"
+    }
+
+
+def _hopeless(problem: PlanningProblem) -> tuple[str, ...]:
+    """Models with a demand that no slice of any pool can serve."""
+    return tuple(
+        f"{model}: no pool it may use can hold and serve it"
+        for model in problem.planned_models()
+        if problem.demands[model].req_per_s > 0.0 and not problem.can_be_served(model)
+    )
+
+
 def _broken_promises(arrays: Arrays, solved: AllocationResult) -> tuple[str, ...]:
     """Floors, budgets and survival that could not be kept next to the demand."""
     broken = [
@@ -156,7 +183,7 @@ def _broken_promises(arrays: Arrays, solved: AllocationResult) -> tuple[str, ...
         for (what, subject), fraction in zip(
             arrays.demand_names, solved.served_fraction, strict=True
         )
-        if what != "demand" and fraction < 1.0 - 1e-6
+        if what not in ("demand", "share of demand") and fraction < 1.0 - 1e-6
     ]
     return tuple(dict.fromkeys(broken))
 

@@ -1,0 +1,234 @@
+"""Planning again with something changed: the best rejected alternative, and what would relieve.
+
+Owns the changed problems. Penalties are left out of them (all K are 0) and models that are not
+asked about stand as planned, so a difference is a difference of the bill alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Cluster, Market, Pool, Service
+from autoscaler.domain.combo import Combo
+from autoscaler.domain.workload import Phase, Slo
+from autoscaler.explain.values import Rejected, Relief
+from autoscaler.performance.profile import Profile
+from autoscaler.planning.combos import candidate_combos
+from autoscaler.planning.plan import Plan, PlanStatus, Strategy
+from autoscaler.planning.problem import PlanningProblem
+
+_TPOT_STRETCH = 1.25
+_TTFT_STRETCH = 1.5
+_CENT = 0.005
+
+
+def best_alternative(
+    problem: PlanningProblem, plan: Plan, model: str, strategy: Strategy
+) -> Rejected | None:
+    """The cheapest plan of `model` on other pools than the combo it got most capacity from.
+
+    None where it got nothing.
+    """
+    chosen = max(plan.of(model), key=lambda t: t.count * t.combo.req_per_s, default=None)
+    if chosen is None or not chosen.count:
+        return None
+    pools = set(chosen.combo.gpus_by_pool())
+    rest = tuple(c for c in problem.candidates[model] if set(c.gpus_by_pool()) != pools)
+    names = " with ".join(sorted(pool.split("/")[1] + " " + pool.split("/")[2] for pool in pools))
+    if not rest:
+        return Rejected(f"not on {names}", "nothing else can serve it")
+    other = strategy.solve(changed(problem, plan, (model,), candidates={model: rest}))
+    if other.status is PlanStatus.FAILED or other.shortfall_req_per_s:
+        missing = other.shortfall_req_per_s.get(model, 0.0)
+        return Rejected(f"not on {names}", f"{missing:.3g} req/s short, with what others leave")
+    kinds = ", ".join(f"{t.count} {short_name(t.combo)}" for t in other.of(model) if t.count)
+    more = other.cost_usd_per_h - plan.cost_usd_per_h
+    if abs(more) < _CENT:
+        return Rejected(kinds, "costs the same")
+    return Rejected(kinds, f"{more:+.2f} USD/h", more)
+
+
+def one_fewer(problem: PlanningProblem, plan: Plan, model: str) -> Rejected | None:
+    """Why not one less of the kind that `model` got most of."""
+    targets = [target for target in plan.of(model) if target.count]
+    if not targets or model in plan.shortfall_req_per_s:
+        return None
+    most = max(targets, key=lambda t: t.count * t.combo.req_per_s)
+    if most.count == 1 and len(targets) == 1:
+        return None  # nobody asks why not none at all
+    left = plan.capacity_req_per_s[model] - most.combo.req_per_s
+    needed = problem.needed_req_per_s(model)
+    if left >= needed:
+        floor = problem.cluster.service(model).min_instances
+        return Rejected(f"{most.count - 1} {short_name(most.combo)}", f"floor of {floor}")
+    return Rejected(
+        f"{most.count - 1} {short_name(most.combo)}", f"{left:.3g} < {needed:.3g} req/s needed"
+    )
+
+
+def slo_reliefs(
+    problem: PlanningProblem, plan: Plan, model: str, profile: Profile, strategy: Strategy
+) -> tuple[Relief, ...]:
+    """What a looser TPOT or TTFT, or more spot, of `model` would save or serve."""
+    service = problem.cluster.service(model)
+    tpot = round_up(service.slo.tpot_ms * _TPOT_STRETCH)
+    ttft = round_up(service.slo.ttft_ms * _TTFT_STRETCH)
+    trials = [
+        ("tpot", f"TPOT {tpot:g} ms", replace(service, slo=Slo(service.slo.ttft_ms, tpot))),
+        ("ttft", f"TTFT {ttft:g} ms", replace(service, slo=Slo(ttft, service.slo.tpot_ms))),
+    ]
+    spot_pools = any(pool.market is Market.SPOT for pool in problem.cluster.pools)
+    if spot_pools and service.spot_share < 1.0:
+        more = min(1.0, service.spot_share + 0.25)
+        trials.append(("spot", f"spot <= {more:.0%}", replace(service, spot_share=more)))
+    found = []
+    for kind, what, looser in trials:
+        cluster = with_service(problem.cluster, looser)
+        bucket = problem.demands[model].bucket
+        combos = candidate_combos(cluster, looser, bucket, profile, keep=16)
+        if not combos or not combos[0].meets_slo:
+            continue
+        relaxed = changed(problem, plan, (model,), {model: combos}, cluster)
+        relief = _relief(kind, model, what, plan, strategy.solve(relaxed), (model,))
+        if relief is not None:
+            found.append(relief)
+    return tuple(sorted(found, key=lambda r: (-r.serves_req_per_s, -r.saves_usd_per_h)))
+
+
+def node_reliefs(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tuple[Relief, ...]:
+    """What further nodes of the pools that bind would save or serve, all models planned anew."""
+    found = []
+    models = problem.planned_models()
+    for binding in plan.binding:
+        if binding.what != "pool":
+            continue
+        pool = problem.cluster.pool(binding.subject)
+        for more in _steps(problem, plan, pool):
+            cluster = with_pool(problem.cluster, replace(pool, max_nodes=pool.max_nodes + more))
+            bigger = changed(problem, plan, models, cluster=cluster, obtainable={pool.id: more})
+            other = strategy.solve(bigger)
+            what = f"{more} more node{'s' if more > 1 else ''} of {pool.region}/{pool.name}"
+            nodes = f"{what} ({pool.market})"
+            relief = _relief("nodes", pool.id, nodes, plan, other, models)
+            if relief is not None:
+                found.append(relief)
+                break
+    return tuple(sorted(found, key=lambda r: (-r.serves_req_per_s, -r.saves_usd_per_h)))
+
+
+def changed(
+    problem: PlanningProblem,
+    plan: Plan,
+    models: tuple[str, ...],
+    candidates: Mapping[str, tuple[Combo, ...]] | None = None,
+    cluster: Cluster | None = None,
+    obtainable: Mapping[str, int] | None = None,
+) -> PlanningProblem:
+    """`problem` with `models` planned afresh and everything else standing as planned.
+
+    obtainable: nodes that can be had beyond what the problem allows, per pool.
+    """
+    base = cluster or problem.cluster
+    free = replace(base.policy, k_start=0.0, k_load=0.0, k_switch=0.0)
+    standing = {
+        target.combo.id: target.count
+        for target in plan.targets
+        if target.count and target.combo.model not in models
+    }
+    running = {t.combo.id: t.combo for t in plan.targets if t.combo.id in standing}
+    planned = {node.pool: node.count for node in plan.nodes}
+    rented = {p.id: planned[p.id] for p in base.pools if p.market is not Market.OWNED}
+    can_have = {
+        p.id: problem.nodes_now(problem.cluster.pool(p.id))
+        + problem.nodes_to_get(problem.cluster.pool(p.id))
+        + (obtainable or {}).get(p.id, 0)
+        - rented[p.id]
+        for p in base.pools
+        if p.id in rented
+    }
+    return replace(
+        problem,
+        cluster=replace(base, policy=free),
+        candidates={**problem.candidates, **(candidates or {})},
+        fleet=standing,
+        running=running,
+        rented_nodes=rented,
+        obtainable={pool: max(0, nodes) for pool, nodes in can_have.items()},
+        scope=models,
+        last_good=None,
+    )
+
+
+def with_service(cluster: Cluster, service: Service) -> Cluster:
+    """`cluster` with `service` in place of the one of the same model."""
+    services = tuple(service if s.model == service.model else s for s in cluster.services)
+    return replace(cluster, services=services)
+
+
+def with_pool(cluster: Cluster, pool: Pool) -> Cluster:
+    """`cluster` with `pool` in place of the one of the same id."""
+    return replace(cluster, pools=tuple(pool if p.id == pool.id else p for p in cluster.pools))
+
+
+def short_name(combo: Combo) -> str:
+    """As people read it: "4xl40s spot", "1xl4 (2 prefill + 3 decode) spot", or with two kinds
+    of slices "1xh100 prefill + 3 of 4xl40s decode owned/spot"."""
+    markets = "/".join(dict.fromkeys(member.pool.split("/")[2] for member in combo.members))
+    slices = {f"{member.gpus}x{member.pool.split('/')[1]}" for member in combo.members}
+    if all(member.phase is Phase.AGGREGATED for member in combo.members):
+        return f"{slices.pop()} {markets}"
+    if len(slices) == 1:
+        phases = " + ".join(f"{member.count} {member.phase}" for member in combo.members)
+        return f"{slices.pop()} ({phases}) {markets}"
+    parts = [
+        f"{f'{member.count} of ' if member.count > 1 else ''}"
+        f"{member.gpus}x{member.pool.split('/')[1]} {member.phase}"
+        for member in combo.members
+    ]
+    return f"{' + '.join(parts)} {markets}"
+
+
+def round_up(number: float) -> float:
+    """To two significant digits, upwards: 37.5 -> 38, 1250 -> 1300."""
+    if number <= 0.0:
+        raise InvalidValue("number", number, "above 0")
+    step = 10.0 ** (len(str(int(number))) - 2)
+    return -(-number // step) * step
+
+
+def _steps(problem: PlanningProblem, plan: Plan, pool: Pool) -> tuple[int, ...]:
+    """One node; where demand goes unserved, first as many as could serve all of it."""
+    most = 0
+    for model, missing in plan.shortfall_req_per_s.items():
+        per_node = max(
+            (
+                combo.req_per_s * pool.per_node / combo.gpus_by_pool()[pool.id]
+                for combo in problem.candidates.get(model, ())
+                if set(combo.gpus_by_pool()) == {pool.id}
+            ),
+            default=0.0,
+        )
+        if per_node > 0.0:
+            raw = missing / problem.cluster.service(model).utilization
+            most += int(-(-raw // per_node))
+    return (most, 1) if most > 1 else (1,)
+
+
+def _relief(
+    kind: str, subject: str, what: str, plan: Plan, other: Plan, models: tuple[str, ...]
+) -> Relief | None:
+    """The relief that `other` shows for `models` against `plan`; None when it is worth nothing."""
+    if other.status is PlanStatus.FAILED:
+        return None
+    serves = sum(
+        plan.shortfall_req_per_s.get(model, 0.0) - other.shortfall_req_per_s.get(model, 0.0)
+        for model in models
+    )
+    saves = plan.cost_usd_per_h - other.cost_usd_per_h
+    if serves > 1e-6:
+        return Relief(kind, subject, what, saves, serves)
+    if serves >= -1e-6 and saves > _CENT:
+        return Relief(kind, subject, what, saves)
+    return None

@@ -1,0 +1,108 @@
+"""Explain a plan: the reasons of every model in one value.
+
+Owns which questions are asked, and how many: each relief is a plan of its own, so large problems
+are asked fewer. Knows nothing of how reasons are printed.
+"""
+
+from __future__ import annotations
+
+from autoscaler.domain.slices import NodeSlice
+from autoscaler.explain.alternatives import (
+    best_alternative,
+    node_reliefs,
+    one_fewer,
+    slo_reliefs,
+)
+from autoscaler.explain.impossible import impossible_pools
+from autoscaler.explain.spot import spot_losses
+from autoscaler.explain.values import Explanation, ModelReasons, Rejected
+from autoscaler.performance.profile import Profile
+from autoscaler.planning.instances import instance
+from autoscaler.planning.plan import Plan, PlanStatus, Strategy
+from autoscaler.planning.problem import PlanningProblem
+
+_ASK_AT_MOST = 8
+_WORDS = {
+    "tpot": "TPOT",
+    "ttft": "TTFT",
+    "memory": "KV memory",
+    "sequences": "sequences per batch",
+    "compute": "compute",
+}
+
+
+def explain(
+    problem: PlanningProblem, plan: Plan, profile: Profile, strategy: Strategy
+) -> Explanation:
+    """Reasons of `plan`, which `strategy` made of `problem`.
+
+    Alternatives and reliefs are found by planning again, for the models that cost most or go
+    short, eight at most.
+    """
+    if plan.status in (PlanStatus.FAILED, PlanStatus.LAST_GOOD):
+        return Explanation((), plan.binding, (), spot_losses(problem, plan))
+    planned = problem.planned_models()
+    asked = sorted(planned, key=lambda m: (-plan.shortfall_req_per_s.get(m, 0.0), -_usd(plan, m)))
+    asked = asked[:_ASK_AT_MOST]
+    return Explanation(
+        models=tuple(
+            _of_model(problem, plan, model, profile, strategy, model in asked) for model in planned
+        ),
+        binding=plan.binding,
+        relief=node_reliefs(problem, plan, strategy),
+        spot_loss=spot_losses(problem, plan),
+    )
+
+
+def _of_model(
+    problem: PlanningProblem,
+    plan: Plan,
+    model: str,
+    profile: Profile,
+    strategy: Strategy,
+    ask: bool,
+) -> ModelReasons:
+    service = problem.cluster.service(model)
+    rejected: list[Rejected] = []
+    fewer = one_fewer(problem, plan, model)
+    if fewer is not None:
+        rejected.append(fewer)
+    if ask:
+        other = best_alternative(problem, plan, model, strategy)
+        if other is not None:
+            rejected.append(other)
+    rejected += impossible_pools(problem, service, profile)
+    return ModelReasons(
+        model=model,
+        demand_req_per_s=problem.demands[model].req_per_s,
+        needed_req_per_s=problem.needed_req_per_s(model),
+        capacity_req_per_s=plan.capacity_req_per_s[model],
+        bound_by=_bound_by(problem, plan, model, profile),
+        rejected=tuple(rejected),
+        relief=slo_reliefs(problem, plan, model, profile, strategy) if ask else (),
+        uncertain=any(target.combo.uncertain for target in plan.of(model) if target.count),
+    )
+
+
+def _bound_by(
+    problem: PlanningProblem, plan: Plan, model: str, profile: Profile
+) -> tuple[str, ...]:
+    """What sets the rate of its combos' slower phase, then utilization and limits of the plan."""
+    service = problem.cluster.service(model)
+    found = []
+    for target in plan.of(model):
+        for member in target.combo.members if target.count else ():
+            if member.count * member.req_per_s > target.combo.req_per_s * (1 + 1e-9):
+                continue
+            pool = problem.cluster.pool(member.pool)
+            bucket = problem.demands[model].bucket
+            node = NodeSlice(pool.gpu, member.gpus)
+            made = instance(service, node, member.phase, bucket, profile)
+            found.append(_WORDS.get(made.bound_by, made.bound_by))
+    found.append(f"utilization {service.utilization:.0%}")
+    found += [b.detail for b in plan.binding if b.subject == model]
+    return tuple(dict.fromkeys(found))
+
+
+def _usd(plan: Plan, model: str) -> float:
+    return sum(target.count * target.combo.usd_per_h for target in plan.of(model))

@@ -1,0 +1,44 @@
+"""Why a kind of GPU was no candidate at all: memory, the SLO, the markets.
+
+Owns these reasons. Knows no costs: candidates that lost on price are for `alternatives`.
+"""
+
+from __future__ import annotations
+
+from autoscaler.domain.cluster import Service
+from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
+from autoscaler.domain.workload import Phase
+from autoscaler.explain.values import Rejected
+from autoscaler.performance.profile import Profile
+from autoscaler.planning.combos import usable_pools
+from autoscaler.planning.instances import instance
+from autoscaler.planning.problem import PlanningProblem
+
+
+def impossible_pools(
+    problem: PlanningProblem, service: Service, profile: Profile
+) -> tuple[Rejected, ...]:
+    """Pools that `service` may use and on which no slice of one node can serve it, with why."""
+    found: dict[str, Rejected] = {}
+    for pool in usable_pools(problem.cluster, service):
+        sizes = [size for size in SLICE_SIZES if size <= pool.per_node]
+        bucket = problem.demands[service.model].bucket
+        made = [
+            instance(service, NodeSlice(pool.gpu, size), phase, bucket, profile)
+            for size in sizes
+            for phase in Phase
+        ]
+        if any(one.req_per_s > 0.0 for one in made):
+            continue
+        spec = service.architecture
+        room = pool.gpu.mem_gb * pool.per_node
+        weights = spec.weight_bytes / 1e9
+        reasons = {one.bound_by for one in made}
+        if weights > 0.9 * room:
+            why = f"{weights:.0f} GB weights, {room:.0f} GB on a node"
+        elif reasons <= {"memory of the longest request", "heads that do not split"}:
+            why = f"no room for a request of {service.max_len_tokens} tokens"
+        else:
+            why = f"TPOT above {service.slo.tpot_ms:g} ms or TTFT above {service.slo.ttft_ms:g} ms"
+        found.setdefault(pool.name, Rejected(f"{pool.name} ({pool.gpu.name})", why))
+    return tuple(found.values())

@@ -1,0 +1,101 @@
+"""`shoal plan`: what the fleet should be for a demand, what it costs, and why.
+
+Owns the command's arguments and the order of work. Plans are made by `autoscaler.planning`,
+shown by `plan_view`; nothing is ever changed by this command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from autoscaler.domain.checks import finite
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.workload import Demand
+from autoscaler.explain.explain import explain
+from autoscaler.performance.profile import default_profile
+from autoscaler.planning.plan import PlanStatus, plan
+from autoscaler.planning.problem import PlanOptions, make_problem
+from autoscaler.planning.strategies.table import STRATEGIES, strategy
+from streams.cli import plan_json, plan_view
+from streams.files.config import load_config
+from streams.files.errors import UserError
+from streams.files.plan_inputs import load_demand, load_fleet
+
+DEFAULT_REQ_PER_S = 1.0
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `plan` to the command line."""
+    parser = subparsers.add_parser(
+        "plan",
+        help="what the fleet should be, what it costs and why",
+        description="Plans the whole fleet for a demand and says what binds and what would help. "
+        "Nothing is changed.",
+    )
+    parser.add_argument("--config", type=Path, required=True, help="the shoal.yaml")
+    parser.add_argument(
+        "--demand",
+        type=Path,
+        help="YAML or JSON, model: {req_per_s: 14, input_tokens: 1155, output_tokens: 211}; "
+        f"left out: {DEFAULT_REQ_PER_S:g} req/s for every model at its declared workload",
+    )
+    parser.add_argument(
+        "--fleet", type=Path, help="YAML or JSON of what runs now, combo: count; left out: nothing"
+    )
+    parser.add_argument("--strategy", default="shoal", choices=list(STRATEGIES))
+    parser.add_argument(
+        "--gap", type=float, default=1e-4, metavar="G", help="relative gap to stop at (0.0001)"
+    )
+    parser.add_argument(
+        "--time-limit", type=float, default=30.0, metavar="S", help="seconds for the plan (30)"
+    )
+    parser.add_argument("--no-explain", action="store_true", help="leave out the reasons")
+    parser.add_argument("--json", action="store_true", help="the same facts under stable names")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan and print; UserError and InvalidValue become one line and exit code 2."""
+    finite("--gap", args.gap, 0.0, 1.0)
+    finite("--time-limit", args.time_limit, 1e-3, 1e5)
+    config = load_config(args.config)
+    cluster = config.cluster
+    demands = load_demand(args.demand, cluster) if args.demand else default_demand(cluster)
+    fleet = load_fleet(args.fleet, cluster) if args.fleet else {}
+    profile = default_profile()
+    started_s = time.monotonic()
+    problem = make_problem(
+        cluster,
+        demands,
+        profile,
+        fleet=fleet,
+        options=PlanOptions(
+            gap=args.gap,
+            time_limit_s=args.time_limit,
+            elapsed_s=lambda: time.monotonic() - started_s,
+        ),
+    )
+    chosen = strategy(args.strategy)
+    made = plan(problem, chosen)
+    if made.status is PlanStatus.FAILED:
+        raise UserError(f"no plan: {made.notes[-1]}")
+    wall_s = time.monotonic() - started_s
+    # Reasons are plans, too: each of them gets its own time.
+    started_s = time.monotonic()
+    reasons = None if args.no_explain else explain(problem, made, profile, chosen)
+    if args.json:
+        sys.stdout.buffer.write(plan_json.encode(problem, made, reasons, config.mode, wall_s))
+        return 0
+    if not args.demand:
+        print(f"no --demand: {DEFAULT_REQ_PER_S:g} req/s per model at its declared workload")
+    plan_view.show(problem, made, reasons, config.mode)
+    return 0
+
+
+def default_demand(cluster: Cluster) -> dict[str, Demand]:
+    """A stated default where no demand is given."""
+    return {s.model: Demand(s.model, DEFAULT_REQ_PER_S, s.bucket) for s in cluster.services}

@@ -1,0 +1,79 @@
+"""A plan as JSON. Owns the names, which stay: other programs read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from autoscaler.domain.cluster import Mode
+from autoscaler.explain.values import Explanation, ModelReasons
+from autoscaler.planning.plan import Plan
+from autoscaler.planning.problem import PlanningProblem
+
+
+def encode(
+    problem: PlanningProblem, plan: Plan, reasons: Explanation | None, mode: Mode, wall_s: float
+) -> bytes:
+    """One JSON object and a newline. gap -1: nothing was proven."""
+    value = {
+        "strategy": plan.strategy,
+        "status": plan.status,
+        "mode": mode,
+        "applied": False,
+        "config": problem.cluster.content_hash,
+        "now_usd_per_h": plan.now_usd_per_h,
+        "cost_usd_per_h": plan.cost_usd_per_h,
+        "objective_usd_per_h": plan.objective_usd_per_h,
+        "lower_bound_usd_per_h": plan.lower_bound_usd_per_h,
+        "gap": plan.gap,
+        "served_fraction_upper_bound": plan.served_fraction_bound,
+        "shortfall_req_per_s": dict(plan.shortfall_req_per_s),
+        "limits_hit": plan.limits_hit,
+        "notes": plan.notes,
+        "planned_in_s": wall_s,
+        "models": {
+            model: _model(problem, plan, model, reasons.of(model) if reasons else None)
+            for model in problem.demands
+        },
+        "nodes": [
+            {"pool": n.pool, "now": n.now, "proposed": n.count, "usd_per_h": n.usd_per_h}
+            for n in plan.nodes
+        ],
+        "binding": plan.binding,
+        "relief": reasons.relief if reasons else [],
+        "if_all_spot_is_lost": reasons.spot_loss if reasons else [],
+    }
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _model(
+    problem: PlanningProblem, plan: Plan, model: str, reasons: ModelReasons | None
+) -> dict[str, Any]:
+    demand = problem.demands[model]
+    shown: dict[str, Any] = {
+        "req_per_s": demand.req_per_s,
+        "input_tokens": demand.bucket.input_tokens,
+        "output_tokens": demand.bucket.output_tokens,
+        "capacity_req_per_s": plan.capacity_req_per_s[model],
+        "combos": [
+            {
+                "combo": target.combo.id,
+                "now": target.now,
+                "proposed": target.count,
+                "req_per_s": target.combo.req_per_s,
+                "usd_per_h": target.combo.usd_per_h,
+                "ttft_ms": target.combo.ttft_ms,
+                "tpot_ms": target.combo.tpot_ms,
+                "start_s": target.combo.start_s,
+                "uncertain": target.combo.uncertain,
+                "meets_slo": target.combo.meets_slo,
+            }
+            for target in plan.of(model)
+        ],
+    }
+    if reasons is not None:
+        shown["bound_by"] = reasons.bound_by
+        shown["rejected"] = reasons.rejected
+        shown["relief"] = reasons.relief
+    return shown

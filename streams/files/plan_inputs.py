@@ -1,0 +1,75 @@
+"""The demand and fleet files of `shoal plan`, read strictly.
+
+Owns their form. YAML or JSON (which is YAML here), one mapping each:
+
+demand: model -> {req_per_s: 14, input_tokens: 1155, output_tokens: 211}; the tokens may be left
+out (then the service's declared workload counts). A model that is not named is not planned.
+
+fleet: combo -> count, named as `shoal plan --json` and the `plans` topic name combos, for example
+    mini:a1@us-east/l40s/spot: 4
+    "chat:2p4@us-east/h100/owned+d4@us-east/h100/owned": 1
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.workload import Bucket, Demand
+from autoscaler.planning.combos import parse_combo_id
+from streams.files import units
+from streams.files.yamltree import ConfigError, Section, read
+
+_TOKENS = units.number(1.0, 1e7)
+_RATE = units.number(0.0, 1e9)
+_COUNT = units.count(0, 1_000_000)
+
+
+def load_demand(path: Path, cluster: Cluster) -> dict[str, Demand]:
+    """Demand per model. ConfigError names file, line and key."""
+    root, _ = read(path, "models and their req_per_s")
+    demands = {}
+    for model, section in root.children():
+        _known_model(root, model, model, cluster)
+        bucket = cluster.service(model).bucket
+        demands[model] = Demand(
+            model,
+            section.take("req_per_s", _RATE),
+            Bucket(
+                section.take("input_tokens", _TOKENS, bucket.input_tokens),
+                section.take("output_tokens", _TOKENS, bucket.output_tokens),
+            ),
+        )
+        section.finish()
+    if not demands:
+        raise ConfigError(str(path), root.line, "", "no model is named")
+    return demands
+
+
+def load_fleet(path: Path, cluster: Cluster) -> dict[str, int]:
+    """Count per combo id. ConfigError names file, line and key."""
+    root, _ = read(path, "combos and their counts")
+    fleet = {}
+    for combo_id in root:
+        try:
+            model, members = parse_combo_id(combo_id)
+            _known_model(root, combo_id, model, cluster)
+            for _, gpus, pool_id, _ in members:
+                pool = cluster.pool(pool_id)
+                if gpus not in (1, 2, 4, 8) or gpus > pool.per_node:
+                    raise InvalidValue("GPUs", gpus, f"1, 2, 4 or 8, at most {pool.per_node}")
+        except InvalidValue as error:
+            problem = f"{error.value!r} is not allowed; allowed: {error.allowed}"
+            raise root.error(combo_id, problem) from None
+        fleet[combo_id] = root.take(combo_id, _COUNT)
+    return fleet
+
+
+def _known_model(root: Section, key: str, model: str, cluster: Cluster) -> None:
+    known = [service.model for service in cluster.services]
+    if model not in known:
+        near = get_close_matches(model, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else "declared: " + ", ".join(known)
+        raise root.error(key, f"no model of this name; {hint}")
