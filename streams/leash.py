@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import threading
+from collections.abc import Callable
 
 VARIABLE = "SHOAL_LEASH_FD"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -30,17 +31,27 @@ def leash_fd() -> int | None:
     return None
 
 
-def wait_for_end() -> None:
-    """Block until the process should end; for a main thread without an event loop."""
+def prepare_end() -> Callable[[], None]:
+    """Take over the signals; the result blocks until the process should end.
+
+    For a main thread without an event loop. Two steps, so that a signal that comes between
+    "ready" and the wait still ends the process cleanly.
+    """
     woken, waker = socket.socketpair()
-    with woken, waker:
-        waker.setblocking(False)
-        previous = signal.set_wakeup_fd(waker.fileno())
-        for number in _SIGNALS:
-            signal.signal(number, lambda *_: None)  # the wake-up byte is what counts
+    waker.setblocking(False)
+    signal.set_wakeup_fd(waker.fileno())
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: None)  # the wake-up byte is what counts
+
+    def wait() -> None:
         fd = leash_fd()
-        select.select([woken.fileno()] if fd is None else [woken.fileno(), fd], [], [])
-        signal.set_wakeup_fd(previous)
+        descriptors = [woken.fileno()] if fd is None else [woken.fileno(), fd]
+        select.select(descriptors, [], [])
+        signal.set_wakeup_fd(-1)
+        woken.close()
+        waker.close()
+
+    return wait
 
 
 def end_event(loop: asyncio.AbstractEventLoop) -> asyncio.Event:

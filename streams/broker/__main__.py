@@ -11,7 +11,7 @@ import json
 import sys
 
 from streams.broker.embedded import EmbeddedBrokerFailed, embedded_broker
-from streams.leash import wait_for_end
+from streams.leash import prepare_end
 from topics.table import PREFIX, TABLE
 
 
@@ -20,10 +20,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m streams.broker", description=__doc__)
     parser.add_argument("--prefix", default=PREFIX, help=f"of topic names (default {PREFIX})")
     arguments = parser.parse_args(argv)
+    wait = prepare_end()
     try:
         with embedded_broker({t.wire_name(arguments.prefix): t.partitions for t in TABLE}) as at:
             print(json.dumps({"ready": True, "bootstrap": at}), flush=True)
-            wait_for_end()
+            wait()
     except EmbeddedBrokerFailed as error:
         print(f"embedded broker: {error}", file=sys.stderr)
         return 1

@@ -124,8 +124,11 @@ class Solver:
                 return await self._exchange(name, ask(self._number, question, cluster))
         except TimeoutError:
             log.warning("%s: no answer within %g s; the solver is killed", name, limit_s)
-        except (OSError, EOFError, asyncio.LimitOverrunError) as error:
+        except (OSError, EOFError) as error:
             log.warning("%s: the solver is gone: %s", name, error or type(error).__name__)
+        except (ValueError, KeyError, TypeError) as error:
+            # Not JSON, a line too long, a field that is missing: whatever it is, it is no solver.
+            log.warning("%s: the solver answered %r", name, error)
         self.killed += 1
         await self._kill()
         return None
