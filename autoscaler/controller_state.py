@@ -15,6 +15,7 @@ from autoscaler.domain.workload import Bucket
 from autoscaler.performance.profile import Profile, default_profile
 from autoscaler.scaling.demand import ModelDemand
 from autoscaler.scaling.peaks import Peaks
+from autoscaler.scaling.turns import Turns
 from autoscaler.transitions.groups import Group
 from topics.fleet import Assignment, Status
 from topics.routing import Routes
@@ -58,12 +59,12 @@ class ModelState:
     bucket: planned at (wanted; tables may lag). last_action_ms: t_last of Algorithm 1, 0 = never.
     last_added_req_per_s: planned capacity that action added. over_since_ms: first second over the
     threshold, 0 = not over. excess_since_ms: since when there is excess, 0 = none. peaks: highest
-    demand while there is excess. blocked_until_ms: nothing could be had; not
-    tried before. stable_since_ms: last scaling or refinement, or when demand last left
-    steady_req_per_s, the rate it has kept to since. no_data / said_no_data: telemetry stopped,
-    and a decision says so. broken_ms: when capacity was lost that is not replaced yet. told_ms:
-    when it was last said that nothing can be had. recommended / recommended_ms: what was last
-    only recommended, and when.
+    demand while there is excess. turns: reversals of the last hour. blocked_until_ms: nothing
+    could be had; not tried before. stable_since_ms: last scaling or refinement, or when demand
+    last left steady_req_per_s, the rate it has kept to since. no_data / said_no_data: telemetry
+    stopped, and a decision says so. broken_ms: when capacity was lost that is not replaced yet.
+    told_ms: when it was last said that nothing can be had. recommended / recommended_ms: what was
+    last only recommended, and when.
     """
 
     bucket: Bucket
@@ -73,6 +74,7 @@ class ModelState:
     over_since_ms: int = 0
     excess_since_ms: int = 0
     peaks: Peaks = ()
+    turns: Turns = field(default_factory=Turns)
     blocked_until_ms: int = 0
     stable_since_ms: int = 0
     steady_req_per_s: float = 0.0

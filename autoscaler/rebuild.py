@@ -11,12 +11,14 @@ from autoscaler.controller_state import ControllerState, ModelState
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.scaling.turns import Turns, moved
 from autoscaler.transitions.groups import Group, Life, Placed, combo_id_of, serial_of
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance, Status
 from topics.routing import Routes
 
 _ACTIONS = ("scale_out", "scale_in", "refine", "replace")
+_MOVES = {"scale_out": "out", "replace": "out", "scale_in": "in"}
 
 
 def rebuild(
@@ -39,11 +41,16 @@ def rebuild(
     groups = _groups(assignments, statuses, now_ms)
     models: dict[str, ModelState] = {}
     last: dict[str, Decision] = {}
+    turns: dict[str, Turns] = {}
     number = 0
-    for decision in decisions:
+    for decision in sorted(decisions, key=lambda d: (d.at_ms, d.number)):
         number = max(number, decision.number)
         known = last.get(decision.model)
         acted = decision.applied and decision.kind in _ACTIONS
+        if acted and decision.kind in _MOVES:
+            turns[decision.model] = moved(
+                turns.get(decision.model, Turns()), _MOVES[decision.kind], decision.at_ms
+            )
         if acted and (known is None or decision.at_ms > known.at_ms):
             last[decision.model] = decision
     for service in cluster.services:
@@ -58,6 +65,7 @@ def rebuild(
             last_action_ms=acted_ms,
             last_added_req_per_s=missing,
             stable_since_ms=now_ms,
+            turns=turns.get(service.model, Turns()),
         )
     serials = [serial_of(group.name) for group in groups]
     serials += [serial_of(route.group) for record in routes.values() for route in record.groups]

@@ -22,6 +22,7 @@ from autoscaler.scaling.tick import Tick
 from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
 from autoscaler.transitions.groups import Group, Life
 from topics.decisions import PlannedCombo, PlanRecord
+from topics.fleet import Assignment
 
 
 def publish(tick: Tick) -> tuple[ControllerState, list[Effect]]:
@@ -47,7 +48,7 @@ def publish(tick: Tick) -> tuple[ControllerState, list[Effect]]:
                 )
     groups_now = tuple(sorted(tick.groups.values(), key=lambda g: (g.created_ms, g.name)))
     assignments = dict(state.assignments)
-    for assignment in changed_assignments(groups_now, assignments, token, tick.now_ms):
+    for assignment in _assignments(tick, groups_now):
         assignments[assignment.node] = assignment
         effects.append(PublishAssignment(assignment))
     plan_number = state.plan_number
@@ -71,6 +72,15 @@ def publish(tick: Tick) -> tuple[ControllerState, list[Effect]]:
         refinement_asked_ms=tick.refinement_asked_ms,
     )
     return new_state, effects
+
+
+def _assignments(tick: Tick, groups: tuple[Group, ...]) -> tuple[Assignment, ...]:
+    """Changed assignments; looked for only where groups or the leader token changed."""
+    state = tick.state
+    tokens = {assignment.leader_token for assignment in state.assignments.values()}
+    if groups == state.groups and tokens <= {state.leader_token} and (tokens or not groups):
+        return ()
+    return changed_assignments(groups, state.assignments, state.leader_token, tick.now_ms)
 
 
 def _targets(groups: tuple[Group, ...]) -> Counter[tuple[str, str]]:

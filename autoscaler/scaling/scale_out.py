@@ -14,6 +14,7 @@ from autoscaler.scaling.demand import ModelDemand
 from autoscaler.scaling.reactive import ESTIMATE, is_over, must_wait, need
 from autoscaler.scaling.significance import lower_rate
 from autoscaler.scaling.tick import Tick
+from autoscaler.scaling.turns import moved
 from autoscaler.scaling.windows import Stats
 from autoscaler.transitions.groups import Group, Life
 from autoscaler.transitions.waves import keep
@@ -149,6 +150,7 @@ def _add(
         excess_since_ms=0,
         over_since_ms=0,
         broken_ms=0,
+        turns=moved(tick.models[model].turns, "out", tick.now_ms),
     )
     return True
 
@@ -204,7 +206,10 @@ def _cannot(
     """Nothing can be had: say so, and do not try again in every tick."""
     scarce = sorted(tick.scarce_pools())
     what = f"its ceiling of {service.max_instances} is reached" if full else "nothing is free"
-    if scarce and not full:
+    table = tick.tables.get(service.model)
+    if table is not None and not table.combos:
+        what = "no slice of its pools holds a request of its maximal length"
+    elif scarce and not full:
         what += f", {', '.join(scarce)} left alone after failed starts"
     remembered = tick.models[service.model]
     tick.update(service.model, blocked_until_ms=tick.now_ms + _RETRY_MS)

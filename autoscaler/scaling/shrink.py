@@ -12,6 +12,7 @@ from autoscaler.scaling import reasons
 from autoscaler.scaling.peaks import highest, with_rate
 from autoscaler.scaling.scale_in import Removable, choose, is_excess, is_stale, objection
 from autoscaler.scaling.tick import Tick
+from autoscaler.scaling.turns import may_go_in, moved
 from autoscaler.scaling.windows import Stats
 from autoscaler.transitions.groups import Life
 from autoscaler.transitions.waves import retire
@@ -56,7 +57,7 @@ def shrink(tick: Tick, service: Service) -> None:
     lasting_s = max(service.scale_in_after_s, 2.0 * tick.start_s(model))
     peaks = with_rate(remembered.peaks, tick.now_ms, rate, lasting_s)
     tick.update(model, excess_since_ms=since, peaks=peaks)
-    if tick.now_ms - since < lasting_s * 1000:
+    if tick.now_ms - since < lasting_s * 1000 or not may_go_in(remembered.turns, tick.now_ms):
         return
     peak = highest(peaks)
     running = []
@@ -96,5 +97,9 @@ def shrink(tick: Tick, service: Service) -> None:
     for name in names:
         tick.groups[name] = retire(tick.groups[name], tick.now_ms)
     tick.update(
-        model, last_action_ms=tick.now_ms, last_added_req_per_s=0.0, stable_since_ms=tick.now_ms
+        model,
+        last_action_ms=tick.now_ms,
+        last_added_req_per_s=0.0,
+        stable_since_ms=tick.now_ms,
+        turns=moved(remembered.turns, "in", tick.now_ms),
     )

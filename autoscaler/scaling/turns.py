@@ -1,0 +1,36 @@
+"""Reversals: how often capacity went up after down, or down after up.
+
+Owns the count and its limit. Load that swings faster than instances start would otherwise be
+followed up and down for ever. Only scale-in is ever held back: a reversal that is counted may be
+followed by one more, when demand returns, and scale-out never waits for this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MOST_PER_H = 4
+_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The last move ("out", "in" or "" for none) and when reversals were, in ms."""
+
+    last: str = ""
+    at_ms: tuple[int, ...] = ()
+
+
+def moved(turns: Turns, move: str, now_ms: int) -> Turns:
+    """`turns` after a move "out" or "in"."""
+    kept = tuple(at for at in turns.at_ms if now_ms - at < _HOUR_MS)
+    turned = turns.last not in ("", move)
+    return Turns(move, (*kept, now_ms) if turned else kept)
+
+
+def may_go_in(turns: Turns, now_ms: int) -> bool:
+    """Whether a scale-in keeps within the limit even if demand returns right after it."""
+    if turns.last == "in":
+        return True
+    recent = sum(1 for at in turns.at_ms if now_ms - at < _HOUR_MS)
+    return recent + 2 <= MOST_PER_H
