@@ -18,6 +18,7 @@ from autoscaler.scaling.demand import ModelDemand
 from autoscaler.scaling.significance import lower_rate, poisson_tail
 from autoscaler.scaling.windows import NoData
 
+_LOADED = 0.5
 ESTIMATE = 0.05  # a surge is sized by the lower end of its 95% interval: it may be just a spike
 
 
@@ -81,6 +82,25 @@ def _surge_rate(proving: list[tuple[int, int]]) -> float:
 def is_over(demand: ModelDemand, planned_req_per_s: float, policy: Policy) -> bool:
     """Whether the mean of the local window is over the threshold, significant or not."""
     return demand.req_per_s > planned_req_per_s * (1.0 + policy.ratio)
+
+
+def missed(
+    demand: ModelDemand, percentile: float, planned_req_per_s: float, policy: Policy
+) -> bool:
+    """Whether requests miss their SLO, beyond chance and at a load that explains it.
+
+    A second signal beside the rate: capacity is an estimate, and what users see is not. Misses
+    are tested as a Poisson count against the share that the percentile allows. Below half of the
+    planned load more capacity is no remedy, so this at most doubles a fleet.
+    """
+    local = demand.local
+    if isinstance(local, NoData) or local.req_per_s < _LOADED * planned_req_per_s:
+        return False
+    ended = local.completions + local.failures + local.refused
+    misses = ended - local.attained
+    if misses < policy.min_samples:
+        return False
+    return poisson_tail(misses, ended * (1.0 - percentile)) <= policy.significance
 
 
 def must_wait(

@@ -11,7 +11,7 @@ from autoscaler.domain.cluster import Market, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.scaling import reasons
 from autoscaler.scaling.demand import ModelDemand
-from autoscaler.scaling.reactive import ESTIMATE, is_over, must_wait, need
+from autoscaler.scaling.reactive import ESTIMATE, is_over, missed, must_wait, need
 from autoscaler.scaling.significance import lower_rate
 from autoscaler.scaling.tick import Tick
 from autoscaler.scaling.turns import moved
@@ -61,7 +61,7 @@ def scale_out(tick: Tick, service: Service) -> bool:
     if remembered.broken_ms:
         tick.update(model, broken_ms=0)
     if wanted is None:
-        return False
+        return _for_the_slo(tick, service, raw)
     if not must_wait(
         wanted,
         planned,
@@ -73,6 +73,32 @@ def scale_out(tick: Tick, service: Service) -> bool:
         why = reasons.over(wanted.req_per_s, service.utilization, raw)
         _add(tick, service, "scale_out", wanted.req_per_s, raw, why, 0)
     return True
+
+
+def _for_the_slo(tick: Tick, service: Service, raw: float) -> bool:
+    """Add a step where requests miss their SLO although everything has served for a window."""
+    model, policy = service.model, tick.cluster.policy
+    demand, groups = tick.demand(model), tick.counting(model)
+    planned = raw * service.utilization
+    if not missed(demand, service.percentile, planned, policy):
+        return False
+    settled_s = tick.start_s(model) + policy.local_window_s + policy.cooldown_s
+    since_ms = max(tick.models[model].last_action_ms, tick.state.started_ms)
+    combos = [combo for combo in map(tick.combo, groups) if combo is not None]
+    late = tick.now_ms - since_ms < settled_s * 1000
+    if late or not all(tick.views[g.name].all_ready for g in groups):
+        return True
+    if not any(combo.meets_slo for combo in combos):
+        return True  # best effort: more of the same would miss as well
+    local = demand.local
+    assert isinstance(local, Stats)  # noqa: S101 - `missed` says so
+    ended = local.completions + local.failures + local.refused
+    why = (
+        f"{local.attained / ended:.0%} of {ended} requests attain the SLO "
+        f"at {reasons.rate(local.req_per_s)} of {reasons.rate(raw)} req/s"
+    )
+    target = max(local.req_per_s, planned * (1.0 + policy.ratio))
+    return _add(tick, service, "scale_out", target, raw, why, 1)
 
 
 def _surely(demand: ModelDemand) -> float:

@@ -58,6 +58,25 @@ def test_a_ramp_scales_out_with_a_reason_and_the_price_of_new_nodes() -> None:
     assert sum(d.cost_delta_usd_per_h for d in w.decisions) == 8.0  # all four fit on one node
 
 
+def test_missed_slos_scale_out_where_the_rate_alone_says_nothing() -> None:
+    """15 of 20 requests/s planned for is no deficit, yet half of all miss: a step is added."""
+    w = world(lambda _m, t: 20.0 if t < 100 else 15.0).run(600)
+    wanted = w.wanted("chat")
+    w.missing["chat"] = 0.5
+    w.run(120)
+    step = w.of_kind("scale_out")[-1]
+    assert w.wanted("chat") == wanted + 1
+    assert "requests attain the SLO at 15.0 of" in step.reason
+    w.run(5000)
+    assert w.routed_req_per_s("chat") * 0.8 <= 2 * 15.0 + 10.0  # never far beyond twice the load
+
+
+def test_missed_slos_at_a_low_load_are_not_answered_with_capacity() -> None:
+    """2 requests/s on 10 all miss: more engines are no remedy."""
+    w = world(2.0, missing={"chat": 1.0}).run(1500)
+    assert w.wanted("chat") == 1
+
+
 def test_the_cooldown_holds_but_not_against_a_surge_larger_than_what_was_added() -> None:
     """30 requests/s, then 300 half a minute later: the second step does not wait 120 s."""
     w = world(lambda _m, t: 5.0 if t < 100 else 30.0 if t < 130 else 250.0).run(135)

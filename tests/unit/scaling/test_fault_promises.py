@@ -141,11 +141,11 @@ def test_a_tenfold_burst_is_answered_within_three_seconds(rate: float) -> None:
         where = pool(nodes=100)
         tables = {"chat": simple_table("chat", where, rate=rate / 0.8)}
         w = world(
-            lambda _m, t: rate if t <= 400 else 10 * rate,
+            lambda _m, t: rate if t <= 180 else 10 * rate,
             pools=(where,),
             tables=tables,
             seed=seed,
-        ).run(400)
+        ).run(180)
         before = w.wanted("chat")
         w.run(3)
         assert w.wanted("chat") > before, f"seed {seed}"
