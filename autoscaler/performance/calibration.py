@@ -42,7 +42,7 @@ _LIKE = {
 _MIN_POINTS = 20
 # A fit looks at this many points at most, taken evenly: more change the third digit only.
 _SAMPLE = 500
-_KERNEL_PRIOR, _ENGINE_PRIOR = 0.05, 0.2
+_KERNEL_PRIOR, _ENGINE_PRIOR = 0.05, 0.5
 # Kernels reach three quarters of the peak at best; a benchmark that needs more was measured wrong.
 _MAX_PEAK_SHARE = 0.8
 # TTFT in a benchmark is noisier than TPOT and depends on how the benchmark starts.

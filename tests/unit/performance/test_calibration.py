@@ -109,8 +109,8 @@ def test_engine_overheads_come_out_of_benchmarks() -> None:
     error = by_class(with_profile(bench, profile))[-1]
     assert error.ttft_mape is not None
     assert error.tpot_mape is not None
-    assert error.ttft_mape < 0.05
-    assert error.tpot_mape < 0.05
+    assert error.ttft_mape < 0.08
+    assert error.tpot_mape < 0.08
     assert decode(encode(profile)) == profile
 
 
