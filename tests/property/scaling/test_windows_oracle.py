@@ -65,7 +65,7 @@ def brute_force(
     return len(covered), arrivals, completions, sketch
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(histories(), st.sampled_from([3, 10, 25]), st.data())
 def test_sliding_sums_equal_a_recount(
     history: list[tuple[Telemetry, int]], window_s: int, data: st.DataObject

@@ -35,7 +35,7 @@ def test_lasting_excess_is_taken_away_down_to_the_floor() -> None:
     """The reference for all guards below: without a fault, scale-in does happen."""
     w = over_provisioned().run(299)
     assert w.ready("chat") == 5
-    w.run(5000)
+    w.run(3300)
     assert w.ready("chat") == 1
     ins = w.of_kind("scale_in")
     assert ins and all(d.change and d.change[0][1] < 0 for d in ins)
@@ -63,7 +63,7 @@ def test_a_gap_never_counts_as_idle() -> None:
     """Excess, then silence for an hour: what ran when telemetry stopped still runs."""
     w = over_provisioned().run(500)
     w.silent.add("g1")
-    w.run(3600)
+    w.run(1500)
     assert w.of_kind("scale_in") == [] and w.ready("chat") == 5
 
 
@@ -75,10 +75,10 @@ def test_zero_reported_by_a_gateway_without_the_routes_is_no_evidence() -> None:
     w = world(40.0, *both, pools=(where,), tables=tables).run(400)
     w.zero.add("chat")
     w.confirm = False
-    w.run(3000)
+    w.run(1500)
     assert w.of_kind("scale_in") == []
     w.confirm = True
-    w.run(1500)
+    w.run(1200)
     assert {d.model for d in w.of_kind("scale_in")} == {"chat"}
 
 
@@ -87,7 +87,7 @@ def test_zero_reported_while_engines_hold_requests_is_no_evidence() -> None:
     w = world(40.0).run(400)
     w.zero.add("chat")
     w.busy.add("chat")
-    w.run(3000)
+    w.run(1500)
     assert w.of_kind("scale_in") == []
 
 
@@ -105,7 +105,7 @@ def test_rising_latency_forbids_scale_in() -> None:
 
 def test_a_missed_slo_forbids_scale_in() -> None:
     """One request in four misses at a percentile of 95: nothing is taken away."""
-    w = over_provisioned(missing={"chat": 0.25}).run(3000)
+    w = over_provisioned(missing={"chat": 0.25}).run(1500)
     assert w.of_kind("scale_in") == []
 
 
@@ -114,7 +114,7 @@ def test_a_cold_controller_takes_nothing_away_before_a_full_window() -> None:
     w = over_provisioned().run(700)
     w.restart_controller()
     restarted = w.now_ms
-    w.run(3000)
+    w.run(1500)
     first = w.of_kind("scale_in")[0]
     assert first.at_ms - restarted >= 600_000
 
@@ -124,7 +124,7 @@ def test_scale_in_keeps_to_the_disruption_budget() -> None:
     w = world(lambda _m, t: 160.0 if t < 300 else 16.0).run(299)
     start = w.ready("chat")
     assert start >= 17
-    w.run(6000)
+    w.run(3600)
     ins = w.of_kind("scale_in")
     assert len(ins) >= 5
     for before, after in pairwise(ins):
@@ -272,7 +272,7 @@ def test_capacity_never_falls_below_demand_during_scale_in() -> None:
     def check(w: World) -> None:
         assert w.routed_req_per_s("chat") * 0.8 >= w.rate("chat", w.t_s) - 1e-6
 
-    w.run(5000, check)
+    w.run(3000, check)
     assert w.of_kind("scale_in")
 
 
