@@ -43,7 +43,7 @@ _MIN_POINTS = 20
 # A fit looks at this many points at most, taken evenly: more change the third digit only.
 _SAMPLE = 500
 _KERNEL_PRIOR, _ENGINE_PRIOR = 0.05, 0.5
-# Kernels reach three quarters of the peak at best; a benchmark that needs more was measured wrong.
+# Kernels reach three quarters of the peak; a benchmark that needs more was measured wrong.
 _MAX_PEAK_SHARE = 0.8
 # TTFT in a benchmark is noisier than TPOT and depends on how the benchmark starts.
 _TTFT_WEIGHT = 0.6
@@ -71,7 +71,7 @@ Points = Sequence[MeasuredPoint]
 
 def calibrate(points: Iterable[MeasuredPoint]) -> Profile:
     """A profile fitted to `points`, tables included; what they do not cover keeps its default."""
-    found = [point for point in points if point.typical and peak_share(point) <= _MAX_PEAK_SHARE]
+    found = [point for point in points if point.typical and _plausible(point)]
     steps = tuple(p for p in found if p.kind is PointKind.STEPS)
     benchmarks = [p for p in found if p.kind is not PointKind.STEPS]
     names = sorted({p.gpu.name for p in steps})
@@ -91,6 +91,12 @@ def calibrate(points: Iterable[MeasuredPoint]) -> Profile:
     counts = Counter((p.model, p.system) for p in found)
     sources = [Source(model, system, n) for (model, system), n in sorted(counts.items())]
     return make_profile(pools[False], pools[True], gpus, like, engines, _tables(batches), sources)
+
+
+def _plausible(point: MeasuredPoint) -> bool:
+    # Single passes come nearer to the peak than a benchmark, whose every part must.
+    limit = _MAX_PEAK_SHARE if point.kind is PointKind.CLOSED_LOOP else 1.0
+    return peak_share(point) <= limit
 
 
 def _pcie(gpu: GpuSpec) -> bool:

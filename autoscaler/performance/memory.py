@@ -13,6 +13,15 @@ from autoscaler.domain.models import ModelSpec
 _RESERVED_GB_PER_GPU = 1.5
 
 
+def usable_gb(gpu: GpuSpec, tp: int, mem_fraction: float = 0.9) -> float:
+    """Memory of `tp` GPUs for weights and KV cache together, in 1e9 bytes.
+
+    mem_fraction is what the engine may use of each GPU's memory.
+    """
+    finite("mem_fraction", mem_fraction, 0.0, 1.0)
+    return (gpu.mem_gb * mem_fraction - _RESERVED_GB_PER_GPU) * tp
+
+
 def kv_capacity_tokens(
     model: ModelSpec,
     gpu: GpuSpec,
@@ -25,11 +34,9 @@ def kv_capacity_tokens(
     mem_fraction is what the engine may use of the GPU's memory. Below one KV head per GPU the
     cache is copied, so it then counts once per GPU (grouped-query attention).
     """
-    finite("mem_fraction", mem_fraction, 0.0, 1.0)
     held = model.layers if layers is None else layers
     share = held / model.layers
-    usable = (gpu.mem_gb * mem_fraction - _RESERVED_GB_PER_GPU) * 1e9 * tp
-    free = usable - model.weight_bytes * share
+    free = usable_gb(gpu, tp, mem_fraction) * 1e9 - model.weight_bytes * share
     if free <= 0.0:
         return 0.0
     copies = max(1.0, tp / model.kv_heads)
