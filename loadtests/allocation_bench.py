@@ -25,7 +25,15 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.planning.allocation.instance import TemplateInstance
 from autoscaler.planning.allocation.placements import Placements, solve_instance
 from autoscaler.planning.allocation.result import SolveOptions, Status
-from loadtests.allocation_files import read_instance, write_plan
+from autoscaler.planning.allocation.warm import check_running, solve_running
+from loadtests.allocation_files import read_instance, read_plan, write_plan
+
+COLD_GAP = 0.001
+"""Without --gap."""
+WARM_GAP = 0.005
+"""Without --gap next to a running fleet: few changes within it, not the last cent, are the aim."""
+DEFAULT_COLUMNS = 6000
+"""Work limit without --gap, in columns of MIPs."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -42,7 +50,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtests.allocation_bench")
     parser.add_argument("instance", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--gap", type=_number(0.0, 1.0), default=1e-6, help="stop at this gap")
+    parser.add_argument("--gap", type=_number(0.0, 1.0), help="stop at this proven gap")
     parser.add_argument("--time-limit", type=_number(0.1, 1e6), help="wall-clock seconds")
     parser.add_argument("--warm", type=Path, help="plan that is running now")
     parser.add_argument("--scale-demand", type=_number(1e-6, 1e6), default=1.0)
@@ -67,13 +75,29 @@ def _run(args: argparse.Namespace) -> int:
     begin, begin_cpu = time.monotonic(), _cpu_s()
     instance = read_instance(args.instance, args.scale_demand)
     options = SolveOptions(
-        gap=args.gap,
+        gap=(WARM_GAP if args.warm else COLD_GAP) if args.gap is None else args.gap,
         seed=args.seed,
+        mip_columns=DEFAULT_COLUMNS if args.gap is None else SolveOptions().mip_columns,
         time_limit_s=args.time_limit,
         elapsed_s=lambda: time.monotonic() - begin,
     )
     extra: dict[str, Any] = {}
-    done = solve_instance(instance, options)
+    if args.warm is None:
+        done = solve_instance(instance, options)
+    else:
+        running, mu = read_plan(args.warm, instance)
+        check_running(instance, running)
+        found = solve_running(instance, running, options, mu)
+        done = found.done
+        extra = {
+            "cost_if_all_started_usd_per_h": found.all_started_usd_per_h,
+            "lower_bound_if_all_started_usd_per_h": found.all_started_bound_usd_per_h,
+            "instances_running": found.running,
+            "instances_started": found.started,
+            "instances_stopped": found.stopped,
+            "instances_changed": found.started + found.stopped,
+            "fraction_replaced": found.fraction_replaced,
+        }
     extra["seconds"] = time.monotonic() - begin
     extra["cpu_seconds"] = _cpu_s() - begin_cpu
     write_plan(args.out, done, extra)
@@ -94,8 +118,12 @@ def _line(name: str, done: Placements, extra: dict[str, Any]) -> str:
         f"{extra['cpu_seconds']:.2f} CPU s",
         f"{extra['seconds']:.2f} s",
     ]
-    if "fraction_changed" in extra:
-        parts.append(f"{100 * extra['fraction_changed']:.1f}% of the instances changed")
+    if "fraction_replaced" in extra:
+        parts.append(
+            f"of {extra['instances_running']} running {extra['instances_stopped']} stopped "
+            f"({100 * extra['fraction_replaced']:.1f}%), {extra['instances_started']} started; "
+            f"all anew {extra['cost_if_all_started_usd_per_h']:.4f} USD/h"
+        )
     if done.limits_hit:
         parts.append("limits: " + ", ".join(done.limits_hit))
     return "; ".join(parts)

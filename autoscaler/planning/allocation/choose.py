@@ -1,4 +1,4 @@
-"""Choose one cover per group from pools: the small, tight MIP of the decomposition.
+"""Choose a cover per group from pools: the small, tight MIP of the decomposition.
 
 Owns building it as arrays, solving it in a fresh HiGHS object (its time limit accumulates over the
 runs of one object) and reading it back. Knows nothing of how pools came to be.
@@ -6,6 +6,7 @@ runs of one object) and reading it back. Knows nothing of how pools came to be.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -19,19 +20,20 @@ from autoscaler.planning.allocation.pool import Covers
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One cover index per group and counts of the free columns; what it costs; the MIP's bound.
+    """Counts per part, group by group, and of the free columns; what it costs; the MIP's bound.
 
     `excess` (k,) is by how much capacities are exceeded (zero unless it was allowed at a penalty).
     `solved`: the MIP ended by proof, not by a limit.
     """
 
-    picks: Ints
+    counts: tuple[Ints, ...]
     free: Ints
     cost: float
     bound: float
     excess: Floats
     solved: bool
     nodes: int
+    columns: int
 
 
 def choose(
@@ -43,7 +45,7 @@ def choose(
     gap: float,
     penalty: Floats | None = None,
 ) -> Choice | None:
-    """min money of one cover per group within `capacity` (k,); None where nothing was found.
+    """min money of parts that make up a cover per group within `capacity` (k,); None if none found.
 
     With `penalty` (k,) capacities may be exceeded at that price per unit.
     """
@@ -57,7 +59,7 @@ def choose(
         use = np.vstack([use, -np.eye(resources)])
     cost = [p.cost for p in pools] + [free.cost] + ([] if penalty is None else [penalty])
     convexity = np.zeros((total, groups))
-    convexity[np.arange(covers), owner] = 1.0
+    convexity[np.arange(covers), owner] = np.concatenate([p.share for p in pools])
     dense = np.hstack([use, convexity])
     column, row = np.nonzero(dense)
     lp = highspy.HighsLp()
@@ -66,7 +68,7 @@ def choose(
     lp.col_lower_ = np.zeros(total)
     lp.col_upper_ = np.concatenate([np.ones(covers), free.upper, np.full(slack, highspy.kHighsInf)])
     lp.row_lower_ = np.concatenate([np.full(resources, -highspy.kHighsInf), np.ones(groups)])
-    lp.row_upper_ = np.concatenate([capacity, np.ones(groups)])
+    lp.row_upper_ = np.concatenate([capacity, np.full(groups, highspy.kHighsInf)])
     lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
     lp.a_matrix_.start_ = np.searchsorted(column, np.arange(total + 1)).astype(np.int32)
     lp.a_matrix_.index_ = row.astype(np.int32)
@@ -80,22 +82,21 @@ def choose(
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         return None
     x = np.asarray(solver.getSolution().col_value)
-    picks = np.zeros(groups, dtype=np.int64)
-    start = 0
-    for k, covers_k in enumerate(pools):
-        picks[k] = int(np.argmax(x[start : start + len(covers_k)]))
-        start += len(covers_k)
-    rented = np.round(x[covers : covers + len(free.cost)]).astype(np.int64)
-    used = sum((p.use[i] for p, i in zip(pools, picks, strict=True)), rented @ free.use)
-    money = float(sum(p.cost[i] for p, i in zip(pools, picks, strict=True)) + rented @ free.cost)
+    whole_x = np.round(x).astype(np.int64)
+    starts = np.cumsum([0] + [len(p) for p in pools])
+    counts = tuple(whole_x[a:b] for a, b in itertools.pairwise(starts))
+    rented = whole_x[covers : covers + len(free.cost)]
+    used = sum((n @ p.use for p, n in zip(pools, counts, strict=True)), rented @ free.use)
+    money = sum((float(n @ p.cost) for p, n in zip(pools, counts, strict=True)), 0.0)
     return Choice(
-        picks=picks,
+        counts=counts,
         free=rented,
-        cost=money,
+        cost=money + float(rented @ free.cost),
         bound=float(info.mip_dual_bound),
         excess=np.where(used > capacity + 1e-9, used - capacity, 0.0),
         solved=solver.getModelStatus() == highspy.HighsModelStatus.kOptimal,
         nodes=max(0, int(info.mip_node_count)),
+        columns=total,
     )
 
 

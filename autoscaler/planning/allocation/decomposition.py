@@ -21,6 +21,7 @@ from autoscaler.planning.allocation.pool import (
     Scene,
     cheapest,
     covers_within,
+    items_within,
     marks_for,
     pool,
 )
@@ -31,8 +32,14 @@ ASCENT_ROUNDS = 400
 POOL_COLUMNS = 2400
 """Covers in the first MIP, over all groups."""
 PROOF_COLUMNS = 4000
-"""Most covers in the MIP that proves: all covers within the gap, of all groups."""
-PROOF_TESTS = 5_000_000
+"""Most columns of the MIP that proves: all covers within a slack, of all groups."""
+PROOF_COVERS = 2000
+"""Most covers of one group in it; a group with more enters by its single pairs."""
+PROOF_ITEMS = 200
+"""Most single pairs of such a group."""
+PROOF_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.08)
+"""Parts of the gap that are tried, the whole first."""
+PROOF_TESTS = 30_000_000
 """Item tests per group when all covers within the gap are listed."""
 
 
@@ -87,21 +94,21 @@ def solve_decomposed(
     if any(len(p) == 0 for p in pools):
         return Outcome(None, bound, dual.mu, False, ("no_cover_found",), work)
     penalty = _penalty(pools, resources)
-    plan, spent = _first(problem, pools, penalty, options)
-    work += spent
-    if given is not None and (
-        plan is None or plan.penalised(problem, penalty) > given.penalised(problem, penalty)
-    ):
-        plan = given
+    plan = given
+    if plan is None:
+        plan, spent = _first(problem, pools, penalty, options)
+        work += spent
     if plan is None:
         return Outcome(None, bound, dual.mu, False, ("first_plan",), work)
     limits: tuple[str, ...] = ()
     value = plan.penalised(problem, penalty)
     proven_for = np.inf
     while value - bound > options.gap * abs(value) or plan.excess(problem).any():
-        if value < proven_for and not plan.excess(problem).any():
+        room = options.mip_columns - work.mip_columns
+        if value < proven_for and room > 0 and not plan.excess(problem).any():
             proven_for = value
-            plan, bound, spent = _prove(problem, scene, dual.mu, dual.bound, bound, plan, options)
+            most = min(room, PROOF_COLUMNS)
+            plan, bound, spent = _prove(problem, scene, dual.bound, bound, plan, options, most)
             work += spent
             value = plan.penalised(problem, penalty)
             if value - bound <= options.gap * abs(value):
@@ -109,8 +116,9 @@ def solve_decomposed(
         if limits:
             break
         near = _survivors(problem, scene, value - dual.bound)
+        columns = options.mip_columns - work.mip_columns
         search = Search(dual.mu, bound, marks, penalty)
-        plan, spent, limits = improve(near, search, plan, options)
+        plan, spent, limits = improve(near, search, plan, options, columns)
         limits = limits or ("gap_reached",)
         work += spent
         value = plan.penalised(problem, penalty)
@@ -169,7 +177,7 @@ def _first(
             gap=max(1e-6, options.gap / 2),
             penalty=price,
         )
-        work += Work(mips=1)
+        work += Work(mips=1, mip_columns=sum(len(p) for p in pools))
         if choice is not None:
             return from_choice(pools, choice), work + Work(mip_nodes=choice.nodes)
     return None, work
@@ -203,39 +211,66 @@ def _survivors(problem: Decomposed, scene: Scene, slack: float) -> Decomposed:
 def _prove(
     problem: Decomposed,
     scene: Scene,
-    mu: Floats,
     ascent: float,
     bound: float,
     plan: Incumbent,
     options: SolveOptions,
+    most: int,
 ) -> tuple[Incumbent, float, Work]:
-    """If all covers within the gap can be listed, a MIP over them proves; else nothing changes."""
-    slack = (plan.money(problem) - ascent) * (1 + 1e-9) + 1e-9
-    pools: list[Covers] = []
-    room, work = PROOF_COLUMNS, Work()
-    for group in problem.groups:
-        least, _ = subproblem(group, scene.weight)
-        covers = covers_within(group, scene, least, slack, room, PROOF_TESTS)
-        work += Work(search_tests=covers.tests)
-        if covers.within < 0:
-            return plan, bound, work
-        room -= len(covers)
-        pools.append(covers)
+    """Raise the bound by a MIP over everything that a plan within some slack of it may hold.
+
+    If the slack reaches the plan at hand, the MIP decides. If only part of it can be listed, a plan
+    below `ascent + slack` would be in the MIP, so the lesser of that and the MIP's bound holds.
+    """
+    full = (plan.money(problem) - ascent) * (1 + 1e-9) + 1e-9
+    needed = plan.money(problem) * (1.0 - options.gap) - ascent
+    work = Work()
+    for share in PROOF_SHARES:
+        slack = share * full
+        if ascent + slack <= bound:
+            break
+        pools, spent = _everything(problem, scene, slack, most)
+        work += spent
+        if pools is not None:
+            break
+    else:
+        return plan, bound, work
+    if pools is None or (share < 1.0 and slack < needed and ascent + slack < bound * (1 + 1e-4)):
+        return plan, bound, work
     joint = [joined(p, plan.cover(k)) for k, p in enumerate(pools)]
     choice = choose(
         joint,
         problem.capacity,
         problem.free,
         nodes=options.mip_nodes * 10,
-        seconds=min(30.0, options.left_s()),
-        gap=1e-9,
+        seconds=min(20.0, options.left_s()),
+        gap=1e-9 if share >= 1.0 else options.gap / 10,
     )
-    work += Work(mips=1)
+    work += Work(mips=1, mip_columns=sum(len(p) for p in joint))
     if choice is None:
         return plan, bound, work
     work += Work(mip_nodes=choice.nodes)
     found = plan.exchange(np.arange(len(joint)), joint, choice)
     best = found if found.money(problem) < plan.money(problem) else plan
-    # A better plan would hold only listed covers, so the MIP's bound holds up to the old cost.
-    proven = min(choice.bound, best.money(problem))
+    proven = min(choice.bound, best.money(problem), ascent + slack)
     return best, max(bound, proven), work
+
+
+def _everything(
+    problem: Decomposed, scene: Scene, slack: float, room: int
+) -> tuple[list[Covers] | None, Work]:
+    """Per group all covers within `slack`, or the pairs they are made of; None if too many."""
+    pools: list[Covers] = []
+    work = Work()
+    for group in problem.groups:
+        least, _ = subproblem(group, scene.weight)
+        parts = items_within(group, scene, least, slack)
+        covers = covers_within(group, scene, least, slack, min(room, PROOF_COVERS), PROOF_TESTS)
+        work += Work(search_tests=covers.tests)
+        if covers.within < 0:
+            if len(parts) > min(room, PROOF_ITEMS):
+                return None, work
+            covers = parts
+        room -= len(covers)
+        pools.append(covers)
+    return pools, work

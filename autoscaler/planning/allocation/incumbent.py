@@ -42,28 +42,34 @@ class Incumbent:
         """The cover of group k as a pool of one."""
         pairs = self.pairs[k]
         offsets = np.array([0, len(pairs)], dtype=np.int64)
-        return Covers(self.cost[k : k + 1], self.use[k : k + 1], offsets, pairs, -1.0, 0)
+        one = np.ones(1)
+        return Covers(self.cost[k : k + 1], self.use[k : k + 1], offsets, pairs, one, one, -1.0, 0)
 
     def exchange(self, groups: Ints, pools: list[Covers], choice: Choice) -> Incumbent:
         """The plan with the chosen covers for `groups` and the chosen free columns."""
         cost, use, pairs = self.cost.copy(), self.use.copy(), list(self.pairs)
-        for k, covers, pick in zip(groups, pools, choice.picks, strict=True):
-            cost[k], use[k], pairs[k] = covers.cost[pick], covers.use[pick], pairs_of(covers, pick)
+        for k, covers, counts in zip(groups, pools, choice.counts, strict=True):
+            cost[k], use[k] = float(counts @ covers.cost), counts @ covers.use
+            pairs[k] = pairs_of(covers, counts)
         return replace(self, cost=cost, use=use, pairs=tuple(pairs), free=choice.free)
 
 
-def pairs_of(covers: Covers, pick: int) -> Ints:
-    """The pairs of one cover of a pool."""
-    return covers.pairs[int(covers.offsets[pick]) : int(covers.offsets[pick + 1])]
+def pairs_of(covers: Covers, counts: Ints) -> Ints:
+    """The pairs of the parts of a pool that are taken, with repetition."""
+    taken = [
+        np.tile(covers.pairs[int(covers.offsets[i]) : int(covers.offsets[i + 1])], int(counts[i]))
+        for i in np.flatnonzero(counts)
+    ]
+    return np.concatenate([*taken, np.zeros(0, dtype=np.int64)]).astype(np.int64)
 
 
 def from_choice(pools: list[Covers], choice: Choice) -> Incumbent:
     """The plan that a choice over all groups makes."""
-    chosen = list(zip(pools, choice.picks, strict=True))
+    chosen = list(zip(pools, choice.counts, strict=True))
     return Incumbent(
-        cost=np.array([p.cost[i] for p, i in chosen]),
-        use=np.array([p.use[i] for p, i in chosen]),
-        pairs=tuple(pairs_of(p, int(i)) for p, i in chosen),
+        cost=np.array([float(n @ p.cost) for p, n in chosen]),
+        use=np.array([n @ p.use for p, n in chosen]),
+        pairs=tuple(pairs_of(p, n) for p, n in chosen),
         free=choice.free,
     )
 
@@ -75,6 +81,8 @@ def joined(first: Covers, second: Covers) -> Covers:
         use=np.vstack([first.use, second.use]),
         offsets=np.concatenate([first.offsets, first.offsets[-1] + second.offsets[1:]]),
         pairs=np.concatenate([first.pairs, second.pairs]),
+        share=np.concatenate([first.share, second.share]),
+        upper=np.concatenate([first.upper, second.upper]),
         within=first.within,
         tests=first.tests,
     )

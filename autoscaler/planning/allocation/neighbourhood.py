@@ -13,16 +13,18 @@ import numpy as np
 
 from autoscaler.planning.allocation.arrays import Floats, Ints
 from autoscaler.planning.allocation.choose import choose
-from autoscaler.planning.allocation.dual import ascend
+from autoscaler.planning.allocation.dual import ascend, subproblem
 from autoscaler.planning.allocation.groups import Decomposed, fitting
 from autoscaler.planning.allocation.incumbent import Incumbent, joined
-from autoscaler.planning.allocation.pool import Covers, Scene, pool
+from autoscaler.planning.allocation.pool import Covers, Scene, items_within, pool
 from autoscaler.planning.allocation.result import SolveOptions, Work
 
 LARGEST = 9
 """Most groups freed at once."""
 LOCAL_POOL = 200
 """Covers per group in a neighbourhood's MIP."""
+LOCAL_ITEMS = 60
+"""Single pairs of a group whose covers are too many, added to them."""
 LOCAL_TESTS = 3_000_000
 """Item tests per group in a neighbourhood."""
 
@@ -38,9 +40,9 @@ class Search:
 
 
 def improve(
-    problem: Decomposed, search: Search, start: Incumbent, options: SolveOptions
+    problem: Decomposed, search: Search, start: Incumbent, options: SolveOptions, columns: int
 ) -> tuple[Incumbent, Work, tuple[str, ...]]:
-    """The best plan found, the work spent and the limits that struck."""
+    """The best plan within `columns` columns of MIPs, the work, and the limits that struck."""
     generator = np.random.default_rng(options.seed)
     best, work = start, Work()
     count = len(problem.groups)
@@ -52,6 +54,8 @@ def improve(
             return best, work, ()
         if options.left_s() < 0.3:
             return best, work, ("wall_clock",)
+        if work.mip_columns > columns:
+            return best, work, ("mip_columns",)
         size, tries, pool_size = sizes[step]
         chosen = _neighbourhood(generator, best, search.mu, size)
         key = tuple(int(k) for k in chosen)
@@ -132,6 +136,10 @@ def _solve(
     for group, k in zip(groups, chosen, strict=True):
         near = pool(group, scene, old - dual.bound, pool_size, LOCAL_TESTS)
         work += Work(search_tests=near.tests)
+        if near.within < old - dual.bound:
+            least, _ = subproblem(group, scene.weight)
+            parts = items_within(group, scene, least, old - dual.bound)
+            near = joined(near, parts) if len(parts) <= LOCAL_ITEMS else near
         pools.append(joined(near, plan.cover(int(k))))
     choice = choose(
         pools,
@@ -143,8 +151,8 @@ def _solve(
         penalty=search.penalty if broken else None,
     )
     if choice is None:
-        return None, work + Work(mips=1)
-    work += Work(mips=1, mip_nodes=choice.nodes)
+        return None, work + Work(mips=1, mip_columns=sum(len(p) for p in pools))
+    work += Work(mips=1, mip_columns=choice.columns, mip_nodes=choice.nodes)
     found = plan.exchange(chosen, pools, choice)
     gain = plan.penalised(problem, search.penalty) - found.penalised(problem, search.penalty)
     return (found if gain > 1e-7 * max(1.0, abs(old)) else None), work

@@ -19,7 +19,7 @@ from autoscaler.planning.allocation.incumbent import Incumbent
 from autoscaler.planning.allocation.instance import TemplateInstance, lower
 from autoscaler.planning.allocation.result import SolveOptions, Status, Work
 
-TOLERANCE = 1e-9
+TOLERANCE = 2e-9
 """Relative shortfall that floating point may leave in a plan that serves all."""
 
 
@@ -76,8 +76,12 @@ def read_back(
     options: SolveOptions,
     target: float = 1.0,
     fraction_bound: float = 1.0,
+    running: Ints | None = None,
 ) -> Placements:
-    """The plan as rows, checked anew in floating point against the instance itself."""
+    """The plan as rows, checked anew in floating point against the instance itself.
+
+    With `running` (n, 4) the cost is that of the transition from those rows.
+    """
     if outcome.plan is None:
         return _nothing(instance, fraction_bound, outcome.limits, outcome.work)
     rows = rows_of(outcome.plan, instance.price_usd_per_h.shape[0])
@@ -87,6 +91,8 @@ def read_back(
     if excess or short.any():
         why = f"the plan failed its check: capacity exceeded {excess}, rows short {short.sum()}"
         return replace(_nothing(instance, fraction_bound, outcome.limits, outcome.work), reason=why)
+    if running is not None:
+        cost = transition_cost(instance, rows, running)
     bound = min(outcome.bound, cost)
     gap = 0.0 if cost <= 0 else 1.0 - bound / cost
     if target < 1.0:
@@ -101,7 +107,7 @@ def read_back(
         rows=rows,
         cost_usd_per_h=cost,
         lower_bound_usd_per_h=bound,
-        mu_usd_per_h=outcome.mu.reshape(instance.price_usd_per_h.shape),
+        mu_usd_per_h=_node_prices(instance, outcome.mu),
         served_fraction=np.minimum(1.0, served / demand),
         served_fraction_bound=fraction_bound,
         served_target=target,
@@ -134,6 +140,24 @@ def account(instance: TemplateInstance, rows: Ints) -> tuple[float, Floats, bool
         served[k] += count * float(instance.throughput_req_per_s[k][template])
         cost += count * float(nodes @ price[region]) * (1.0 + instance.start_penalty)
     return cost, served, bool((used > instance.available_nodes + 1e-9).any())
+
+
+def transition_cost(instance: TemplateInstance, rows: Ints, running: Ints) -> float:
+    """USD/h of `rows` with the start penalty only on what does not run yet (Coral 4.3)."""
+    before = {(k, r, i): n for k, r, i, n in running.tolist()}
+    cost = 0.0
+    for k, region, template, count in rows.tolist():
+        nodes = instance.nodes[k][template].astype(np.float64)
+        price = float(nodes @ instance.price_usd_per_h[region])
+        new = max(0, count - before.get((k, region, template), 0))
+        cost += price * (count + instance.start_penalty * new)
+    return cost
+
+
+def _node_prices(instance: TemplateInstance, mu: Floats) -> Floats:
+    """Multipliers of the nodes (R, C); those of a running fleet's tokens lie behind them."""
+    regions, configs = instance.price_usd_per_h.shape
+    return np.ascontiguousarray(mu.reshape(regions, -1)[:, :configs])
 
 
 def _nothing(

@@ -6,7 +6,7 @@ cover. Knows nothing of the MIP or of other groups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,9 @@ KEPT = 16
 
 @dataclass(frozen=True, slots=True)
 class Covers:
-    """p covers of a group: money (p,), use (p, k), and their pairs as `id * R + place` by offsets.
+    """p parts of covers of a group: money (p,), use (p, k), and their pairs as `id * R + place` by
+    offsets. `share` (p,) is the part of the demand that one serves (1: a whole cover) and `upper`
+    (p,) how often it may be taken.
 
     `within` is the excess price up to which the pool is complete; negative where it is not even
     complete at the cheapest price. `tests` is the work spent.
@@ -34,6 +36,8 @@ class Covers:
     use: Floats
     offsets: Ints
     pairs: Ints
+    share: Floats
+    upper: Floats
     within: float
     tests: int
 
@@ -111,8 +115,49 @@ def covers_within(
         use=use,
         offsets=offsets,
         pairs=group.ids[item] * places + place,
+        share=np.ones(count),
+        upper=np.ones(count),
         within=excess if complete else -1.0,
         tests=spent,
+    )
+
+
+def items_within(group: Group, scene: Scene, least: Floats, excess: float) -> Covers:
+    """The single pairs that covers within `excess` are made of, each as a part of its own.
+
+    Where covers are many because small like templates may be exchanged for each other, these are
+    few, and the LP relaxation over them is tight enough.
+    """
+    codes, _ = near_pairs(
+        group.indptr,
+        group.feature,
+        group.amount,
+        group.base,
+        group.units,
+        group.allowed,
+        scene.weight,
+        least,
+        excess,
+    )
+    table = pairs(group, scene.money, codes)
+    count = len(codes)
+    use = np.zeros((count, len(scene.capacity)))
+    row = np.repeat(np.arange(count), np.diff(table.indptr))
+    np.add.at(use, (row, table.resource), table.amount)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        room = np.where(use > 0, scene.capacity / use, np.inf).min(axis=1, initial=np.inf)
+    share = np.minimum(1.0, table.throughput / group.demand)
+    places = scene.money.shape[1]
+    item, place = np.divmod(codes, places)
+    return Covers(
+        cost=table.money,
+        use=use,
+        offsets=np.arange(count + 1, dtype=np.int64),
+        pairs=group.ids[item] * places + place,
+        share=share,
+        upper=np.minimum(np.floor(room + 1e-9), np.ceil(1.0 / share)),
+        within=excess,
+        tests=0,
     )
 
 
@@ -141,7 +186,7 @@ def pool(group: Group, scene: Scene, widest: float, most: int, tests: int) -> Co
     chosen = best if best is not None and (len(best) or part is None) else part
     if chosen is None:  # the loop runs at least once, so one of the two is there
         raise AssertionError("no pool was searched")
-    return Covers(chosen.cost, chosen.use, chosen.offsets, chosen.pairs, chosen.within, spent)
+    return replace(chosen, tests=spent)
 
 
 def cheapest(group: Group, scene: Scene, widest: float, tests: int) -> tuple[float, Covers]:
@@ -172,11 +217,12 @@ def _take(covers: Covers, order: Ints) -> Covers:
     length = np.diff(covers.offsets)[order]
     offsets = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
     at = np.repeat(covers.offsets[order] - offsets[:-1], length) + np.arange(offsets[-1])
-    return Covers(
-        covers.cost[order],
-        covers.use[order],
-        offsets,
-        covers.pairs[at],
-        covers.within,
-        covers.tests,
+    return replace(
+        covers,
+        cost=covers.cost[order],
+        use=covers.use[order],
+        offsets=offsets,
+        pairs=covers.pairs[at],
+        share=covers.share[order],
+        upper=covers.upper[order],
     )

@@ -26,13 +26,15 @@ class Status(StrEnum):
 class SolveOptions:
     """Limits and tolerances of a solve.
 
-    `gap`: relative gap at which to stop. `rounds`, `mip_nodes`, `search_tests`: work limits, which
-    keep the answer reproducible. `time_limit_s` with `elapsed_s` (a monotonic clock of the caller,
-    as the core reads none): a wall-clock limit; where it strikes, the result says so.
+    `gap`: relative gap at which to stop. `rounds` (neighbourhoods), `mip_columns` (over all MIPs of
+    the decomposition), `mip_nodes` (of one MIP), `search_tests` (of one enumeration): work limits,
+    which keep the answer reproducible. `time_limit_s` with `elapsed_s` (a monotonic clock of the
+    caller, as the core reads none): a wall-clock limit; where it strikes, the result says so.
     """
 
     gap: float = 1e-6
     rounds: int = 80
+    mip_columns: int = 30_000
     mip_nodes: int = 200
     search_tests: int = 20_000_000
     seed: int = 0
@@ -61,6 +63,7 @@ class Work:
     pricing_rounds: int = 0
     search_tests: int = 0
     mips: int = 0
+    mip_columns: int = 0
     mip_nodes: int = 0
     neighbourhoods: int = 0
 
@@ -69,6 +72,7 @@ class Work:
             self.pricing_rounds + other.pricing_rounds,
             self.search_tests + other.search_tests,
             self.mips + other.mips,
+            self.mip_columns + other.mip_columns,
             self.mip_nodes + other.mip_nodes,
             self.neighbourhoods + other.neighbourhoods,
         )
