@@ -17,6 +17,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.explain import explain
 from autoscaler.performance.profile import default_profile
+from autoscaler.planning.memory_fit import misfits
 from autoscaler.planning.plan import PlanStatus, plan
 from autoscaler.planning.problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.table import STRATEGIES, strategy
@@ -64,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     finite("--time-limit", args.time_limit, 1e-3, 1e5)
     config = load_config(args.config)
     cluster = config.cluster
+    for misfit in misfits(cluster):  # the others can still be planned
+        sys.stderr.write(f"shoal: {args.config}: models.{misfit.model}: {misfit}\n")
     demands = load_demand(args.demand, cluster) if args.demand else default_demand(cluster)
     fleet = load_fleet(args.fleet, cluster) if args.fleet else {}
     profile = default_profile()

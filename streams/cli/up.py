@@ -22,6 +22,7 @@ from autoscaler.domain.cluster import Mode
 from streams.broker.admin import parse_address
 from streams.files.config import load_config
 from streams.files.errors import UserError
+from streams.files.fit import refuse_misfits
 from streams.replay.traces import load_trace
 from streams.up.session import Session, Wishes
 from streams.up.summary import show
@@ -109,6 +110,7 @@ def _wishes(args: argparse.Namespace) -> Wishes:
     data = resources.files("streams").joinpath("data")
     config_path = Path(args.config) if args.config else Path(str(data.joinpath(_DEMO_CONFIG)))
     config = load_config(config_path, mode=Mode.ACT)
+    refuse_misfits(config)
     trace_path = Path(args.trace) if args.trace else Path(str(data.joinpath(_DEMO_TRACE)))
     trace = load_trace(trace_path)
     return Wishes(

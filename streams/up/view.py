@@ -44,6 +44,7 @@ class View:
         self._live: Live | None = None
         self._printed = 0
         self._next_plain_s = 0.0
+        self._headline = ""
 
     def start(self) -> None:
         """Take the terminal, if there is one."""
@@ -62,6 +63,9 @@ class View:
         if self._live is not None:
             self._live.update(draw(picture, now_ms, facts))
             return
+        if facts.headline != self._headline:
+            self._headline = facts.headline
+            self.console.print(Text(facts.headline), soft_wrap=True)
         for decision in picture.decisions[self._printed :]:
             self.console.print(decision_line(decision), soft_wrap=True)
         self._printed = len(picture.decisions)

@@ -1,0 +1,95 @@
+"""Models that no slice of their pools can hold: found before anything waits for them.
+
+Owns that one check, from declared facts alone. Knows no demand, no fleet and no rates: a model
+that is found here fits nowhere however little is asked of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
+from autoscaler.library.engines import VLLM
+from autoscaler.performance.memory import kv_capacity_tokens, usable_gb
+from autoscaler.planning.combos import usable_pools
+
+_LEAST_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A model and the slice that comes nearest to holding it.
+
+    where, slice: the pool and what of it; None when the model may use no pool, or when its heads
+    split over none. weights_gb, kv_gb: what it needs there, KV cache for one request of max_len
+    tokens; usable_gb: what the slice has for both. In 1e9 bytes. longest_tokens: the max_len that
+    would fit there, 0 when the weights alone do not.
+    """
+
+    model: str
+    max_len_tokens: int
+    where: str | None = None
+    slice: NodeSlice | None = None
+    weights_gb: float = 0.0
+    kv_gb: float = 0.0
+    usable_gb: float = 0.0
+    longest_tokens: int = 0
+    pools: int = 0
+
+    def __str__(self) -> str:
+        if not self.pools:
+            return "no pool is open to it: none in its regions, or spot only and its spot is 0"
+        if self.slice is None:
+            return "its attention heads split over no slice of its pools"
+        hint = f"; max_len {self.longest_tokens} would fit" if self.longest_tokens else ""
+        return (
+            f"no slice of its pools holds it: {self.weights_gb:.1f} GB of weights and "
+            f"{self.kv_gb:.1f} GB of KV cache for {self.max_len_tokens} tokens, but the largest, "
+            f"{self.slice.name} of {self.where}, has {self.usable_gb:.1f} GB for both{hint}"
+        )
+
+
+def misfits(cluster: Cluster) -> tuple[Misfit, ...]:
+    """The models of `cluster` that fit no slice that they may use, in the order of the file."""
+    found = (_misfit(cluster, service) for service in cluster.services)
+    return tuple(misfit for misfit in found if misfit is not None)
+
+
+def _misfit(cluster: Cluster, service: Service) -> Misfit | None:
+    spec = service.architecture
+    longest = min(service.max_len_tokens, spec.max_position)
+    pools = len(usable_pools(cluster, service))
+    best: tuple[tuple[float, float], str, NodeSlice] | None = None
+    for pool, node in _slices(cluster, service):
+        tokens = kv_capacity_tokens(spec, node.gpu, node.gpus)
+        if tokens >= longest:
+            return None
+        rank = tokens, usable_gb(node.gpu, node.gpus)
+        if best is None or rank > best[0]:
+            best = rank, pool, node
+    if best is None:
+        return Misfit(service.model, longest, pools=pools)
+    (tokens, usable), where, node = best
+    copies = max(1.0, node.gpus / spec.kv_heads)
+    return Misfit(
+        model=service.model,
+        max_len_tokens=longest,
+        where=where,
+        slice=node,
+        weights_gb=spec.weight_bytes / 1e9,
+        kv_gb=longest * spec.kv_bytes_per_token * copies / 1e9,
+        usable_gb=usable,
+        longest_tokens=int(tokens) if tokens >= _LEAST_TOKENS else 0,
+        pools=pools,
+    )
+
+
+def _slices(cluster: Cluster, service: Service) -> Iterator[tuple[str, NodeSlice]]:
+    """(region/pool, slice) of every slice that the engine can split the model over."""
+    for pool in usable_pools(cluster, service):
+        for gpus in SLICE_SIZES:
+            node = NodeSlice(pool.gpu, gpus)
+            if gpus <= pool.per_node and VLLM.runs(service.architecture, node):
+                yield f"{pool.region}/{pool.name}", node
