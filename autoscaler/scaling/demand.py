@@ -18,7 +18,7 @@ _NEVER = NoData(None)
 class ModelDemand:
     """Demand for one model as seen now.
 
-    recent: (covered seconds, arrivals) of the last 1, 2, ... surge_window_s seconds.
+    recent: (covered seconds, arrivals) of each span of `spans_s`, shortest first.
     local / long: the windows of policy.local_window_s and policy.global_window_s.
     gateways: those that spoke of the model lately.
     """
@@ -37,13 +37,26 @@ class ModelDemand:
 UNKNOWN = ModelDemand()
 
 
+def spans_s(policy: Policy) -> tuple[int, ...]:
+    """The spans that a rise is looked for in: each second up to the surge window, then half as
+    long again each time, short of the local window.
+
+    A tenfold burst shows within a second or two. A doubling at 1 request/s is beyond doubt only
+    after half a minute, and would wait for the whole local window if there were none between.
+    """
+    spans = list(range(1, policy.surge_window_s + 1))
+    while (longer := -(-spans[-1] * 3 // 2)) < policy.local_window_s:
+        spans.append(longer)
+    return tuple(spans)
+
+
 def observe(
     windows: TelemetryWindows, models: Iterable[str], policy: Policy, now_ms: int
 ) -> dict[str, ModelDemand]:
     """The demand for each of `models` at `now_ms`, in domain ms."""
     return {
         model: ModelDemand(
-            windows.recent(model, now_ms, policy.surge_window_s),
+            windows.recent(model, now_ms, spans_s(policy)),
             windows.stats(model, now_ms, policy.local_window_s),
             windows.stats(model, now_ms, policy.global_window_s),
             windows.gateways(model, now_ms),

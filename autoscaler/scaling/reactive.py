@@ -5,7 +5,7 @@ no combos, no prices and no placement.
 
 The rule fires when the rate seen exceeds planned capacity by more than `ratio` AND so many
 arrivals would come by chance, at a rate equal to planned capacity, with a probability below
-`significance`. Windows of 1 to surge_window_s seconds are tried first, then the local window. All
+`significance`. Windows of one second up to the local one are tried (`spans_s`). All
 of them share one false-alarm probability (each gets an equal part), so their number costs nothing.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Policy
-from autoscaler.scaling.demand import ModelDemand
+from autoscaler.scaling.demand import ModelDemand, spans_s
 from autoscaler.scaling.significance import lower_rate, poisson_tail
 from autoscaler.scaling.windows import NoData
 
@@ -26,8 +26,8 @@ ESTIMATE = 0.05  # a surge is sized by the lower end of its 95% interval: it may
 class Need:
     """Demand that planned capacity does not cover.
 
-    req_per_s: what to plan for. window_s: of the window that showed it. surge: whether one of the
-    short windows did. since_ms: start of that window (surge), else now.
+    req_per_s: what to plan for. window_s: of the window that showed it. surge: whether one
+    shorter than the local window did. since_ms: start of that window (surge), else now.
     """
 
     req_per_s: float
@@ -45,7 +45,7 @@ def need(demand: ModelDemand, planned_req_per_s: float, policy: Policy, now_ms: 
     if isinstance(demand.local, NoData):
         return None
     threshold = planned_req_per_s * (1.0 + policy.ratio)
-    allowed = policy.significance / (policy.surge_window_s + 1)
+    allowed = policy.significance / (len(spans_s(policy)) + 1)
     clearest, since_s = 1.0, 0
     proving: list[tuple[int, int]] = []
     if demand.local.age_ms <= policy.surge_window_s * 1000:

@@ -11,6 +11,7 @@ with zero arrivals). Windows cover whole seconds before the one that `now_ms` is
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autoscaler.domain.checks import whole
@@ -177,8 +178,10 @@ class TelemetryWindows:
             return NoData((min(series.newest_s, now_s - 1) + 1) * 1000)
         return _stats(sums, max(0, now_ms - (min(series.newest_s, now_s - 1) + 1) * 1000))
 
-    def recent(self, model: str, now_ms: int, up_to_s: int) -> tuple[tuple[int, int], ...]:
-        """(covered seconds, arrivals) of the last 1, 2, ... `up_to_s` seconds that have data.
+    def recent(
+        self, model: str, now_ms: int, spans_s: Sequence[int]
+    ) -> tuple[tuple[int, int], ...]:
+        """(covered seconds, arrivals) of each span in `spans_s` (rising) that has data.
 
         Counted back from the newest reported second, so that the way of a record from gateway to
         here does not look like silence.
@@ -190,11 +193,14 @@ class TelemetryWindows:
         newest = min(series.newest_s, now_ms // 1000 - 1)
         found: list[tuple[int, int]] = []
         covered = arrivals = 0
-        for second in range(newest, newest - up_to_s, -1):
-            bucket = series.seconds.get(second)
-            if bucket is not None:
-                covered += 1
-                arrivals += bucket.values[0]
+        second = newest
+        for span_s in spans_s:
+            while second > newest - span_s:
+                bucket = series.seconds.get(second)
+                if bucket is not None:
+                    covered += 1
+                    arrivals += bucket.values[0]
+                second -= 1
             if covered:
                 found.append((covered, arrivals))
         return tuple(found)

@@ -43,7 +43,7 @@ def test_a_half_reported_window_gives_the_rate_of_what_was_seen() -> None:
 def test_recent_counts_back_from_the_newest_second() -> None:
     """Cumulative arrivals of the last 1, 2, 3 seconds, unhurt by a second without word yet."""
     windows = filled(10)
-    assert windows.recent("chat", T0 + 11_000, 3) == ((1, 4), (2, 8), (3, 12))
+    assert windows.recent("chat", T0 + 11_000, (1, 2, 3)) == ((1, 4), (2, 8), (3, 12))
 
 
 def test_sequences_are_per_gateway_and_boot() -> None:
