@@ -52,6 +52,7 @@ def load_fleet(path: Path, cluster: Cluster) -> dict[str, int]:
     """Count per combo id. ConfigError names file, line and key."""
     root, _ = read(path, "combos and their counts")
     fleet = {}
+    left = {pool.id: pool.max_nodes * pool.per_node for pool in cluster.pools}
     for combo_id in root:
         try:
             model, members = parse_combo_id(combo_id)
@@ -64,6 +65,11 @@ def load_fleet(path: Path, cluster: Cluster) -> dict[str, int]:
             problem = f"{error.value!r} is not allowed; allowed: {error.allowed}"
             raise root.error(combo_id, problem) from None
         fleet[combo_id] = root.take(combo_id, _COUNT)
+        for _, gpus, pool_id, each in members:
+            left[pool_id] -= gpus * each * fleet[combo_id]
+            if left[pool_id] < 0:
+                most = cluster.pool(pool_id).max_nodes
+                raise root.error(combo_id, f"more than the {most} nodes that {pool_id} may have")
     return fleet
 
 

@@ -1,0 +1,147 @@
+"""Reasons: each is found by planning again, so each must hold when the change is really made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.domain.cluster import Cluster, Policy
+from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.workload import Demand, Slo
+from autoscaler.explain.alternatives import (
+    best_alternative,
+    node_reliefs,
+    one_fewer,
+    round_up,
+    short_name,
+    slo_reliefs,
+    with_pool,
+    with_service,
+)
+from autoscaler.explain.explain import explain
+from autoscaler.explain.impossible import impossible_pools
+from autoscaler.explain.spot import spot_losses
+from autoscaler.performance.profile import default_profile
+from autoscaler.planning.combo_ilp import is_spot
+from autoscaler.planning.combos import combo_named
+from autoscaler.planning.plan import plan
+from autoscaler.planning.problem import PlanningProblem, make_problem
+from autoscaler.planning.strategies.shoal import Shoal
+from tests.unit.planning.planning_clusters import CONVERSATION, small_cluster
+
+PROFILE = default_profile()
+NO_PENALTIES = Policy(k_start=0.0, k_load=0.0, k_switch=0.0)
+
+
+def problem_of(rates: tuple[float, ...], cluster: Cluster | None = None) -> PlanningProblem:
+    declared = cluster or small_cluster(NO_PENALTIES)
+    wanted = {
+        s.model: Demand(s.model, rate, CONVERSATION)
+        for s, rate in zip(declared.services, rates, strict=True)
+    }
+    return make_problem(declared, wanted, PROFILE)
+
+
+def test_an_slo_relief_saves_what_it_says_when_the_slo_is_really_loosened() -> None:
+    problem = problem_of((3.0, 8.0, 60.0))
+    made = plan(problem, Shoal())
+    reliefs = slo_reliefs(problem, made, "mini", PROFILE, Shoal())
+    assert reliefs
+    for relief in reliefs:
+        service = problem.cluster.service("mini")
+        if relief.kind == "tpot":
+            slo = Slo(service.slo.ttft_ms, round_up(1.25 * service.slo.tpot_ms))
+            looser = replace(service, slo=slo)
+        elif relief.kind == "ttft":
+            slo = Slo(round_up(1.5 * service.slo.ttft_ms), service.slo.tpot_ms)
+            looser = replace(service, slo=slo)
+        else:
+            looser = replace(service, spot_share=0.75)
+        cluster = with_service(problem.cluster, looser)
+        really = plan(problem_of((3.0, 8.0, 60.0), cluster), Shoal())
+        # Planned jointly it can only be cheaper than with the others standing.
+        assert really.cost_usd_per_h <= made.cost_usd_per_h - relief.saves_usd_per_h + 0.02
+
+
+def test_a_node_relief_serves_what_it_says_when_the_nodes_are_there() -> None:
+    rates = (12.0, 8.0, 30.0)
+    problem = problem_of(rates)
+    made = plan(problem, Shoal())
+    assert set(made.shortfall_req_per_s) >= {"chat"}
+    reliefs = node_reliefs(problem, made, Shoal())
+    chat = next(relief for relief in reliefs if relief.subject == "us-east/h100/owned")
+    assert chat.serves_req_per_s > 0.0
+    more = int(chat.what.split()[0])
+    pool = problem.cluster.pool("us-east/h100/owned")
+    bigger = with_pool(problem.cluster, replace(pool, max_nodes=pool.max_nodes + more))
+    really = plan(problem_of(rates, bigger), Shoal())
+    before = sum(made.shortfall_req_per_s.values())
+    after = sum(really.shortfall_req_per_s.values())
+    assert before - after == pytest.approx(chat.serves_req_per_s, rel=0.05)
+
+
+def test_the_best_alternative_is_no_cheaper_than_what_was_chosen() -> None:
+    problem = problem_of((3.0, 8.0, 60.0))
+    made = plan(problem, Shoal())
+    for model in problem.demands:
+        other = best_alternative(problem, made, model, Shoal())
+        assert other is not None
+        assert other.usd_per_h >= -0.01
+
+
+def test_one_fewer_is_rejected_because_it_would_not_do() -> None:
+    problem = problem_of((3.0, 8.0, 60.0))
+    made = plan(problem, Shoal())
+    fewer = one_fewer(problem, made, "mini")
+    assert fewer is not None
+    held, needed = (float(part.split()[0]) for part in fewer.why.split(" < "))
+    assert held < needed == pytest.approx(75.0)
+
+
+def test_a_gpu_that_is_too_small_is_named_with_its_memory() -> None:
+    problem = problem_of((3.0, 8.0, 60.0))
+    spec: ModelSpec = problem.cluster.service("chat").architecture
+    reasons = impossible_pools(problem, problem.cluster.service("chat"), PROFILE)
+    assert [reason.what for reason in reasons] == ["l4 (L4)"]
+    assert f"{spec.weight_bytes / 1e9:.0f} GB weights, 24 GB" in reasons[0].why
+
+
+def test_the_loss_of_spot_leaves_what_does_not_stand_on_it() -> None:
+    problem = problem_of((3.0, 8.0, 60.0))
+    made = plan(problem, Shoal())
+    losses = {loss.model: loss for loss in spot_losses(problem, made)}
+    on_spot = {t.combo.model for t in made.targets if t.count and is_spot(t.combo)}
+    assert set(losses) == on_spot
+    assert "chat" not in losses  # takes no spot
+    for model, loss in losses.items():
+        left = sum(t.count * t.combo.req_per_s for t in made.of(model) if not is_spot(t.combo))
+        assert loss.served_fraction == pytest.approx(
+            min(1.0, left / problem.demands[model].req_per_s)
+        )
+        assert loss.recovery_s > 0.0
+
+
+def test_an_explanation_has_a_reason_for_every_planned_model() -> None:
+    problem = problem_of((3.0, 8.0, 60.0))
+    made = plan(problem, Shoal())
+    reasons = explain(problem, made, PROFILE, Shoal())
+    assert [r.model for r in reasons.models] == ["chat", "code", "mini"]
+    for one in reasons.models:
+        assert "utilization 80%" in one.bound_by
+        assert 0.0 < one.load <= 0.8 + 1e-6
+        assert one.rejected
+
+
+@pytest.mark.parametrize(
+    ("combo_id", "words"),
+    [
+        ("mini:a1@eu-west/l4/spot", "1xl4 spot"),
+        ("mini:2p1@us-east/l40s/spot+3d1@us-east/l40s/on-demand", "1xl40s (2 prefill + 3 decode)"),
+        ("mini:p1@us-east/h100/owned+3d4@us-east/l40s/spot", "1xh100 prefill + 3 of 4xl40s decode"),
+    ],
+)
+def test_combos_are_named_as_people_read_them(combo_id: str, words: str) -> None:
+    cluster = small_cluster()
+    combo = combo_named(combo_id, cluster, cluster.service("mini"), CONVERSATION, PROFILE)
+    assert short_name(combo).startswith(words)
