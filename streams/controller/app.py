@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import faust
+from faust.tables.manager import TableManager
 from faust.transport.drivers import aiokafka as driver
 
 from streams.controller.rebuild import FOLLOWED
@@ -71,6 +72,7 @@ def make_app(
         broker_commit_interval=0.5,
         broker_commit_every=100,
         stream_wait_empty=False,
+        TableManager=_NoTables,
     )
     app.transport = _transport(app, settings.fetch_wait_ms)
     for topic in FOLLOWED:
@@ -79,6 +81,14 @@ def make_app(
         _add_service(app, name, run)
     app.finalize()
     return app
+
+
+class _NoTables(TableManager):  # type: ignore[misc]
+    """Faust's own waits a second for tables to appear; without any, that only delays a restart."""
+
+    async def on_start(self) -> None:
+        await self._update_channels()
+        await self.recovery.start()
 
 
 def _add_agent(

@@ -108,10 +108,17 @@ async def run_controller(
         loop = Loop(
             state, cluster, windows, latest, ports, clock, leads=lambda: leads(latest, token)
         )
+
+        async def ticks() -> None:
+            # What piled up while we were away is no silence: read it before the first tick.
+            for source in sources:
+                await source.live()
+            await loop.run(lambda: on_ready(token))
+
         services: dict[str, Callable[[], Awaitable[None]]] = {
             "outbox": outbox.run,
             "solver": solver.run,
-            "ticks": lambda: loop.run(lambda: on_ready(token)),
+            "ticks": ticks,
             "republish": loop.republish,
         }
         for number, source in enumerate(sources):

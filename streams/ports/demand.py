@@ -23,3 +23,6 @@ class DemandSource(Protocol):
 
     async def follow(self, sink: Sink) -> None:
         """Give the sink what comes, for ever; goes on after where `replay` ended."""
+
+    async def live(self) -> None:
+        """Return once `follow` gave all there was when it began: from then on silence is news."""

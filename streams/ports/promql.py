@@ -69,6 +69,9 @@ class PromqlDemand:
             await asyncio.sleep(self._clock.real_s_until(self._clock.now_ms() + self._every_ms))
             await self.ask_all(sink)
 
+    async def live(self) -> None:
+        """At once: there is no backlog."""
+
     async def ask_all(self, sink: Sink) -> None:
         """Ask for each model once, and report what was answered."""
         for model, query in self._queries.items():

@@ -55,21 +55,17 @@ class TelemetryTopic:
             for number in range(TELEMETRY.partitions)
         ]
         self._next: dict[TopicPartition, int] = {}
+        self._live = asyncio.Event()
         self.seen = 0
 
     async def replay(self, sink: Sink) -> None:
         """From the horizon to the end as it is now."""
         consumer = await self._open()
         try:
-            ends = await consumer.end_offsets(self._partitions)
-            starts = await self._starts(consumer, ends)
-            for partition, offset in starts.items():
+            self._next = await self._starts(consumer)
+            for partition, offset in self._next.items():
                 consumer.seek(partition, offset)
-            self._next = dict(starts)
-            while any(self._next[p] < ends[p] for p in self._partitions):
-                await self._read(consumer, sink)
-                for partition in self._partitions:  # offsets may have holes (transactions)
-                    self._next[partition] = await consumer.position(partition)
+            await self._catch_up(consumer, sink)
         finally:
             await consumer.stop()
 
@@ -84,6 +80,8 @@ class TelemetryTopic:
                         consumer.seek(partition, self._next[partition])
                     else:
                         await consumer.seek_to_end(partition)
+                await self._catch_up(consumer, sink)
+                self._live.set()
                 while True:
                     await self._read(consumer, sink)
             except (KafkaError, OSError) as error:
@@ -93,6 +91,18 @@ class TelemetryTopic:
                 if consumer is not None:
                     with contextlib.suppress(KafkaError, OSError):
                         await consumer.stop()
+
+    async def live(self) -> None:
+        """As in the port."""
+        await self._live.wait()
+
+    async def _catch_up(self, consumer: AIOKafkaConsumer, sink: Sink) -> None:
+        """Read what the topic holds by now."""
+        ends = await consumer.end_offsets(self._partitions)
+        for partition in self._partitions:
+            # A position may pass holes (transactions), so it is asked for, not counted.
+            while await consumer.position(partition) < ends[partition]:
+                await self._read(consumer, sink)
 
     async def _open(self) -> AIOKafkaConsumer:
         consumer = AIOKafkaConsumer(
@@ -110,14 +120,13 @@ class TelemetryTopic:
         consumer.assign(self._partitions)
         return consumer
 
-    async def _starts(
-        self, consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
+    async def _starts(self, consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:
         first = await consumer.beginning_offsets(self._partitions)
         if self._embedded:
             return dict(first)
         past_ms = int(self._horizon_s * 1000 / self._clock.time_base.speed)
         since = self._clock.wall_ms() - past_ms
+        ends = await consumer.end_offsets(self._partitions)
         found = await consumer.offsets_for_times(dict.fromkeys(self._partitions, since))
         return {
             # Nothing since then: start at the end.
