@@ -13,14 +13,22 @@ from topics import checks
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One instance that requests may be sent to. address: "host:port"."""
+    """One instance that requests may be sent to. address: "host:port".
+
+    slots: most requests that a gateway may have in flight on it, 0 = no bound. Every gateway
+    counts its own only, so G gateways may put up to G x slots there: a bound against queues that
+    nobody can take back, not an exact share. Of a decode instance it has no meaning: what was
+    prefilled must be decoded.
+    """
 
     instance: str
     address: str
+    slots: int = 0
 
     def __post_init__(self) -> None:
         checks.name("instance", self.instance)
         checks.name("address", self.address)
+        checks.count("slots", self.slots, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from autoscaler.controller_state import ControllerState, ModelState, Observation
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.workload import Bucket
 from autoscaler.planning.combos import combo_named
 from autoscaler.planning.room import PoolRoom
 from autoscaler.scaling.demand import UNKNOWN, ModelDemand
@@ -85,14 +86,18 @@ class Tick:
         service = self.service(group.model)
         if service is None:
             return None
-        table = self.tables.get(group.model)
-        bucket = table.bucket if table else self.models[group.model].bucket
+        bucket = self.bucket(group.model)
         try:
             found = combo_named(group.combo_id, self.cluster, service, bucket, self.state.profile)
         except InvalidValue:
             return None  # its pool or its model's size is not what it was declared with
         self.combos[group.combo_id] = found
         return found
+
+    def bucket(self, model: str) -> Bucket:
+        """The workload bucket that the combos of `model` are for."""
+        table = self.tables.get(model)
+        return table.bucket if table else self.models[model].bucket
 
     def service(self, model: str) -> Service | None:
         """The service of `model`, None if it is not declared any more."""

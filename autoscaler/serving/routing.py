@@ -1,8 +1,12 @@
 """Which instance the next request of a model goes to.
 
 Owns smooth weighted round robin between combos, round robin inside a combo, ejection of instances
-that failed and their timed re-admission. Knows nothing of HTTP or clocks: callers say what the
-time is (`now_ms`, domain ms) and what happened.
+that failed and their timed re-admission, and how many requests each has in flight. Knows nothing
+of HTTP, clocks or who waits (`autoscaler.serving.line`): callers say what the time is (`now_ms`,
+domain ms) and what happened.
+
+Endpoints come out without their slots: who they are is their instance and address, so a bound that
+moves makes no new instance of them.
 """
 
 from __future__ import annotations
@@ -86,6 +90,9 @@ class Router:
     routes: Routes | None = None
     _lanes: tuple[_Lane, ...] = ()
     _ejected: dict[Endpoint, _Ejection] = field(default_factory=dict)
+    _slots: dict[Endpoint, int] = field(default_factory=dict)
+    _in_flight: dict[Endpoint, int] = field(default_factory=dict)
+    _full: set[Endpoint] = field(default_factory=set)
 
     def apply(self, routes: Routes) -> Applied:
         """Go by `routes` from now on, unless they are older than what is applied.
@@ -108,16 +115,25 @@ class Router:
         self.routes, self._lanes = routes, lanes
         live = self.endpoints()
         self._ejected = {at: why for at, why in self._ejected.items() if at in live}
+        self._slots = {
+            _bare(end): end.slots
+            for group in routes.groups
+            for end in (*group.aggregated, *group.prefill)
+            if end.slots
+        }
+        self._full = {
+            end for end, slots in self._slots.items() if self._in_flight.get(end, 0) >= slots
+        }
         return Applied.CHANGED
 
     def pick(self, exclude: frozenset[Endpoint] = frozenset()) -> Pick | None:
-        """The next instance, None where no group has one that can serve.
+        """The next instance with room, where one more is in flight until `done`; else None.
 
         exclude: instances that this request has tried already. Groups share by weight (smooth
         weighted round robin: each step every usable group gains its weight, the highest is
         chosen and pays the sum); if only groups of weight 0 are usable they share equally.
         """
-        out = self._ejected.keys() | exclude if exclude else self._ejected.keys()
+        out = self._ejected.keys() | self._full | exclude
         usable = [lane for lane in self._lanes if lane.usable(out)]
         if not usable:
             return None
@@ -132,7 +148,34 @@ class Router:
         best.current -= total
         endpoint = best.first.next(out)
         assert endpoint is not None  # noqa: S101 - usable() said so
+        self._in_flight[endpoint] = in_flight = self._in_flight.get(endpoint, 0) + 1
+        if in_flight >= self._slots.get(endpoint, in_flight + 1):
+            self._full.add(endpoint)
         return Pick(best.group, endpoint, best.decode is not None)
+
+    def done(self, endpoint: Endpoint) -> None:
+        """A request that `pick` sent to `endpoint` has left it, whatever became of it."""
+        left = self._in_flight[endpoint] - 1
+        if left:
+            self._in_flight[endpoint] = left
+        else:
+            del self._in_flight[endpoint]
+        if left < self._slots.get(endpoint, left + 1):
+            self._full.discard(endpoint)
+
+    def in_flight(self, endpoint: Endpoint) -> int:
+        """Requests that `pick` sent to `endpoint` and that are there still."""
+        return self._in_flight.get(_bare(endpoint), 0)
+
+    def has_room(self) -> bool:
+        """Whether `pick` would find an instance for a request that has tried none."""
+        out = self._ejected.keys() | self._full
+        return any(lane.usable(out) for lane in self._lanes)
+
+    def is_open(self, exclude: frozenset[Endpoint] = frozenset()) -> bool:
+        """Whether there is an instance outside `exclude` that serves, full or not."""
+        out = self._ejected.keys() | exclude
+        return any(lane.usable(out) for lane in self._lanes)
 
     def pick_decode(
         self, group: str, exclude: frozenset[Endpoint] = frozenset()
@@ -140,7 +183,8 @@ class Router:
         """The decode instance of `group` for a request just prefilled there, None if it has none.
 
         Chosen after the prefill by the routes of that moment: a decode instance that left them
-        meanwhile gets nothing more, which is what a drain relies on.
+        meanwhile gets nothing more, which is what a drain relies on. It is asked whatever it has
+        in flight: the KV waits for it, and the prefill instances' slots bound what comes.
         """
         out = self._ejected.keys() | exclude if exclude else self._ejected.keys()
         for lane in self._lanes:
@@ -150,6 +194,7 @@ class Router:
 
     def eject(self, endpoint: Endpoint, now_ms: int) -> bool:
         """Send nothing to `endpoint` until `readmit`; True if it was not ejected already."""
+        endpoint = _bare(endpoint)
         if endpoint in self._ejected or endpoint not in self.endpoints():
             return False
         self._ejected[endpoint] = _Ejection(0, now_ms + PROBE_FIRST_MS)
@@ -166,7 +211,7 @@ class Router:
 
     def readmit(self, endpoint: Endpoint) -> bool:
         """A probe of `endpoint` succeeded: it takes part again; True if it was ejected."""
-        return self._ejected.pop(endpoint, None) is not None
+        return self._ejected.pop(_bare(endpoint), None) is not None
 
     def endpoints(self) -> frozenset[Endpoint]:
         """Every endpoint in the routes, ejected ones too."""
@@ -182,12 +227,20 @@ def _rank(routes: Routes) -> tuple[int, int]:
     return routes.leader_token, routes.generation
 
 
+def _bare(endpoint: Endpoint) -> Endpoint:
+    return Endpoint(endpoint.instance, endpoint.address) if endpoint.slots else endpoint
+
+
+def _ring(endpoints: Iterable[Endpoint]) -> _Ring:
+    return _Ring(tuple(map(_bare, endpoints)))
+
+
 def _lanes(group: RouteGroup) -> Iterable[_Lane]:
     """A group with both kinds of instances splits its weight by their numbers."""
     both = len(group.aggregated) + len(group.prefill) + len(group.decode)
     if group.aggregated:
         share = group.weight * len(group.aggregated) / both
-        yield _Lane(group.group, share, _Ring(group.aggregated), None)
+        yield _Lane(group.group, share, _ring(group.aggregated), None)
     if group.prefill:
         share = group.weight * (len(group.prefill) + len(group.decode)) / both
-        yield _Lane(group.group, share, _Ring(group.prefill), _Ring(group.decode))
+        yield _Lane(group.group, share, _ring(group.prefill), _ring(group.decode))

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Phase
-from autoscaler.transitions.groups import Group, GroupView, Life, ready_req_per_s
+from autoscaler.domain.workload import Bucket, Phase
+from autoscaler.transitions.groups import Group, GroupView, Life, ready_req_per_s, slots
 from topics.fleet import Assignment, DesiredInstance
 from topics.routing import Endpoint, RouteGroup, Routes
 
@@ -59,25 +59,30 @@ def changed_assignments(
 
 
 def route_groups(
-    groups: Iterable[Group], views: Mapping[str, GroupView], combos: Mapping[str, Combo]
+    groups: Iterable[Group],
+    views: Mapping[str, GroupView],
+    combos: Mapping[str, Combo],
+    bucket: Bucket,
 ) -> tuple[RouteGroup, ...]:
     """The groups of one model that can serve now, each weighted by the goodput of what is ready.
 
-    A prefill-decode group needs at least one ready instance of each phase.
+    bucket: the workload that `combos` are for; with it an instance's slots are told. A
+    prefill-decode group needs at least one ready instance of each phase.
     """
     found: list[RouteGroup] = []
     for group in groups:
         view = views[group.name]
         if group.life not in (Life.ACTIVE, Life.RETIRING) or not view.ready:
             continue
+        combo = combos.get(group.combo_id)
         ends: dict[Phase, list[Endpoint]] = {}
         for placed, address in view.ready:
-            ends.setdefault(placed.phase, []).append(Endpoint(placed.instance, address))
+            most = slots(combo, placed, bucket) if combo else 0
+            ends.setdefault(placed.phase, []).append(Endpoint(placed.instance, address, most))
         both = Phase.PREFILL in ends and Phase.DECODE in ends
         aggregated = tuple(ends.get(Phase.AGGREGATED, ()))
         if not aggregated and not both:
             continue
-        combo = combos.get(group.combo_id)
         weight = ready_req_per_s(combo, view) if combo else 1.0
         found.append(
             RouteGroup(

@@ -10,13 +10,18 @@ Owns the values, the table of lives and what statuses say about a group. Knows n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Phase
+from autoscaler.domain.workload import Bucket, Phase
 from topics.fleet import InstanceState, ObservedInstance, Status
+
+_BATCHES = 2.0
+_SPARE_SLOTS = 4
+_MOST_SLOTS = 1_000_000  # what the record takes
 
 
 class Life(StrEnum):
@@ -141,3 +146,24 @@ def ready_req_per_s(combo: Combo, view: GroupView) -> float:
             (placed.phase, placed.pool, len(placed.gpus)), 0.0
         )
     return min([combo.req_per_s, *by_phase.values()])
+
+
+def slots(combo: Combo, placed: Placed, bucket: Bucket) -> int:
+    """Most requests that a gateway may have in flight on one instance of `combo`; 0 = no bound.
+
+    By Little's law an instance at capacity has L = req_per_s x (TTFT + TPOT x R_out) requests in
+    it; a prefill instance has them for the TTFT only. Twice that: one batch computes, one waits, so
+    it never runs dry between two decisions of a gateway; a few more for instances that hold less
+    than one. E.g. 1.1 req/s x (1 s + 211 x 50 ms) = 12.7, so 30. More would only wait, in a queue
+    that no later instance can help with. A decode instance has no bound: it must take what was
+    prefilled for it.
+    """
+    if placed.phase is Phase.DECODE:
+        return 0
+    key = (placed.phase, placed.pool, len(placed.gpus))
+    rates = [m.req_per_s for m in combo.members if (m.phase, m.pool, m.gpus) == key]
+    if not rates:
+        return 0
+    tokens = bucket.output_tokens if placed.phase is Phase.AGGREGATED else 0.0
+    in_flight = max(rates) * (combo.ttft_ms + combo.tpot_ms * tokens) / 1000.0
+    return min(_MOST_SLOTS, math.ceil(_BATCHES * in_flight) + _SPARE_SLOTS)

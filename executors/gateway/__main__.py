@@ -31,6 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         settings = Settings(
             options.gateway_id,
             hold_s=options.hold_s,
+            queue_s=options.queue_s,
             stall_s=options.stall_s,
             request_s=options.request_s,
         )
@@ -74,6 +75,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--state-dir", help="where the last routes are kept")
     parser.add_argument("--prefix", default="shoal.", help="of topic names")
     parser.add_argument("--hold-s", type=float, default=30.0, help="wait for a ready instance")
+    parser.add_argument("--queue-s", type=float, default=600.0, help="wait for room")
     parser.add_argument("--stall-s", type=float, default=240.0, help="silence of an engine")
     parser.add_argument("--request-s", type=float, default=1800.0, help="life of a request")
     return parser.parse_args(argv)

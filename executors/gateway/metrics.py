@@ -32,7 +32,9 @@ class Metrics:
         self.stale = counter("stale_routes", "Routes refused: older leader or generation")
         self.dropped = counter("telemetry_dropped", "Telemetry lost: the broker was away too long")
         self.state_errors = counter("state_errors", "Times the routes could not be saved")
-        self.held = Gauge("shoal:gateway_held", "Requests that wait now", registry=registry)
+        self.waiting = Gauge(
+            "shoal:gateway_waiting", "Requests that wait for room", ["model"], registry=registry
+        )
         self.in_flight = Gauge(
             "shoal:gateway_in_flight", "Requests now", ["model"], registry=registry
         )
@@ -42,7 +44,7 @@ class Metrics:
         self.ejected = Gauge("shoal:gateway_ejected", "Instances out", ["model"], registry=registry)
         self._overhead = Histogram(
             "shoal:gateway_overhead_ms",
-            "Real ms of a request spent here, not waiting for an engine, the client or a hold",
+            "Real ms of a request spent here, not waiting for an engine, the client or room",
             buckets=_REAL_MS,
             registry=registry,
         )

@@ -43,7 +43,7 @@ class Prober:
                 task.cancel()
 
     def look(self) -> None:
-        """Start the probes that are due now; let the relay look for engines that hang."""
+        """Start the probes that are due now; let the relay look after what hangs or waits."""
         self._under_way = {key: task for key, task in self._under_way.items() if not task.done()}
         now_ms = self._clock.now_ms()
         for model, router in self._table.routers.items():
@@ -61,4 +61,4 @@ class Prober:
         if self._table.routers[model].readmit(endpoint):
             log.info("%s: %s at %s is back", model, endpoint.instance, endpoint.address)
             self._metrics.readmissions.labels(model).inc()
-            self._table.wake()
+            self._table.wake(model)

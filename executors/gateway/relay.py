@@ -1,4 +1,4 @@
-"""One request's way: wait for an instance, hand over, pass the answer through, try again or fail.
+"""One request's way: take a place, hand over, pass the answer through, try again or fail.
 
 Owns what is done about failures. An instance that is gone is ejected at once. A request is tried
 elsewhere as long as the client has not seen a byte; after that it ends with a visible error.
@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from autoscaler.serving.routing import Pick
+from autoscaler.serving.line import Refusal
 from executors.gateway.engine import (
     EngineError,
     EngineFaulty,
@@ -33,6 +33,7 @@ from executors.gateway.openai import (
     prefill_body,
     usage_of,
 )
+from executors.gateway.places import Place, Places
 from executors.gateway.request import Request
 from executors.gateway.settings import Clock, Settings
 from executors.gateway.stalls import Stalls
@@ -43,6 +44,11 @@ _FAULTS_TO_EJECT = 3
 # A decode instance also answers 500 when the prefill instance that held the KV is gone, which is
 # not its fault and happens to all that were handed over at that moment.
 _FAULTS_TO_EJECT_DECODE = 20
+_REFUSALS = {
+    Refusal.NO_INSTANCE: (503, "no_instance", "no instance of {model} is ready"),
+    Refusal.NO_ROOM: (429, "overloaded", "no instance of {model} had room in time"),
+    Refusal.LINE_FULL: (429, "overloaded", "too many requests wait for {model}"),
+}
 
 
 class Relay:
@@ -62,8 +68,8 @@ class Relay:
         self._engines = engines
         self._metrics = metrics
         self.stalls = Stalls(max(1.0, clock.real_s(settings.stall_s)))
+        self.places = Places(settings, clock, table)
         self._faults: dict[Endpoint, int] = {}
-        self._held = 0
         self._life_real_s = max(1.0, clock.real_s(settings.request_s))
         self.hung: set[Endpoint] = set()
 
@@ -71,7 +77,6 @@ class Relay:
         """Answer the client, whatever happens to engines; how it ended."""
         model = request.call.model
         began = time.monotonic()
-        until = began + self._clock.real_s(self._settings.hold_s)
         problem = EngineError("no attempt")
         name = request.id
         for attempt in range(self._settings.attempts):
@@ -79,12 +84,13 @@ class Relay:
                 self._metrics.retries.labels(model).inc()
                 # An engine may still hold something under the name of the last try.
                 request.id = f"{name}-{attempt}"
-            pick = await self._pick(request, until)
-            if pick is None:
-                await self._refuse(request, f"no instance of {model} is ready", 503)
+            place = await self.places.take(request)
+            if isinstance(place, Refusal):
+                status, kind, message = _REFUSALS[place]
+                await self._refuse(request, message.format(model=model), kind, status)
                 return Outcome(Ending.REFUSED)
             try:
-                return await self._attempt(request, pick)
+                return await self._attempt(request, place)
             except EngineRefused as refusal:
                 await request.client.answer(refusal.status, refusal.body)
                 return Outcome(Ending.REFUSED if refusal.status == 429 else Ending.FAILED)
@@ -97,33 +103,21 @@ class Relay:
                     return Outcome(Ending.FAILED)
                 if time.monotonic() - began >= self._life_real_s:
                     break
-        await self._refuse(request, f"no instance answered: {problem}", 502)
+            finally:
+                place.give_back()
+        await self._refuse(request, f"no instance answered: {problem}", "engine_lost", 502)
         return Outcome(Ending.FAILED)
 
-    async def _pick(self, request: Request, until: float) -> Pick | None:
-        router = self._table.routers[request.call.model]
-        pick = router.pick(request.tried) or (router.pick() if request.tried else None)
-        if pick is not None or self._held >= self._settings.max_held:
-            return pick
-        request.pause()
-        self._held += 1
-        self._metrics.held.set(self._held)
-        try:
-            return await self._table.pick(request.call.model, request.tried, until)
-        finally:
-            self._held -= 1
-            self._metrics.held.set(self._held)
-            request.resume()
-
-    async def _refuse(self, request: Request, message: str, status: int) -> None:
-        kind = "no_instance" if status == 503 else "engine_lost"
+    async def _refuse(self, request: Request, message: str, kind: str, status: int) -> None:
         await request.client.answer(status, error_body(message, kind, status))
 
-    async def _attempt(self, request: Request, pick: Pick) -> Outcome:
+    async def _attempt(self, request: Request, place: Place) -> Outcome:
         """One try; EngineError says that it may be tried elsewhere if nothing was sent yet."""
-        call, params, endpoint = request.call, None, pick.endpoint
+        call, params, pick = request.call, None, place.pick
+        endpoint = pick.endpoint
         if pick.prefill:
             raw = await self._whole(request, endpoint, prefill_body(call), _FAULTS_TO_EJECT)
+            place.give_back()  # what is left to do there is to hand over its KV
             params = handed_over(raw)
             if params is None:
                 fault = EngineFaulty("no kv_transfer_params in the answer to a prefill")
@@ -260,7 +254,8 @@ class Relay:
             self._metrics.ejections.labels(model).inc()
 
     def look(self) -> None:
-        """Eject what hangs, end its requests, and forget endpoints that are in no routes."""
+        """Eject what hangs, end its requests, forget endpoints that are in no routes, and turn
+        away those who have waited too long."""
         live: set[Endpoint] = set()
         hung = self.stalls.hung()
         for model, router in self._table.routers.items():
@@ -276,6 +271,7 @@ class Relay:
             del self._faults[endpoint]
         self.hung &= live
         self.stalls.forget(frozenset(live))
+        self.places.look()
 
 
 async def _block(answer: aiohttp.ClientResponse) -> bytes:

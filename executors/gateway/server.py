@@ -43,7 +43,7 @@ class Gateway:
         self.meters: dict[str, Meter] = {}
         self.table = RouteTable(self.metrics, state_dir, clock.real_s(_SETTLE_S))
         self.engines = Engines(settings, clock)
-        relay = Relay(settings, clock, self.table, self.engines, self.metrics)
+        relay = self.relay = Relay(settings, clock, self.table, self.engines, self.metrics)
         self.reporter = Reporter(
             settings.gateway_id,
             clock,

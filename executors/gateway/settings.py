@@ -15,25 +15,30 @@ from topics.timebase import TimeBase
 @dataclass(frozen=True, slots=True)
 class Settings:
     """hold_s: how long a request waits for a ready instance (a model that is waking up) before 503.
+    queue_s: how long one waits in all while the instances there are have no room, before 429.
     stall_s: an engine that has requests and sends nothing on any of them for so long hangs (one
-    prompt of 190k tokens may take 100 s). request_s: the longest life of a request. max_held:
-    requests waiting for an instance, of all models; more are refused at once. attempts: instances
-    tried per request, so that a request that kills engines cannot kill them all.
+    prompt of 190k tokens may take 100 s). request_s: the longest life of a request. max_waiting:
+    requests of one model waiting here, max_waiting_bytes: their bodies, of all models; what is
+    more is 429 at once. attempts: instances tried per request, so that a request that kills engines
+    cannot kill them all.
     connect_real_s: to reach an engine; networks do not scale.
     """
 
     gateway_id: str
     hold_s: float = 30.0
+    queue_s: float = 600.0
     stall_s: float = 240.0
     request_s: float = 1800.0
     max_body_bytes: int = 16 * 1024 * 1024
-    max_held: int = 2000
+    max_waiting: int = 10_000
+    max_waiting_bytes: int = 512 * 1024 * 1024
     attempts: int = 3
     connect_real_s: float = 2.0
 
     def __post_init__(self) -> None:
         name("gateway-id", self.gateway_id)
         number("hold-s", self.hold_s, 0.0, 3600.0)
+        number("queue-s", self.queue_s, 0.0, 86_400.0)
         number("stall-s", self.stall_s, 1.0, 86_400.0)
         number("request-s", self.request_s, 1.0, 86_400.0)
 

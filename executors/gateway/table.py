@@ -1,4 +1,4 @@
-"""The routes of all models: applied, waited for, kept across restarts.
+"""The routes of all models: applied, told to those who watch, kept across restarts.
 
 Owns the routers and the file with the last routes. A gateway that starts without a broker serves
 by that file; a folder that cannot be written is reported and serving goes on.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from autoscaler.serving.routing import Applied, Pick, Router
+from autoscaler.serving.routing import Applied, Router
 from executors.gateway.metrics import Metrics
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
-from topics.records import Endpoint, Routes
+from topics.records import Routes
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +31,12 @@ class RouteTable:
         self._file = state_dir / "routes.jsonl" if state_dir else None
         self._settle_real_s = settle_real_s
         self._settled_at: float | None = None
+        self._watchers: list[Callable[[str], None]] = []
         self._changed = asyncio.Event()
         self._unsaved = asyncio.Event()
 
     def apply(self, routes: Routes) -> Applied:
-        """Go by `routes`, wake what waits; stale ones are refused and counted."""
+        """Go by `routes`, tell those who watch; stale ones are refused and counted."""
         router = self.routers.get(routes.model)
         if router is None:
             router = self.routers[routes.model] = Router(routes.model)
@@ -46,13 +48,19 @@ class RouteTable:
         elif applied is Applied.CHANGED:
             log.info("routes of %s: generation %d", routes.model, routes.generation)
             self._unsaved.set()
-            self.wake()
+            self._changed.set()
+            self._changed = asyncio.Event()
+            self.wake(routes.model)
         return applied
 
-    def wake(self) -> None:
-        """Something changed for the better: let every waiting request look again."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def watch(self, changed: Callable[[str], None]) -> None:
+        """Call `changed` with a model's name whenever instances may have come to it."""
+        self._watchers.append(changed)
+
+    def wake(self, model: str) -> None:
+        """Instances may have come to `model`."""
+        for changed in self._watchers:
+            changed(model)
 
     async def known(self, model: str, until: float) -> bool | None:
         """Whether `model` has routes; None if no model had any until `until` (monotonic s)."""
@@ -61,17 +69,6 @@ class RouteTable:
             if not await self._wait(limit):
                 return None if self._settled_at is None else model in self.routers
         return True
-
-    async def pick(self, model: str, tried: frozenset[Endpoint], until: float) -> Pick | None:
-        """The next instance for a request, waited for until `until` (monotonic s)."""
-        router = self.routers[model]
-        while True:
-            # Where nothing else is left, what was tried and is not ejected gets another chance.
-            pick = router.pick(tried) or (router.pick() if tried else None)
-            if pick is not None:
-                return pick
-            if not await self._wait(until):
-                return None
 
     async def _wait(self, until: float) -> bool:
         left = until - time.monotonic()

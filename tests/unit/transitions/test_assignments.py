@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Market
-from autoscaler.domain.workload import Phase
+from autoscaler.domain.workload import Bucket, Phase
 from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
-from autoscaler.transitions.groups import Group, GroupView, Life, Placed
+from autoscaler.transitions.groups import Group, GroupView, Life, Placed, slots
 from tests.unit.scaling.scaling_world import DECODE, PREFILL, combo, pool, service
 
 WHERE = pool(market=Market.OWNED, per_node=8, nodes=1)
@@ -18,6 +18,7 @@ PLACED = (
     Placed("chat-1-d1", Phase.DECODE, NODE, WHERE.id, (2, 3)),
     Placed("chat-1-p2", Phase.PREFILL, NODE, WHERE.id, (4,)),
 )
+BUCKET = Bucket(1000.0, 200.0)
 GROUP = Group(f"{PAIR.id}:1", "chat", PAIR.id, "fp8", PLACED, 0)
 
 
@@ -50,18 +51,31 @@ def test_a_new_leader_token_republishes() -> None:
 def test_a_pair_routes_only_with_both_phases_and_weighs_what_is_ready() -> None:
     """Decode alone: no route. One of each: 5. All: the slower phase, 10."""
     combos = {PAIR.id: PAIR}
-    assert route_groups([GROUP], view(0, 1), combos) == ()
-    (part,) = route_groups([GROUP], view(0, 2), combos)
+    assert route_groups([GROUP], view(0, 1), combos, BUCKET) == ()
+    (part,) = route_groups([GROUP], view(0, 2), combos, BUCKET)
     assert part.weight == 5.0 and len(part.decode) == len(part.prefill) == 1
-    (whole,) = route_groups([GROUP], view(0, 1, 2), combos)
+    (whole,) = route_groups([GROUP], view(0, 1, 2), combos, BUCKET)
     assert whole.weight == 10.0 and len(whole.decode) == 2
+
+
+def test_slots_are_twice_what_is_in_flight_at_capacity() -> None:
+    """Little: 12/s x 0.3 s = 3.6 in a prefill instance; decode instances have no bound."""
+    (pair,) = route_groups([GROUP], view(0, 1, 2), {PAIR.id: PAIR}, BUCKET)
+    assert (PAIR.ttft_ms, PAIR.tpot_ms) == (300.0, 20.0)
+    assert [end.slots for end in pair.prefill] == [8 + 4]
+    assert [end.slots for end in pair.decode] == [0, 0]
+    alone = combo("chat", [(Phase.AGGREGATED, 1, WHERE, 1, 2.0)])
+    placed = Placed("chat-2-a0", Phase.AGGREGATED, NODE, WHERE.id, (5,))
+    assert slots(alone, placed, BUCKET) == 18 + 4  # 2/s x (0.3 s + 200 x 20 ms)
+    assert slots(alone, placed, Bucket(1000.0, 1.0)) == 2 + 4  # 2/s x 0.32 s
+    assert slots(alone, PLACED[2], BUCKET) == 0  # not of this combo: nothing is known of it
 
 
 def test_unrouted_and_draining_groups_are_left_out() -> None:
     """A retiring group is still routed, the next lives are not."""
     combos = {PAIR.id: PAIR}
     routed = {
-        life: bool(route_groups([replace(GROUP, life=life)], view(0, 1, 2), combos))
+        life: bool(route_groups([replace(GROUP, life=life)], view(0, 1, 2), combos, BUCKET))
         for life in Life
     }
     assert routed == {
@@ -78,6 +92,6 @@ def test_routes_are_published_first_and_on_change() -> None:
     first = changed_routes(served, (), None, 1, 10)
     assert first is not None and first.generation == 1 and first.ttft_limit_ms == 1000.0
     assert changed_routes(served, (), first, 1, 20) is None
-    groups = route_groups([GROUP], view(0, 1, 2), {PAIR.id: PAIR})
+    groups = route_groups([GROUP], view(0, 1, 2), {PAIR.id: PAIR}, BUCKET)
     second = changed_routes(served, groups, first, 1, 20)
     assert second is not None and second.generation == 2
