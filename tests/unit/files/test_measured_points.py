@@ -167,6 +167,37 @@ def test_a_profile_written_by_fit_is_read_by_evaluate(
     assert json.loads(capsys.readouterr().out)["total"]["tpot_mape"] < 1e-3
 
 
+def test_points_set_aside_are_estimated_by_a_profile_that_never_saw_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two systems, the second ten times as slow: left out, its estimates are far too fast."""
+    rows = [
+        f"llama2-70b,{gpu},{512 * k},{b},128,{slow * 200 * k * b},{slow * (50 + k + b)},4"
+        for gpu, slow in (("a100-80gb", 1), ("h100-80gb", 10))
+        for k in (1, 2, 4, 8)
+        for b in (1, 2, 4)
+    ]
+    path = str(_file(tmp_path, BATCH, *rows))
+    assert main(["profile", "evaluate", "--points", path, "--leave-one-out", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    errors = {group["system"]: group["tpot_mape"] for group in shown["groups"]}
+    assert errors["h100-80gb"] > 0.7
+    assert "without the model" in shown["basis"]
+    assert main(["profile", "evaluate", "--points", path, "--holdout", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["total"]["points"] == len(rows) // 2
+
+
+@pytest.mark.parametrize(
+    "options", [["--holdout", "--profile", "x.json"], ["--fit-with", "points.csv"]]
+)
+def test_options_that_contradict_each_other_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    path = str(_file(tmp_path, BENCHMARK, DENSE))
+    assert main(["profile", "evaluate", "--points", path, *options]) == 2
+    assert capsys.readouterr().err.startswith("shoal: --")
+
+
 def test_an_edited_profile_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     write_profile(path, default_profile())

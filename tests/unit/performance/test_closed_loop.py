@@ -111,6 +111,13 @@ def test_work_beyond_the_data_sheet_is_told_from_a_slow_measurement() -> None:
     assert peak_share(cached) > 1.0
 
 
+def test_a_batch_that_was_not_all_computed_is_beyond_the_peak() -> None:
+    """64 prompts of 512 tokens are 2 x 7e9 x 32768 FLOPs: half a second at peak, not 0.1 s."""
+    batch = _point(512, 128, 64, kind=PointKind.BATCH, ttft_ms=100.0, tpot_ms=20.0)
+    assert peak_share(batch) > 1.0
+    assert peak_share(replace(batch, ttft_ms=1000.0)) < 1.0
+
+
 def test_an_ideal_gpu_takes_all_of_its_peak() -> None:
     """Peak share 1 is the roofline without any loss, at its own best batch."""
     lossless = Efficiency(
