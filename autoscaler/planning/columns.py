@@ -263,8 +263,10 @@ def _add_combos(
                 for twin in twins:
                     add(Kind.SWITCH, twin, policy.k_switch, float(count), tie, combo_id)
         for combo in candidates.values():
-            add(Kind.LOAD, combo, policy.k_load, float("inf"), None, "")
-            if any(pools[pool].market is not Market.OWNED for pool in combo.gpus_by_pool()):
+            used = [pools[pool] for pool in combo.gpus_by_pool()]
+            if all(problem.nodes_now(pool) for pool in used):
+                add(Kind.LOAD, combo, policy.k_load, float("inf"), None, "")
+            if any(problem.nodes_to_get(pool) for pool in used):
                 add(Kind.START, combo, policy.k_start, float("inf"), None, "")
     return made
 

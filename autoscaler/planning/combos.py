@@ -173,10 +173,15 @@ def _offers(
         offers.append(_offer(service, bucket, [(1, pool, made)], stretch))
     for prefill_pool, prefill in by_phase[Phase.PREFILL]:
         for decode_pool, decode in by_phase[Phase.DECODE]:
-            if prefill_pool.region == decode_pool.region:
+            if prefill_pool.region == decode_pool.region and not _mixes(prefill_pool, decode_pool):
                 pair = (prefill_pool, prefill), (decode_pool, decode)
                 offers.append(_best_ratio(service, bucket, pair, stretch))
     return offers
+
+
+def _mixes(one: Pool, other: Pool) -> bool:
+    """On-demand with spot: such a combo is lost with its spot half, so it would be paid in vain."""
+    return {one.market, other.market} == {Market.ON_DEMAND, Market.SPOT}
 
 
 def _best_ratio(
@@ -250,7 +255,8 @@ def _best_of_groups(offers: list[_Offer], keep: int) -> tuple[Combo, ...]:
     for offer in _one_direction(offers):
         groups.setdefault(offer.group, []).append(offer)
     kept: dict[str, _Offer] = {}
-    for members in groups.values():
+    for offered in groups.values():
+        members = _undominated(offered)
         aggregated = [o for o in members if len(o.combo.members) == 1]
         pairs = [o for o in members if len(o.combo.members) > 1]
         for part in (aggregated, pairs):
@@ -258,6 +264,25 @@ def _best_of_groups(offers: list[_Offer], keep: int) -> tuple[Combo, ...]:
                 for offer in sorted(part, key=order)[:keep]:
                     kept[offer.combo.id] = offer
     return tuple(offer.combo for offer in sorted(kept.values(), key=_by_efficiency))
+
+
+def _undominated(offers: list[_Offer]) -> list[_Offer]:
+    """Offers of one region and market that no other beats: no more GPUs of any pool, no less rate.
+
+    Slices pack without a rest, so GPUs per pool are all that a combo takes.
+    """
+    taken = [offer.combo.gpus_by_pool() for offer in offers]
+
+    def beats(i: int, j: int) -> bool:
+        less = all(gpus <= taken[j].get(pool, 0) for pool, gpus in taken[i].items())
+        rates = offers[i].combo.req_per_s, offers[j].combo.req_per_s
+        if not less or rates[0] < rates[1]:
+            return False
+        # Of equals the first stays.
+        return i < j or taken[i] != taken[j] or rates[0] > rates[1]
+
+    numbers = range(len(offers))
+    return [offers[j] for j in numbers if not any(beats(i, j) for i in numbers if i != j)]
 
 
 def _one_direction(offers: list[_Offer]) -> list[_Offer]:
