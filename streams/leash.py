@@ -70,6 +70,18 @@ def end_event(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
     return event
 
 
+async def insist(end: asyncio.Event, within_s: float) -> None:
+    """Once `end` is set, end this process after `within_s` real s if it has not ended by then.
+
+    For a process whose clean-up may wait for somebody who is gone: on a leash the broker has ended
+    too, and a Kafka client can wait for it without a limit.
+    """
+    await end.wait()
+    timer = threading.Timer(within_s, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
+
+
 def end_with_supervisor() -> None:
     """End this process at once when the supervisor is gone; for one that blocks in long work."""
     fd = leash_fd()

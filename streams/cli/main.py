@@ -47,7 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     wanted = arguments[0] if arguments else ""
     if wanted in COMMANDS:
-        importlib.import_module(COMMANDS[wanted][0]).add_parser(subparsers)
+        try:
+            importlib.import_module(COMMANDS[wanted][0]).add_parser(subparsers)
+        except KeyboardInterrupt:  # reading a compiler takes long enough for a Ctrl-C
+            return 130
     else:
         if wanted and not wanted.startswith("-"):
             near = get_close_matches(wanted, COMMANDS, n=1)

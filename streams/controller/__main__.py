@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -19,19 +20,21 @@ from autoscaler.domain.cluster import Mode
 from streams.broker.admin import BrokerUnreachable, TopicsUnusable, parse_address
 from streams.controller.compose import Options, run_controller
 from streams.files.errors import UserError
-from streams.leash import end_event
+from streams.leash import end_event, insist
+from streams.logs import log_to_stderr
 from topics.checks import InvalidRecord
 from topics.table import PREFIX
 from topics.timebase import TimeBase
 
+_END_WITHIN_S = 3.0
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run until told to end. 0; 2 for bad input or a broker that is not there; 1 after a crash."""
-    logging.basicConfig(
-        level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    log_to_stderr()
+    loop = asyncio.new_event_loop()
     try:
-        return asyncio.run(_run(_options(argv)))
+        return loop.run_until_complete(_run(_options(argv)))
     except (UserError, InvalidValue, InvalidRecord, BrokerUnreachable, TopicsUnusable) as error:
         print(json.dumps({"error": f"controller: {error}"}), flush=True)
         print(f"controller: {error}", file=sys.stderr)
@@ -40,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
 
 async def _run(options: Options) -> int:
     end = end_event(asyncio.get_running_loop())
+    insisting = asyncio.create_task(insist(end, _END_WITHIN_S))
 
     def ready(token: int) -> None:
         said = {"ready": True, "controller": options.controller_id, "leader_token": token}
@@ -52,6 +56,8 @@ async def _run(options: Options) -> int:
     except Exception:
         logging.getLogger(__name__).exception("controller: crashed")
         return 1
+    finally:
+        insisting.cancel()
     return 0
 
 
@@ -85,4 +91,9 @@ def real_time() -> TimeBase:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Clients of a broker that is gone wait for it in threads of theirs; we do not wait for them.
+    # Nothing is left to write: desired state is said again by whoever leads next.
+    os._exit(code)

@@ -30,8 +30,8 @@ async def follow(bootstrap: str, prefix: str, picture: Picture) -> None:
         auto_offset_reset="earliest",
         max_poll_records=2000,
     )
-    await consumer.start()
     try:
+        await consumer.start()
         consumer.assign(
             [
                 TopicPartition(topic.wire_name(prefix), partition)

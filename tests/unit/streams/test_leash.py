@@ -26,6 +26,16 @@ async def main():
     await event.wait()
 asyncio.run(main())
 """
+STUCK = """
+import asyncio
+from streams.leash import end_event, insist
+async def main():
+    event = end_event(asyncio.get_running_loop())
+    insisting = asyncio.create_task(insist(event, 0.2))
+    print('up', flush=True)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
 WORKS = """
 import time
 from streams.leash import end_with_supervisor
@@ -50,7 +60,7 @@ def start(script: str, leash: int | None) -> subprocess.Popen[bytes]:
     return process
 
 
-@pytest.mark.parametrize("script", [WAITS, LOOPS], ids=["blocking", "asyncio"])
+@pytest.mark.parametrize("script", [WAITS, LOOPS, STUCK], ids=["blocking", "asyncio", "stuck"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("leashed", [False, True])
 def test_a_signal_ends_it_cleanly(script: str, number: signal.Signals, leashed: bool) -> None:
@@ -64,7 +74,9 @@ def test_a_signal_ends_it_cleanly(script: str, number: signal.Signals, leashed: 
     os.close(write_end)
 
 
-@pytest.mark.parametrize("script", [WAITS, LOOPS, WORKS], ids=["blocking", "asyncio", "working"])
+@pytest.mark.parametrize(
+    "script", [WAITS, LOOPS, STUCK, WORKS], ids=["blocking", "asyncio", "stuck", "working"]
+)
 def test_it_ends_when_nobody_holds_the_other_end(script: str) -> None:
     """However the supervisor died: the kernel closes its pipe."""
     read_end, write_end = os.pipe()

@@ -1,0 +1,28 @@
+"""Runs of `shoal up` for the acceptance tests; nothing of them outlives its test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.shoal_up import Run
+
+Start = Callable[..., Run]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Starts a run in a folder of its own. Per module, so that runs can be started side by side:
+    most of a run is waiting."""
+    runs: list[Run] = []
+
+    def begin(*options: str, config: str | None = None) -> Run:
+        folder: Path = tmp_path_factory.mktemp("up")
+        runs.append(Run(folder, *options, **({} if config is None else {"config": config})))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        run.discard()

@@ -1,0 +1,171 @@
+"""`shoal up` as users start it: a process, what it prints, and what it leaves behind.
+
+Every run has a mark in its environment, which all of its processes inherit, and a folder for
+temporary files of its own: so what is left of it is found however it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MARK = "SHOAL_ACCEPTANCE_MARK"
+ONE_MODEL = """mode: act
+policy: {cooldown: 30s}
+regions:
+  eu: {l4: {gpu: L4, per_node: 1, max: 3, price: 0.85}}
+models:
+  mini:
+    source: openai/gpt-oss-20b
+    slo: {ttft: 2s, tpot: 80ms}
+    workload: {input: 200, output: 60}
+    max_len: 16384
+    min: 2
+"""
+POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Proc:
+    """One process of a run. argv: its command line."""
+
+    pid: int
+    argv: tuple[str, ...]
+
+    @property
+    def module(self) -> str:
+        """What `python -m` runs in it, "" for others."""
+        return self.argv[self.argv.index("-m") + 1] if "-m" in self.argv else ""
+
+    def option(self, name: str) -> str:
+        """The value of `name` on its command line (--name=value)."""
+        found = (arg.removeprefix(f"{name}=") for arg in self.argv if arg.startswith(f"{name}="))
+        return next(found, "")
+
+
+class Run:
+    """One `shoal up`."""
+
+    def __init__(self, folder: Path, *options: str, config: str = ONE_MODEL) -> None:
+        self.mark = uuid.uuid4().hex
+        self.temporary = folder / "temporary"
+        self.temporary.mkdir(parents=True)
+        self.summary_path = folder / "summary.json"
+        self._errors = folder / "stderr"
+        self.lines: list[str] = []
+        config_path = folder / "shoal.yaml"
+        config_path.write_text(config)
+        trace = folder / "trace.csv"
+        # Two requests per domain second, for 40 domain minutes.
+        rows = "".join(f"{n * 500},200,60\n" for n in range(4800))
+        trace.write_text("timestamp_ms,input_tokens,output_tokens\n" + rows)
+        argv = [shoal(), "up", "--config", str(config_path), "--trace", str(trace)]
+        argv += ["--speed", "20", "--summary", str(self.summary_path), *options]
+        with self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary)},
+                cwd=folder,
+                text=True,
+                start_new_session=True,
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def errors(self) -> str:
+        """What it wrote to stderr so far."""
+        return self._errors.read_text(errors="replace")
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The file of --summary."""
+        found: dict[str, Any] = json.loads(self.summary_path.read_bytes())
+        return found
+
+    def line(self, pattern: str, wait_s: float, after: int = 0) -> re.Match[str]:
+        """The first printed line from `after` on that matches; it must come within `wait_s`."""
+
+        def found() -> re.Match[str] | None:
+            matches = (re.search(pattern, line) for line in self.lines[after:])
+            return next(filter(None, matches), None)
+
+        return self.until(found, wait_s, f"a line like {pattern!r}")
+
+    def until(self, happened: Callable[[], Any], wait_s: float, what: str) -> Any:
+        """What `happened` returns once it is true; it must be within `wait_s`."""
+        give_up = time.monotonic() + wait_s
+        while not (value := happened()):
+            said = "\n".join(self.lines[-25:])
+            assert time.monotonic() < give_up, f"no {what} in {wait_s} s:\n{said}\n{self.errors}"
+            time.sleep(POLL_S)
+        return value
+
+    def url(self, wait_s: float = 60.0) -> str:
+        """Address of the gateway, once every model is served."""
+        return f"http://127.0.0.1:{self.line(r'API :([0-9]+)/v1', wait_s)[1]}"
+
+    def processes(self, module: str = "") -> list[Proc]:
+        """Its living processes (those of `module`, where given), by their mark."""
+        found = living(self.mark)
+        return [proc for proc in found if not module or proc.module == module]
+
+    def end(self, wait_s: float) -> int:
+        """Its exit code; it must end by itself within `wait_s`."""
+        try:
+            code = self.process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            said = "\n".join(self.lines[-25:])
+            raise AssertionError(f"still there after {wait_s} s:\n{said}\n{self.errors}") from None
+        self._reader.join(5.0)
+        return code
+
+    def discard(self) -> None:
+        """Leave nothing of it behind, whatever a test found."""
+        for proc in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(proc.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(5.0)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+        self.process.stdout.close()
+
+
+def living(mark: str) -> list[Proc]:
+    """Processes with `mark` in their environment, dead ones that nobody waited for left out."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                argv = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                found.append(Proc(int(entry.name), tuple(argv)))
+    return found
+
+
+def shoal() -> str:
+    """The console script beside this interpreter."""
+    return str(Path(sys.executable).with_name("shoal"))

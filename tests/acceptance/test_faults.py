@@ -1,0 +1,151 @@
+"""Processes killed in mid-run: requests go on or end visibly, and what was lost comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import aiohttp
+import pytest
+
+from tests.acceptance.conftest import Start
+from tests.acceptance.shoal_up import Proc, Run
+
+ENGINE = "executors.engines.simulated"
+CONTROLLER = "streams.controller"
+FOR_S = "36"
+
+
+class Started:
+    """Every scenario with a run of its own; most of a run is waiting, so they go side by side."""
+
+    def __init__(self, start: Start, pool: ThreadPoolExecutor) -> None:
+        self.engine = pool.submit(killed_engine, start("--for", FOR_S))
+        self.controller = pool.submit(killed_controller, start("--for", FOR_S))
+        self.supervisor = pool.submit(killed_supervisor, start())
+
+
+@pytest.fixture(scope="module")
+def started(start: Start) -> Iterator[Started]:
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        yield Started(start, pool)
+
+
+def test_a_killed_engine(started: Started) -> None:
+    """Answers on it end visibly and at once, the other goes on, and a new one serves."""
+    started.engine.result()
+
+
+def test_a_killed_controller(started: Started) -> None:
+    """Serving goes on without it; the next one goes on from the topics and changes nothing."""
+    started.controller.result()
+
+
+def test_a_killed_supervisor(started: Started) -> None:
+    """Nobody is left to end its processes, so they end by themselves."""
+    started.supervisor.result()
+
+
+def served_by(engine: Proc) -> int:
+    """Requests that an engine answered in full, by its own metrics; 0 while it does not answer."""
+    url = f"http://127.0.0.1:{engine.option('--port')}/metrics"
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2.0) as answer:
+        text = answer.read().decode()
+        counts = re.findall(r"^vllm:request_success_total\{.*\} (\S+)$", text, re.MULTILINE)
+        return int(sum(map(float, counts)))
+    return 0
+
+
+async def long_answer(url: str, begun: asyncio.Semaphore) -> bytes:
+    """A streamed answer that takes many real seconds; `begun` is released at its first bytes."""
+    body = {
+        "model": "mini", "prompt": "a a a", "max_tokens": 8000, "ignore_eos": True, "stream": True,
+    }  # fmt: skip
+    async with (
+        aiohttp.ClientSession() as client,
+        client.post(f"{url}/v1/completions", json=body) as answer,
+    ):
+        got = await answer.content.readany()
+        begun.release()
+        while block := await answer.content.readany():
+            got += block
+            if b"[DONE]" in got[-64:]:
+                break
+        return got
+
+
+def two_serving(run: Run) -> list[Proc]:
+    """Both engines, once each of them has answered something; until then none."""
+    engines = run.processes(ENGINE)
+    return engines if len(engines) == 2 and all(map(served_by, engines)) else []
+
+
+async def answers_cut_by(url: str, victim: Proc) -> list[bytes]:
+    """Four long answers on two engines, one of which is killed: those that end because of it."""
+    begun = asyncio.Semaphore(0)
+    async with asyncio.timeout(20.0):
+        answers = [asyncio.create_task(long_answer(url, begun)) for _ in range(4)]
+        for _ in answers:
+            await begun.acquire()
+    os.kill(victim.pid, signal.SIGKILL)
+    cut, going_on = await asyncio.wait(answers, timeout=2.0)
+    for task in going_on:
+        task.cancel()
+    await asyncio.gather(*going_on, return_exceptions=True)
+    assert going_on, "the answers of the other engine should go on"
+    return [task.result() for task in cut]
+
+
+def killed_engine(run: Run) -> None:
+    url = run.url()
+    old = run.until(lambda: two_serving(run), 30.0, "two engines that serve")
+    cut = asyncio.run(answers_cut_by(url, old[0]))
+    assert cut, "no answer ended although its engine is gone"
+    for answer in cut:
+        events = answer.strip().split(b"\n\n")
+        assert b'"error"' in events[-2]
+        assert events[-1] == b"data: [DONE]"
+    new = run.until(lambda: two_serving(run), 30.0, "engine that serves in its place")
+    assert {engine.pid for engine in new} - {engine.pid for engine in old}
+    assert run.end(60.0) == 0
+    requests = run.summary["requests"]
+    assert requests["sent"] == requests["served"] + requests["failed"] + requests["dropped"]
+    # Of 40 requests per real second only those lose their answer that were being written.
+    assert requests["failed"] <= 20
+    assert requests["dropped"] == 0
+    assert run.processes() == []
+
+
+def killed_controller(run: Run) -> None:
+    run.url()
+    run.line(r"sent [1-9]\d*, served [1-9]", 30.0)
+    engines = {engine.pid for engine in run.processes(ENGINE)}
+    (controller,) = run.processes(CONTROLLER)
+    told = len(run.lines)
+    os.kill(controller.pid, signal.SIGKILL)
+    (again,) = run.until(lambda: run.processes(CONTROLLER), 10.0, "controller in its place")
+    assert again.pid != controller.pid
+    run.line(r"rebuilt: rebuilt from the topics: 2 instances of 1 models", 25.0, after=told)
+    assert run.end(60.0) == 0
+    summary = run.summary
+    assert summary["restarts"] == {"controller": 1}
+    requests = summary["requests"]
+    assert requests["served"] >= 0.99 * requests["sent"] > 0
+    assert summary["decisions"] == {"rebuilt": 1, "scale_out": 1}, "it knew what runs"
+    assert len(engines) == 2
+    assert run.processes() == []
+
+
+def killed_supervisor(run: Run) -> None:
+    run.url()
+    modules = {process.module for process in run.processes()}
+    assert modules >= {ENGINE, CONTROLLER, "streams.broker", "executors.node", "executors.gateway"}
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.wait()
+    run.until(lambda: not run.processes(), 10.0, "end of all its processes")

@@ -1,0 +1,65 @@
+"""A whole run: it serves what it sends, accounts for it, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import pytest
+
+from tests.acceptance.conftest import Start
+from tests.acceptance.shoal_up import Run
+
+KAFKA = os.environ.get("SHOAL_TEST_KAFKA")
+BROKERS = [(), *([("--broker", f"kafka://{KAFKA}")] if KAFKA else [])]
+LATENCIES = ("ttft_ms", "tpot_ms")
+
+
+def assert_served(run: Run) -> dict[str, Any]:
+    """The run ended well and its summary is whole and sane; returns the summary."""
+    assert run.errors == ""
+    summary = run.summary
+    requests = summary["requests"]
+    assert set(requests) == {"sent", "served", "failed", "dropped"}
+    assert requests["sent"] == requests["served"] + requests["failed"] + requests["dropped"]
+    assert requests["sent"] > 100
+    assert requests["served"] >= 0.99 * requests["sent"]
+    model = summary["models"]["mini"]
+    assert model["requests"] == requests["sent"]
+    # Every request of the trace has 200 tokens in and 60 out.
+    assert model["input_tokens"] == 200 * requests["served"]
+    assert model["output_tokens"] == 60 * requests["served"]
+    for name in LATENCIES:
+        p50, p95, p99 = (model[name][q] for q in ("p50", "p95", "p99"))
+        assert 0.0 < p50 <= p95 <= p99 < 60_000.0
+    assert 0.0 <= model["slo_attainment"] <= 1.0
+    assert summary["decisions"]["scale_out"] >= 1
+    assert all(seconds >= 0.0 for seconds in summary["reaction_s"])
+    assert 0.0 <= summary["replay_late_ms"]["p50"] <= summary["replay_late_ms"]["p99"]
+    assert 0.0 < summary["overhead_ms"]["p50"] <= summary["overhead_ms"]["p99"]
+    assert summary["speed"] == 20.0
+    assert summary["restarts"] == {}
+    return summary
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_short_run(start: Start, broker: tuple[str, ...]) -> None:
+    """Exit code 0, in the time it was given, with a bill that fits the hours, and nobody left.
+
+    The same over a real Kafka, where one is given with SHOAL_TEST_KAFKA=HOST:PORT.
+    """
+    run = start("--for", "26", *broker)
+    assert run.end(45.0) == 0
+    summary = assert_served(run)
+    assert 20.0 < summary["wall_s"] < 36.0
+    hours = summary["gpu_hours"]["L4"]
+    assert 0.0 < hours <= 3 * summary["wall_s"] * 20.0 / 3600.0
+    assert math.isclose(summary["cost_usd"], 0.85 * hours, rel_tol=0.01)
+    printed = "\n".join(run.lines)
+    sent = summary["requests"]["sent"]
+    assert f"{sent} requests sent, {summary['requests']['served']} served" in printed
+    assert "mini scale_out: floor of 2" in printed
+    assert str(run.summary_path) in printed
+    assert run.processes() == []
+    assert list(run.temporary.iterdir()) == []

@@ -1,0 +1,65 @@
+"""Ended early: soon down, with a summary, whatever was going on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.acceptance.conftest import Start
+from tests.acceptance.shoal_up import Run
+
+DOWN_S = 10.0
+LOADED = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+@pytest.fixture(scope="module")
+def loaded(start: Start) -> dict[signal.Signals, Run]:
+    """A run per signal, all of them under load; they get there side by side."""
+    return {number: start() for number in LOADED}
+
+
+@pytest.mark.parametrize("number", LOADED)
+def test_under_load(loaded: dict[signal.Signals, Run], number: signal.Signals) -> None:
+    """Everything is down within ten seconds and the summary still accounts for what was sent."""
+    run = loaded[number]
+    run.url()
+    run.line(r"sent [1-9]\d*, served [1-9]", 30.0)
+    began = time.monotonic()
+    os.kill(run.process.pid, number)
+    assert run.end(DOWN_S) == LOADED[number]
+    assert time.monotonic() - began < DOWN_S
+    assert run.processes() == []
+    assert list(run.temporary.iterdir()) == []
+    requests = run.summary["requests"]
+    assert requests["served"] > 0
+    assert requests["sent"] == requests["served"] + requests["failed"] + requests["dropped"]
+    assert requests["failed"] == 0  # a request that was cut off by the end is dropped, not failed
+    assert f"{requests['sent']} requests sent" in "\n".join(run.lines)
+    assert run.errors == ""
+
+
+@pytest.mark.parametrize("said", ["starting the controller", "waiting for the first instances"])
+def test_during_the_start(start: Start, said: str) -> None:
+    """Also before the first request: down, code 130, and a summary that says that none was sent."""
+    run = start()
+    run.line(said, 60.0)
+    os.kill(run.process.pid, signal.SIGINT)
+    assert run.end(DOWN_S) == 130
+    assert run.processes() == []
+    assert list(run.temporary.iterdir()) == []
+    assert run.summary["requests"] == {"sent": 0, "served": 0, "failed": 0, "dropped": 0}
+    assert run.errors == ""
+
+
+def test_at_once(start: Start) -> None:
+    """As soon as its first process is there."""
+    run = start()
+    run.until(lambda: run.processes("streams.broker"), 30.0, "broker")
+    os.kill(run.process.pid, signal.SIGINT)
+    assert run.end(DOWN_S) == 130
+    assert run.processes() == []
+    assert list(run.temporary.iterdir()) == []
+    assert run.errors == ""
