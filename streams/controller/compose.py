@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
@@ -41,7 +42,8 @@ from topics.timebase import TimeBase
 
 log = logging.getLogger(__name__)
 
-_LAST_WORDS_S = 1.0
+_LAST_WORDS_S = 0.5
+_STOP_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +139,10 @@ async def run_controller(
                 async with asyncio.timeout(_LAST_WORDS_S):
                     await outbox.flushed()
         finally:
-            await app.stop()
+            await _within(_STOP_S, app.stop())
         log.info("%d ticks, %d skipped", loop.ticks.count, loop.ticks.skipped)
     finally:
-        await producer.stop()
+        await _within(_STOP_S, producer.stop())
 
 
 class _Undertaker:
@@ -199,6 +201,14 @@ def _following(
     source: DemandSource, sink: Callable[[Telemetry, int], None]
 ) -> Callable[[], Awaitable[None]]:
     return lambda: source.follow(sink)
+
+
+async def _within(limit_s: float, stopping: Coroutine[Any, Any, Any]) -> None:
+    """Wait for `stopping`, but no longer: with the broker gone, clients wait for it for ever."""
+    task = asyncio.ensure_future(stopping)
+    done, _ = await asyncio.wait({task}, timeout=limit_s)
+    for one in done:
+        one.result()
 
 
 async def _until_over(app: object, end: asyncio.Event) -> None:

@@ -309,3 +309,25 @@ def _both_buried(found: list[Any]) -> bool:
 
 def _b64(text: str) -> str:
     return Poison("t", 0, 0, text.encode(), "").letter("r").payload
+
+
+async def test_a_controller_ends_in_time_even_when_its_broker_is_gone(config: Path) -> None:
+    """Clients that wait for a broker for ever do not keep the process."""
+    embedded = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "streams.broker", stdout=asyncio.subprocess.PIPE
+    )
+    assert embedded.stdout is not None
+    bootstrap = json.loads(await embedded.stdout.readline())["bootstrap"]
+    base = TimeBase(10.0, 1_700_000_000_000, time.monotonic_ns())
+    started = await Controller.start(Broker("embedded", bootstrap, "shoal."), config, base)
+    try:
+        assert (await started.ready())["ready"] is True
+        embedded.kill()
+        await embedded.wait()
+        started.process.terminate()
+        async with asyncio.timeout(3):
+            assert await started.process.wait() == 0
+    finally:
+        started.kill()
+        if embedded.returncode is None:
+            embedded.kill()

@@ -1,0 +1,32 @@
+"""Logs without floods."""
+
+from __future__ import annotations
+
+import logging
+
+from streams.logs import Sparing
+
+
+def record(name: str, message: str, *values: object) -> logging.LogRecord:
+    return logging.LogRecord(name, logging.WARNING, "f", 1, message, values, None)
+
+
+def test_a_message_passes_once_in_a_while_and_others_are_not_held_back() -> None:
+    """Told apart by logger and text before arguments: the port that changes is no news."""
+    now = [0.0]
+    sparing = Sparing(30.0, lambda: now[0])
+    assert sparing.filter(record("a", "no broker at %s", 1))
+    assert not sparing.filter(record("a", "no broker at %s", 2))
+    assert sparing.filter(record("b", "no broker at %s", 1))
+    assert sparing.filter(record("a", "something else"))
+    now[0] = 29.9
+    assert not sparing.filter(record("a", "no broker at %s", 3))
+    now[0] = 30.1
+    assert sparing.filter(record("a", "no broker at %s", 4))
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Messages that are all different do not take the memory, and none is lost."""
+    sparing = Sparing(30.0, lambda: 0.0)
+    assert all(sparing.filter(record("a", f"message {number}")) for number in range(2000))
+    assert len(sparing._last_s) <= 500
