@@ -5,8 +5,6 @@ Owns the translation between what `decide` asks for and what planning offers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from autoscaler.controller_state import Refinement
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
@@ -14,12 +12,16 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Bucket
 from autoscaler.effects import RefinementRequested, ScaleOutTablesRequested
 from autoscaler.performance.profile import Profile, default_profile
-from autoscaler.planning.combo_ilp import CoverStatus, total_slices
 from autoscaler.planning.combos import combo_named
-from autoscaler.planning.joint import refine
-from autoscaler.planning.room import PoolRoom, occupied, pool_room
+from autoscaler.planning.plan import PlanStatus, plan
+from autoscaler.planning.problem import PlanOptions, make_problem
+from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.planning.tables import build_tables
 from streams.solver.wire import Answer, Question
+
+STRATEGY = Shoal()
+GAP = 0.005
+"""Refinements stop here: half a per cent of the bill is below what a change costs."""
 
 
 def solve(question: Question, cluster: Cluster) -> Answer:
@@ -31,25 +33,32 @@ def solve(question: Question, cluster: Cluster) -> Answer:
 
 
 def _refine(question: RefinementRequested, cluster: Cluster, profile: Profile) -> Refinement:
-    scope = set(question.scope)
+    """The cheapest fleet with its proof, or timed_out when none came out: then nothing follows."""
     buckets = {demand.model: demand.bucket for demand in question.demands}
     combos = _running(question, cluster, buckets, profile)
-    plan = refine(
-        cluster,
-        {demand.model: demand for demand in question.demands if demand.model in scope},
-        {combo.id: count for combo, count in combos},
-        _free(cluster, combos, dict(question.obtainable), frozenset(question.scarce)),
-        profile,
+    offered = {**dict(question.obtainable), **dict.fromkeys(question.scarce, 0)}
+    known = {pool.id for pool in cluster.pools}
+    made = plan(
+        make_problem(
+            cluster,
+            {demand.model: demand for demand in question.demands},
+            profile,
+            fleet={combo.id: count for combo, count in combos},
+            obtainable={pool: nodes for pool, nodes in offered.items() if pool in known},
+            scope=question.scope,
+            options=PlanOptions(gap=GAP),
+        ),
+        STRATEGY,
     )
-    missing = tuple(sorted((m, r) for m, r in plan.shortfall_req_per_s.items() if r > 0))
-    if plan.status is CoverStatus.FAILED:
+    missing = tuple(sorted((m, r) for m, r in made.shortfall_req_per_s.items() if r > 0))
+    if made.status is PlanStatus.FAILED:
         return Refinement(question.request, timed_out=True, shortfall_req_per_s=missing)
     targets = tuple(
-        (model, combo_id, count)
-        for model in sorted(plan.targets)
-        for combo_id, count in plan.targets[model]
+        (target.combo.model, target.combo.id, target.count)
+        for target in made.targets
+        if target.count and target.combo.model in question.scope
     )
-    return Refinement(question.request, targets, "joint", shortfall_req_per_s=missing)
+    return Refinement(question.request, targets, STRATEGY.name, made.gap, missing)
 
 
 def _running(
@@ -64,27 +73,3 @@ def _running(
         except (InvalidValue, KeyError):
             continue
     return found
-
-
-def _free(
-    cluster: Cluster,
-    running: Iterable[tuple[Combo, int]],
-    obtainable: dict[str, int],
-    scarce: frozenset[str],
-) -> dict[str, PoolRoom]:
-    """Room beside what runs, packed as tightly as it can be; pools that are scarce have none."""
-    pairs = list(running)
-    under = total_slices([combo for combo, _ in pairs], [count for _, count in pairs])
-    free = {}
-    for pool in cluster.pools:
-        if pool.id in scarce:
-            continue
-        room = pool_room(pool)
-        if pool.id in under:
-            try:
-                room = occupied(room, under[pool.id])
-            except InvalidValue:
-                continue  # more runs than is declared: nothing is free
-        new = min(room.new_nodes, obtainable.get(pool.id, room.new_nodes))
-        free[pool.id] = PoolRoom(room.per_node, room.blocks, new, room.node_usd_per_h)
-    return free
