@@ -25,7 +25,9 @@ TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
 SKETCHES = st.dictionaries(st.integers(LOWEST, HIGHEST), COUNTS, max_size=5)
 GPUS = st.lists(st.integers(0, 63), min_size=1, max_size=4, unique=True).map(tuple)
 PHASES = st.sampled_from(records.PHASES)
-ENDPOINTS = st.lists(st.builds(records.Endpoint, NAMES, NAMES), min_size=1, max_size=3).map(tuple)
+ENDPOINTS = st.lists(
+    st.builds(records.Endpoint, NAMES, NAMES, st.integers(0, 1_000_000)), min_size=1, max_size=3
+).map(tuple)
 GROUPS = st.one_of(
     st.builds(records.RouteGroup, NAMES, RATES, ENDPOINTS),
     st.builds(records.RouteGroup, NAMES, RATES, prefill=ENDPOINTS, decode=ENDPOINTS),
@@ -298,6 +300,17 @@ def test_a_nested_field_is_named_by_its_path(change: dict[str, Any], named: str)
     with pytest.raises(InvalidRecord) as caught:
         decode("status", orjson.dumps(wire))
     assert caught.value.field == named
+
+
+def test_routes_from_before_slots_have_no_bound() -> None:
+    """Records in a topic outlive the version that wrote them."""
+    ends = (records.Endpoint("i", "h:1", slots=7),)
+    new = records.Routes("m", 1, 1, 0, 1.0, 1.0, (records.RouteGroup("g", 1.0, ends),))
+    data = encode(new)
+    assert decode("routes", data).groups[0].aggregated[0].slots == 7
+    old = data.replace(b',"slots":7', b"")
+    assert old != data
+    assert decode("routes", old).groups[0].aggregated == (records.Endpoint("i", "h:1"),)
 
 
 def test_a_record_that_is_too_large_is_refused_before_it_is_read() -> None:
