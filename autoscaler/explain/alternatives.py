@@ -62,10 +62,8 @@ def one_fewer(problem: PlanningProblem, plan: Plan, model: str) -> Rejected | No
     needed = problem.needed_req_per_s(model)
     if left >= needed:
         floor = problem.cluster.service(model).min_instances
-        return Rejected(f"{most.count - 1} {short_name(most.combo)}", f"floor of {floor}")
-    return Rejected(
-        f"{most.count - 1} {short_name(most.combo)}", f"{left:.3g} < {needed:.3g} req/s needed"
-    )
+        return Rejected(f"one less {short_name(most.combo)}", f"floor of {floor}")
+    return Rejected(f"one less {short_name(most.combo)}", f"{left:.3g} < {needed:.3g} req/s needed")
 
 
 def slo_reliefs(

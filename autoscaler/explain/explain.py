@@ -14,7 +14,7 @@ from autoscaler.explain.alternatives import (
     slo_reliefs,
 )
 from autoscaler.explain.impossible import impossible_pools
-from autoscaler.explain.spot import spot_losses
+from autoscaler.explain.spot import savings, spot_losses
 from autoscaler.explain.values import Explanation, ModelReasons, Rejected
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.instances import instance
@@ -51,6 +51,7 @@ def explain(
         binding=plan.binding,
         relief=node_reliefs(problem, plan, strategy),
         spot_loss=spot_losses(problem, plan),
+        savings=savings(problem, plan, strategy),
     )
 
 

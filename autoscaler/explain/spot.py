@@ -1,10 +1,12 @@
-"""What if all spot is lost. Owns this one question."""
+"""What spot does for a plan: what it saves, and what its loss would leave. Owns these questions."""
 
 from __future__ import annotations
 
-from autoscaler.explain.values import SpotLoss
+from dataclasses import replace
+
+from autoscaler.explain.values import Saving, SpotLoss
 from autoscaler.planning.combo_ilp import is_spot
-from autoscaler.planning.plan import Plan
+from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.problem import PlanningProblem
 
 
@@ -20,3 +22,19 @@ def spot_losses(problem: PlanningProblem, plan: Plan) -> tuple[SpotLoss, ...]:
         left = sum(t.count * t.combo.req_per_s for t in targets if not is_spot(t.combo))
         losses.append(SpotLoss(model, min(1.0, left / demand), max(t.combo.start_s for t in lost)))
     return tuple(losses)
+
+
+def savings(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tuple[Saving, ...]:
+    """The difference to the bill now, split into sizing and spot, by planning without spot."""
+    if not any(target.count and is_spot(target.combo) for target in plan.targets):
+        return ()
+    services = tuple(replace(service, spot_share=0.0) for service in problem.cluster.services)
+    cluster = replace(problem.cluster, services=services)
+    without = strategy.solve(replace(problem, cluster=cluster))
+    short = set(without.shortfall_req_per_s) - set(plan.shortfall_req_per_s)
+    if without.status is PlanStatus.FAILED or short or plan.shortfall_req_per_s:
+        return ()
+    return (
+        Saving("sizing", without.cost_usd_per_h - plan.now_usd_per_h),
+        Saving("spot", plan.cost_usd_per_h - without.cost_usd_per_h),
+    )

@@ -73,13 +73,28 @@ class ModelReasons:
 
 
 @dataclass(frozen=True, slots=True)
+class Saving:
+    """A part of the difference between the bill now and the bill planned (negative: saved).
+
+    what: "sizing" (the plan without any spot, against now) or "spot" (what spot takes off that).
+    """
+
+    what: str
+    usd_per_h: float
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
-    """All reasons of one plan, by model, with what binds the whole and what a loss would do."""
+    """All reasons of one plan, by model, with what binds the whole and what a loss would do.
+
+    savings: empty where no spot is used, or where the demand cannot be met without it.
+    """
 
     models: tuple[ModelReasons, ...]
     binding: tuple[Binding, ...]
     relief: tuple[Relief, ...]
     spot_loss: tuple[SpotLoss, ...]
+    savings: tuple[Saving, ...] = ()
 
     def of(self, model: str) -> ModelReasons | None:
         """Reasons of `model`, None when it was not planned."""

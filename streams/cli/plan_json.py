@@ -42,6 +42,7 @@ def encode(
         ],
         "binding": plan.binding,
         "relief": reasons.relief if reasons else [],
+        "savings": reasons.savings if reasons else [],
         "if_all_spot_is_lost": reasons.spot_loss if reasons else [],
     }
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

@@ -60,7 +60,7 @@ def lines(
     problem: PlanningProblem, plan: Plan, reasons: Explanation | None, mode: Mode
 ) -> Iterator[str]:
     """What stands under the table."""
-    yield _total(plan)
+    yield _total(plan, reasons)
     yield from _nodes(problem, plan)
     for model, missing in plan.shortfall_req_per_s.items():
         demand = problem.demands[model].req_per_s
@@ -86,9 +86,12 @@ def lines(
     yield f"Nothing was changed: mode {mode}."
 
 
-def _total(plan: Plan) -> str:
-    """Billed nodes now and then, and the proof."""
+def _total(plan: Plan, reasons: Explanation | None) -> str:
+    """Billed nodes now and then, where the difference comes from, and the proof."""
     text = f"total {plan.now_usd_per_h:.2f} -> {plan.cost_usd_per_h:.2f} USD/h of billed nodes"
+    if reasons is not None and reasons.savings and plan.now_usd_per_h > 0.0:
+        parts = ", ".join(f"{part.what} {part.usd_per_h:+.2f}" for part in reasons.savings)
+        text = f"{text} ({parts})"
     if plan.gap < 0.0:
         return f"{text} ({plan.strategy}, no bound)"
     starts = plan.objective_usd_per_h - plan.cost_usd_per_h

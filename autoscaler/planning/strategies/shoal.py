@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.domain.cluster import Market
 from autoscaler.planning.allocation.problem import AllocationProblem
 from autoscaler.planning.allocation.result import (
     AllocationResult,
@@ -120,18 +119,17 @@ def _binding(
 ) -> tuple[Binding, ...]:
     """Resource rows without room, in words. Pools bind when no further node can be had."""
     bound = []
-    at_limit = {
+    not_full = {
         key.subject
         for key, count, most in zip(arrays.keys, solved.counts, arrays.problem.upper, strict=True)
-        if key.kind is Kind.NEW_NODES and count >= most
+        if key.kind in _NODE_KINDS and count < most
     }
     for row in solved.binding:
         what, subject = arrays.resource_names[int(row)]
         relief = float(solved.mu_usd_per_h[int(row)])
         if what == "GPUs":
             pool = problem.cluster.pool(subject)
-            owned = pool.market is Market.OWNED
-            if (owned or subject in at_limit) and pool.max_nodes:
+            if subject not in not_full and pool.max_nodes:
                 nodes = problem.nodes_now(pool) + problem.nodes_to_get(pool)
                 text = f"all {nodes} nodes of {pool.region}/{pool.name} ({pool.market}) in use"
                 bound.append(Binding("pool", subject, text, relief))

@@ -21,7 +21,7 @@ from autoscaler.explain.alternatives import (
 )
 from autoscaler.explain.explain import explain
 from autoscaler.explain.impossible import impossible_pools
-from autoscaler.explain.spot import spot_losses
+from autoscaler.explain.spot import savings, spot_losses
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.combo_ilp import is_spot
 from autoscaler.planning.combos import combo_named
@@ -145,3 +145,17 @@ def test_combos_are_named_as_people_read_them(combo_id: str, words: str) -> None
     cluster = small_cluster()
     combo = combo_named(combo_id, cluster, cluster.service("mini"), CONVERSATION, PROFILE)
     assert short_name(combo).startswith(words)
+
+
+def test_savings_add_up_to_the_difference_of_the_bills() -> None:
+    """Eight on-demand nodes for 20 req/s of mini: too many, and none of them on spot."""
+    cluster = small_cluster(NO_PENALTIES)
+    rented = replace(cluster, pools=tuple(p for p in cluster.pools if p.name != "h100"))
+    wanted = {"mini": Demand("mini", 20.0, CONVERSATION)}
+    fleet = {"mini:a2@us-east/l40s/on-demand": 16}
+    problem = make_problem(rented, wanted, PROFILE, fleet=fleet)
+    made = plan(problem, Shoal())
+    parts = {part.what: part.usd_per_h for part in savings(problem, made, Shoal())}
+    assert set(parts) == {"sizing", "spot"}
+    assert parts["spot"] < 0.0 > parts["sizing"]
+    assert sum(parts.values()) == pytest.approx(made.cost_usd_per_h - made.now_usd_per_h)
