@@ -67,8 +67,9 @@ class Service:
     architecture: with the quantization of its engine applied. percentile: share of requests, in
     (0, 1], that must attain the SLO. utilization: target share of capacity, in (0, 1].
     spot_share: at most this share of demand on spot. max_len_tokens: longest request (input and
-    output) that an instance must be able to hold, vLLM's --max-model-len. min_instances / max_instances: floor and
-    ceiling on combos (max 0 = none). survive: "none", "one-node" or "all-spot".
+    output) that an instance must be able to hold, vLLM's --max-model-len. min_instances /
+    max_instances: floor and ceiling on combos (max 0 = none). survive: "none", "one-node" or
+    "all-spot".
     scale_in_after_s: how long an excess must last. max_disruption: share of capacity that may be
     taken away per scale_in_after_s. traffic_share: its weight in a replayed trace.
     scale_targets: pool name -> external scale target ("counts only"), empty = our executors act.
