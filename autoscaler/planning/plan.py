@@ -71,6 +71,8 @@ class Plan:
     shortfall_req_per_s: demand above utilization x capacity, per model that has any.
     served_fraction_bound: in best effort, no plan serves a larger smallest fraction (1 = all).
     limits_hit: limits that struck; with one of them a second run may answer differently.
+    multipliers_usd_per_h: of the constraints by (what, subject), where the solver made any: the
+    next solve starts from them.
     """
 
     strategy: str
@@ -88,6 +90,7 @@ class Plan:
     binding: tuple[Binding, ...] = ()
     limits_hit: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    multipliers_usd_per_h: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def of(self, model: str) -> tuple[Target, ...]:
         """Targets of `model`."""

@@ -69,7 +69,22 @@ class Shoal:
         )
         if not arrays.problem.demand_req_per_s.size:
             return _nothing_wanted(arrays.problem)
-        return self.solver(arrays.problem, limits, None)
+        return self.solver(arrays.problem, limits, _warm(arrays, problem))
+
+
+def _warm(arrays: Arrays, problem: PlanningProblem) -> WarmStart:
+    """Start from the running fleet, and from the multipliers of the last good plan."""
+    counts = np.zeros(arrays.problem.columns, dtype=np.int64)
+    for index, key in enumerate(arrays.keys):
+        if key.kind is Kind.KEEP:
+            counts[index] = problem.fleet[key.subject]
+        elif key.kind is Kind.KEPT_NODES:
+            counts[index] = int(arrays.problem.upper[index])
+    last = problem.last_good.multipliers_usd_per_h if problem.last_good is not None else {}
+    if not last:
+        return WarmStart(counts=counts)
+    mu = np.array([last.get(name, 0.0) for name in arrays.resource_names])
+    return WarmStart(mu_usd_per_h=mu, counts=counts)
 
 
 def _to_plan(
@@ -99,6 +114,11 @@ def _to_plan(
             served_fraction_bound=fraction_bound,
             binding=_binding(problem, arrays, solved),
             limits_hit=solved.limits_hit,
+            multipliers_usd_per_h={
+                name: float(value)
+                for name, value in zip(arrays.resource_names, solved.mu_usd_per_h, strict=True)
+                if value > 0.0
+            },
             notes=(*_hopeless(problem), *_broken_promises(arrays, solved)),
         )
     except InvalidValue as error:

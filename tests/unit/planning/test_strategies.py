@@ -364,3 +364,35 @@ def test_a_demand_that_whole_combos_meet_exactly_needs_no_further_one() -> None:
     for rate in (0.8, 2.4, 4.0, 8.0):
         made = Shoal().solve(build((declared("m"),), {"m": (one,)}, {"m": rate}, {}, TWO_POOLS))
         assert made.counts() == {"m:a": round(rate / 0.8)}
+
+
+def test_the_same_problem_gives_the_same_plan() -> None:
+    cluster = small_cluster()
+    problem = make_problem(cluster, demands(cluster, 3.0, 8.0, 60.0), PROFILE)
+    first = Shoal().solve(problem)
+    assert Shoal().solve(problem) == first
+    warm = make_problem(
+        cluster, demands(cluster, 3.0, 8.5, 63.0), PROFILE, fleet=first.counts(), last_good=first
+    )
+    assert Shoal().solve(warm) == Shoal().solve(warm)
+
+
+def test_a_deadline_that_has_passed_is_said_and_a_plan_still_comes() -> None:
+    cluster = small_cluster()
+    wanted = demands(cluster, 3.0, 8.0, 60.0)
+    first = plan(make_problem(cluster, wanted, PROFILE), Shoal())
+    late = make_problem(
+        cluster,
+        demands(cluster, 3.0, 8.5, 66.0),
+        PROFILE,
+        fleet=first.counts(),
+        options=PlanOptions(time_limit_s=0.5, elapsed_s=lambda: 1.0),
+        last_good=first,
+    )
+    made = plan(late, Shoal())
+    assert "wall_clock" in made.limits_hit
+    if made.status is PlanStatus.LAST_GOOD:
+        assert made.counts() == first.counts()
+    else:
+        assert made.status in (PlanStatus.LIMIT, PlanStatus.BEST_EFFORT)
+        assert all(n.count <= cluster.pool(n.pool).max_nodes for n in made.nodes)
