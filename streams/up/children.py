@@ -104,8 +104,10 @@ class Children:
         if process is None:
             return None
         if process.returncode is None:
+            # Not process.terminate(): that looks whether it ended just now, and takes its exit
+            # code away from the watcher that `wait` relies on.
             with contextlib.suppress(ProcessLookupError):
-                process.terminate()
+                os.kill(process.pid, signal.SIGTERM)
             try:
                 await asyncio.wait_for(process.wait(), wait_s)
             except TimeoutError:

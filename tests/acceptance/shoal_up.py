@@ -15,12 +15,14 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+ENGINE = "executors.engines.simulated"
 MARK = "SHOAL_ACCEPTANCE_MARK"
 ONE_MODEL = """mode: act
 policy: {cooldown: 30s}
@@ -68,8 +70,8 @@ class Run:
         config_path = folder / "shoal.yaml"
         config_path.write_text(config)
         trace = folder / "trace.csv"
-        # Two requests per domain second, for 40 domain minutes.
-        rows = "".join(f"{n * 500},200,60\n" for n in range(4800))
+        # One request per domain second, for an hour.
+        rows = "".join(f"{n * 1000},200,60\n" for n in range(3600))
         trace.write_text("timestamp_ms,input_tokens,output_tokens\n" + rows)
         argv = [shoal(), "up", "--config", str(config_path), "--trace", str(trace)]
         argv += ["--speed", "20", "--summary", str(self.summary_path), *options]
@@ -125,6 +127,11 @@ class Run:
         found = living(self.mark)
         return [proc for proc in found if not module or proc.module == module]
 
+    def serving(self) -> list[Proc]:
+        """Its two engines, once each of them has answered a request; until then none."""
+        engines = self.processes(ENGINE)
+        return engines if len(engines) == 2 and all(map(served_by, engines)) else []
+
     def end(self, wait_s: float) -> int:
         """Its exit code; it must end by itself within `wait_s`."""
         try:
@@ -150,6 +157,16 @@ class Run:
         for line in self.process.stdout:
             self.lines.append(line.rstrip("\n"))
         self.process.stdout.close()
+
+
+def served_by(engine: Proc) -> int:
+    """Requests that an engine answered in full, by its own metrics; 0 while it does not answer."""
+    url = f"http://127.0.0.1:{engine.option('--port')}/metrics"
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2.0) as answer:
+        text = answer.read().decode()
+        counts = re.findall(r"^vllm:request_success_total\{.*\} (\S+)$", text, re.MULTILINE)
+        return int(sum(map(float, counts)))
+    return 0
 
 
 def living(mark: str) -> list[Proc]:

@@ -26,7 +26,7 @@ def test_under_load(loaded: dict[signal.Signals, Run], number: signal.Signals) -
     """Everything is down within ten seconds and the summary still accounts for what was sent."""
     run = loaded[number]
     run.url()
-    run.line(r"sent [1-9]\d*, served [1-9]", 30.0)
+    run.until(run.serving, 30.0, "engines that serve")
     began = time.monotonic()
     os.kill(run.process.pid, number)
     assert run.end(DOWN_S) == LOADED[number]

@@ -1,0 +1,120 @@
+"""Bad input: one line that says what and where, exit code 2, and nothing was started."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import Start
+from tests.acceptance.shoal_up import ONE_MODEL
+
+SOON_S = 15.0  # it takes one; a machine may be busy
+LARGE = """mode: act
+regions:
+  eu: {l4: {gpu: L4, per_node: 1, max: 3, price: 0.85}}
+models:
+  mini: {source: openai/gpt-oss-20b, slo: {ttft: 2s, tpot: 80ms}, min: 1}
+  large:
+    source: meta-llama/Llama-3.3-70B-Instruct
+    slo: {ttft: 2s, tpot: 80ms}
+    max_len: 65536
+"""
+TWICE = ONE_MODEL + ONE_MODEL[ONE_MODEL.index("  mini:") :]
+
+CONFIGS = {
+    "unknown GPU": (
+        ONE_MODEL.replace("gpu: L4,", "gpu: L40X,"),
+        ("shoal.yaml:4", "gpu", "'L40X'", "did you mean L40?"),
+    ),
+    "negative SLO": (ONE_MODEL.replace("ttft: 2s", "ttft: -2s"), ("shoal.yaml:8", "ttft", "-2s")),
+    "misspelt key": (
+        ONE_MODEL.replace("workload:", "worklaod:"),
+        ("shoal.yaml:9", "worklaod", "did you mean workload?"),
+    ),
+    "misspelt root": (
+        ONE_MODEL.replace("models:", "modles:"),
+        ("shoal.yaml:5", "modles", "did you mean models?"),
+    ),
+    "duplicate model": (TWICE, ("shoal.yaml:12", "models.mini", "twice (first in line 6)")),
+    "unknown model": (
+        ONE_MODEL.replace("gpt-oss-20b", "gpt-oss-20x"),
+        ("shoal.yaml:7", "gpt-oss-20x", "openai/gpt-oss-20b"),
+    ),
+    "empty": ("", ("shoal.yaml", "is empty")),
+    "not YAML": ("models: [a: {", ("shoal.yaml:1", "is not YAML")),
+    "not text": ("models: \x00\x01", ("shoal.yaml", "is not YAML")),
+    "fits nowhere": (
+        LARGE,
+        ("shoal.yaml:9", "models.large", "141.1 GB of weights", "1xL4 of eu/l4", "20.1 GB"),
+    ),
+}
+
+TRACES = {
+    "foreign": (b"name,age\nada,36\n", ("trace.csv:1", "begins no trace", "Azure")),
+    "empty": (b"", ("trace.csv", "empty", "Mooncake")),
+    "bad row": (b"timestamp_ms,input_tokens,output_tokens\n5,x,1\n", ("trace.csv:2", "'x'")),
+    "binary": (b"\xff\xfe\x00\x81", ("trace.csv", "not text")),
+    "damaged gzip": (b"\x1f\x8b\x08\x00abc", ("trace.csv", "damaged gzip")),
+}
+
+OPTIONS: dict[str, tuple[Sequence[str], tuple[str, ...]]] = {
+    "speed 0": (("--speed", "0"), ("--speed", "0.01")),
+    "speed nan": (("--speed", "nan"), ("--speed", "nan")),
+    "speed word": (("--speed", "fast"), ("--speed", "'fast'", "a number")),
+    "for 0": (("--for", "0"), ("--for", "0")),
+    "for negative": (("--for", "-1"), ("--for", "-1")),
+    "for nan": (("--for", "nan"), ("--for", "nan")),
+    "port too high": (("--port", "70000"), ("--port", "65535")),
+    "trace missing": (("--trace", "nowhere.csv"), ("nowhere.csv", "No such file")),
+    "config missing": (("--config", "nowhere.yaml"), ("nowhere.yaml", "no such file")),
+    "config is a folder": (("--config", "."), (".",)),
+    "summary in no folder": (("--summary", "nowhere/out.json"), ("--summary", "nowhere/out.json")),
+    "broker unreachable": (("--broker", "kafka://127.0.0.1:9"), ("--broker", "127.0.0.1:9")),
+    "broker is no address": (("--broker", "http://x"), ("--broker", "http://x")),
+    "unknown option": (("--sped", "5"), ("--sped",)),
+}
+
+
+def refused(start: Start, said: Sequence[str], *options: str, config: str | None = None) -> None:
+    """The run ends with one line that holds all of `said`, and has started nothing."""
+    run = start(*options, config=config)
+    assert run.end(SOON_S) == 2
+    lines = run.errors.splitlines()
+    assert len(lines) == 1, run.errors
+    assert lines[0].startswith("shoal")
+    for words in said:
+        assert words in lines[0]
+    assert "Traceback" not in lines[0]
+    assert run.lines == []
+    assert run.processes() == []
+    assert list(run.temporary.iterdir()) == []
+    assert not run.summary_path.exists()
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_a_broken_configuration(start: Start, case: str) -> None:
+    config, said = CONFIGS[case]
+    refused(start, said, config=config)
+
+
+@pytest.mark.parametrize("case", TRACES)
+def test_a_trace_that_is_none(start: Start, tmp_path: Path, case: str) -> None:
+    content, said = TRACES[case]
+    path = tmp_path / "trace.csv"
+    path.write_bytes(content)
+    refused(start, said, "--trace", str(path))
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_an_option_that_cannot_be(start: Start, case: str) -> None:
+    options, said = OPTIONS[case]
+    refused(start, said, *options)
+
+
+def test_a_port_in_use(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused(start, (f"--port {port}", "in use"), "--port", str(port))
