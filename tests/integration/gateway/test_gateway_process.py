@@ -138,6 +138,7 @@ async def test_a_state_folder_that_cannot_be_used_is_reported_and_serving_goes_o
     [
         (("--time-base", "soon"), "time base"),
         (("--hold-s", "nan"), "hold-s"),
+        (("--queue-s", "-1"), "queue-s"),
         (("--gateway-id", "a b"), "gateway-id"),
     ],
 )
