@@ -28,7 +28,7 @@ from autoscaler.planning.allocation.result import SolveOptions, Status
 from autoscaler.planning.allocation.warm import check_running, solve_running
 from loadtests.allocation_files import read_instance, read_plan, write_plan
 
-COLD_GAP = 0.001
+COLD_GAP = 1e-4
 """Without --gap."""
 WARM_GAP = 0.005
 """Without --gap next to a running fleet: few changes within it, not the last cent, are the aim."""

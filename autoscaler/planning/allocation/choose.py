@@ -66,7 +66,8 @@ def choose(
     lp.num_col_, lp.num_row_ = total, resources + groups
     lp.col_cost_ = np.concatenate(cost)
     lp.col_lower_ = np.zeros(total)
-    lp.col_upper_ = np.concatenate([np.ones(covers), free.upper, np.full(slack, highspy.kHighsInf)])
+    most = [p.upper for p in pools]
+    lp.col_upper_ = np.concatenate([*most, free.upper, np.full(slack, highspy.kHighsInf)])
     lp.row_lower_ = np.concatenate([np.full(resources, -highspy.kHighsInf), np.ones(groups)])
     lp.row_upper_ = np.concatenate([capacity, np.full(groups, highspy.kHighsInf)])
     lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise

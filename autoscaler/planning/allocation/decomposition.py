@@ -13,7 +13,7 @@ from autoscaler.planning.allocation.arrays import Floats
 from autoscaler.planning.allocation.choose import choose
 from autoscaler.planning.allocation.dual import ascend, subproblem
 from autoscaler.planning.allocation.groups import Decomposed, Group, restrict
-from autoscaler.planning.allocation.incumbent import Incumbent, from_choice, joined
+from autoscaler.planning.allocation.incumbent import Incumbent, from_choice
 from autoscaler.planning.allocation.knapsack import near_pairs
 from autoscaler.planning.allocation.neighbourhood import Search, improve
 from autoscaler.planning.allocation.pool import (
@@ -22,6 +22,7 @@ from autoscaler.planning.allocation.pool import (
     cheapest,
     covers_within,
     items_within,
+    joined,
     marks_for,
     pool,
 )
@@ -37,6 +38,11 @@ PROOF_COVERS = 2000
 """Most covers of one group in it; a group with more enters by its single pairs."""
 PROOF_ITEMS = 200
 """Most single pairs of such a group."""
+FEW_ITEMS = 3000
+"""Up to this many single pairs in all groups, any group may enter by them where the bound is poor:
+groups that alone strain the capacities make mixes of covers a weak relaxation."""
+POOR = 0.015
+"""Relative gap above which the bound is called poor."""
 PROOF_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.08)
 """Parts of the gap that are tried, the whole first."""
 PROOF_TESTS = 30_000_000
@@ -144,7 +150,7 @@ def _sharpen(
     bound = -float(mu @ problem.capacity)
     if len(free.cost):
         bound += float(np.minimum(0.0, free.cost + free.use @ mu) @ free.upper)
-    pools = []
+    pools: list[Covers] = []
     for group in problem.groups:
         floor = float(subproblem(group, scene.weight)[0][-1])
         price, covers = cheapest(group, scene, 4.0 * floor + 1.0, options.search_tests)
@@ -229,7 +235,7 @@ def _prove(
         slack = share * full
         if ascent + slack <= bound:
             break
-        pools, spent = _everything(problem, scene, slack, most)
+        pools, spent = _everything(problem, scene, slack, most, full > POOR * ascent)
         work += spent
         if pools is not None:
             break
@@ -257,18 +263,19 @@ def _prove(
 
 
 def _everything(
-    problem: Decomposed, scene: Scene, slack: float, room: int
+    problem: Decomposed, scene: Scene, slack: float, room: int, poor: bool
 ) -> tuple[list[Covers] | None, Work]:
     """Per group all covers within `slack`, or the pairs they are made of; None if too many."""
     pools: list[Covers] = []
     work = Work()
-    for group in problem.groups:
-        least, _ = subproblem(group, scene.weight)
-        parts = items_within(group, scene, least, slack)
+    near = [(g, subproblem(g, scene.weight)[0]) for g in problem.groups]
+    pieces = [items_within(group, scene, least, slack, room + 1) for group, least in near]
+    few = poor and sum(len(parts) for parts in pieces) <= FEW_ITEMS
+    for (group, least), parts in zip(near, pieces, strict=True):
         covers = covers_within(group, scene, least, slack, min(room, PROOF_COVERS), PROOF_TESTS)
         work += Work(search_tests=covers.tests)
         if covers.within < 0:
-            if len(parts) > min(room, PROOF_ITEMS):
+            if len(parts) > (room if few else min(room, PROOF_ITEMS)):
                 return None, work
             covers = parts
         room -= len(covers)

@@ -16,9 +16,6 @@ from autoscaler.planning.allocation.arrays import Bools, Floats, Ints
 from autoscaler.planning.allocation.choose import mip_solver
 from autoscaler.planning.allocation.problem import AllocationProblem
 
-MARGIN = 2e-9
-"""Demand rows are asked for this much more, so that the solver's tolerance leaves none short."""
-
 
 @dataclass(frozen=True, slots=True)
 class ExactResult:
@@ -45,9 +42,7 @@ def minimise_cost(
     """Least cost that serves `target` (m,) of each row; `start` (n,) counts to begin at."""
     lp = _columns(problem, extra=0)
     lp.col_cost_ = problem.cost_usd_per_h.astype(np.float64)
-    lp.row_lower_ = np.concatenate(
-        [target * (1.0 + MARGIN), np.full(len(problem.capacity), -highspy.kHighsInf)]
-    )
+    lp.row_lower_ = np.concatenate([target, np.full(len(problem.capacity), -highspy.kHighsInf)])
     return _run(lp, problem, nodes, seconds, gap, start)
 
 
@@ -63,7 +58,7 @@ def maximise_fraction(
     lp = _columns(problem, extra=1)
     n = problem.columns
     lp.col_cost_ = np.concatenate([np.zeros(n), [-1.0]])
-    lower = np.where(active, 0.0, fixed * (1.0 + MARGIN))
+    lower = np.where(active, 0.0, fixed)
     lp.row_lower_ = np.concatenate([lower, np.full(len(problem.capacity), -highspy.kHighsInf)])
     rows = np.flatnonzero(active).astype(np.int32)
     start = np.asarray(lp.a_matrix_.start_)

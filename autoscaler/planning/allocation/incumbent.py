@@ -72,17 +72,3 @@ def from_choice(pools: list[Covers], choice: Choice) -> Incumbent:
         pairs=tuple(pairs_of(p, n) for p, n in chosen),
         free=choice.free,
     )
-
-
-def joined(first: Covers, second: Covers) -> Covers:
-    """Two pools as one, complete as far as the first was."""
-    return Covers(
-        cost=np.concatenate([first.cost, second.cost]),
-        use=np.vstack([first.use, second.use]),
-        offsets=np.concatenate([first.offsets, first.offsets[-1] + second.offsets[1:]]),
-        pairs=np.concatenate([first.pairs, second.pairs]),
-        share=np.concatenate([first.share, second.share]),
-        upper=np.concatenate([first.upper, second.upper]),
-        within=first.within,
-        tests=first.tests,
-    )

@@ -15,8 +15,8 @@ from autoscaler.planning.allocation.arrays import Floats, Ints
 from autoscaler.planning.allocation.choose import choose
 from autoscaler.planning.allocation.dual import ascend, subproblem
 from autoscaler.planning.allocation.groups import Decomposed, fitting
-from autoscaler.planning.allocation.incumbent import Incumbent, joined
-from autoscaler.planning.allocation.pool import Covers, Scene, items_within, pool
+from autoscaler.planning.allocation.incumbent import Incumbent
+from autoscaler.planning.allocation.pool import Covers, Scene, items_within, joined, pool
 from autoscaler.planning.allocation.result import SolveOptions, Work
 
 LARGEST = 9

@@ -122,13 +122,16 @@ def covers_within(
     )
 
 
-def items_within(group: Group, scene: Scene, least: Floats, excess: float) -> Covers:
-    """The single pairs that covers within `excess` are made of, each as a part of its own.
+def items_within(
+    group: Group, scene: Scene, least: Floats, excess: float, most: int | None = None
+) -> Covers:
+    """The single pairs that covers within `excess` are made of, each as a part of its own: all of
+    them, or the `most` with the least reduced cost.
 
     Where covers are many because small like templates may be exchanged for each other, these are
     few, and the LP relaxation over them is tight enough.
     """
-    codes, _ = near_pairs(
+    codes, prices = near_pairs(
         group.indptr,
         group.feature,
         group.amount,
@@ -139,6 +142,9 @@ def items_within(group: Group, scene: Scene, least: Floats, excess: float) -> Co
         least,
         excess,
     )
+    if most is not None and len(codes) > most:
+        reduced = prices + least[UNITS - group.units[codes // scene.money.shape[1]]]
+        codes = np.sort(codes[np.argsort(reduced, kind="stable")[:most]])
     table = pairs(group, scene.money, codes)
     count = len(codes)
     use = np.zeros((count, len(scene.capacity)))
@@ -165,6 +171,8 @@ def pool(group: Group, scene: Scene, widest: float, most: int, tests: int) -> Co
     """The widest complete pool of at most `most` covers, up to `widest` above the bound.
 
     Where even the cheapest price has more covers than that (all interchangeable), the first ones.
+    Where the search finds few in its `tests`, because a group alone strains the capacities, the
+    single pairs that are nearest to the bound are added.
     """
     least, _ = subproblem(group, scene.weight)
     low, high, excess = 0.0, max(widest, 1e-9), max(widest, 1e-9)
@@ -172,7 +180,7 @@ def pool(group: Group, scene: Scene, widest: float, most: int, tests: int) -> Co
     part: Covers | None = None
     spent = 0
     for _ in range(TRIES):
-        got = covers_within(group, scene, least, excess, most, tests)
+        got = covers_within(group, scene, least, excess, most, max(1, (tests - spent) // 2))
         spent += got.tests
         if got.within >= 0:
             best, low = got, excess
@@ -186,7 +194,24 @@ def pool(group: Group, scene: Scene, widest: float, most: int, tests: int) -> Co
     chosen = best if best is not None and (len(best) or part is None) else part
     if chosen is None:  # the loop runs at least once, so one of the two is there
         raise AssertionError("no pool was searched")
-    return replace(chosen, tests=spent)
+    chosen = replace(chosen, tests=spent)
+    if chosen.within < widest and len(chosen) < most // 8:
+        chosen = joined(chosen, items_within(group, scene, least, widest, most))
+    return chosen
+
+
+def joined(first: Covers, second: Covers) -> Covers:
+    """Two pools as one, complete as far as the first was."""
+    return Covers(
+        cost=np.concatenate([first.cost, second.cost]),
+        use=np.vstack([first.use, second.use]),
+        offsets=np.concatenate([first.offsets, first.offsets[-1] + second.offsets[1:]]),
+        pairs=np.concatenate([first.pairs, second.pairs]),
+        share=np.concatenate([first.share, second.share]),
+        upper=np.concatenate([first.upper, second.upper]),
+        within=first.within,
+        tests=first.tests,
+    )
 
 
 def cheapest(group: Group, scene: Scene, widest: float, tests: int) -> tuple[float, Covers]:
@@ -197,18 +222,19 @@ def cheapest(group: Group, scene: Scene, widest: float, tests: int) -> tuple[flo
     """
     least, _ = subproblem(group, scene.weight)
     floor = float(least[UNITS])
-    excess, proven = 1e-9 * max(1.0, floor), 0.0
+    excess, proven, spent = 1e-9 * max(1.0, floor), 0.0, 0
     while True:
-        got = covers_within(group, scene, least, excess, 4096, tests)
+        got = covers_within(group, scene, least, excess, 4096, max(1, (tests - spent) // 2))
+        spent += got.tests
         if len(got) and got.within >= 0:
             price = got.cost + got.use @ (scene.weight - scene.money).T.ravel()
             order = np.argsort(price, kind="stable")
-            return float(price[order[0]]), _take(got, order[:KEPT])
+            return float(price[order[0]]), replace(_take(got, order[:KEPT]), tests=spent)
         if got.within < 0:
-            return floor + proven, got
+            return floor + proven, replace(got, tests=spent)
         proven = excess
         if excess >= widest:
-            return floor + proven, got
+            return floor + proven, replace(got, tests=spent)
         excess = min(widest, max(4 * excess, 1e-5 * floor))
 
 
