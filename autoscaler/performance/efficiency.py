@@ -112,3 +112,11 @@ def _bounds(name: str) -> tuple[float, float]:
 
 
 DEFAULT_EFFICIENCY = Efficiency()
+
+
+# Every kernel at the data sheet's figure, compute and traffic fully overlapped, no overheads.
+PEAK = Efficiency(
+    gemm=1.0, gemm_low=1.0, expert_gemm=1.0, attention=1.0, weights=1.0, kv=1.0, experts=1.0,
+    link=1.0, link_wide=1.0, blend=16.0, elementwise=0.0, allreduce_us=0.0, layer_us=0.0,
+    expert_layer_us=0.0, step_ms=0.0, sequence_us=0.0, first_token_ms=0.0, burst=0.0,
+)  # fmt: skip

@@ -5,16 +5,9 @@ Owns the bound that tells an impossible measurement from a bad estimate. Knows n
 
 from __future__ import annotations
 
-from autoscaler.performance.efficiency import Efficiency
+from autoscaler.performance.efficiency import PEAK
 from autoscaler.performance.points import MeasuredPoint, PointKind
 from autoscaler.performance.roofline import roofline
-
-# Every kernel at the data sheet's figure, compute and traffic fully overlapped, no overheads.
-_PEAK = Efficiency(
-    gemm=1.0, gemm_low=1.0, expert_gemm=1.0, attention=1.0, weights=1.0, kv=1.0, experts=1.0,
-    link=1.0, link_wide=1.0, blend=16.0, elementwise=0.0, allreduce_us=0.0, layer_us=0.0,
-    expert_layer_us=0.0, step_ms=0.0, sequence_us=0.0, first_token_ms=0.0, burst=0.0,
-)  # fmt: skip
 
 
 def peak_share(point: MeasuredPoint) -> float:
@@ -27,7 +20,7 @@ def peak_share(point: MeasuredPoint) -> float:
     """
     if point.kind is PointKind.SPLIT:
         return 0.0
-    bound = roofline(point.spec, point.gpu, point.tp, _PEAK)
+    bound = roofline(point.spec, point.gpu, point.tp, PEAK)
     context = point.input_tokens + 0.5 * point.output_tokens
     # One pass over all prompts: reading the weights once for all of them is the optimum.
     prompts_ms = bound.prefill_ms(point.input_tokens, 0.0, point.load)
