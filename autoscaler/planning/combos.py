@@ -271,18 +271,20 @@ def _undominated(offers: list[_Offer]) -> list[_Offer]:
 
     Slices pack without a rest, so GPUs per pool are all that a combo takes.
     """
-    taken = [offer.combo.gpus_by_pool() for offer in offers]
-
-    def beats(i: int, j: int) -> bool:
-        less = all(gpus <= taken[j].get(pool, 0) for pool, gpus in taken[i].items())
-        rates = offers[i].combo.req_per_s, offers[j].combo.req_per_s
-        if not less or rates[0] < rates[1]:
-            return False
-        # Of equals the first stays.
-        return i < j or taken[i] != taken[j] or rates[0] > rates[1]
-
-    numbers = range(len(offers))
-    return [offers[j] for j in numbers if not any(beats(i, j) for i in numbers if i != j)]
+    taken = {offer.combo.id: offer.combo.gpus_by_pool() for offer in offers}
+    kept: list[_Offer] = []
+    # Only what has no less rate and no more GPUs can beat: in this order that came before.
+    for offer in sorted(
+        offers, key=lambda o: (-o.combo.req_per_s, sum(taken[o.combo.id].values()), o.combo.id)
+    ):
+        mine = taken[offer.combo.id]
+        beaten = any(
+            all(gpus <= mine.get(pool, 0) for pool, gpus in taken[other.combo.id].items())
+            for other in kept
+        )
+        if not beaten:
+            kept.append(offer)
+    return kept
 
 
 def _one_direction(offers: list[_Offer]) -> list[_Offer]:

@@ -22,7 +22,9 @@ from autoscaler.planning.combos import candidate_combos, combo_named, parse_comb
 if TYPE_CHECKING:
     from autoscaler.planning.plan import Plan
 
+# How many candidates each order keeps; fewer in large problems, so that one MIP holds them all.
 _KEEP_FOR_PLANS = 16
+_MOST_CANDIDATES = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +170,12 @@ def make_problem(
         service = now.service(model)
         bucket = demands[model].bucket if model in demands else service.bucket
         running[combo_id] = combo_named(combo_id, now, service, bucket, profile)
-    candidates = {
-        model: candidate_combos(now, now.service(model), demand.bucket, profile, _KEEP_FOR_PLANS)
-        for model, demand in demands.items()
-        if not scope or model in scope
-    }
+    planned = {m: demand for m, demand in demands.items() if not scope or m in scope}
+    candidates = _candidates(now, planned, profile, _KEEP_FOR_PLANS)
+    total = sum(map(len, candidates.values()))
+    if total > _MOST_CANDIDATES:
+        fewer = max(2, _KEEP_FOR_PLANS * _MOST_CANDIDATES // total)
+        candidates = _candidates(now, planned, profile, fewer)
     least = fewest_nodes(now, [(running[i], n) for i, n in running_counts.items()])
     rented = {p.id: least.get(p.id, 0) for p in now.pools if p.market is not Market.OWNED}
     return PlanningProblem(
@@ -187,6 +190,15 @@ def make_problem(
         options=options or PlanOptions(),
         last_good=last_good,
     )
+
+
+def _candidates(
+    cluster: Cluster, demands: Mapping[str, Demand], profile: Profile, keep: int
+) -> dict[str, tuple[Combo, ...]]:
+    return {
+        model: candidate_combos(cluster, cluster.service(model), demand.bucket, profile, keep)
+        for model, demand in demands.items()
+    }
 
 
 def with_prices(cluster: Cluster, prices_usd_per_h: Mapping[str, float]) -> Cluster:

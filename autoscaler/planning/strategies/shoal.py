@@ -190,7 +190,8 @@ def _hopeless(problem: PlanningProblem) -> tuple[str, ...]:
     return tuple(
         f"{model}: no pool it may use can hold and serve it"
         for model in problem.planned_models()
-        if problem.demands[model].req_per_s > 0.0 and not problem.can_be_served(model)
+        if not problem.can_be_served(model)
+        and (problem.demands[model].req_per_s > 0.0 or problem.cluster.service(model).min_instances)
     )
 
 

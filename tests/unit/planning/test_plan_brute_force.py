@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
-from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Bucket, Demand, Slo
+from autoscaler.domain.combo import Combo, ComboMember
+from autoscaler.domain.workload import Bucket, Demand, Phase, Slo
 from autoscaler.planning.combo_ilp import is_spot, slices_by_pool
 from autoscaler.planning.combos import ranking_usd_per_h
 from autoscaler.planning.plan import PlanStatus
@@ -164,6 +164,15 @@ def build(
     )
 
 
+def pair(name: str, req_per_s: float) -> Combo:
+    """A prefill instance on the owned node with a decode instance on a rented one."""
+    members = (
+        ComboMember(Phase.PREFILL, "r/own/owned", 1, 1, req_per_s),
+        ComboMember(Phase.DECODE, "r/rent/on-demand", 1, 1, req_per_s),
+    )
+    return Combo(name, name.split(":")[0], "r", members, req_per_s, 0.0, 100.0, 20.0, 60.0)
+
+
 def declared(name: str, **more: object) -> Service:
     base = service(name, "meta-llama/Llama-3.1-8B-Instruct", Slo(1000.0, 50.0), bucket=BUCKET)
     return replace(base, utilization=0.8, **more)  # type: ignore[arg-type]
@@ -187,13 +196,16 @@ def problems(draw: st.DrawFn) -> PlanningProblem:
             )
             for index in range(draw(st.integers(1, 3 - len(names))))
         )
+        if draw(st.booleans()):
+            combos = (*combos[:-1], pair(f"{name}:pair", draw(st.integers(2, 12)) / 2))
         candidates[name] = combos
         for one in combos:
-            where, gpus = next(iter(one.gpus_by_pool().items()))
-            count = draw(st.integers(0, min(2, free[where] // gpus)))
+            taken = one.gpus_by_pool()
+            count = draw(st.integers(0, min(2, *(free[w] // g for w, g in taken.items()))))
             if count:
                 fleet[one.id] = count
-                free[where] -= count * gpus
+                for where, gpus in taken.items():
+                    free[where] -= count * gpus
         services.append(
             declared(
                 name,
