@@ -226,17 +226,22 @@ class Session:
     def _describe(self, port: int, ready_s: float) -> str:
         cluster = self._wishes.config.cluster
         regions = len({pool.region for pool in cluster.pools})
+        nodes = sum(pool.max_nodes for pool in cluster.pools)
         return (
-            f"shoal on {parts.HOST}: {len(cluster.services)} models, {regions} regions, "
-            f"{sum(pool.max_nodes for pool in cluster.pools)} simulated nodes, "
-            f"{self._wishes.trace.name} at {self._wishes.speed:g}x | API :{port}/v1 | "
-            f"ready in {ready_s:.0f} s | Ctrl-C stops everything"
+            f"shoal on {parts.HOST}: {_several(len(cluster.services), 'model')}, "
+            f"{_several(regions, 'region')}, {_several(nodes, 'simulated node')}, "
+            f"{self._wishes.trace.name} at {self._wishes.speed:g}x\n"
+            f"API :{port}/v1 | ready in {ready_s:.0f} s | Ctrl-C stops everything"
         )
 
 
 def _tail_s(for_s: float) -> float:
     """Real seconds at the end of a bounded run without new requests, so that the last can end."""
     return min(12.0, max(4.0, 0.08 * for_s))
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _free_port() -> int:

@@ -51,11 +51,17 @@ def summarize(
 def show(summary: Mapping[str, Any], console: Console) -> None:
     """Print the summary for people."""
     requests = summary["requests"]
-    console.print(
+
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True)  # the terminal folds; a file keeps lines whole
+
+    say(
         f"\n{requests['sent']} requests sent, {requests['served']} served, "
         f"{requests['failed']} failed, {requests['dropped']} dropped in {summary['wall_s']:.0f} s "
         f"at speed {summary['speed']:g}"
     )
+    if not requests["sent"]:
+        say("no request was sent: the run ended before the first instances were ready")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("model", "requests", "TTFT p50/p95/p99", "TPOT p50/p95/p99", "SLO attained"):
         table.add_column(title, justify="left" if title == "model" else "right")
@@ -70,19 +76,19 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
         )
     console.print(table)
     gpus = ", ".join(f"{hours:.2f} {name}" for name, hours in summary["gpu_hours"].items())
-    console.print(f"cost {summary['cost_usd']:.2f} USD, GPU hours: {gpus or 'none'}")
+    say(f"cost {summary['cost_usd']:.2f} USD, GPU hours: {gpus or 'none'}")
     decisions = ", ".join(f"{count} {kind}" for kind, count in summary["decisions"].items())
-    console.print(f"decisions: {decisions or 'none'}")
+    say(f"decisions: {decisions or 'none'}")
     if summary["reaction_s"]:
         worst = max(summary["reaction_s"])
-        console.print(f"reaction: {len(summary['reaction_s'])} scale-outs, slowest {worst:.1f} s")
+        say(f"reaction: {len(summary['reaction_s'])} scale-outs, slowest {worst:.1f} s")
     late, overhead = summary["replay_late_ms"], summary["overhead_ms"]
-    console.print(
+    say(
         f"harness: generator late p50 {_ms(late['p50'])}, p99 {_ms(late['p99'])}; "
         f"own overhead p50 {_ms(overhead['p50'])}, p99 {_ms(overhead['p99'])} (real)"
     )
     if not summary["latency_judged"]:
-        console.print(
+        say(
             f"at speed {summary['speed']:g} the overhead counts {summary['speed']:g} times in the "
             f"latencies above: judge them at speed {JUDGED_UP_TO_SPEED:g} or less"
         )

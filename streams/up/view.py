@@ -18,6 +18,9 @@ from rich.text import Text
 from streams.up.picture import ModelRow, Picture
 from topics.records import Decision
 
+_COLUMNS = (
+    "model", "req/s", "capacity", "load", "instances", "TTFT p95", "TPOT p95", "SLO met", "USD/h",
+)  # fmt: skip
 _DECISIONS_SHOWN = 6
 _PHASE_LETTER = {"prefill": "p", "decode": "d", "aggregated": ""}
 _PLAIN_EVERY_S = 10.0
@@ -72,6 +75,7 @@ class View:
         if facts.elapsed_s >= self._next_plain_s:
             self._next_plain_s = facts.elapsed_s + _PLAIN_EVERY_S
             self.console.print(Text(_facts_line(facts)), soft_wrap=True)
+            self.console.print("  " + "  ".join(_COLUMNS), soft_wrap=True)
             for row in picture.rows(now_ms):
                 self.console.print("  " + "  ".join((row.model, *cells(row)[1:])), soft_wrap=True)
 
@@ -79,10 +83,9 @@ class View:
 def draw(picture: Picture, now_ms: int, facts: Facts) -> Group:
     """The whole view as one renderable."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("model", "req/s", "capacity", "load", "instances", "TTFT p95", "TPOT p95"):
-        table.add_column(title, justify="left" if title in ("model", "instances") else "right")
-    table.add_column("SLO met", justify="right")
-    table.add_column("USD/h", justify="right")
+    for title in _COLUMNS:
+        words = title in ("model", "instances")  # where the terminal is narrow, only these fold
+        table.add_column(title, justify="left" if words else "right", no_wrap=not words)
     for row in picture.rows(now_ms):
         table.add_row(*cells(row))
     decisions = [Text(decision_line(d)) for d in picture.decisions[-_DECISIONS_SHOWN:]]
@@ -104,8 +107,8 @@ def cells(row: ModelRow) -> tuple[str, ...]:
         capacity,
         load,
         instances_text(row),
-        f"{_seconds(row.ttft_p95_ms)}/{_seconds(row.ttft_limit_ms)}",
-        f"{_milliseconds(row.tpot_p95_ms)}/{_milliseconds(row.tpot_limit_ms)}",
+        f"{_seconds(row.ttft_p95_ms)}/{_seconds(row.ttft_limit_ms)} s",
+        f"{_milliseconds(row.tpot_p95_ms)}/{_milliseconds(row.tpot_limit_ms)} ms",
         met,
         f"{row.usd_per_h:.2f}",
     )
@@ -132,13 +135,13 @@ def _facts_line(facts: Facts) -> str:
     late = "-" if facts.late_p99_ms is None else f"{facts.late_p99_ms:.0f} ms"
     return (
         f"{facts.elapsed_s:.0f} s | sent {facts.sent}, served {facts.served} | "
-        f"{facts.usd_per_h:.2f} USD/h, {facts.usd:.2f} USD so far | generator late p99 {late}"
+        f"{facts.usd_per_h:.2f} USD/h, {facts.usd:.2f} USD | late p99 {late}"
     )
 
 
 def _seconds(value_ms: float | None) -> str:
-    return "-" if value_ms is None else f"{value_ms / 1000:.1f} s"
+    return "-" if value_ms is None else f"{value_ms / 1000:.1f}"
 
 
 def _milliseconds(value_ms: float | None) -> str:
-    return "-" if value_ms is None else f"{value_ms:.0f} ms"
+    return "-" if value_ms is None else f"{value_ms:.0f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from streams.files.config import load_config
 from streams.up.picture import Picture
+from streams.up.summary import show, summarize
 from streams.up.view import Facts, cells, draw
 from topics.records import (
     Assignment,
@@ -112,15 +114,34 @@ def test_reaction_runs_from_the_threshold_to_the_next_assignment(picture: Pictur
     assert picture.reactions_s() == [3.5]
 
 
-def test_the_view_fits_a_hundred_columns_and_names_units(picture: Picture) -> None:
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_view_fits_narrow_terminals_and_names_units(picture: Picture, width: int) -> None:
+    """Every model keeps to one line, the facts too, and no figure stands without its unit."""
     picture.add(telemetry())
     picture.add(Decision(1, 1, "mini", "scale_out", NOW_MS, False, "15.1 > 80% of 17.6 req/s"))
-    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(draw(picture, NOW_MS, Facts("run", 3.0, 10, 9, 1.0, 0.5, None)))
-    shown = console.export_text()
-    assert "mini scale_out: 15.1 > 80% of 17.6 req/s (recommended, not applied)" in shown
-    assert "75.0%" in shown
-    assert "0.2 s/1.0 s" in shown
-    assert "20 ms/50 ms" in shown
-    assert "USD/h" in shown
-    assert all(len(line) <= 100 for line in shown.splitlines())
+    facts = Facts("run", 130.0, 12_345, 12_339, 27.1, 10.53, 17.0)
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(draw(picture, NOW_MS, facts))
+    lines = console.export_text().splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert lines[1] == (
+        "130 s | sent 12345, served 12339 | 27.10 USD/h, 10.53 USD | late p99 17 ms"
+    )
+    assert lines[2] == ""
+    (mini,) = (line for line in lines if line.startswith("mini "))
+    assert "75.0%" in mini
+    assert "0.2/1.0 s" in mini
+    assert "20/50 ms" in mini
+    assert "USD/h" in lines[3]
+    assert len(lines) == 3 + 1 + len(picture.rows(NOW_MS)) + 1 + 1
+    assert lines[-1].endswith("mini scale_out: 15.1 > 80% of 17.6 req/s (recommended, not applied)")
+
+
+def test_a_run_without_requests_says_why(picture: Picture) -> None:
+    """Zero served of zero sent is no success: the line says that there was no time for it."""
+    said = io.StringIO()
+    bill = picture.bill(NOW_MS)
+    summary = summarize({}, picture, bill, {"p50": None, "p99": None}, 10.0, 8.0, {})
+    show(summary, Console(width=80, file=said))
+    assert "no request was sent" in said.getvalue()
+    assert "None" not in said.getvalue()
