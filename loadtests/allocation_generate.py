@@ -125,9 +125,9 @@ def _rate(
     memory = nodes_of @ here.memory_gib
     room = np.clip(1.0 - size_gib / np.maximum(memory, 1e-9), 0.02, 1.0)
     if prefill:
-        power = nodes_of @ here.tflops * room**0.3 / size_gib
+        power = nodes_of @ here.tflops * room / size_gib
     else:
-        power = nodes_of @ here.gb_s * room**1.5 / size_gib
+        power = nodes_of @ here.gb_s * room**2.5 / size_gib
     kinds = (nodes_of > 0).sum(axis=1)
     stages = nodes_of.sum(axis=1)
     balance = 0.97 ** (stages - 1) * 0.96 ** (kinds - 1)
@@ -143,7 +143,7 @@ def generate(
     here = world(configs)
     factor = generator.uniform(0.92, 1.25, (regions, 1))
     price = here.usd_per_h * factor * generator.uniform(0.93, 1.07, (regions, configs))
-    sizes = np.clip(generator.lognormal(3.9, 1.0, models), 6.0, 0.4 * NODES_MOST * 300.0)
+    sizes = np.clip(generator.lognormal(4.4, 0.9, models), 6.0, 0.4 * NODES_MOST * 300.0)
     out: dict[str, Any] = {"configs": np.array(here.names), "price_usd_per_h": price}
     demand: list[float] = []
     owner: list[str] = []
