@@ -35,11 +35,11 @@ def objection(
 ) -> str:
     """Why excess may not be believed now; empty where nothing speaks against it.
 
-    Not knowing is no evidence: gaps, half-seen windows, zeros that no gateway confirms with the
-    current routes, missed SLOs and rising latency each forbid scale-in. in_flight: requests held
-    by the model's instances, a second witness against a false zero.
+    Not knowing is no evidence: gaps, half-seen windows and zeros that no gateway confirms with the
+    current routes. What was seen before such a time does not count towards lasting excess.
+    in_flight: requests held by the model's instances, a second witness against a false zero.
     """
-    local, long = demand.local, demand.long
+    local = demand.local
     if isinstance(local, NoData):
         return "no telemetry"
     if local.covered_s < COVERED * policy.local_window_s:
@@ -49,6 +49,19 @@ def objection(
             return f"no arrivals, yet {in_flight} requests in flight"
         if not any(seen.route_generation >= route_generation for seen in demand.gateways):
             return "no arrivals, and no gateway confirms its routes"
+    return ""
+
+
+def strain(demand: ModelDemand, service: Service) -> str:
+    """Why excess that is believed may not be acted upon yet; empty where nothing does.
+
+    Missed SLOs and rising latency forbid taking anything away while they last. They say nothing
+    against the excess itself: after a surge the last misses stay in the window for its length,
+    while demand may have been low all that time.
+    """
+    local, long = demand.local, demand.long
+    if isinstance(local, NoData):
+        return ""
     ended = local.completions + local.failures + local.refused
     if ended and local.attained < service.percentile * ended:
         return f"{local.attained} of {ended} requests attain the SLO"

@@ -10,7 +10,7 @@ from collections import Counter
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.scaling import reasons
 from autoscaler.scaling.peaks import highest, with_rate
-from autoscaler.scaling.scale_in import Removable, choose, is_excess, is_stale, objection
+from autoscaler.scaling.scale_in import Removable, choose, is_excess, is_stale, objection, strain
 from autoscaler.scaling.tick import Tick
 from autoscaler.scaling.turns import may_go_in, moved
 from autoscaler.scaling.windows import Stats
@@ -22,6 +22,11 @@ _SAY_AGAIN_MS = 600_000
 
 def doubt(tick: Tick, service: Service) -> str:
     """Why nothing of `service` may be taken away now; empty if it may."""
+    return unseen(tick, service) or strain(tick.demand(service.model), service)
+
+
+def unseen(tick: Tick, service: Service) -> str:
+    """Why it is not known whether there is excess; empty if it is."""
     policy = tick.cluster.policy
     if tick.now_ms - tick.state.started_ms < policy.local_window_s * 1000:
         return "no full window was seen since the start"
@@ -49,7 +54,7 @@ def shrink(tick: Tick, service: Service) -> None:
     assert isinstance(demand.local, Stats)  # noqa: S101 - is_stale says so
     rate = demand.local.req_per_s
     excess = is_excess(rate, planned, tick.cluster.policy)
-    if not groups or moving or starting or not excess or doubt(tick, service):
+    if not groups or moving or starting or not excess or unseen(tick, service):
         tick.update(model, excess_since_ms=0)
         return
     remembered = tick.models[model]
@@ -58,6 +63,8 @@ def shrink(tick: Tick, service: Service) -> None:
     peaks = with_rate(remembered.peaks, tick.now_ms, rate, lasting_s)
     tick.update(model, excess_since_ms=since, peaks=peaks)
     if tick.now_ms - since < lasting_s * 1000 or not may_go_in(remembered.turns, tick.now_ms):
+        return
+    if strain(demand, service):
         return
     peak = highest(peaks)
     running = []

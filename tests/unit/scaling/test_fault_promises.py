@@ -109,6 +109,16 @@ def test_a_missed_slo_forbids_scale_in() -> None:
     assert w.of_kind("scale_in") == []
 
 
+def test_misses_of_a_surge_that_is_over_do_not_start_the_period_again() -> None:
+    """Excess from t = 300 on, misses until t = 800: down once the window is clean of them."""
+    w = over_provisioned(missing={"chat": 0.25}).run(800)
+    w.missing.clear()
+    w.run(700)
+    first = w.of_kind("scale_in")[0]
+    assert first.at_ms - T0 >= 900_000  # ten minutes of excess
+    assert first.at_ms - T0 < 1_300_000  # and not ten more after the last miss
+
+
 def test_a_cold_controller_takes_nothing_away_before_a_full_window() -> None:
     """Restarted amid excess: the first scale-in comes after a window and the whole period."""
     w = over_provisioned().run(700)
