@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoscaler.explain.values import Saving, SpotLoss
-from autoscaler.planning.combo_ilp import is_spot
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.usage import is_spot
 
 
 def spot_losses(problem: PlanningProblem, plan: Plan) -> tuple[SpotLoss, ...]:

@@ -16,40 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from autoscaler.domain.cluster import Market, Pool, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.planning.allocation.problem import AllocationProblem
 from autoscaler.planning.arraybuilder import ArrayBuilder
-from autoscaler.planning.combo_ilp import is_spot, slices_by_pool
 from autoscaler.planning.combos import ranking_usd_per_h
+from autoscaler.planning.modelrows import Classes, Key, Kind, Rows, add_model_rows, add_promises
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.survival import add_survival_rows
+from autoscaler.planning.usage import is_spot, slices_by_pool
 
 # Among equal bills fewer owned GPUs win; small enough never to outweigh a cent.
 _OWNED_USE = 1e-3
-
-
-class Kind(StrEnum):
-    """What a column stands for."""
-
-    KEEP = "keep"
-    SWITCH = "switch"
-    LOAD = "load"
-    START = "start"
-    KEPT_NODES = "kept nodes"
-    NEW_NODES = "new nodes"
-    AUXILIARY = "auxiliary"
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What a column is: its kind and the combo or pool that it counts. source: switched from."""
-
-    kind: Kind
-    subject: str
-    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +46,6 @@ class Arrays:
     fixed_usd_per_h: float
 
 
-@dataclass(slots=True)
-class _Rows:
-    """Row indices while building. there: GPUs of nodes that are up, gpus: with new ones."""
-
-    demand: dict[str, tuple[int, ...]]
-    floor: dict[str, int]
-    undisturbed: dict[str, int]
-    spot: dict[str, int]
-    ceiling: dict[str, int]
-    there: dict[str, int]
-    gpus: dict[str, int]
-
-
 def to_arrays(problem: PlanningProblem, shares: Mapping[str, float] | None = None) -> Arrays:
     """The array form of `problem`.
 
@@ -90,20 +56,20 @@ def to_arrays(problem: PlanningProblem, shares: Mapping[str, float] | None = Non
     Models that nothing can serve have no rows: they must not drag the others' share to nothing.
     """
     builder: ArrayBuilder[Key] = ArrayBuilder()
-    rows = _Rows({}, {}, {}, {}, {}, {}, {})
+    rows = Rows({}, {}, {}, {}, {}, {}, {})
     services = [
         problem.cluster.service(model)
         for model in problem.planned_models()
         if problem.can_be_served(model)
     ]
     classes = sorted({service.priority for service in services}, reverse=True)
-    late = _Classes(len(classes))
+    late = Classes(len(classes))
     for service in services:
         first = classes.index(service.priority)
         share = None if shares is None else shares.get(service.model, 0.0)
-        _add_model_rows(builder, rows, problem, service, first, late, share)
+        add_model_rows(builder, rows, problem, service, first, late, share)
     for service in services:
-        _add_promises(builder, rows, problem, service, late)
+        add_promises(builder, rows, problem, service, late)
     fixed_usd_per_h = _add_pools(builder, rows, problem)
     columns = _add_combos(builder, rows, problem, services)
     for service in services:
@@ -124,72 +90,7 @@ def to_arrays(problem: PlanningProblem, shares: Mapping[str, float] | None = Non
     )
 
 
-class _Classes:
-    """Priority classes of what comes late, one each; beyond two dozen the rest shares the last."""
-
-    def __init__(self, first: int) -> None:
-        self._next = first
-        self._last = first + 24
-
-    def next(self) -> int:
-        """The class of what comes next."""
-        self._next = min(self._next + 1, self._last)
-        return self._next - 1
-
-
-def _add_model_rows(
-    builder: ArrayBuilder[Key],
-    rows: _Rows,
-    problem: PlanningProblem,
-    service: Service,
-    first: int,
-    late: _Classes,
-    share: float | None,
-) -> None:
-    """Demand, ceiling and spot share of one model; with a share, the rest of demand comes late."""
-    model = service.model
-    needed = problem.needed_req_per_s(model)
-    if needed > 0.0 and share is None:
-        rows.demand[model] = (builder.demand("demand", model, needed, first),)
-    elif needed > 0.0 and share is not None:
-        rest = builder.demand("demand", model, needed, first if share >= 1.0 else late.next())
-        rows.demand[model] = (rest,)
-        if 0.0 < share < 1.0:
-            assured = builder.demand("share of demand", model, share * needed, first)
-            rows.demand[model] = (assured, rest)
-    if service.max_instances:
-        rows.ceiling[model] = builder.resource("ceiling", model, float(service.max_instances))
-    rows.spot[model] = builder.resource("spot share", model, service.spot_share * needed)
-
-
-def _add_promises(
-    builder: ArrayBuilder[Key],
-    rows: _Rows,
-    problem: PlanningProblem,
-    service: Service,
-    late: _Classes,
-) -> None:
-    """Floor and disruption budget of one model."""
-    model = service.model
-    if service.min_instances:
-        least_count = float(service.min_instances)
-        rows.floor[model] = builder.demand("floor", model, least_count, late.next())
-    if not problem.options.limit_disruption:
-        return
-    running = [
-        (problem.running[i], n)
-        for i, n in problem.fleet.items()
-        if n and problem.running[i].model == model
-    ]
-    capacity = sum(combo.req_per_s * n for combo, n in running)
-    # One combo may always go, however small the budget.
-    largest = max((combo.req_per_s for combo, _ in running), default=0.0)
-    least = capacity - max(service.max_disruption * capacity, largest)
-    if least > 1e-9:
-        rows.undisturbed[model] = builder.demand("disruption budget", model, least, late.next())
-
-
-def _add_pools(builder: ArrayBuilder[Key], rows: _Rows, problem: PlanningProblem) -> float:
+def _add_pools(builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem) -> float:
     """GPU rows and node columns of every pool; the bill of nodes that are needed in any case.
 
     Slices are powers of two and so are nodes: they pack without a rest, so rows of GPUs are exact.
@@ -228,7 +129,7 @@ def _add_pools(builder: ArrayBuilder[Key], rows: _Rows, problem: PlanningProblem
 
 def _add_combos(
     builder: ArrayBuilder[Key],
-    rows: _Rows,
+    rows: Rows,
     problem: PlanningProblem,
     services: list[Service],
 ) -> list[tuple[int, Combo]]:
@@ -271,7 +172,7 @@ def _add_combos(
     return made
 
 
-def _rows_of(kind: Kind, combo: Combo, rows: _Rows) -> tuple[dict[int, float], dict[int, float]]:
+def _rows_of(kind: Kind, combo: Combo, rows: Rows) -> tuple[dict[int, float], dict[int, float]]:
     """What one combo serves and uses, by row. Only a start may use nodes that are not there yet."""
     model = combo.model
     serve = {}

@@ -18,10 +18,10 @@ from enum import StrEnum
 import pulp
 
 from autoscaler.domain.checks import finite
-from autoscaler.domain.cluster import Market
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.slices import SLICE_SIZES
 from autoscaler.planning.room import NO_BLOCKS, Blocks, PoolRoom, Room, fits
+from autoscaler.planning.usage import is_spot, slices_by_pool, total_slices
 
 # Relative tolerance of the re-check in floating point; HiGHS' own is 1e-6 on integrality.
 _TOLERANCE = 1e-6
@@ -111,35 +111,6 @@ def cheapest_cover(problem: CoverProblem) -> Cover | None:
     """The cover at least weight; None where the demand cannot be met (or the solver failed)."""
     solved = _solve(problem, _Goal.CHEAPEST, {})
     return None if solved is None else _read_back(problem, *solved)
-
-
-def is_spot(combo: Combo) -> bool:
-    """Whether losing spot nodes would take this combo away."""
-    return any(member.pool.endswith(f"/{Market.SPOT}") for member in combo.members)
-
-
-def slices_by_pool(combo: Combo) -> dict[str, Blocks]:
-    """Slices that one `combo` takes, per pool, as counts by size."""
-    wanted: dict[str, list[int]] = {}
-    for member in combo.members:
-        counts = wanted.setdefault(member.pool, [0, 0, 0, 0])
-        counts[SLICE_SIZES.index(member.gpus)] += member.count
-    return {pool: (c[0], c[1], c[2], c[3]) for pool, c in wanted.items()}
-
-
-def total_slices(combos: Sequence[Combo], counts: Sequence[int]) -> dict[str, Blocks]:
-    """Slices that `counts` of `combos` take together, per pool."""
-    total: dict[str, Blocks] = {}
-    for combo, count in zip(combos, counts, strict=True):
-        for pool, blocks in slices_by_pool(combo).items():
-            old = total.get(pool, NO_BLOCKS)
-            total[pool] = (
-                old[0] + count * blocks[0],
-                old[1] + count * blocks[1],
-                old[2] + count * blocks[2],
-                old[3] + count * blocks[3],
-            )
-    return total
 
 
 class _Goal(StrEnum):

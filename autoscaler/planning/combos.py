@@ -1,6 +1,6 @@
 """Candidate combos of a model: which slices could serve it, alone or as prefill and decode.
 
-Owns the enumeration, the names of combos and their ranking. Knows no demand and no fleet: what is
+Owns the enumeration and the names of combos. Knows no demand and no fleet: what is
 chosen of the candidates is for the ILP, the tables and the planner.
 Source: Cauchy sec. 3.3.1 (ratios 1:1 to 2:6, one direction per GPU pair, ranking by CE), with our
 slices, regions and markets.
@@ -9,7 +9,6 @@ slices, regions and markets.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
@@ -19,6 +18,7 @@ from autoscaler.domain.workload import Bucket, Phase
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd, phase_tokens_per_usd
 from autoscaler.planning.instances import Instance, instance
+from autoscaler.planning.ranking import Offer, best_of_groups
 
 RATIOS = tuple((p, d) for p in (1, 2) for d in range(1, 7))
 KEEP_PER_GROUP = 6
@@ -43,10 +43,10 @@ def candidate_combos(
     """
     pools = usable_pools(cluster, service)
     strict = _offers(service, bucket, pools, profile, 1.0)
-    found = _best_of_groups(strict, keep)
+    found = best_of_groups(strict, keep)
     stretch = 1.5
     while not found and stretch < 1e4:
-        found = _best_of_groups(_offers(service, bucket, pools, profile, stretch), keep)
+        found = best_of_groups(_offers(service, bucket, pools, profile, stretch), keep)
         stretch *= 1.5
     return found
 
@@ -140,20 +140,9 @@ def ranking_usd_per_h(combo: Combo, pools: Iterable[Pool]) -> float:
     return sum(gpus * gpu_usd_per_h(by_id[pool]) for pool, gpus in combo.gpus_by_pool().items())
 
 
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    """A combo in the making, with what it is ranked by."""
-
-    combo: Combo
-    group: tuple[str, frozenset[Market]]
-    gpu_pair: frozenset[str]
-    tokens_per_usd: float
-    usd_per_req: float
-
-
 def _offers(
     service: Service, bucket: Bucket, pools: tuple[Pool, ...], profile: Profile, stretch: float
-) -> list[_Offer]:
+) -> list[Offer]:
     slices = [
         (pool, NodeSlice(pool.gpu, gpus))
         for pool in pools
@@ -189,7 +178,7 @@ def _best_ratio(
     bucket: Bucket,
     pair: tuple[tuple[Pool, Instance], tuple[Pool, Instance]],
     stretch: float,
-) -> _Offer:
+) -> Offer:
     """The ratio of counts with the cheapest request: the one whose throughputs match best."""
     (prefill_pool, prefill), (decode_pool, decode) = pair
     prefill_usd = prefill.slice.gpus * gpu_usd_per_h(prefill_pool)
@@ -207,14 +196,14 @@ def _best_ratio(
 
 def _offer(
     service: Service, bucket: Bucket, members: list[tuple[int, Pool, Instance]], stretch: float
-) -> _Offer:
+) -> Offer:
     combo = _combo(service, members, stretch)
     usd = [count * made.slice.gpus * gpu_usd_per_h(pool) for count, pool, made in members]
     if len(members) == 1:
         tokens_per_usd = combo_tokens_per_usd(bucket, combo.req_per_s, usd[0])
     else:
         tokens_per_usd = phase_tokens_per_usd(bucket, combo.req_per_s, usd[0], usd[1])
-    return _Offer(
+    return Offer(
         combo=combo,
         group=(combo.region, frozenset(pool.market for _, pool, _ in members)),
         gpu_pair=frozenset(made.slice.gpu.name for _, _, made in members),
@@ -247,75 +236,6 @@ def _combo(service: Service, members: list[tuple[int, Pool, Instance]], stretch:
         uncertain=any(made.uncertain for _, _, made in members),
         meets_slo=stretch == 1.0,
     )
-
-
-def _best_of_groups(offers: list[_Offer], keep: int) -> tuple[Combo, ...]:
-    """Per region and markets: one direction per GPU pair, then the best few by three orders."""
-    groups: dict[tuple[str, frozenset[Market]], list[_Offer]] = {}
-    for offer in _one_direction(offers):
-        groups.setdefault(offer.group, []).append(offer)
-    kept: dict[str, _Offer] = {}
-    for offered in groups.values():
-        members = _undominated(offered)
-        aggregated = [o for o in members if len(o.combo.members) == 1]
-        pairs = [o for o in members if len(o.combo.members) > 1]
-        for part in (aggregated, pairs):
-            for order in (_by_efficiency, _by_price_of_a_request, _by_size):
-                for offer in sorted(part, key=order)[:keep]:
-                    kept[offer.combo.id] = offer
-    return tuple(offer.combo for offer in sorted(kept.values(), key=_by_efficiency))
-
-
-def _undominated(offers: list[_Offer]) -> list[_Offer]:
-    """Offers of one region and market that no other beats: no more GPUs of any pool, no less rate.
-
-    Slices pack without a rest, so GPUs per pool are all that a combo takes.
-    """
-    taken = {offer.combo.id: offer.combo.gpus_by_pool() for offer in offers}
-    kept: list[_Offer] = []
-    # Only what has no less rate and no more GPUs can beat: in this order that came before.
-    for offer in sorted(
-        offers, key=lambda o: (-o.combo.req_per_s, sum(taken[o.combo.id].values()), o.combo.id)
-    ):
-        mine = taken[offer.combo.id]
-        beaten = any(
-            all(gpus <= mine.get(pool, 0) for pool, gpus in taken[other.combo.id].items())
-            for other in kept
-        )
-        if not beaten:
-            kept.append(offer)
-    return kept
-
-
-def _one_direction(offers: list[_Offer]) -> list[_Offer]:
-    """Cauchy's Pareto filter: of A prefills for B and B prefills for A the better one stays."""
-    best: dict[object, tuple[float, str]] = {}
-    for offer in offers:
-        key = (offer.group, offer.gpu_pair)
-        order = (offer.tokens_per_usd, _direction(offer))
-        if len(offer.gpu_pair) > 1 and (key not in best or order > best[key]):
-            best[key] = order
-    return [
-        offer
-        for offer in offers
-        if len(offer.gpu_pair) == 1 or best[(offer.group, offer.gpu_pair)][1] == _direction(offer)
-    ]
-
-
-def _direction(offer: _Offer) -> str:
-    return offer.combo.members[0].pool
-
-
-def _by_efficiency(offer: _Offer) -> tuple[float, str]:
-    return -offer.tokens_per_usd, offer.combo.id
-
-
-def _by_price_of_a_request(offer: _Offer) -> tuple[float, str]:
-    return offer.usd_per_req, offer.combo.id
-
-
-def _by_size(offer: _Offer) -> tuple[float, str]:
-    return offer.combo.usd_per_h, offer.combo.id
 
 
 def _slice_in(

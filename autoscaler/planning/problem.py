@@ -16,8 +16,8 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.slices import SLICE_SIZES
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.combo_ilp import total_slices
 from autoscaler.planning.combos import candidate_combos, combo_named, parse_combo_id
+from autoscaler.planning.usage import total_slices
 
 if TYPE_CHECKING:
     from autoscaler.planning.plan import Plan

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.combo import Combo
-from autoscaler.planning.combo_ilp import is_spot
 from autoscaler.planning.plan import NodeTarget, Plan, PlanStatus, Target
 from autoscaler.planning.problem import PlanningProblem, fewest_nodes
+from autoscaler.planning.usage import is_spot
 
 _TOLERANCE = 1e-6
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.planning.arraybuilder import ArrayBuilder
-from autoscaler.planning.combo_ilp import is_spot
 from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.usage import is_spot
 
 K = TypeVar("K")
 

@@ -17,15 +17,7 @@ from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Bucket
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.combo_ilp import (
-    Column,
-    Cover,
-    CoverProblem,
-    cheapest_cover,
-    is_spot,
-    slices_by_pool,
-    total_slices,
-)
+from autoscaler.planning.combo_ilp import Column, Cover, CoverProblem, cheapest_cover
 from autoscaler.planning.combos import candidate_combos, ranking_usd_per_h
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd
 from autoscaler.planning.room import (
@@ -38,6 +30,7 @@ from autoscaler.planning.room import (
     new_nodes_needed,
     occupied,
 )
+from autoscaler.planning.usage import is_spot, slices_by_pool, total_slices
 
 _GRID_RATIO = 1.4
 _GRID_POINTS = 14

@@ -14,19 +14,14 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Bucket
-from autoscaler.planning.combo_ilp import (
-    Column,
-    CoverProblem,
-    CoverStatus,
-    slices_by_pool,
-    solve_cover,
-)
+from autoscaler.planning.combo_ilp import Column, CoverProblem, CoverStatus, solve_cover
 from autoscaler.planning.combos import ranking_usd_per_h
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.readback import failed, read_back
 from autoscaler.planning.room import NO_BLOCKS, PoolRoom, free_blocks, take
+from autoscaler.planning.usage import slices_by_pool
 
 Objective = Callable[[float, float], float]
 """Weight of one combo, from its USD/h and its tokens per USD."""

@@ -11,13 +11,13 @@ import math
 from dataclasses import dataclass
 
 from autoscaler.domain.combo import Combo
-from autoscaler.planning.combo_ilp import is_spot, total_slices
 from autoscaler.planning.combos import ranking_usd_per_h
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.readback import read_back
 from autoscaler.planning.room import PoolRoom, fits, take
 from autoscaler.planning.strategies.cauchy import room_for_all
+from autoscaler.planning.usage import is_spot, total_slices
 
 
 @dataclass(frozen=True, slots=True)

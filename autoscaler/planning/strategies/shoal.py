@@ -19,7 +19,8 @@ from autoscaler.planning.allocation.result import (
     WarmStart,
 )
 from autoscaler.planning.allocation.solve import solve as solve_arrays
-from autoscaler.planning.columns import Arrays, Kind, to_arrays
+from autoscaler.planning.columns import Arrays, to_arrays
+from autoscaler.planning.modelrows import Kind
 from autoscaler.planning.plan import Binding, Plan, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.readback import failed, read_back

@@ -23,11 +23,11 @@ from autoscaler.explain.explain import explain
 from autoscaler.explain.impossible import impossible_pools
 from autoscaler.explain.spot import savings, spot_losses
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.combo_ilp import is_spot
 from autoscaler.planning.combos import combo_named
 from autoscaler.planning.plan import plan
 from autoscaler.planning.problem import PlanningProblem, make_problem
 from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.usage import is_spot
 from tests.unit.planning.planning_clusters import CONVERSATION, small_cluster
 
 PROFILE = default_profile()

@@ -11,16 +11,10 @@ from hypothesis import strategies as st
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.workload import Bucket
-from autoscaler.planning.combo_ilp import (
-    Column,
-    CoverProblem,
-    CoverStatus,
-    is_spot,
-    solve_cover,
-    total_slices,
-)
+from autoscaler.planning.combo_ilp import Column, CoverProblem, CoverStatus, solve_cover
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd
 from autoscaler.planning.room import NO_BLOCKS, PoolRoom, fits, new_nodes_needed
+from autoscaler.planning.usage import is_spot, total_slices
 from tests.unit.planning.planning_clusters import combo
 
 POOLS = ("r/a/on-demand", "r/b/spot")

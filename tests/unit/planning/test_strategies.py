@@ -19,11 +19,11 @@ from autoscaler.planning.allocation.result import (
     Status,
     WarmStart,
 )
-from autoscaler.planning.combo_ilp import is_spot
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy, plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.planning.strategies.table import STRATEGIES, strategy
+from autoscaler.planning.usage import is_spot
 from tests.unit.planning.planning_clusters import CONVERSATION, combo, pool, small_cluster
 from tests.unit.planning.test_plan_brute_force import build, declared
 

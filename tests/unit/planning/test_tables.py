@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.combo_ilp import is_spot, total_slices
 from autoscaler.planning.room import Room, cluster_room, fits, pool_room
 from autoscaler.planning.tables import Choice, ModelTable, build_tables
+from autoscaler.planning.usage import is_spot, total_slices
 from tests.unit.planning.planning_clusters import CONVERSATION, small_cluster
 
 CLUSTER = small_cluster()
