@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -74,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
     """Run it; 0, or 130 / 143 when a signal ended it. Raises UserError for bad input."""
     wishes = _wishes(args)
     summary_path = _writable(args.summary)
+    # The view owns the terminal; a Kafka client tells of every retry, and retries by itself.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     view = View()
     session = Session(wishes, view)
     signalled: list[int] = []

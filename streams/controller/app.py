@@ -58,7 +58,7 @@ def make_app(
     `on_record` is our bug: it crashes the application, and whoever supervises the process starts
     it again. No tables, no web server, no topics of Faust's own.
     """
-    app = faust.App(
+    app = _App(
         settings.group,
         broker=f"kafka://{settings.bootstrap}",
         store="memory://",
@@ -89,6 +89,13 @@ class _NoTables(TableManager):  # type: ignore[misc]
     async def on_start(self) -> None:
         await self._update_channels()
         await self.recovery.start()
+
+
+class _App(faust.App):  # type: ignore[misc]
+    """Without folders on disk: there are no tables, and the working folder is the user's."""
+
+    def _create_directories(self) -> None:
+        pass
 
 
 def _add_agent(

@@ -62,6 +62,7 @@ class Run:
 
     def __init__(self, folder: Path, *options: str, config: str = ONE_MODEL) -> None:
         self.mark = uuid.uuid4().hex
+        self.folder = folder
         self.temporary = folder / "temporary"
         self.temporary.mkdir(parents=True)
         self.summary_path = folder / "summary.json"

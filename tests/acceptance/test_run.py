@@ -13,6 +13,7 @@ from tests.acceptance.shoal_up import Run
 
 KAFKA = os.environ.get("SHOAL_TEST_KAFKA")
 BROKERS = [(), *([("--broker", f"kafka://{KAFKA}")] if KAFKA else [])]
+OURS = {"shoal.yaml", "trace.csv", "stderr", "temporary", "summary.json"}
 LATENCIES = ("ttft_ms", "tpot_ms")
 
 
@@ -63,3 +64,4 @@ def test_a_short_run(start: Start, broker: tuple[str, ...]) -> None:
     assert str(run.summary_path) in printed
     assert run.processes() == []
     assert list(run.temporary.iterdir()) == []
+    assert {path.name for path in run.folder.iterdir()} == OURS, "it left files where it ran"
