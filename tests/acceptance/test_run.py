@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 from typing import Any
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
 
 from tests.acceptance.conftest import Start
 from tests.acceptance.shoal_up import Run
@@ -44,6 +46,16 @@ def assert_served(run: Run) -> dict[str, Any]:
     return summary
 
 
+async def topics_of_runs(bootstrap: str) -> list[str]:
+    """Topics that some `shoal up` made on this Kafka."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        return [name for name in await admin.list_topics() if name.startswith("shoal-up-")]
+    finally:
+        await admin.close()
+
+
 @pytest.mark.parametrize("broker", BROKERS)
 def test_a_short_run(start: Start, broker: tuple[str, ...]) -> None:
     """Exit code 0, in the time it was given, with a bill that fits the hours, and nobody left.
@@ -65,3 +77,6 @@ def test_a_short_run(start: Start, broker: tuple[str, ...]) -> None:
     assert run.processes() == []
     assert list(run.temporary.iterdir()) == []
     assert {path.name for path in run.folder.iterdir()} == OURS, "it left files where it ran"
+    if broker and KAFKA:
+        # Kafka deletes them a moment after it said so.
+        run.until(lambda: not asyncio.run(topics_of_runs(KAFKA)), 10.0, "end of its topics")
