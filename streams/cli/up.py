@@ -72,7 +72,10 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run it; 0, or 130 / 143 when a signal ended it. Raises UserError for bad input."""
+    """Run it; 0, 130 / 143 when a signal ended it, 1 when a part was lost for good.
+
+    Raises UserError for bad input.
+    """
     wishes = _wishes(args)
     summary_path = _writable(args.summary)
     # The view owns the terminal; a Kafka client tells of every retry, and retries by itself.
@@ -98,6 +101,9 @@ def run(args: argparse.Namespace) -> int:
         summary_path.write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
         view.console.print(f"summary written to {summary_path}", soft_wrap=True)
     sys.stdout.flush()
+    if session.lost and not signalled:
+        sys.stderr.write(f"shoal: lost under way: {session.lost}\n")
+        return 1
     return 128 + signalled[0] if signalled else 0
 
 

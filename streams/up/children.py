@@ -46,6 +46,7 @@ class Child:
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     hello: Mapping[str, object] = field(default_factory=dict)
     restarts: int = 0
+    stopping: bool = False
 
     @property
     def running(self) -> bool:
@@ -62,6 +63,7 @@ class Children:
         self._ending = False
         self._leash_read, self._leash_write = -1, -1
         self.failed: asyncio.Future[str] | None = None
+        self.lost: list[str] = []  # parts that failed under way and are not started again
 
     def open(self) -> None:
         """Become the subreaper and make the leash."""
@@ -100,6 +102,7 @@ class Children:
     async def stop(self, child: Child, wait_s: float = _KILL_AFTER_S) -> int | None:
         """End one part for good: SIGTERM, wait, SIGKILL. Returns its exit code."""
         child.restart = False
+        child.stopping = True
         process = child.process
         if process is None:
             return None
@@ -153,6 +156,8 @@ class Children:
             if not self._wanted(child):
                 if not child.ready.is_set() and not self._ending:
                     self._fail(f"{child.name} ended with code {code}{_tail(child.log)}")
+                elif code and not child.stopping and not self._ending:
+                    self.lost.append(f"{child.name} (code {code})")
                 return
             if not child.ready.is_set() or child.restarts >= _RESTART_LIMIT:
                 self._fail(f"{child.name} ended with code {code}{_tail(child.log)}")

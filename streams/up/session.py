@@ -65,6 +65,11 @@ class Session:
         self._headline = "starting"
         self._overhead: Mapping[str, float | None] = {"p50": None, "p99": None}
 
+    @property
+    def lost(self) -> str:
+        """Parts that failed under way and could not be started again, "" where all is well."""
+        return ", ".join(self._children.lost)
+
     def interrupt(self) -> None:
         """End the run now: no more load, everything down, summary."""
         self._interrupted.set()
@@ -211,8 +216,9 @@ class Session:
         while True:
             now_ms = time_base.now_ms(time.monotonic_ns())
             late = self._progress.get("late_p99_ms")
+            lost = f"\nlost: {self.lost}; what runs goes on as it is" if self.lost else ""
             facts = Facts(
-                headline=self._headline,
+                headline=self._headline + lost,
                 elapsed_s=time.monotonic() - started,
                 sent=int(self._progress.get("sent", 0)),
                 served=int(self._progress.get("served", 0)),

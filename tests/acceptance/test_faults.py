@@ -25,11 +25,12 @@ class Started:
         self.engine = pool.submit(killed_engine, start("--for", FOR_S))
         self.controller = pool.submit(killed_controller, start("--for", FOR_S))
         self.supervisor = pool.submit(killed_supervisor, start())
+        self.broker = pool.submit(killed_broker, start("--for", "26"))
 
 
 @pytest.fixture(scope="module")
 def started(start: Start) -> Iterator[Started]:
-    with ThreadPoolExecutor(max_workers=3) as pool:
+    with ThreadPoolExecutor(max_workers=4) as pool:
         yield Started(start, pool)
 
 
@@ -46,6 +47,11 @@ def test_a_killed_controller(started: Started) -> None:
 def test_a_killed_supervisor(started: Started) -> None:
     """Nobody is left to end its processes, so they end by themselves."""
     started.supervisor.result()
+
+
+def test_a_killed_broker(started: Started) -> None:
+    """Serving goes on from the last routes, and the end says what was lost."""
+    started.broker.result()
 
 
 async def long_answer(url: str, begun: asyncio.Semaphore) -> bytes:
@@ -131,3 +137,16 @@ def killed_supervisor(run: Run) -> None:
     os.kill(run.process.pid, signal.SIGKILL)
     run.process.wait()
     run.until(lambda: not run.processes(), 10.0, "end of all its processes")
+
+
+def killed_broker(run: Run) -> None:
+    run.url()
+    run.until(run.serving, 30.0, "two engines that serve")
+    (broker,) = run.processes("streams.broker")
+    os.kill(broker.pid, signal.SIGKILL)
+    run.line(r"lost: broker \(code -9\)", 5.0)
+    assert run.end(60.0) == 1
+    requests = run.summary["requests"]
+    assert requests["served"] >= 0.99 * requests["sent"] > 0
+    assert run.errors == "shoal: lost under way: broker (code -9)\n"
+    assert run.processes() == []
