@@ -128,6 +128,7 @@ class World:
     silent: set[str] = field(default_factory=set)
     zero: set[str] = field(default_factory=set)
     ttft_ms: dict[str, float] = field(default_factory=dict)
+    in_flight: dict[str, int] = field(default_factory=dict)
     missing: dict[str, float] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
     stuck: set[str] = field(default_factory=set)
@@ -260,7 +261,7 @@ class World:
                     input_tokens_arrived=int(part * BUCKET.input_tokens),
                     input_tokens=int(part * BUCKET.input_tokens),
                     output_tokens=int(part * BUCKET.output_tokens),
-                    in_flight=0,
+                    in_flight=self.in_flight.get(s.model, 0),
                     route_generation=routes.generation if routes and self.confirm else 0,
                     ttft_ms={ttft: part} if part else {},
                     tpot_ms={bucket_of(20.0): part} if part else {},

@@ -71,6 +71,21 @@ def test_missed_slos_scale_out_where_the_rate_alone_says_nothing() -> None:
     assert w.routed_req_per_s("chat") * 0.8 <= 2 * 15.0 + 10.0  # never far beyond twice the load
 
 
+def test_requests_that_wait_are_demand_too() -> None:
+    """9 of 10 requests/s raw: no surge by the rate, but 300 wait and would for five minutes."""
+    w = world(lambda _m, t: 7.0 if t < 100 else 9.0).run(600)
+    wanted = w.wanted("chat")
+    assert wanted == 1
+    w.in_flight["chat"] = 100  # what one such combo holds while it keeps up
+    w.run(60)
+    assert w.wanted("chat") == wanted
+    w.in_flight["chat"] = 400
+    w.run(3)
+    assert w.wanted("chat") == wanted + 1
+    w.run(20)
+    assert w.wanted("chat") == wanted + 1  # what is starting counts
+
+
 def test_missed_slos_at_a_low_load_are_not_answered_with_capacity() -> None:
     """2 requests/s on 10 all miss: more engines are no remedy."""
     w = world(2.0, missing={"chat": 1.0}).run(1500)
