@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Protocol
 
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from topics.codec import encode
 from topics.table import PREFIX, Cleanup, key_of, topic_of
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 _BATCH = 200
 _PAUSE_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 MAX_WAITING = 20_000
+_UNSENDABLE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
 class Publisher(Protocol):
@@ -43,7 +44,8 @@ class Outbox:
     """Records on their way to the broker. `run` sends until it is cancelled.
 
     leads: asked before each batch; while it says no, what waits is dropped, because only a
-    leader may write. Counters: sent, dropped (not the leader, or more than MAX_WAITING waiting).
+    leader may write. Counters: sent, dropped (not the leader, or more than MAX_WAITING waiting),
+    unsendable (larger than the broker takes: tried again, it would hold up all others for ever).
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Outbox:
         self._idle.set()
         self.sent = 0
         self.dropped = 0
+        self.unsendable = 0
 
     def put(self, record: Any) -> None:
         """Queue `record`; see the class."""
@@ -98,20 +101,28 @@ class Outbox:
             failures += 1
 
     async def _send(self, batch: list[tuple[object, Any]]) -> bool:
-        try:
-            pending = []
-            for _, record in batch:
-                name = topic_of(record).wire_name(self._prefix)
-                pending.append(
-                    await self._producer.send(name, value=encode(record), key=key_of(record))
-                )
-            results = await asyncio.gather(*pending, return_exceptions=True)
-        except (KafkaError, TimeoutError) as error:
-            log.warning("cannot publish: %s", error or type(error).__name__)
-            return False
+        """Send `batch`; whether all of it is dealt with. What the broker has is never sent again
+        because of its neighbours."""
+        queued: list[tuple[object, Any]] = []
+        pending: list[asyncio.Future[Any]] = []
         failed: BaseException | None = None
-        for (key, record), result in zip(batch, results, strict=True):
-            if isinstance(result, BaseException):
+        for key, record in batch:
+            name = topic_of(record).wire_name(self._prefix)
+            try:
+                future = await self._producer.send(name, value=encode(record), key=key_of(record))
+            except _UNSENDABLE as error:
+                self._give_up(key, record, error)
+                continue
+            except (KafkaError, TimeoutError) as error:
+                failed = error
+                break
+            queued.append((key, record))
+            pending.append(future)
+        results = await asyncio.gather(*pending, return_exceptions=True)
+        for (key, record), result in zip(queued, results, strict=True):
+            if isinstance(result, _UNSENDABLE):
+                self._give_up(key, record, result)
+            elif isinstance(result, BaseException):
                 failed = result
             elif self._waiting.get(key) is record:
                 del self._waiting[key]
@@ -122,3 +133,9 @@ class Outbox:
             raise failed
         log.warning("cannot publish: %s", failed or type(failed).__name__)
         return False
+
+    def _give_up(self, key: object, record: Any, error: BaseException) -> None:
+        log.error("a record for %s is lost: %r", topic_of(record).name, error)
+        if self._waiting.get(key) is record:
+            del self._waiting[key]
+        self.unsendable += 1

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError, MessageSizeTooLargeError
 
 from streams.controller import outbox as module
 from streams.controller.outbox import Outbox
@@ -123,3 +123,49 @@ async def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, running: A
     running(outbox)
     await outbox.flushed()
     assert [r.number for r in producer.sent] == [2, 3, 4]
+
+
+async def test_a_record_that_is_too_large_does_not_hold_up_the_others(running: Any) -> None:
+    """Both ways of being refused: before it is queued, and by the broker's answer."""
+
+    class Picky(FakeProducer):
+        async def send(self, topic: str, value: bytes, key: bytes | None) -> asyncio.Future[Any]:
+            number = decode(short_name(topic), value).number
+            if number == 2:
+                raise MessageSizeTooLargeError("2")
+            future = await super().send(topic, value, key)
+            if number == 4:
+                self.sent.pop()
+                future = asyncio.get_running_loop().create_future()
+                future.set_exception(MessageSizeTooLargeError("4"))
+            return future
+
+    producer = Picky()
+    outbox = Outbox(producer)
+    for number in range(1, 6):
+        outbox.put(decision(number))
+    running(outbox)
+    await asyncio.wait_for(outbox.flushed(), 5.0)
+    assert [r.number for r in producer.sent] == [1, 3, 5]
+    assert (outbox.sent, outbox.unsendable) == (3, 2)
+
+
+async def test_what_the_broker_has_is_not_sent_again_because_the_next_one_failed(
+    running: Any,
+) -> None:
+    """A time-out in the middle of a batch: only what comes after it is tried again."""
+
+    class Stumbling(FakeProducer):
+        async def send(self, topic: str, value: bytes, key: bytes | None) -> asyncio.Future[Any]:
+            if self.calls == 2:
+                self.calls += 1
+                raise KafkaTimeoutError
+            return await super().send(topic, value, key)
+
+    producer = Stumbling()
+    outbox = Outbox(producer)
+    for number in range(1, 5):
+        outbox.put(decision(number))
+    running(outbox)
+    await asyncio.wait_for(outbox.flushed(), 5.0)
+    assert [r.number for r in producer.sent] == [1, 2, 3, 4]
