@@ -78,9 +78,13 @@ class Counters:
 
 @dataclass(slots=True)
 class _Producer:
-    """Sequences already applied of one (gateway, boot): all below `floor`, and those in `seen`."""
+    """Sequences already applied of one (gateway, boot): all below `floor`, and those in `seen`.
+
+    newest_ms: the latest event time of its records.
+    """
 
     floor: int = 0
+    newest_ms: int = 0
     seen: set[int] = field(default_factory=set)
     order: deque[int] = field(default_factory=deque)
 
@@ -146,6 +150,7 @@ class TelemetryWindows:
         if not producer.is_new(record.sequence):
             self.counters.duplicate += 1
             return False
+        producer.newest_ms = max(producer.newest_ms, event_ms)
         for second, part in spread(record, event_ms):
             bucket = series.seconds.get(second)
             if bucket is None:
@@ -214,9 +219,10 @@ class TelemetryWindows:
         alive = (seen for seen in series.gateways.values() if seen.seen_ms >= oldest)
         return tuple(sorted(alive, key=lambda seen: seen.gateway))
 
-    def models(self) -> tuple[str, ...]:
-        """Models of which anything was ever seen, by name."""
-        return tuple(sorted(self._series))
+    def producers(self, model: str) -> int:
+        """How many producers of `model` are remembered, to know copies of their records."""
+        series = self._series.get(model)
+        return len(series.producers) if series else 0
 
     def _slide(self, series: _Series, window_s: int, now_s: int) -> Sums:
         """The running sums of the `window_s` seconds before `now_s`, brought up to date."""
@@ -248,6 +254,9 @@ class TelemetryWindows:
         dead = oldest * 1000
         for name in [n for n, seen in series.gateways.items() if seen.seen_ms < dead]:
             del series.gateways[name]
+        # A copy of what such a producer said is late by now, so nothing is counted twice.
+        for boot in [b for b, seen in series.producers.items() if seen.newest_ms < dead]:
+            del series.producers[boot]
 
 
 def _stats(sums: Sums, age_ms: int) -> Stats:

@@ -156,7 +156,7 @@ class _Undertaker:
     def __call__(self, poison: Poison) -> None:
         if poison.place in self._latest.dead:
             return
-        self._latest.dead.add(poison.place)
+        self._latest.bury(poison.place)
         log.warning("%s at %d: %s", poison.topic, poison.offset, poison.why)
         self._outbox.put(poison.letter(self._reader))
 

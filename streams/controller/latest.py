@@ -23,6 +23,7 @@ from topics.records import (
 )
 
 _KEPT_DECISIONS = 2000
+KEPT_DEAD = 10_000
 
 
 @dataclass(slots=True)
@@ -30,7 +31,8 @@ class Latest:
     """Latest records by key. highest_claim: (token, controller) of the highest claim seen.
 
     statuses, assignments: by node; routes: by model; nodes_obtainable, usd_per_node_h: by pool.
-    dead: (topic, partition, offset) of what is in dead-letters already. decisions: the last 2000.
+    dead: (topic, partition, offset) of what is in dead-letters already, at least the last 10,000
+    (a dict, because it keeps their order). decisions: the last 2000.
     """
 
     statuses: dict[str, Status] = field(default_factory=dict)
@@ -41,7 +43,7 @@ class Latest:
     usd_per_node_h: dict[str, Price] = field(default_factory=dict)
     highest_claim: tuple[int, str] = (0, "")
     plan_number: int = 0
-    dead: set[tuple[str, int, int]] = field(default_factory=set)
+    dead: dict[tuple[str, int, int], None] = field(default_factory=dict)
 
     def take(self, record: Any, offset: int) -> None:
         """Fold in `record`, read at `offset` of its partition."""
@@ -70,7 +72,14 @@ class Latest:
         elif isinstance(record, Price):
             self.usd_per_node_h[record.pool] = record
         elif isinstance(record, DeadLetter):
-            self.dead.add((record.topic, record.partition, record.offset))
+            self.bury((record.topic, record.partition, record.offset))
+
+    def bury(self, place: tuple[str, int, int]) -> None:
+        """Remember that `place` (topic, partition, offset) has its dead letter."""
+        self.dead[place] = None
+        if len(self.dead) > 2 * KEPT_DEAD:
+            for oldest in list(self.dead)[:KEPT_DEAD]:
+                del self.dead[oldest]
 
     def drop(self, topic: str, key: str) -> None:
         """A tombstone: `key` of `topic` is gone."""

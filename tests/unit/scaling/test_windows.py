@@ -84,3 +84,17 @@ def test_memory_is_bounded_by_the_horizon() -> None:
     assert len(held.seconds) < 900
     found = windows.stats("chat", T0 + 20_000_000, 600)
     assert isinstance(found, Stats) and found.arrivals == found.covered_s == 599
+
+
+def test_gateways_that_were_started_again_are_forgotten_in_time() -> None:
+    """Each boot is a producer of its own; a year of restarts must not stay in memory."""
+    windows = TelemetryWindows(60)
+    for k in range(1, 2001):
+        record = replace(BLANK, sequence=1, boot=f"boot-{k}")
+        windows.add(record, T0 + k * 1000)
+        windows.stats("chat", T0 + k * 1000, 10)
+    assert windows.producers("chat") < 400
+    again = replace(BLANK, sequence=1, boot="boot-2000")
+    assert not windows.add(again, T0 + 2_000_000)
+    assert not windows.add(replace(BLANK, sequence=1, boot="boot-1"), T0 + 1000)
+    assert (windows.counters.duplicate, windows.counters.late) == (1, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.controller.latest import Latest
+from streams.controller.latest import KEPT_DEAD, Latest
 from streams.controller.leadership import leads
 from topics.records import (
     Assignment,
@@ -62,7 +62,7 @@ def test_the_last_word_of_each_key_counts() -> None:
     assert latest.nodes_obtainable["p"].nodes == 2
     assert latest.usd_per_node_h["p"].usd_per_node_h == 2.0
     assert latest.plan_number == 7
-    assert latest.dead == {("status", 1, 5)}
+    assert set(latest.dead) == {("status", 1, 5)}
 
 
 def test_a_tombstone_takes_its_key_away() -> None:
@@ -74,3 +74,12 @@ def test_a_tombstone_takes_its_key_away() -> None:
     latest.drop("status", "never there")
     latest.drop("decisions", "a")
     assert set(latest.statuses) == {"b"}
+
+
+def test_places_of_dead_letters_are_bounded() -> None:
+    """Somebody who writes rubbish for weeks does not take the memory; the newest are known."""
+    latest = Latest()
+    for offset in range(3 * KEPT_DEAD):
+        latest.take(DeadLetter("status", 0, offset, "why", "", "reader"), 0)
+    assert len(latest.dead) <= 2 * KEPT_DEAD
+    assert ("status", 0, 3 * KEPT_DEAD - 1) in latest.dead
