@@ -6,6 +6,7 @@ here too, so that callers need one import. Knows no prices and no fleet.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,14 +21,17 @@ from autoscaler.performance.steps import StepTimes, step_times
 __all__ = ["InstanceRate", "instance_throughput", "stage_table"]
 
 
+_Z95 = 1.65  # of the normal distribution: 95% lie below
+
+
 @dataclass(frozen=True, slots=True)
 class InstanceRate:
     """What one instance sustains.
 
     req_per_s: highest rate at which the SLOs hold, 0 when it cannot hold them at all.  batch:
-    sequences per iteration at that rate.  ttft_ms: prefill pass plus mean wait at the caller's
-    utilisation.  tpot_ms: time per output token at that batch.  bound_by: "compute", "ttft",
-    "tpot", "memory", "sequences" or "does not fit".
+    sequences per iteration that the limits still allow.  ttft_ms: prefill pass plus mean wait at
+    the caller's utilisation.  tpot_ms: time per output token at that batch.  bound_by: "compute",
+    "ttft", "tpot", "memory", "sequences" or "does not fit".
     """
 
     req_per_s: float
@@ -53,7 +57,8 @@ def instance_throughput(
     Prefill is a queue of passes of fixed length s (M/D/1): at load ρ a request waits ρ s / 2(1-ρ)
     on average, and wait + s must stay within the TTFT limit at ρ = utilisation; where it would
     not, the rate is lowered until it does. Decode takes the largest batch whose iteration fits the
-    TPOT limit and whose KV cache fits (Cauchy eq. 8-11). Aggregated: prefill and decode share the
+    TPOT limit and whose KV cache fits (Cauchy eq. 8-11), less what chance takes
+    (`sustained_batch`). Aggregated: prefill and decode share the
     iterations, so a rate λ with prefill time P a request leaves 1 - λP of the time to decode
     iterations t(B); B = λ R_out t(B) / (1 - λP) gives λ = B / (R_out t(B) + B P).
     """
@@ -62,7 +67,7 @@ def instance_throughput(
     if phase is Phase.PREFILL:
         found = list(_prefill_rates(times, slo, bucket, utilisation))
     elif phase is Phase.DECODE:
-        found = list(_decode_rates(times, slo, bucket))
+        found = list(_decode_rates(times, slo, bucket, utilisation))
     else:
         found = list(_aggregated_rates(times, slo, bucket, utilisation))
     if not found:
@@ -104,14 +109,31 @@ def _prefill_rates(
             return
 
 
-def _decode_rates(times: StepTimes, slo: Slo, bucket: Bucket) -> Iterator[InstanceRate]:
+def sustained_batch(limit: float, utilisation: float) -> float:
+    """Mean batch at capacity, so that the batch stays within `limit` in 95% of cases.
+
+    Arrivals come by chance, so the number of requests in an instance is about Poisson (M/G/inf).
+    At `utilisation` of capacity its mean m must leave room: m + 1.65 sqrt(m) <= limit, and the
+    batch at capacity is m / utilisation. E.g. limit 9 at 80%: m = 5.2, so 6.5; limit 137: m = 120,
+    so the limit itself, because the utilisation leaves more room than chance takes.
+    """
+    root = (math.sqrt(_Z95 * _Z95 + 4.0 * limit) - _Z95) / 2.0
+    return min(limit, max(min(limit, 1.0), root * root / utilisation))
+
+
+def _decode_rates(
+    times: StepTimes, slo: Slo, bucket: Bucket, utilisation: float
+) -> Iterator[InstanceRate]:
     context = bucket.input_tokens + 0.5 * bucket.output_tokens
     memory = int(min(times.kv_capacity_tokens / context, 1e9))
     for batch in decode_batches(times.max_batch):
         if batch > memory:
             return
         step = times.decode_ms(batch, context)
-        rate = batch / (step * bucket.output_tokens) * 1e3 if step <= slo.tpot_ms else 0.0
+        planned = sustained_batch(batch, utilisation)
+        planned_step = times.decode_ms(planned, context)
+        rate = planned / (planned_step * bucket.output_tokens) * 1e3
+        rate = rate if step <= slo.tpot_ms else 0.0
         bound = "tpot" if step > slo.tpot_ms else _room(batch, memory, times.max_batch)
         yield InstanceRate(rate, batch, 0.0, step, bound, times.uncertain)
         if step > slo.tpot_ms:
@@ -135,7 +157,9 @@ def _aggregated_rates(
         load = min(busy * utilisation, 0.999)
         ttft = times.first_token_ms + prefill + step + wait_ms(prefill, load)
         late = "ttft" if ttft > slo.ttft_ms else "tpot" if tpot > slo.tpot_ms else ""
-        rate = 0.0 if late else per_ms * 1e3
+        planned = sustained_batch(batch, utilisation)
+        cycle = bucket.output_tokens * times.decode_ms(planned, context) + planned * prefill
+        rate = 0.0 if late else planned / cycle * 1e3
         bound = late or _room(batch, memory, times.max_batch)
         yield InstanceRate(rate, batch, ttft, tpot, bound, times.uncertain)
         if late:

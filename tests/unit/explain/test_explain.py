@@ -148,10 +148,10 @@ def test_combos_are_named_as_people_read_them(combo_id: str, words: str) -> None
 
 
 def test_savings_add_up_to_the_difference_of_the_bills() -> None:
-    """Eight on-demand nodes for 20 req/s of mini: too many, and none of them on spot."""
+    """Eight on-demand nodes for 12 req/s of mini: too many, and none of them on spot."""
     cluster = small_cluster(NO_PENALTIES)
     rented = replace(cluster, pools=tuple(p for p in cluster.pools if p.name != "h100"))
-    wanted = {"mini": Demand("mini", 20.0, CONVERSATION)}
+    wanted = {"mini": Demand("mini", 12.0, CONVERSATION)}
     fleet = {"mini:a2@us-east/l40s/on-demand": 16}
     problem = make_problem(rented, wanted, PROFILE, fleet=fleet)
     made = plan(problem, Shoal())
