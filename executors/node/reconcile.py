@@ -103,10 +103,10 @@ def _observe(item: Held, seen: Seen, now_ms: int, rules: Rules) -> Held:
         return _died(item, seen.note, now_ms, rules)
     if seen.in_flight is not None:
         item = replace(item, in_flight=seen.in_flight, held_kv=seen.held_kv)
-    if seen.healthy and item.state is InstanceState.STARTING and not item.killed_ms:
-        item = replace(_happens(item, LifecycleEvent.ANSWERED, now_ms), answered=True)
-    elif seen.healthy:
+    if seen.healthy:
         item = replace(item, sick_ms=0)
+        if item.state is InstanceState.STARTING and not item.killed_ms:
+            item = replace(_happens(item, LifecycleEvent.ANSWERED, now_ms), answered=True)
     elif seen.healthy is False and item.state is InstanceState.READY and not item.sick_ms:
         item = replace(item, sick_ms=now_ms)
     return item
@@ -182,7 +182,8 @@ def _wish(item: Held, wish: DesiredInstance | None, now_ms: int) -> Held:
     if going and item.state is InstanceState.FAILED:
         return _happens(item, LifecycleEvent.DRAIN_ASKED, now_ms, item.reason)
     if not going and item.state is InstanceState.DRAINING and not item.terminated_ms:
-        return replace(_happens(item, LifecycleEvent.DRAIN_REVOKED, now_ms), drain_ms=0)
+        # What it missed before says nothing about whether it answers now.
+        return replace(_happens(item, LifecycleEvent.DRAIN_REVOKED, now_ms), drain_ms=0, sick_ms=0)
     return item
 
 
@@ -219,9 +220,10 @@ def _end(item: Held, seen: Seen | None, now_ms: int, rules: Rules, commands: lis
 
 
 def _hopeless(item: Held, now_ms: int, rules: Rules) -> str:
-    starting_ms = now_ms - item.launched_ms
+    # An instance whose drain was revoked is starting too, though it was launched long ago.
+    starting_ms = now_ms - max(item.launched_ms, item.since_ms)
     if item.state is InstanceState.STARTING and starting_ms >= rules.start_timeout_ms:
-        return f"not ready {starting_ms / 1e3:.0f} s after its launch"
+        return f"not ready {starting_ms / 1e3:.0f} s after it began to start"
     if item.sick_ms and now_ms - item.sick_ms >= rules.sick_after_ms:
         return f"no answer for {(now_ms - item.sick_ms) / 1e3:.0f} s"
     return ""

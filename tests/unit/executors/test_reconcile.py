@@ -132,6 +132,37 @@ def test_a_drain_can_be_revoked_until_sigterm() -> None:
     assert state.held[0].restarts == 0
 
 
+def test_a_revoked_drain_of_an_old_instance_gives_it_time_to_answer() -> None:
+    """Launched long ago, it is no start that takes too long: what it serves is not killed."""
+    later_ms = T0 + 2 * RULES.start_timeout_ms
+    state = accept(ready(wish()), want(2, wish(drain=True)))
+    state, _ = reconcile(state, {"a": BUSY}, later_ms, RULES)
+    state, commands = reconcile(
+        accept(state, want(3, wish())), {"a": SILENT}, later_ms + 100, RULES
+    )
+    assert commands == ()
+    state, commands = reconcile(state, {"a": UP}, later_ms + 200, RULES)
+    assert (commands, state.held[0].state) == ((), InstanceState.READY)
+    # One that does not answer any more is still found out.
+    revoked = accept(state, want(4, wish(drain=True)))
+    revoked, _ = reconcile(revoked, {"a": BUSY}, later_ms + 300, RULES)
+    revoked, _ = reconcile(accept(revoked, want(5, wish())), {"a": SILENT}, later_ms + 400, RULES)
+    silent_ms = later_ms + 400 + RULES.start_timeout_ms
+    assert reconcile(revoked, {"a": SILENT}, silent_ms, RULES)[1] == (Kill("a"),)
+
+
+def test_a_miss_from_before_a_revoked_drain_does_not_count() -> None:
+    """It answers now, so it is not sick since then."""
+    state, _ = reconcile(ready(wish()), {"a": Seen(alive=True, healthy=False)}, T0 + 2000, RULES)
+    state, _ = reconcile(accept(state, want(2, wish(drain=True))), {"a": SILENT}, T0 + 2100, RULES)
+    now_ms = T0 + 2100 + RULES.sick_after_ms
+    state, _ = reconcile(state, {"a": SILENT}, now_ms, RULES)
+    state, commands = reconcile(accept(state, want(3, wish())), {"a": SILENT}, now_ms + 100, RULES)
+    assert commands == ()
+    state, commands = reconcile(state, {"a": UP}, now_ms + 200, RULES)
+    assert (commands, state.held[0].state) == ((), InstanceState.READY)
+
+
 def test_a_starting_instance_that_is_not_wanted_ends_at_once() -> None:
     """It answered nobody, so there is nothing to wait for."""
     state = accept(begin(wish()), want(2))
