@@ -46,11 +46,13 @@ class EventStream:
             if len(self._part) > _MAX_PART:
                 raise BrokenStream("an event of more than 1 MiB")
             block = block[:cut]
-        self.events += block.count(_EVENT)
-        if b"data: [DONE]" in block:
+        # Blank lines stand between events only (inside JSON a line's end is escaped), so a text
+        # that holds "data: [DONE]" ends nothing and counts as nothing.
+        self.events += block.count(_END + _EVENT) + block.startswith(_EVENT)
+        if _begins(block, b"data: [DONE]"):
             self.done = True
             self.events -= 1
-        if b'data: {"error"' in block:
+        if _begins(block, b'data: {"error"'):
             self.failed = True
         # Inside a token's text the quotes are escaped, so this is a key and not generated text.
         if b'"usage":{' in block or b'"usage": {' in block:
@@ -68,3 +70,8 @@ class EventStream:
                         continue
             kept.append(event)
         return _END.join(kept)
+
+
+def _begins(block: bytes, start: bytes) -> bool:
+    """Whether an event in `block` (whole events) begins with `start`."""
+    return block.startswith(start) or _END + start in block

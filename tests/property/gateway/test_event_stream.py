@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from executors.gateway.events import BrokenStream, EventStream
 
 texts = st.lists(
-    st.one_of(st.text(max_size=12), st.just('"usage":{"prompt_tokens":9}'), st.just("[DONE]\n\n")),
+    st.one_of(
+        st.text(max_size=12),
+        st.sampled_from(('"usage":{"prompt_tokens":9}', "[DONE]\n\n", "\n\ndata: [DONE]\n\n")),
+    ),
     max_size=12,
 )
 DONE = b"data: [DONE]\n\n"
