@@ -14,6 +14,7 @@ import orjson
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 DONE = b"data: [DONE]\n\n"
+_DEEPEST = 8  # messages, a message, its contents, a part, its text: five
 
 
 class BadRequest(ValueError):
@@ -125,14 +126,16 @@ def error_events(message: str, kind: str, status: int) -> bytes:
     return b"data: " + error_body(message, kind, status) + b"\n\n" + DONE
 
 
-def _tokens_guess(prompt: object) -> int:
+def _tokens_guess(prompt: object, depth: int = 0) -> int:
     """Tokens in a prompt: one per word, but at least one per four characters."""
+    if depth > _DEEPEST:
+        raise BadRequest(f"prompt: nested more than {_DEEPEST} levels deep")
     if isinstance(prompt, str):
         return max(1, prompt.count(" ") + 1, len(prompt) // 4)
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
         return len(prompt)
     if isinstance(prompt, list):
-        return sum(_tokens_guess(item) for item in prompt)
+        return sum(_tokens_guess(item, depth + 1) for item in prompt)
     if isinstance(prompt, dict):  # a chat message, or one part of its content
-        return _tokens_guess(prompt.get("content", prompt.get("text", "")))
+        return _tokens_guess(prompt.get("content", prompt.get("text", "")), depth + 1)
     return 0

@@ -8,6 +8,7 @@ import pytest
 from executors.gateway.openai import (
     CHAT,
     COMPLETIONS,
+    BadRequest,
     engine_body,
     handed_over,
     parse_call,
@@ -69,3 +70,10 @@ def test_an_answer_without_hand_over_is_none(raw: bytes) -> None:
 )
 def test_no_usage_is_none(raw: bytes) -> None:
     assert usage_of(raw) is None
+
+
+def test_a_prompt_nested_beyond_sense_is_refused_and_not_our_fault() -> None:
+    """JSON allows a thousand levels; no prompt has more than messages, contents and parts."""
+    deep = b'{"model":"chat","prompt":' + b"[" * 1000 + b"]" * 1000 + b"}"
+    with pytest.raises(BadRequest, match="nested"):
+        parse_call(COMPLETIONS, deep)
