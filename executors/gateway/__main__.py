@@ -15,7 +15,7 @@ from executors.gateway.server import Gateway
 from executors.gateway.settings import Clock, Settings
 from executors.leash import end_event
 from executors.link import Link
-from topics.checks import InvalidRecord
+from topics.checks import InvalidRecord, count
 from topics.records import Routes
 from topics.timebase import TimeBase
 
@@ -28,6 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     try:
         clock = Clock(TimeBase.parse(options.time_base))
+        count("port", options.port, 65_535)
         settings = Settings(
             options.gateway_id,
             hold_s=options.hold_s,

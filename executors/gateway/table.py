@@ -96,18 +96,27 @@ class RouteTable:
         return count
 
     async def keep_saved(self) -> None:
-        """Write the routes whenever they changed, for ever, off the event loop."""
-        while self._file is not None:
+        """Write the routes whenever they changed, for ever, off the event loop.
+
+        What could not be written is written as soon as the folder takes it.
+        """
+        pause_s = 0.2
+        while True:
             await self._unsaved.wait()
             self._unsaved.clear()
+            if self._file is None:
+                continue
             known = [router.routes for router in self.routers.values() if router.routes]
             data = b"".join(encode(routes) + b"\n" for routes in known)
             try:
                 await asyncio.to_thread(_replace, self._file, data)
+                pause_s = 0.2
             except OSError as error:
                 self._metrics.state_errors.inc()
                 log.warning("%s: the routes are not saved: %s", self._file, error)
-            await asyncio.sleep(0.2)
+                self._unsaved.set()
+                pause_s = min(60.0, 2 * pause_s)
+            await asyncio.sleep(pause_s)
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -17,6 +17,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from executors.gateway.metrics import Metrics
+from executors.gateway.table import RouteTable
 from tests.integration.gateway.gateway_bench import FakeEngine
 from topics.codec import decode, encode
 from topics.records import RouteGroup, Routes
@@ -32,11 +34,14 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     """Start a gateway process; gives (process, its first line)."""
     async with AsyncExitStack() as stack:
 
-        async def begin(*more: str, **options: Any) -> tuple[Process, dict[str, Any]]:
+        async def begin(
+            *more: str, state: bool = True, **options: Any
+        ) -> tuple[Process, dict[str, Any]]:
             base = TimeBase(10.0, 1_700_000_000_000, time.monotonic_ns())
+            folder = ("--state-dir", str(tmp_path)) if state else ()
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "executors.gateway", "--broker", NO_BROKER,
-                "--time-base", base.format(), "--state-dir", str(tmp_path), *more,
+                "--time-base", base.format(), *folder, *more,
                 stdout=PIPE, stderr=PIPE, **options,
             )  # fmt: skip
 
@@ -108,6 +113,36 @@ async def test_sigterm_ends_it_cleanly_in_time_with_a_request_under_way(
     await asyncio.gather(asking, return_exceptions=True)
 
 
+async def test_without_a_state_folder_it_serves_on(start: Start) -> None:
+    """Nothing to keep is no reason to end."""
+    process, ready = await start(state=False)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(process.wait(), 1.0)
+    async with aiohttp.ClientSession() as http, http.get(ready["url"] + "/health") as answer:
+        assert answer.status == 200
+    process.terminate()
+    await process.communicate()
+    assert process.returncode == 0
+
+
+async def test_routes_that_could_not_be_saved_are_saved_once_they_can_be(tmp_path: Path) -> None:
+    """Otherwise a restart after a full disk would serve by routes of long ago."""
+    folder = tmp_path / "state"
+    folder.write_bytes(b"in the way")
+    metrics = Metrics()
+    table = RouteTable(metrics, folder, 0.0)
+    keeping = asyncio.create_task(table.keep_saved())
+    table.apply(Routes("chat", 1, 1, 0, 2000.0, 60.0))
+    async with asyncio.timeout(5.0):
+        while b"state_errors_total 1.0" not in metrics.exposition():
+            await asyncio.sleep(0.01)
+        folder.unlink()
+        while not (folder / "routes.jsonl").exists():
+            await asyncio.sleep(0.01)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+
+
 async def test_it_ends_when_its_supervisor_is_gone(start: Start) -> None:
     read, write = os.pipe()
     environment = {**os.environ, "SHOAL_LEASH_FD": str(read)}
@@ -140,6 +175,7 @@ async def test_a_state_folder_that_cannot_be_used_is_reported_and_serving_goes_o
         (("--hold-s", "nan"), "hold-s"),
         (("--queue-s", "-1"), "queue-s"),
         (("--gateway-id", "a b"), "gateway-id"),
+        (("--port", "65536"), "port"),
     ],
 )
 async def test_bad_options_are_one_line(start: Start, options: tuple[str, str], said: str) -> None:
