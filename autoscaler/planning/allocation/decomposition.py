@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.planning.allocation.arrays import Floats
+from autoscaler.planning.allocation.arrays import Floats, Ints
 from autoscaler.planning.allocation.choose import choose
 from autoscaler.planning.allocation.dual import ascend, subproblem
 from autoscaler.planning.allocation.groups import Decomposed, Group, restrict
@@ -25,6 +25,7 @@ from autoscaler.planning.allocation.pool import (
     joined,
     marks_for,
     pool,
+    take,
 )
 from autoscaler.planning.allocation.result import SolveOptions, Work
 
@@ -186,12 +187,36 @@ def _first(
         work += Work(mips=1, mip_columns=sum(len(p) for p in pools))
         if choice is not None:
             return from_choice(pools, choice), work + Work(mip_nodes=choice.nodes)
-    return None, work
+    return _greedy(problem, pools, penalty), work
 
 
-def _near(group: Group, scene: Scene, slack: float) -> Group:
-    """The group with only the pairs that a plan within `slack` of the bound may hold."""
-    least, _ = subproblem(group, scene.weight)
+def _greedy(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumbent | None:
+    """Group by group, dearest first, the whole cover that adds least money and excess; to repair.
+
+    None where a group has no whole cover.
+    """
+    order = sorted(range(len(pools)), key=lambda k: -float(pools[k].cost.min(initial=np.inf)))
+    left = problem.capacity.copy()
+    covers: list[Covers | None] = [None] * len(pools)
+    for k in order:
+        whole = np.flatnonzero(pools[k].share >= 1.0)
+        if not len(whole):
+            return None
+        over = np.maximum(0.0, pools[k].use[whole] - np.maximum(0.0, left))
+        pick = int(whole[np.argmin(pools[k].cost[whole] + over @ penalty)])
+        left = left - pools[k].use[pick]
+        covers[k] = take(pools[k], np.array([pick]))
+    chosen = [c for c in covers if c is not None]
+    return Incumbent(
+        cost=np.array([float(c.cost[0]) for c in chosen]),
+        use=np.array([c.use[0] for c in chosen]),
+        pairs=tuple(c.pairs for c in chosen),
+        free=np.zeros(len(problem.free.cost), dtype=np.int64),
+    )
+
+
+def _near_codes(group: Group, scene: Scene, least: Floats, slack: float) -> Ints:
+    """Codes of the pairs that a plan within `slack` of the bound may hold."""
     codes, _ = near_pairs(
         group.indptr,
         group.feature,
@@ -203,8 +228,14 @@ def _near(group: Group, scene: Scene, slack: float) -> Group:
         least,
         slack,
     )
+    return np.asarray(codes)
+
+
+def _near(group: Group, scene: Scene, slack: float) -> Group:
+    """The group with only those pairs."""
+    least, _ = subproblem(group, scene.weight)
     allowed = np.zeros_like(group.allowed)
-    allowed.ravel()[codes] = True
+    allowed.ravel()[_near_codes(group, scene, least, slack)] = True
     return restrict(group, allowed)
 
 
@@ -269,15 +300,15 @@ def _everything(
     pools: list[Covers] = []
     work = Work()
     near = [(g, subproblem(g, scene.weight)[0]) for g in problem.groups]
-    pieces = [items_within(group, scene, least, slack, room + 1) for group, least in near]
-    few = poor and sum(len(parts) for parts in pieces) <= FEW_ITEMS
-    for (group, least), parts in zip(near, pieces, strict=True):
+    sizes = [len(_near_codes(g, scene, least, slack)) for g, least in near]
+    few = poor and sum(sizes) <= FEW_ITEMS
+    for (group, least), size in zip(near, sizes, strict=True):
         covers = covers_within(group, scene, least, slack, min(room, PROOF_COVERS), PROOF_TESTS)
         work += Work(search_tests=covers.tests)
         if covers.within < 0:
-            if len(parts) > (room if few else min(room, PROOF_ITEMS)):
+            if size > (room if few else min(room, PROOF_ITEMS)):
                 return None, work
-            covers = parts
+            covers = items_within(group, scene, least, slack)
         room -= len(covers)
         pools.append(covers)
     return pools, work

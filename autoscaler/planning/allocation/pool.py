@@ -229,16 +229,17 @@ def cheapest(group: Group, scene: Scene, widest: float, tests: int) -> tuple[flo
         if len(got) and got.within >= 0:
             price = got.cost + got.use @ (scene.weight - scene.money).T.ravel()
             order = np.argsort(price, kind="stable")
-            return float(price[order[0]]), replace(_take(got, order[:KEPT]), tests=spent)
+            return float(price[order[0]]), replace(take(got, order[:KEPT]), tests=spent)
         if got.within < 0:
-            return floor + proven, replace(got, tests=spent)
+            some = np.arange(min(KEPT, len(got)))
+            return floor + proven, replace(take(got, some), tests=spent)
         proven = excess
         if excess >= widest:
             return floor + proven, replace(got, tests=spent)
         excess = min(widest, max(4 * excess, 1e-5 * floor))
 
 
-def _take(covers: Covers, order: Ints) -> Covers:
+def take(covers: Covers, order: Ints) -> Covers:
     """The covers in another order."""
     length = np.diff(covers.offsets)[order]
     offsets = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
