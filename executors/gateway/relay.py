@@ -6,9 +6,10 @@ elsewhere as long as the client has not seen a byte; after that it ends with a v
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 
@@ -44,6 +45,7 @@ _FAULTS_TO_EJECT = 3
 # A decode instance also answers 500 when the prefill instance that held the KV is gone, which is
 # not its fault and happens to all that were handed over at that moment.
 _FAULTS_TO_EJECT_DECODE = 20
+_TAIL_REAL_S = 1.0  # for the end of an answer whose last event was passed on already
 _REFUSALS = {
     Refusal.NO_INSTANCE: (503, "no_instance", "no instance of {model} is ready"),
     Refusal.NO_ROOM: (429, "overloaded", "no instance of {model} had room in time"),
@@ -163,11 +165,11 @@ class Relay:
         return raw
 
     @asynccontextmanager
-    async def _attempting(self, endpoint: Endpoint) -> AsyncIterator[None]:
+    async def _attempting(self, endpoint: Endpoint) -> AsyncIterator[asyncio.Timeout]:
         """Around one attempt: time-outs come out of it as EngineStalled."""
         try:
-            async with self.stalls.attempt(endpoint):
-                yield
+            async with self.stalls.attempt(endpoint) as scope:
+                yield scope
         except TimeoutError as error:
             raise failure_of(error) from error
 
@@ -177,10 +179,10 @@ class Relay:
         """Pass the events of `endpoint` through."""
         request.pause()
         try:
-            async with self._attempting(endpoint):
+            async with self._attempting(endpoint) as scope:
                 answer = await self._engines.post(endpoint, request.call.path, body, request.id)
                 try:
-                    return await self._pass_through(request, endpoint, answer)
+                    return await self._pass_through(request, endpoint, answer, scope)
                 finally:
                     # Only an answer that was read to its end gives its connection back.
                     answer.release() if answer.content.at_eof() else answer.close()
@@ -191,7 +193,11 @@ class Relay:
             raise
 
     async def _pass_through(
-        self, request: Request, endpoint: Endpoint, answer: aiohttp.ClientResponse
+        self,
+        request: Request,
+        endpoint: Endpoint,
+        answer: aiohttp.ClientResponse,
+        scope: asyncio.Timeout,
     ) -> Outcome:
         events = EventStream(strip_usage=not request.call.usage_wanted)
         first_ns = now_ns = 0
@@ -205,7 +211,7 @@ class Relay:
                 held += events.feed(block)
             except BrokenStream as error:
                 raise EngineFaulty(str(error)) from error
-            if not request.started and not events.failed and events.events == 0:
+            if not (request.started or events.failed or events.done or events.events):
                 request.pause()
                 continue  # nothing of worth yet: it may still be tried elsewhere
             if not request.started and events.failed:
@@ -216,11 +222,15 @@ class Relay:
             self.stalls.heard(endpoint)
             request.started = True
             if held or events.done:
-                await request.client.write(held, last=events.done)
+                with self.stalls.elsewhere(endpoint, scope):
+                    await request.client.write(held, last=events.done)
             held = b""
             request.pause()
         if not answer.content.at_eof():
-            await _block(answer)
+            # Only for the connection's sake: the client has everything, whatever comes of this.
+            with suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(_TAIL_REAL_S):
+                    await _block(answer)
         request.resume()
         if events.failed:
             self._metrics.broken.labels(request.call.model).inc()

@@ -7,8 +7,8 @@ engine lets single requests wait long and is no hung one: only silence towards a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from topics.records import Endpoint
 
@@ -22,15 +22,28 @@ class Stalls:
         self._under_way: dict[Endpoint, dict[asyncio.Timeout, float]] = {}
 
     @asynccontextmanager
-    async def attempt(self, endpoint: Endpoint) -> AsyncIterator[None]:
+    async def attempt(self, endpoint: Endpoint) -> AsyncIterator[asyncio.Timeout]:
         """Around one attempt at `endpoint`: TimeoutError comes out of it if the engine hangs."""
-        under_way = self._under_way.setdefault(endpoint, {})
         async with asyncio.timeout(None) as scope:
-            under_way[scope] = asyncio.get_running_loop().time()
+            self._listen(endpoint, scope)
             try:
-                yield
+                yield scope
             finally:
-                del under_way[scope]
+                self._under_way.get(endpoint, {}).pop(scope, None)
+
+    @contextmanager
+    def elsewhere(self, endpoint: Endpoint, scope: asyncio.Timeout) -> Iterator[None]:
+        """Around waiting for somebody else in an attempt: the engine's silence proves nothing
+        while nobody listens (a client that reads slowly is no engine that hangs)."""
+        self._under_way.get(endpoint, {}).pop(scope, None)
+        try:
+            yield
+        finally:
+            self._listen(endpoint, scope)
+
+    def _listen(self, endpoint: Endpoint, scope: asyncio.Timeout) -> None:
+        under_way = self._under_way.setdefault(endpoint, {})
+        under_way[scope] = asyncio.get_running_loop().time()
 
     def heard(self, endpoint: Endpoint) -> None:
         """Something came from `endpoint`."""

@@ -19,7 +19,9 @@ class FakeEngine:
     """An engine of `tokens` tokens. mode: what it does with the next requests.
 
     ok; status:N; cut (connection reset before a byte); cut-after:N (after N tokens);
-    error-after:N (error event and [DONE]); hang (nothing ever comes); gate (waits for `gate`).
+    error-after:N (error event and [DONE]); cut-at-end (after [DONE], the answer left open);
+    hang-at-end (the same, the connection stays); hang (nothing ever comes); gate (waits for
+    `gate`).
     """
 
     def __init__(self, name: str, model: str = "chat", tokens: int = 5) -> None:
@@ -112,6 +114,13 @@ class FakeEngine:
         if (body.get("stream_options") or {}).get("include_usage"):
             await event({"choices": [], "usage": usage})
         await response.write(b"data: [DONE]\n\n")
+        if kind.endswith("-at-end"):
+            await asyncio.sleep(0.05)  # the end has reached the gateway by now
+            assert request.transport is not None
+            if kind.startswith("cut"):
+                request.transport.abort()
+            else:
+                await self.gate.wait()
         return response
 
 
