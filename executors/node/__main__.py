@@ -122,7 +122,8 @@ async def _run(config: ExecutorConfig) -> None:
         try:
             await executor.run(end)
         finally:
-            await executor.close(end_engines=bool(leash_fds()))
+            # A fault of ours must not take the engines along: our next life adopts them.
+            await executor.close(end_engines=end.is_set() and bool(leash_fds()))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """What an executor remembers of a node across its own restarts.
 
 Owns one file per node, written whole and renamed into place. A folder that is full or read-only is
-reported once and then lived without: serving goes on.
+reported once and then lived without: serving goes on, and what was not written is tried again.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -35,6 +36,7 @@ _PROBE_S = {  # real s between two looks at an engine
     InstanceState.DRAINING: 0.1,
 }
 _LOAD_EVERY_S = 2.0
+_SAVE_AGAIN_S = 5.0  # real s until what could not be written is tried again
 _HEARTBEAT_MS, _IDLE_HEARTBEAT_MS = 2_000, 10_000
 _MIN_PUBLISH_S, _MIN_IDLE_PUBLISH_S = 0.2, 1.0
 _REAL_FLOORS_MS = {
@@ -84,6 +86,7 @@ class NodeWorker:
         self._publishing: asyncio.Task[None] | None = None
         self._shown: Status | None = None
         self._shown_s = 0.0
+        self._save_due_s = math.inf
 
     @property
     def state(self) -> NodeState:
@@ -121,8 +124,9 @@ class NodeWorker:
         for command in commands:
             self._carry_out(command, now_ms, used_ports)
         self._forget()
-        if _durable(before) != _durable(self._state):
-            self._store.save(self._state, self._processes)
+        if now_s >= self._save_due_s or _durable(before) != _durable(self._state):
+            saved = self._store.save(self._state, self._processes)
+            self._save_due_s = math.inf if saved else now_s + _SAVE_AGAIN_S
         self._probe_due(now_ms, now_s)
         self._tell(now_ms, now_s)
 
