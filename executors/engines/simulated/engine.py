@@ -188,6 +188,7 @@ class Engine:
         if flight is not None:
             self._step()
             self._batcher.abort(request)
+            self._step()  # those behind it may be served sooner than the timer was set to
             self.metrics.finished["abort"] += 1
         task = self._fetching.get(request)
         if task is not None:
