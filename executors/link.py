@@ -2,7 +2,7 @@
 
 Owns connecting, reconnecting and dead-lettering. It must not know what a record means, and it
 never stands in the way of serving: while the broker is away, `publish` says no at once and
-following resumes by itself where it stopped.
+following goes on by itself once it is back (what is kept comes again).
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import base64
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
@@ -29,7 +30,9 @@ log = logging.getLogger(__name__)
 OnRecord = Callable[[str, str, Any], None]
 """Called as (short topic name, key, record) on the event loop; it must not block."""
 
-_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_AFTER_LOSS_S = 0.5
+_START_TIMEOUT_S = 10.0
 _SEND_TIMEOUT_S = 2.0
 _DEAD_PAYLOAD_BYTES = 64 * 1024
 
@@ -130,38 +133,23 @@ class Link:
         task.add_done_callback(self._tasks.discard)
 
     async def _connect_producer(self) -> None:
-        async for attempt in _attempts():
-            producer = AIOKafkaProducer(
-                bootstrap_servers=self._bootstrap,
-                client_id=self._client_id,
-                acks="all",
-                linger_ms=5,
-                request_timeout_ms=5000,
-                metadata_max_age_ms=10_000,
-            )
-            if await _started(producer, self._bootstrap, attempt):
-                self._producer = producer
-                return
+        self._producer = await _reached(self._bootstrap, self._new_producer)
+
+    def _new_producer(self) -> AIOKafkaProducer:
+        return AIOKafkaProducer(
+            bootstrap_servers=self._bootstrap,
+            client_id=self._client_id,
+            acks="all",
+            linger_ms=5,
+            request_timeout_ms=5000,
+            metadata_max_age_ms=10_000,
+        )
 
     async def _follow(
         self, topics: tuple[str, ...], on_record: OnRecord, caught_up: asyncio.Event
     ) -> None:
-        async for attempt in _attempts():
-            consumer = AIOKafkaConsumer(
-                *(self._prefix + topic for topic in topics),
-                bootstrap_servers=self._bootstrap,
-                client_id=self._client_id,
-                group_id=None,
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
-                # The embedded broker answers a waiting fetch at its end, not when a record comes:
-                # measured 140 ms from publish to reader at 250, 42 ms at 50 (1% of a core).
-                fetch_max_wait_ms=50,
-                request_timeout_ms=5000,
-                metadata_max_age_ms=10_000,
-            )
-            if not await _started(consumer, self._bootstrap, attempt):
-                continue
+        while True:
+            consumer = await _reached(self._bootstrap, lambda: self._new_consumer(topics))
             try:
                 await self._read(consumer, on_record, caught_up)
             except (KafkaError, OSError) as error:
@@ -169,6 +157,22 @@ class Link:
             finally:
                 with contextlib.suppress(KafkaError, OSError):
                     await consumer.stop()
+            await asyncio.sleep(_AFTER_LOSS_S)
+
+    def _new_consumer(self, topics: tuple[str, ...]) -> AIOKafkaConsumer:
+        return AIOKafkaConsumer(
+            *(self._prefix + topic for topic in topics),
+            bootstrap_servers=self._bootstrap,
+            client_id=self._client_id,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            # The embedded broker answers a waiting fetch at its end, not when a record comes:
+            # measured 140 ms from publish to reader at 250, 42 ms at 50 (1% of a core).
+            fetch_max_wait_ms=50,
+            request_timeout_ms=5000,
+            metadata_max_age_ms=10_000,
+        )
 
     async def _read(
         self, consumer: AIOKafkaConsumer, on_record: OnRecord, caught_up: asyncio.Event
@@ -217,29 +221,32 @@ class Link:
         await self.publish(DEAD_LETTERS.name, "", letter)
 
 
-async def _attempts() -> AsyncIterator[int]:
-    """Attempt numbers, for ever, with a growing pause between them."""
-    attempt = 0
-    while True:
-        yield attempt
-        await asyncio.sleep(_BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)])
-        attempt += 1
+_Client = TypeVar("_Client", AIOKafkaConsumer, AIOKafkaProducer)
 
 
-async def _started(client: Any, bootstrap: str, attempt: int) -> bool:
-    """Start an aiokafka client; False (and nothing left behind) when the broker is not there."""
-    try:
-        async with asyncio.timeout(10.0):
-            await client.start()
-    except (KafkaError, OSError, TimeoutError) as error:
+async def _reached(bootstrap: str, make: Callable[[], _Client]) -> _Client:
+    """A started client, tried for ever with pauses that grow within one outage."""
+
+    async def start() -> _Client:
+        client = make()
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                await client.start()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await client.stop()
+            raise
+        return client
+
+    def tell(state: RetryCallState) -> None:
         # Once per outage is enough for a person; the rest is for debugging.
-        level = logging.DEBUG if attempt else logging.WARNING
+        level = logging.WARNING if state.attempt_number == 1 else logging.DEBUG
+        error = state.outcome.exception() if state.outcome else None
         log.log(level, "no broker at %s, trying for ever: %s", bootstrap, error)
-        with contextlib.suppress(Exception):
-            await client.stop()
-        return False
-    except asyncio.CancelledError:
-        with contextlib.suppress(Exception):
-            await client.stop()
-        raise
-    return True
+
+    trying = AsyncRetrying(
+        retry=retry_if_exception_type((KafkaError, OSError, TimeoutError)),
+        wait=wait_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
+        before_sleep=tell,
+    )
+    return await trying(start)
