@@ -26,12 +26,12 @@ from autoscaler.planning.allocation.placements import (
 )
 from autoscaler.planning.allocation.result import SolveOptions
 
-LADDER = (15.0, 5.0, 2.0, 0.8)
-"""Price of a change, as a share of what the gap allows the plan to cost too much in all."""
+LADDER = (15.0, 9.0, 5.0, 3.0, 1.5)
+"""Price of a stop, as a multiple of what the gap allows to cost too much, over all changes."""
 FIRST_COLUMNS = 4000
 """Columns of MIPs in the search for the cheapest transition."""
-NEXT_COLUMNS = 1200
-"""Columns of MIPs for each price of a change."""
+NEXT_COLUMNS = 2500
+"""Columns of MIPs for each price of a stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def solve_running(
     mu_usd_per_h: Floats | None = None,
 ) -> Transition:
     """Cheapest transition of `running` (n, 4: group, region, template, count) within
-    `options.gap`; among those that the search meets, the one with the fewest starts and stops.
+    `options.gap`; among those that the search meets, the one with the fewest stops.
 
     Where demand cannot be met it is the best effort of a fleet started anew.
     """
@@ -104,10 +104,12 @@ def solve_running(
     return replace(best, done=replace(best.done, work=work, mu_usd_per_h=prices))
 
 
-def _rank(found: Transition, options: SolveOptions) -> tuple[float, int, float]:
-    """Within the gap first, then few changes, then cheap."""
-    changes = found.started + found.stopped
-    return max(found.done.gap, options.gap), changes, found.done.cost_usd_per_h
+def _rank(found: Transition, options: SolveOptions) -> tuple[float, int, int]:
+    """Within the gap first, then few that are stopped, then few that are started.
+
+    What more demand wants must start; what is stopped without need is what disrupts.
+    """
+    return max(found.done.gap, options.gap), found.stopped, found.started
 
 
 def _against(
@@ -136,9 +138,9 @@ def reprice(problem: Decomposed, plan: Incumbent) -> Incumbent:
 
 
 def with_running(
-    instance: TemplateInstance, problem: Decomposed, running: Ints, price_of_change: float
+    instance: TemplateInstance, problem: Decomposed, running: Ints, price_of_stop: float
 ) -> Decomposed:
-    """The problem with a keep item per running pair and a price on every start and stop.
+    """The problem with a keep item per running pair and a price on every stop.
 
     Each running pair is a resource with as many tokens as run; a keep item takes one token, which
     gives back the start penalty and the price of a stop.
@@ -154,19 +156,17 @@ def with_running(
         nodes = instance.nodes[k][template].astype(np.float64)
         price = float(nodes @ instance.price_usd_per_h[region])
         # Never below nothing: an item that pays would be taken without end.
-        full = price * (1.0 + instance.start_penalty) + price_of_change
-        back = min(price * instance.start_penalty + 2.0 * price_of_change, full)
+        full = price * (1.0 + instance.start_penalty)
+        back = min(price * instance.start_penalty + price_of_stop, full)
         money[features + token, region] = -back
         capacity[region, features + token] = count
         keeps[k].append((template, region, features + token))
-    groups = tuple(
-        _with_keeps(group, keeps[k], price_of_change) for k, group in enumerate(problem.groups)
-    )
+    groups = tuple(_with_keeps(group, keeps[k]) for k, group in enumerate(problem.groups))
     flat = capacity.ravel()
     return Decomposed(groups, money, flat, FreeColumns.none(len(flat)))
 
 
-def _with_keeps(group: Group, keeps: list[tuple[int, int, int]], surcharge: float) -> Group:
+def _with_keeps(group: Group, keeps: list[tuple[int, int, int]]) -> Group:
     """The group with a copy of each kept item that takes its token, allowed in its region only."""
     indptr, feature, amount = [group.indptr], [group.feature], [group.amount]
     item, allowed = [], []
@@ -193,7 +193,7 @@ def _with_keeps(group: Group, keeps: list[tuple[int, int, int]], surcharge: floa
         indptr=np.concatenate(indptr),
         feature=np.concatenate(feature),
         amount=np.concatenate(amount),
-        base=np.full(count, surcharge),
+        base=np.zeros(count),
         throughput=np.concatenate([group.throughput, group.throughput[same]]),
         units=np.concatenate([group.units, group.units[same]]),
         allowed=np.ascontiguousarray(np.vstack([group.allowed, *allowed])),
