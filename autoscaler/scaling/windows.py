@@ -132,11 +132,11 @@ class TelemetryWindows:
         if self._now_ms is None or now_ms > self._now_ms:
             self._now_ms = now_ms
 
-    def add(self, record: Telemetry, event_ms: int) -> bool:
+    def add(self, record: Telemetry, event_ms: int, *, from_gateway: bool = True) -> bool:
         """Count `record`, whose span ended at `event_ms`; True if it was applied.
 
         Idempotent by (gateway, boot, sequence) per model. Its counts are spread over the seconds
-        that the span touches.
+        that the span touches. from_gateway: whether who says so applies routes.
         """
         if self._now_ms is not None:
             if event_ms < self._now_ms - self._horizon_s * 1000:
@@ -163,13 +163,21 @@ class TelemetryWindows:
                 if sums.end_s - length <= second < sums.end_s:
                     sums.add(part)
             series.newest_s = max(series.newest_s, second)
+        if from_gateway:
+            self.hear(record, event_ms)
+        self.counters.applied += 1
+        return True
+
+    def hear(self, record: Telemetry, event_ms: int) -> None:
+        """Note only that a gateway lives, and the routes it applies; its counts are left out."""
+        if self._now_ms is not None and event_ms > self._now_ms + MAX_AHEAD_S * 1000:
+            return
+        series = self._series.setdefault(record.model, _Series())
         seen = series.gateways.get(record.gateway)
         if seen is None or event_ms >= seen.seen_ms:
             series.gateways[record.gateway] = GatewaySeen(
                 record.gateway, record.boot, event_ms, record.in_flight, record.route_generation
             )
-        self.counters.applied += 1
-        return True
 
     def stats(self, model: str, now_ms: int, window_s: int) -> WindowStats:
         """What was seen of `model` in the `window_s` whole seconds before `now_ms`."""
@@ -179,6 +187,8 @@ class TelemetryWindows:
             return NoData(None)
         now_s = now_ms // 1000
         sums = self._slide(series, min(window_s, self._horizon_s), now_s)
+        if sums.covered_s == 0 and series.newest_s < 0:
+            return NoData(None)
         if sums.covered_s == 0:
             return NoData((min(series.newest_s, now_s - 1) + 1) * 1000)
         return _stats(sums, max(0, now_ms - (min(series.newest_s, now_s - 1) + 1) * 1000))

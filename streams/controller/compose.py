@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,10 @@ from streams.controller.loop import Loop, Ports
 from streams.controller.outbox import Outbox
 from streams.controller.rebuild import read_latest
 from streams.files.config import Config, load_config
+from streams.files.errors import UserError
 from streams.poison import Poison
 from streams.ports.actuator import Actuator, ExecutorActuator, WithheldActuator
-from streams.ports.demand import DemandSource
+from streams.ports.demand import DemandSource, Sink
 from streams.ports.observed import ExecutorStatuses
 from streams.ports.promql import PromqlDemand, prometheus
 from streams.ports.routes import GatewayRoutes, RouteSink, WithheldRoutes
@@ -68,6 +69,7 @@ async def run_controller(
     """
     config = load_config(options.config, options.default_mode)
     cluster, clock = config.cluster, Clock(options.time_base)
+    queries = asked_of_prometheus(config)  # refused before this controller claims to lead
     found = await ensure_topics(options.broker, options.prefix)
     # A group of this boot only: nobody waits for a dead member's session to end.
     group = f"shoal-{options.controller_id}-{uuid.uuid4().hex[:12]}"
@@ -86,13 +88,10 @@ async def run_controller(
         for poison in poisoned:
             bury(poison)
         windows = TelemetryWindows(cluster.policy.global_window_s)
-        sources = _sources(options, config, clock, bury, found.embedded)
-
-        def sink(record: Telemetry, event_ms: int) -> None:
-            windows.add(record, event_ms)
+        sources = _sources(options, config, queries, clock, bury, found.embedded, windows)
 
         windows.advance(clock.now_ms())
-        for source in sources:
+        for source, sink in sources:
             await source.replay(sink)
         actuator, routes = _sinks(cluster, outbox)
         solver = Solver(solver_argv(options.config, options.default_mode))
@@ -113,7 +112,7 @@ async def run_controller(
 
         async def ticks() -> None:
             # What piled up while we were away is no silence: read it before the first tick.
-            for source in sources:
+            for source, _ in sources:
                 await source.live()
             await loop.run(lambda: on_ready(token))
 
@@ -123,7 +122,7 @@ async def run_controller(
             "ticks": ticks,
             "republish": loop.republish,
         }
-        for number, source in enumerate(sources):
+        for number, (source, sink) in enumerate(sources):
             services[f"demand-{number}"] = _following(source, sink)
         app = make_app(
             AppSettings(options.broker, group, options.prefix, 40 if found.embedded else 500),
@@ -164,27 +163,58 @@ class _Undertaker:
 def _sources(
     options: Options,
     config: Config,
+    queries: Mapping[str, str],
     clock: Clock,
     bury: Callable[[Poison], None],
     embedded: bool,
-) -> list[DemandSource]:
-    """Our gateways' telemetry, and Prometheus for models that name a query."""
-    sources: list[DemandSource] = [
-        TelemetryTopic(
-            options.broker,
-            options.prefix,
-            clock,
-            bury,
-            config.cluster.policy.global_window_s,
-            embedded,
-        )
-    ]
-    queries = {s.model: s.demand_query for s in config.cluster.services if s.demand_query}
-    if queries and config.prometheus:
+    windows: TelemetryWindows,
+) -> list[tuple[DemandSource, Sink]]:
+    """Our gateways' telemetry, and Prometheus for models that name a query, each with its sink."""
+    topic = TelemetryTopic(
+        options.broker,
+        options.prefix,
+        clock,
+        bury,
+        config.cluster.policy.global_window_s,
+        embedded,
+    )
+    found: list[tuple[DemandSource, Sink]] = [(topic, gateways_sink(windows, queries))]
+    if queries:
         # One Prometheus answers for all; several regions need a federated one.
         url = next(iter(config.prometheus.values()))
-        sources.append(PromqlDemand(prometheus(url), queries, clock))
-    return sources
+        found.append((PromqlDemand(prometheus(url), queries, clock), prometheus_sink(windows)))
+    return found
+
+
+def asked_of_prometheus(config: Config) -> dict[str, str]:
+    """Model -> PromQL. UserError: a query, and nobody to ask."""
+    queries = {s.model: s.demand_query for s in config.cluster.services if s.demand_query}
+    if queries and not config.prometheus:
+        model = next(iter(queries))
+        raise UserError(f"{config.path}: models.{model}.demand: no address under prometheus")
+    return queries
+
+
+def gateways_sink(windows: TelemetryWindows, queries: Mapping[str, str]) -> Sink:
+    """Counts what gateways report. Where Prometheus is asked, only that they live is noted: the
+    same request must not be counted twice, nor our gateway's zero hide that Prometheus is away."""
+
+    def sink(record: Telemetry, event_ms: int) -> None:
+        if record.model in queries:
+            windows.hear(record, event_ms)
+        else:
+            windows.add(record, event_ms)
+
+    return sink
+
+
+def prometheus_sink(windows: TelemetryWindows) -> Sink:
+    """Counts what Prometheus says, which is no gateway: it confirms no routes."""
+
+    def sink(record: Telemetry, event_ms: int) -> None:
+        windows.add(record, event_ms, from_gateway=False)
+
+    return sink
 
 
 def _sinks(cluster: Cluster, outbox: Outbox) -> tuple[Actuator, RouteSink]:

@@ -17,6 +17,7 @@ from typing import Any
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from requests.exceptions import RequestException
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 from urllib3.util.retry import Retry
 
 from streams.clock import Clock
@@ -29,6 +30,7 @@ Ask = Callable[[str], list[dict[str, Any]]]
 """An instant query: PromQL in, the result vector out. Raises what the client raises."""
 
 MAX_REQ_PER_S = 1e6
+_TRIES, _PAUSE_S = 2, 0.2
 
 
 def prometheus(url: str, timeout_s: float = 5.0) -> Ask:
@@ -43,14 +45,15 @@ def prometheus(url: str, timeout_s: float = 5.0) -> Ask:
 
 
 class PromqlDemand:
-    """queries: model -> PromQL. every_s: domain seconds between questions.
+    """queries: model -> PromQL. every_s: domain seconds between questions: each second, so that a
+    Prometheus that is there is never taken for telemetry that stopped.
 
     Prometheus knows no single requests: its rate times the span is reported, in whole requests;
     what is left over is carried into the next span, so that nothing is lost in the long run.
     """
 
     def __init__(
-        self, ask: Ask, queries: Mapping[str, str], clock: Clock, every_s: float = 15.0
+        self, ask: Ask, queries: Mapping[str, str], clock: Clock, every_s: float = 1.0
     ) -> None:
         self._ask = ask
         self._queries = dict(queries)
@@ -64,25 +67,42 @@ class PromqlDemand:
         """Nothing: windows begin with the first answer, as no data before it."""
 
     async def follow(self, sink: Sink) -> None:
-        """Ask for ever."""
+        """Ask for ever, on a fixed grid: how long answers take does not stretch it. A question
+        that would be late by a whole span is left out, and that span is a gap."""
+        due_ms = self._clock.now_ms() + self._every_ms
         while True:
-            await asyncio.sleep(self._clock.real_s_until(self._clock.now_ms() + self._every_ms))
+            await asyncio.sleep(self._clock.real_s_until(due_ms))
             await self.ask_all(sink)
+            late = max(0, self._clock.now_ms() - due_ms) // self._every_ms
+            due_ms += (1 + late) * self._every_ms
 
     async def live(self) -> None:
         """At once: there is no backlog."""
 
     async def ask_all(self, sink: Sink) -> None:
-        """Ask for each model once, and report what was answered."""
-        for model, query in self._queries.items():
-            try:
-                answer = await asyncio.to_thread(self._ask, query)
-            except (PrometheusApiClientException, RequestException, ValueError) as error:
-                log.warning("demand for %s: Prometheus did not answer: %s", model, error)
-                continue
-            rate = rate_of(answer)
+        """Ask for every model once, side by side, and report what was answered."""
+        event_ms = self._clock.now_ms()
+        rates = await asyncio.gather(*(self._rate(m, q) for m, q in self._queries.items()))
+        for model, rate in zip(self._queries, rates, strict=True):
             if rate is not None:
-                sink(self._record(model, rate), self._clock.now_ms())
+                sink(self._record(model, rate), event_ms)
+
+    async def _rate(self, model: str, query: str) -> float | None:
+        trying = AsyncRetrying(
+            retry=retry_if_exception_type(RequestException),
+            stop=stop_after_attempt(_TRIES),
+            wait=wait_fixed(_PAUSE_S),
+            reraise=True,
+        )
+        try:
+            answer: list[dict[str, Any]] = await trying(asyncio.to_thread, self._ask, query)
+        except (PrometheusApiClientException, RequestException, ValueError, KeyError) as error:
+            log.warning("demand for %s: Prometheus did not answer: %s", model, error)
+            return None
+        rate = rate_of(answer)
+        if rate is None:
+            log.warning("demand for %s: no data for %s", model, query)
+        return rate
 
     def _record(self, model: str, rate: float) -> Telemetry:
         exact = rate * self._every_ms / 1000 + self._carried[model]

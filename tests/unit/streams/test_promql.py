@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from requests.exceptions import ConnectionError as NoConnection
 
+from autoscaler.scaling.windows import NoData, Stats, TelemetryWindows
 from streams.clock import Clock
+from streams.controller.compose import asked_of_prometheus, gateways_sink, prometheus_sink
+from streams.files.config import load_config
+from streams.files.errors import UserError
+from streams.ports import promql as module
 from streams.ports.promql import PromqlDemand, rate_of
 from topics.records import Telemetry
 from topics.timebase import TimeBase
@@ -44,8 +52,9 @@ def test_a_vector_is_a_rate_or_no_data(answer: list[dict[str, Any]], rate: float
     assert rate_of(answer) == rate
 
 
-async def test_zero_is_reported_and_no_data_is_not() -> None:
+async def test_zero_is_reported_and_no_data_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each question is asked outside the event loop; an error counts as no data."""
+    monkeypatch.setattr(module, "_PAUSE_S", 0.0)
     threads = set()
 
     def ask(query: str) -> list[dict[str, Any]]:
@@ -74,3 +83,48 @@ async def test_fractions_of_requests_are_carried_on(rates: list[float]) -> None:
         await source.ask_all(lambda record, _: seen.append(record.arrivals))
     assert len(seen) == len(rates)
     assert abs(sum(seen) - 15.0 * sum(rates)) <= 1.0 + 1e-6
+
+
+async def test_a_question_that_failed_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One lost connection makes no gap."""
+    monkeypatch.setattr(module, "_PAUSE_S", 0.0)
+    failing = [NoConnection("reset")]
+
+    def ask(_: str) -> list[dict[str, Any]]:
+        if failing:
+            raise failing.pop()
+        return vector("3")
+
+    seen: list[int] = []
+    source = PromqlDemand(ask, {"m": "q"}, CLOCK)
+    await source.ask_all(lambda record, _: seen.append(record.arrivals))
+    assert seen == [3]
+
+
+async def test_prometheus_counts_instead_of_our_gateways_and_confirms_no_routes() -> None:
+    """The gateway's requests are the same ones; that it lives, and its routes, still count."""
+    windows, now_ms = TelemetryWindows(600), CLOCK.now_ms()
+    windows.advance(now_ms)
+    records: list[Telemetry] = []
+    source = PromqlDemand(lambda _: vector("5"), {"asked": "q"}, CLOCK)
+    await source.ask_all(lambda record, _: records.append(record))
+    mine = replace(records[0], gateway="g", arrivals=5, route_generation=7)
+    from_gateways = gateways_sink(windows, {"asked": "q"})
+    for model in ("asked", "other"):
+        from_gateways(replace(mine, model=model), now_ms)
+    assert isinstance(windows.stats("asked", now_ms, 10), NoData)
+    assert windows.stats("asked", now_ms, 10) == NoData(None)
+    prometheus_sink(windows)(records[0], now_ms)
+    for model in ("asked", "other"):
+        found = windows.stats(model, now_ms, 10)
+        assert isinstance(found, Stats) and found.arrivals == 5
+        assert [g.route_generation for g in windows.gateways(model, now_ms)] == [7]
+
+
+def test_a_query_without_a_prometheus_is_refused(tmp_path: Path) -> None:
+    """Else the model would wait for its first request for ever."""
+    demo = resources.files("streams").joinpath("data", "demo.yaml").read_text()
+    path = tmp_path / "shoal.yaml"
+    path.write_text(demo.replace("  mini:\n", "  mini:\n    demand: sum(rate(x[1m]))\n", 1))
+    with pytest.raises(UserError, match=r"models\.mini\.demand: no address under prometheus"):
+        asked_of_prometheus(load_config(path))
