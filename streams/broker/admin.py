@@ -15,12 +15,14 @@ from typing import Any
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from tenacity import AsyncRetrying, retry_if_exception, wait_fixed
 
 from autoscaler.domain.checks import InvalidValue
 from topics.table import PREFIX, TABLE, Topic
 
 _EMBEDDED_CLUSTER = "mockCluster"
 _MAX_REPLICAS = 3
+_PAUSE_S = 0.2
 
 
 class BrokerUnreachable(ConnectionError):
@@ -85,7 +87,7 @@ async def ensure_topics(
             raise BrokerUnreachable(bootstrap, why) from None
         try:
             async with asyncio.timeout(2 * timeout_s):
-                return await _ensure(admin, cluster, prefix, table)
+                return await ensure_patiently(admin, cluster, prefix, table)
         except TimeoutError:
             raise TopicsUnusable(
                 f"{bootstrap}: topics were not ready within {2 * timeout_s:g} s"
@@ -115,6 +117,19 @@ async def _probe(bootstrap: str, timeout_s: float) -> None:
             writer.close()
             return
     raise BrokerUnreachable(bootstrap, why)
+
+
+async def ensure_patiently(
+    admin: Any, cluster: dict[str, Any], prefix: str, table: Sequence[Topic]
+) -> EnsuredTopics:
+    """As `_ensure`, again and again while the cluster says that it will pass (an election, a
+    connection that was closed). The caller bounds the time."""
+    trying = AsyncRetrying(retry=retry_if_exception(_passes), wait=wait_fixed(_PAUSE_S))
+    return await trying(_ensure, admin, cluster, prefix, table)
+
+
+def _passes(error: BaseException) -> bool:
+    return isinstance(error, KafkaError) and bool(error.retriable)
 
 
 async def _ensure(
@@ -153,6 +168,8 @@ async def _create(
         if code == 0:
             created.append(name)
         elif for_code(code) is not TopicAlreadyExistsError:  # another process was faster
+            if for_code(code).retriable:
+                raise for_code(code)(name)
             why = (rest[0] if rest else "") or for_code(code).__name__
             raise TopicsUnusable(f"topic {name} cannot be created: {why}")
     return tuple(created)

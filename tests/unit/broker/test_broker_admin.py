@@ -10,8 +10,10 @@ import subprocess
 import sys
 
 import pytest
+from aiokafka.errors import KafkaError, NotControllerError, TopicAuthorizationFailedError
 
 from autoscaler.domain.checks import InvalidValue
+from streams.broker import admin
 from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics, parse_address
 
 
@@ -88,3 +90,27 @@ def test_the_broker_ends_when_its_supervisor_is_gone() -> None:
     assert process.poll() is None
     os.close(write_end)
     assert process.wait(3) == 0
+
+
+async def test_a_cluster_that_elects_a_controller_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What passes by itself is no reason to refuse the start; what does not is told at once."""
+    monkeypatch.setattr(admin, "_PAUSE_S", 0.0)
+    failing: list[KafkaError] = [NotControllerError(), NotControllerError()]
+    calls = 0
+
+    async def ensure(*_: object) -> admin.EnsuredTopics:
+        nonlocal calls
+        calls += 1
+        if failing:
+            raise failing.pop()
+        return admin.EnsuredTopics("c", False, ())
+
+    monkeypatch.setattr(admin, "_ensure", ensure)
+    assert (await admin.ensure_patiently(object(), {}, "p.", ())).cluster_id == "c"
+    assert calls == 3
+    failing.append(TopicAuthorizationFailedError())
+    with pytest.raises(TopicAuthorizationFailedError):
+        await admin.ensure_patiently(object(), {}, "p.", ())
+    assert calls == 4
