@@ -7,6 +7,7 @@ measured for every request, because a late generator makes its latencies worthle
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ import aiohttp
 from streams.replay.record import Record
 from streams.replay.schedule import Job
 from topics.timebase import TimeBase
+
+log = logging.getLogger(__name__)
 
 _COUNTS = {
     kind: re.compile(b'"' + kind + rb'":\s*(\d{1,9})')
@@ -73,6 +76,8 @@ class Sender:
             await asyncio.gather(sending, return_exceptions=True)
             await self._drain(ending, drain_real_s)
             ending.cancel()
+            if not sending.cancelled():
+                sending.result()  # a generator that failed is no trace that is over
 
     async def _drain(self, ending: asyncio.Task[bool], drain_real_s: float) -> None:
         if self._tasks and not ending.done():
@@ -107,6 +112,10 @@ class Sender:
             self._record.fail(job.model, "timeout")
         except (aiohttp.ClientError, OSError) as error:
             self._record.fail(job.model, type(error).__name__)
+        except Exception as error:
+            # Our bug, or our client's: one request fails visibly, and the load goes on.
+            self._record.fail(job.model, type(error).__name__)
+            log.exception("a request met a bug")
 
     async def _exchange(self, job: Job, due_ns: int) -> None:
         assert self._session is not None  # noqa: S101 - run() opened it

@@ -1,0 +1,40 @@
+"""A replay that cannot go on says so; it does not end as if the trace were over."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from streams.replay.record import Record
+from streams.replay.schedule import Job
+from streams.replay.sender import Sender
+from topics.timebase import TimeBase
+
+
+class Broken(Sender):
+    """Every exchange meets a bug of ours."""
+
+    async def _exchange(self, job: Job, due_ns: int) -> None:
+        raise ValueError("a bug")
+
+
+async def test_a_request_that_met_a_bug_counts_as_failed_with_its_reason() -> None:
+    """Dropped is what was still unanswered at the end, nothing else."""
+    record = Record({"m": None})
+    base = TimeBase(1.0, 0, time.monotonic_ns())
+    sender = Broken("http://127.0.0.1:1", base, 0, record, 10.0)
+    await sender.run([Job(0.0, "m", 1, 1)], asyncio.Event(), 1.0)
+    assert record.requests() == {"sent": 1, "served": 0, "failed": 1, "dropped": 0}
+    assert record.reasons == {"ValueError": 1}
+
+
+async def test_a_generator_that_fails_ends_the_replay_with_its_error() -> None:
+    """A run that ends early must not look like one whose trace was over."""
+    record = Record({"m": None})
+    base = TimeBase(1.0, 0, time.monotonic_ns())
+    sender = Broken("http://127.0.0.1:1", base, 0, record, 10.0)
+    jobs = [Job(float("nan"), "m", 1, 1)]
+    with pytest.raises(ValueError, match="NaN"):
+        await sender.run(jobs, asyncio.Event(), 1.0)
