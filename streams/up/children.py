@@ -120,7 +120,7 @@ class Children:
         return process.returncode
 
     async def close(self) -> None:
-        """End every part, newest first, then whatever still descends from us."""
+        """End every part, all at once, then whatever still descends from us."""
         self._ending = True
         for child in self._children:
             child.restart = False
@@ -148,6 +148,13 @@ class Children:
             )
 
     async def _keep(self, child: Child) -> None:
+        try:
+            await self._watch(child)
+        except Exception as error:
+            # Nobody awaits this task before the end: a part without a watcher must be told now.
+            self._fail(f"{child.name} cannot be kept running: {error}")
+
+    async def _watch(self, child: Child) -> None:
         while True:
             assert child.process is not None  # noqa: S101  spawned before
             started = time.monotonic()

@@ -70,3 +70,19 @@ async def test_what_a_part_leaves_behind_is_ended_too(tmp_path: Path) -> None:
     await children.close()
     with pytest.raises(ProcessLookupError):
         os.kill(orphan, 0)
+
+
+async def test_a_part_that_cannot_be_watched_any_more_is_told(tmp_path: Path) -> None:
+    """Its program is gone when it is to be started again: the run must not go on unaware."""
+    program = tmp_path / "program"
+    program.write_text(f"#!{sys.executable}\n{READY}; signal.pause()\n")
+    program.chmod(0o755)
+    children = Children()
+    children.open()
+    part = await children.start(Child("part", [str(program)], tmp_path / "log"))
+    await children.wait_ready(part, 20.0)
+    program.unlink()
+    assert part.process is not None and children.failed is not None
+    os.kill(part.process.pid, signal.SIGKILL)
+    assert "part" in await asyncio.wait_for(asyncio.shield(children.failed), 10.0)
+    await children.close()
