@@ -20,7 +20,9 @@ class Telemetry:
     age_ms: domain ms from the end of the span to the sending, on the gateway's monotonic clock;
     the event time is the broker's append time minus it. Counts are of the span: arrivals of
     requests, completions (answered in full), failures (answered with an error after it was
-    accepted, or broken off), refused (429 or no route), attained (within both limits).
+    accepted, or broken off), refused (429 or no route), attained (within both limits),
+    withdrawn (ended by the client's own doing: it left before a limit was missed, or asked for
+    what no instance would serve), which says nothing about the service.
     Token sums are of requests that completed in the span, except input_tokens_arrived.
     ttft_ms / tpot_ms: latency sketches of `topics.sketch` as {bucket: count}.
     in_flight: now, at the end of the span. route_generation: of the routes applied now.
@@ -45,6 +47,7 @@ class Telemetry:
     route_generation: int
     ttft_ms: dict[int, int] = field(default_factory=dict)
     tpot_ms: dict[int, int] = field(default_factory=dict)
+    withdrawn: int = 0
 
     def __post_init__(self) -> None:
         for key in ("model", "gateway", "boot"):
@@ -64,6 +67,7 @@ class Telemetry:
             "output_tokens",
             "in_flight",
             "route_generation",
+            "withdrawn",
         ):
             checks.count(key, getattr(self, key))
         for key in ("ttft_ms", "tpot_ms"):

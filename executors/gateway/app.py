@@ -45,6 +45,12 @@ class HttpClient:
         self._http = http
         self.response: web.StreamResponse | None = None
 
+    @property
+    def gone(self) -> bool:
+        """Whether the client has left (and not we who end)."""
+        transport = self._http.transport
+        return transport is None or transport.is_closing()
+
     async def answer(self, status: int, body: bytes) -> None:
         """A whole answer; aiohttp sends it when the handler returns."""
         self.response = web.Response(status=status, body=body, content_type=_JSON)
@@ -117,7 +123,7 @@ class Face:
         client = HttpClient(http)
         request = Request(call, client, arrived_ns, next(self._ids), parsed_ns - read_ns)
         try:
-            await self._counted(request)
+            await self._counted(request, client)
         except ClientLost:
             client.response = client.response or web.Response(status=499)
         assert client.response is not None  # noqa: S101 - the relay always answers
@@ -135,7 +141,7 @@ class Face:
             return _error(503, "no routes are known yet", "no_instance")
         return _error(404, f"the model {call.model[:200]!r} does not exist", "not_found_error")
 
-    async def _counted(self, request: Request) -> None:
+    async def _counted(self, request: Request, client: HttpClient) -> None:
         """Serve, and count the end whatever it is."""
         call = request.call
         meter = self._meters.get(call.model)
@@ -147,6 +153,10 @@ class Face:
             outcome = await self._relay.serve(request)
         except (ClientLost, asyncio.CancelledError):
             self._metrics.aborts.labels(call.model).inc()
+            if client.gone:
+                waited_ms = self._clock.elapsed_ms(request.arrived_ns, self._clock.mono_ns())
+                first_ms = 0.0 if request.started else None
+                outcome = Outcome(Ending.WITHDRAWN, waited_ms, first_ms)
             raise
         finally:
             routes = self._table.routers[call.model].routes

@@ -1,8 +1,8 @@
 """What a gateway saw of one model since it last reported.
 
 Owns the counts of a span and how a request's end is counted. Knows nothing of sockets or Kafka.
-Every request that arrived is counted once more when it ends: as completed, failed or refused;
-until then it is in flight.
+Every request that arrived is counted once more when it ends: as completed, failed,
+refused or withdrawn; until then it is in flight.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ class Ending(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     REFUSED = "refused"
+    WITHDRAWN = "withdrawn"  # the client's own doing: no miss of ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Meter:
     completions: int = 0
     failures: int = 0
     refused: int = 0
+    withdrawn: int = 0
     attained: int = 0
     input_tokens_arrived: int = 0
     input_tokens: int = 0
@@ -66,6 +68,13 @@ class Meter:
         self.in_flight -= 1
         if outcome.ending is Ending.REFUSED:
             self.refused += 1
+            return
+        if outcome.ending is Ending.WITHDRAWN:
+            # Who goes after the limit has passed without a token was failed by us.
+            if outcome.first_ms is None and outcome.last_ms > ttft_limit_ms:
+                self.failures += 1
+            else:
+                self.withdrawn += 1
             return
         if outcome.ending is Ending.FAILED:
             self.failures += 1
@@ -126,8 +135,10 @@ class Meter:
             route_generation=route_generation,
             ttft_ms=self.ttft_ms,
             tpot_ms=self.tpot_ms,
+            withdrawn=self.withdrawn,
         )
         self.arrivals = self.completions = self.failures = self.refused = self.attained = 0
+        self.withdrawn = 0
         self.input_tokens_arrived = self.input_tokens = self.output_tokens = 0
         self.ttft_ms, self.tpot_ms = {}, {}
         return record

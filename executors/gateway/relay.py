@@ -95,7 +95,8 @@ class Relay:
                 return await self._attempt(request, place)
             except EngineRefused as refusal:
                 await request.client.answer(refusal.status, refusal.body)
-                return Outcome(Ending.REFUSED if refusal.status == 429 else Ending.FAILED)
+                # Any instance would say so at once, so how long it took is no limit missed.
+                return Outcome(Ending.REFUSED if refusal.status == 429 else Ending.WITHDRAWN)
             except EngineError as error:
                 problem = error
                 if request.started:

@@ -18,7 +18,8 @@ from topics.records import Endpoint, RouteGroup, Routes, Telemetry
 class FakeEngine:
     """An engine of `tokens` tokens. mode: what it does with the next requests.
 
-    ok; status:N; cut (connection reset before a byte); cut-after:N (after N tokens);
+    ok; status:N; lost:N (500 to the first N requests); cut (connection reset before a byte);
+    cut-after:N (after N tokens);
     error-after:N (error event and [DONE]); cut-at-end (after [DONE], the answer left open);
     hang-at-end (the same, the connection stays); hang (nothing ever comes); gate (waits for
     `gate`).
@@ -66,6 +67,8 @@ class FakeEngine:
         if kind == "status":
             error = {"error": {"message": "as told", "type": "x", "code": int(number)}}
             return web.json_response(error, status=int(number))
+        if kind == "lost" and len(self.seen) <= int(number):
+            return web.json_response({"error": {"message": "KV load failed"}}, status=500)
         if kind == "cut":
             assert request.transport is not None
             request.transport.abort()

@@ -55,6 +55,27 @@ def test_every_arrival_ends_once_and_a_span_starts_at_zero() -> None:
     assert sum(first.ttft_ms.values()) == 1  # the record that left does not change any more
 
 
+@pytest.mark.parametrize(
+    ("outcome", "failures"),
+    [
+        (Outcome(Ending.WITHDRAWN), 0),  # asked for what nobody serves
+        (Outcome(Ending.WITHDRAWN, 100.0), 0),
+        (Outcome(Ending.WITHDRAWN, 100.1), 1),  # no token within the limit: it gave us up
+        (Outcome(Ending.WITHDRAWN, 900.0, 0.0), 0),  # it had its tokens and enough of them
+    ],
+)
+def test_who_leaves_is_no_miss_unless_it_waited_beyond_the_limit(
+    outcome: Outcome, failures: int
+) -> None:
+    meter = Meter()
+    meter.arrived(7)
+    meter.ended(outcome, 7, 100.0, 10.0)
+    record = report(meter)
+    assert (record.failures, record.withdrawn) == (failures, 1 - failures)
+    assert record.in_flight == 0
+    assert report(meter).withdrawn == 0
+
+
 def test_guesses_of_prompt_tokens_learn_from_what_engines_count() -> None:
     """Prompts guessed at 100 tokens that are 150: the sum of arrivals converges to the truth."""
     meter = Meter()
