@@ -25,6 +25,7 @@ from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.files.fit import refuse_misfits
 from streams.replay.traces import load_trace
+from streams.up.children import ChildFailed
 from streams.up.session import Session, Wishes
 from streams.up.summary import show
 from streams.up.view import View
@@ -72,7 +73,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run it; 0, 130 / 143 when a signal ended it, 1 when a part was lost for good.
+    """Run it; 0, 130 / 143 when a signal ended it, 1 when a part failed for good.
 
     Raises UserError for bad input.
     """
@@ -95,7 +96,11 @@ def run(args: argparse.Namespace) -> int:
             loop.add_signal_handler(number, stop, number)
         return await session.run()
 
-    summary = asyncio.run(main())
+    try:
+        summary = asyncio.run(main())
+    except ChildFailed as error:
+        sys.stderr.write(f"shoal: {error}\n")
+        return 1  # the input was good; one of our parts was not
     show(summary, view.console)
     if summary_path is not None:
         summary_path.write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")

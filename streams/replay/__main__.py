@@ -10,6 +10,7 @@ import math
 import re
 import resource
 import sys
+import time
 from pathlib import Path
 
 import orjson
@@ -58,7 +59,10 @@ async def _replay(
     options: argparse.Namespace, base: TimeBase, jobs: list[Job], record: Record
 ) -> None:
     end = end_event(asyncio.get_running_loop())
-    sender = Sender(options.url, base, options.start_ms, record, options.request_s)
+    # On a busy machine reading the trace may have taken longer than planned for: then everything
+    # is sent so much later, instead of the first seconds at once.
+    start_ms = max(options.start_ms, base.now_ms(time.monotonic_ns()))
+    sender = Sender(options.url, base, start_ms, record, options.request_s)
     _say({"ready": True, "requests": len(jobs)})
     telling = asyncio.create_task(_tell(record))
     await sender.run(jobs, end, max(2.0, base.real_s(_DRAIN_S)))
