@@ -60,7 +60,7 @@ def assert_sound(instance: TemplateInstance, got: Placements) -> None:
     assert got.lower_bound_usd_per_h <= cost * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("scarcity", [None, 1.25, 0.9])
 def test_bound_and_cost_agree_with_a_plain_mip_and_with_the_multipliers(
     seed: int, scarcity: float | None
