@@ -15,6 +15,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.planning.allocation.arrays import Floats, Ints
 from autoscaler.planning.allocation.decomposition import Outcome, solve_decomposed
 from autoscaler.planning.allocation.dual import ascend
+from autoscaler.planning.allocation.fewest_stops import fewest_stops
 from autoscaler.planning.allocation.groups import Decomposed, FreeColumns, Group
 from autoscaler.planning.allocation.incumbent import Incumbent
 from autoscaler.planning.allocation.instance import TemplateInstance, lower
@@ -24,7 +25,7 @@ from autoscaler.planning.allocation.placements import (
     read_back,
     solve_instance,
 )
-from autoscaler.planning.allocation.result import SolveOptions
+from autoscaler.planning.allocation.result import SolveOptions, Status
 
 LADDER = (15.0, 9.0, 5.0, 3.0, 1.5)
 """Price of a stop, as a multiple of what the gap allows to cost too much, over all changes."""
@@ -99,6 +100,18 @@ def solve_running(
             best = other
             if other.done.gap <= options.gap:
                 break  # lower prices only change more
+    if options.left_s() >= 1.0:
+        # The ladder bids for stability; here all that the gap leaves is spent on it.
+        own = outcome.plan.money(near) * (1.0 + 1e-9)
+        most = max(own, outcome.bound / max(1e-3, 1.0 - options.gap) * (1.0 - 1e-8), 1e-9)
+        tokens = np.zeros(near.money.T.shape, dtype=np.bool_)
+        tokens[:, problem.money.shape[0] :] = True
+        steady, spent = fewest_stops(near, outcome, tokens.ravel(), most, options)
+        work += spent
+        if steady is not None:
+            same = replace(outcome, plan=steady)
+            other = _against(instance, near, running, same, options, cold)
+            best = min(best, other, key=lambda found: _rank(found, options))
     # The certificate is that of a fleet started anew: it needs no word on what is running.
     prices = mu.reshape(len(instance.price_usd_per_h), -1)[:, : instance.price_usd_per_h.shape[1]]
     return replace(best, done=replace(best.done, work=work, mu_usd_per_h=prices))
@@ -109,7 +122,8 @@ def _rank(found: Transition, options: SolveOptions) -> tuple[float, int, int]:
 
     What more demand wants must start; what is stopped without need is what disrupts.
     """
-    return max(found.done.gap, options.gap), found.stopped, found.started
+    gap = float("inf") if found.done.status is Status.FAILED else found.done.gap
+    return max(gap, options.gap), found.stopped, found.started
 
 
 def _against(
