@@ -187,3 +187,8 @@ async def until(condition: Callable[[], bool], real_s: float = 5.0) -> None:
     async with asyncio.timeout(real_s):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+def total(records: list[Telemetry], field: str) -> int:
+    """The sum of one count over telemetry records."""
+    return sum(getattr(record, field) for record in records)

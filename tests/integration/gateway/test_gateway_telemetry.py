@@ -1,0 +1,87 @@
+"""What the gateway says of the requests that went through it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from tests.integration.gateway.gateway_bench import MakeBench, total, until
+from topics.records import RouteGroup
+
+
+async def test_telemetry_says_zero_and_adds_up(bench: MakeBench) -> None:
+    """Every model of the routes each second; arrivals = ends + in flight."""
+    b = await bench(speed=50.0)
+    engine = await b.engine("e")
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)), generation=7)
+    b.route(model="mini", generation=3)
+    await asyncio.gather(*(b.post() for _ in range(9)))
+    engine.mode = "gate"
+    waiting = asyncio.create_task(b.post())
+    await until(lambda: total(b.link.records, "arrivals") == 10)
+    chat = [record for record in b.link.records if record.model == "chat"]
+    mini = [record for record in b.link.records if record.model == "mini"]
+    await until(lambda: total(b.link.records, "completions") == 9)
+    chat = [record for record in b.link.records if record.model == "chat"]
+    assert total(chat, "arrivals") == total(chat, "completions") + chat[-1].in_flight == 10
+    assert total(chat, "attained") == 9
+    assert (total(chat, "input_tokens"), total(chat, "output_tokens")) == (63, 45)
+    assert sum(sum(record.ttft_ms.values()) for record in chat) == 9
+    assert sum(sum(record.tpot_ms.values()) for record in chat) == 9
+    assert mini
+    assert total(mini, "arrivals") == 0
+    assert {record.route_generation for record in mini} == {3}
+    assert chat[-1].route_generation == 7
+    sequences = [record.sequence for record in b.link.records]
+    assert len(set(sequences)) == len(sequences)
+    for before, after in itertools.pairwise(chat):  # spans lie side by side
+        assert after.end_ms - after.span_ms == before.end_ms
+    engine.gate.set()
+    await waiting
+
+
+async def test_telemetry_is_kept_while_the_broker_is_away(bench: MakeBench) -> None:
+    """In order, complete, and with an age that says when it was."""
+    b = await bench(speed=50.0)
+    engine = await b.engine("e")
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    b.link.away = True
+    await b.post()
+    pending = b.gateway.reporter._pending
+    await until(lambda: len(pending) >= 20)
+    assert not b.link.records
+    b.link.away = False
+    await until(lambda: len(b.link.records) >= 20)
+    sequences = [record.sequence for record in b.link.records]
+    assert sequences == list(range(1, len(sequences) + 1))
+    assert total(b.link.records, "arrivals") == total(b.link.records, "completions") == 1
+    first, last = b.link.records[0], b.link.records[19]
+    assert first.age_ms - last.age_ms == last.end_ms - first.end_ms
+
+
+async def test_a_full_buffer_drops_the_oldest_and_says_so(bench: MakeBench) -> None:
+    b = await bench(speed=50.0)
+    b.gateway.reporter._limit = 5
+    b.link.away = True
+    b.route()
+    await until(lambda: b.gateway.reporter._sequence >= 12)
+    assert await b.metric("telemetry_dropped_total") >= 1
+    b.link.away = False
+    await until(lambda: bool(b.link.records))
+    assert b.link.records[0].sequence > 1
+
+
+async def test_overhead_is_measured(bench: MakeBench) -> None:
+    """Waiting for an engine is not overhead."""
+    b = await bench()
+    engine = await b.engine("e")
+    engine.mode = "gate"
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    waiting = asyncio.create_task(b.post())
+    await until(lambda: bool(engine.seen))
+    await asyncio.sleep(0.3)
+    engine.gate.set()
+    await waiting
+    await until(lambda: total(b.link.records, "completions") == 1)
+    assert await b.metric("overhead_ms_count") == 1
+    assert 0.0 < await b.metric("overhead_ms_sum") < 200.0
