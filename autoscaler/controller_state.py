@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from autoscaler.demand.observed import ModelDemand
+from autoscaler.demand.peaks import Peaks
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Bucket
 from autoscaler.performance.profile import Profile, default_profile
-from autoscaler.scaling.demand import ModelDemand
-from autoscaler.scaling.peaks import Peaks
 from autoscaler.scaling.turns import Turns
 from autoscaler.transitions.groups import Group
 from topics.fleet import Assignment, Status

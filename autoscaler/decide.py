@@ -18,6 +18,7 @@ from autoscaler.controller_state import (
     Refinement,
     Scarcity,
 )
+from autoscaler.demand.drift import drifted
 from autoscaler.domain.cluster import Cluster
 from autoscaler.effects import (
     Effect,
@@ -29,7 +30,6 @@ from autoscaler.effects import (
     ScaleOutTablesRequested,
 )
 from autoscaler.rebuild import rebuild
-from autoscaler.scaling.drift import drifted
 from autoscaler.scaling.health import move_waves, notice_broken, notice_silence
 from autoscaler.scaling.publish import publish
 from autoscaler.scaling.refinement import refine, request_refinement, watch_steadiness

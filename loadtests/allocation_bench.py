@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.planning.allocation.instance import TemplateInstance
-from autoscaler.planning.allocation.placements import Placements, solve_instance
-from autoscaler.planning.allocation.result import SolveOptions, Status
-from autoscaler.planning.allocation.warm import check_running, solve_running
+from autoscaler.optimizer.instance import TemplateInstance
+from autoscaler.optimizer.placements import Placements, solve_instance
+from autoscaler.optimizer.result import SolveOptions, Status
+from autoscaler.optimizer.warm import check_running, solve_running
 from loadtests.allocation_files import read_instance, read_plan, write_plan
 
 COLD_GAP = 1e-4

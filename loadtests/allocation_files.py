@@ -13,9 +13,9 @@ import numpy as np
 import orjson
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.planning.allocation.arrays import Floats, Ints
-from autoscaler.planning.allocation.instance import TemplateInstance
-from autoscaler.planning.allocation.placements import Placements
+from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.instance import TemplateInstance
+from autoscaler.optimizer.placements import Placements
 
 
 def read_instance(path: Path, scale_demand: float = 1.0) -> TemplateInstance:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from autoscaler.domain.checks import InvalidValue, finite, whole
-from autoscaler.planning.allocation.arrays import Floats, Ints
+from autoscaler.optimizer.arrays import Floats, Ints
 
 # Memory (GiB), dense bf16 TFLOPS, bandwidth (GB/s), price of one GPU (USD/h, rounded).
 KINDS: dict[str, tuple[float, float, float, float]] = {

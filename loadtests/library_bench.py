@@ -23,13 +23,13 @@ import orjson
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.workload import Bucket, Phase, Slo
-from autoscaler.library.build import build_library
-from autoscaler.library.codec import decode, encode
-from autoscaler.library.engines import ENGINES, EngineCapabilities
-from autoscaler.library.request import LibraryRequest
-from autoscaler.library.tables import throughput_table, uncertain_configs
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.templates.build import build_library
+from autoscaler.templates.codec import decode, encode
+from autoscaler.templates.engines import ENGINES, EngineCapabilities
+from autoscaler.templates.request import LibraryRequest
+from autoscaler.templates.tables import throughput_table, uncertain_configs
 
 _AZURE_CONV = Bucket(1155.0, 211.0)
 _AZURE_CODE = Bucket(2048.0, 28.0)

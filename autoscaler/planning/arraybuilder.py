@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from autoscaler.planning.allocation.problem import AllocationProblem
+from autoscaler.optimizer.problem import AllocationProblem
 
 K = TypeVar("K")
 

@@ -1,7 +1,7 @@
 """The planning problem as arrays: one function per family of columns and rows.
 
 Owns Coral's online problem (sec. 4.3) with our transitions, in the form that
-`planning.allocation` solves. Knows nothing of how that is solved or read back.
+`optimizer` solves. Knows nothing of how that is solved or read back.
 
 Columns of a combo c, at p USD/h for the GPUs that it takes:
     keep    at most as many as run                      0
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Market, Pool, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.planning.allocation.problem import AllocationProblem
+from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.planning.arraybuilder import ArrayBuilder
 from autoscaler.planning.combos import ranking_usd_per_h
 from autoscaler.planning.modelrows import Classes, Key, Kind, Rows, add_model_rows, add_promises

@@ -2,7 +2,7 @@
 
 Owns building it in PuLP, solving it with HiGHS and reading it back. Knows nothing of where the
 demand came from. For the small problems of the reactive loop and of the baselines: PuLP takes
-minutes to build what the array form (`planning.allocation`) takes seconds for.
+minutes to build what the array form (`optimizer`) takes seconds for.
 
 Rows: goodput per model, GPUs per pool and slice size (see `planning.room`), spot per model.
 When the demand cannot be met, goodput comes first: most goodput (the worst served model before

@@ -13,11 +13,11 @@ from autoscaler.domain.cluster import Service
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Bucket, Phase, Slo
-from autoscaler.library.engines import VLLM
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.startup import startup_s
 from autoscaler.performance.throughput import InstanceRate, instance_throughput
+from autoscaler.templates.engines import VLLM
 
 
 @dataclass(frozen=True, slots=True)

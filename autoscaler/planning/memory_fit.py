@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
-from autoscaler.library.engines import VLLM
 from autoscaler.performance.memory import kv_capacity_tokens, usable_gb
 from autoscaler.planning.combos import usable_pools
+from autoscaler.templates.engines import VLLM
 
 _LEAST_TOKENS = 16
 

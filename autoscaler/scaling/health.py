@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autoscaler.demand.windows import NoData
 from autoscaler.domain.cluster import Mode, Service
-from autoscaler.scaling import reasons
+from autoscaler.explain import reasons
 from autoscaler.scaling.scale_in import is_stale
 from autoscaler.scaling.tick import Tick
-from autoscaler.scaling.windows import NoData
 from autoscaler.transitions.groups import Life
 from autoscaler.transitions.waves import WaveInputs, retire, step
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autoscaler.demand.observed import ModelDemand, spans_s
+from autoscaler.demand.significance import lower_rate, poisson_tail
+from autoscaler.demand.windows import NoData
 from autoscaler.domain.cluster import Policy
-from autoscaler.scaling.demand import ModelDemand, spans_s
-from autoscaler.scaling.significance import lower_rate, poisson_tail
-from autoscaler.scaling.windows import NoData
 
 _LOADED = 0.5
 ESTIMATE = 0.05  # a surge is sized by the lower end of its 95% interval: it may be just a spike

@@ -11,17 +11,17 @@ import math
 from collections import Counter
 
 from autoscaler.controller_state import Refinement
+from autoscaler.demand.windows import Stats
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand
 from autoscaler.effects import RefinementRequested
+from autoscaler.explain import reasons
 from autoscaler.planning.combos import combo_named
-from autoscaler.scaling import reasons
 from autoscaler.scaling.scale_in import COVERED, is_stale
 from autoscaler.scaling.shrink import doubt
 from autoscaler.scaling.tick import Tick
-from autoscaler.scaling.windows import Stats
 from autoscaler.transitions.groups import Group, Life
 from autoscaler.transitions.waves import retire
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autoscaler.demand.observed import ModelDemand
+from autoscaler.demand.windows import NoData, Stats
 from autoscaler.domain.cluster import Policy, Service
-from autoscaler.scaling.demand import ModelDemand
-from autoscaler.scaling.windows import NoData, Stats
 
 STALE_MS = 2_000
 COVERED = 0.9

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from autoscaler.demand.backlog import raw_needed_req_per_s, waiting
+from autoscaler.demand.observed import ModelDemand
+from autoscaler.demand.significance import lower_rate
+from autoscaler.demand.windows import Stats
 from autoscaler.domain.cluster import Market, Mode, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.scaling import reasons
-from autoscaler.scaling.backlog import raw_needed_req_per_s, waiting
-from autoscaler.scaling.demand import ModelDemand
+from autoscaler.explain import reasons
 from autoscaler.scaling.reactive import ESTIMATE, Need, is_over, missed, must_wait, need
 from autoscaler.scaling.scale_in import is_stale
-from autoscaler.scaling.significance import lower_rate
 from autoscaler.scaling.tick import Tick
 from autoscaler.scaling.turns import moved
-from autoscaler.scaling.windows import Stats
 from autoscaler.transitions.groups import Group, Life
 from autoscaler.transitions.waves import keep
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+from autoscaler.demand.peaks import highest, with_rate
+from autoscaler.demand.windows import Stats
 from autoscaler.domain.cluster import Mode, Service
-from autoscaler.scaling import reasons
-from autoscaler.scaling.peaks import highest, with_rate
+from autoscaler.explain import reasons
 from autoscaler.scaling.scale_in import Removable, choose, is_excess, is_stale, objection, strain
 from autoscaler.scaling.tick import Tick
 from autoscaler.scaling.turns import may_go_in, moved
-from autoscaler.scaling.windows import Stats
 from autoscaler.transitions.groups import Life
 from autoscaler.transitions.waves import retire
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autoscaler.controller_state import ControllerState, ModelState, Observation, Scarcity
+from autoscaler.demand.observed import UNKNOWN, ModelDemand
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Bucket
 from autoscaler.planning.combos import combo_named
 from autoscaler.planning.room import PoolRoom
-from autoscaler.scaling.demand import UNKNOWN, ModelDemand
 from autoscaler.transitions.groups import Group, GroupView, fleet_view, look, ready_req_per_s
 from autoscaler.transitions.placement import place, room, used_gpus
 from topics.decisions import Decision

@@ -2,7 +2,7 @@
 
 Owns smooth weighted round robin between combos, round robin inside a combo, ejection of instances
 that failed and their timed re-admission, and how many requests each has in flight. Knows nothing
-of HTTP, clocks or who waits (`autoscaler.serving.line`): callers say what the time is (`now_ms`,
+of HTTP, clocks or who waits (`serving.wait_queue`): callers say what the time is (`now_ms`,
 domain ms) and what happened.
 
 Endpoints come out without their slots: who they are is their instance and address, so a bound that

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autoscaler.scaling.windows import GatewaySeen
+from autoscaler.demand.windows import GatewaySeen
 from autoscaler.transitions.groups import FleetView, Group, GroupView, Life
 from topics.fleet import Assignment, InstanceState
 

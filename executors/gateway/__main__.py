@@ -13,8 +13,8 @@ import orjson
 
 from executors.gateway.server import Gateway
 from executors.gateway.settings import Clock, Settings
-from executors.leash import end_event
-from executors.link import Link
+from executors.kafka_client import KafkaClient
+from executors.supervision import end_event
 from topics.checks import InvalidRecord, count
 from topics.records import Routes
 from topics.timebase import TimeBase
@@ -52,15 +52,15 @@ async def _serve(options: argparse.Namespace, settings: Settings, clock: Clock) 
     end = end_event(asyncio.get_running_loop())
     state_dir = Path(options.state_dir) if options.state_dir else None
     async with (
-        Link(options.broker, settings.gateway_id, options.prefix) as link,
-        Gateway(settings, clock, link, options.host, options.port, state_dir) as gateway,
+        KafkaClient(options.broker, settings.gateway_id, options.prefix) as kafka,
+        Gateway(settings, clock, kafka, options.host, options.port, state_dir) as gateway,
     ):
 
         def on_record(topic: str, key: str, record: object) -> None:
             if isinstance(record, Routes):
                 gateway.table.apply(record)
 
-        link.follow(("routes",), on_record)
+        kafka.follow(("routes",), on_record)
         ready = {"ready": True, "url": gateway.url, "boot": gateway.reporter.boot}
         print(orjson.dumps(ready).decode(), flush=True)
         await gateway.run(end)

@@ -182,7 +182,7 @@ class Face:
         """Prometheus' text form."""
         for model, meter in self._meters.items():
             self._metrics.in_flight.labels(model).set(meter.in_flight)
-            self._metrics.waiting.labels(model).set(self._relay.places.waiting(model))
+            self._metrics.waiting.labels(model).set(self._relay.admission.waiting(model))
         for model, router in self._table.routers.items():
             self._metrics.ejected.labels(model).set(len(router.ejected()))
         return web.Response(body=self._metrics.exposition(), headers={"Content-Type": _TEXT})

@@ -1,4 +1,4 @@
-"""One request's way: take a place, hand over, pass the answer through, try again or fail.
+"""One request's way: take a slot, hand over, pass the answer through, try again or fail.
 
 Owns what is done about failures. An instance that is gone is ejected at once. A request is tried
 elsewhere as long as the client has not seen a byte; after that it ends with a visible error.
@@ -13,7 +13,8 @@ from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 
-from autoscaler.serving.line import Refusal
+from autoscaler.serving.wait_queue import Refusal
+from executors.gateway.admission import Admission, Slot
 from executors.gateway.engine import (
     EngineError,
     EngineFaulty,
@@ -24,6 +25,7 @@ from executors.gateway.engine import (
     failure_of,
 )
 from executors.gateway.events import BrokenStream, EventStream
+from executors.gateway.hang_detector import HangDetector
 from executors.gateway.meter import Ending, Outcome
 from executors.gateway.metrics import Metrics
 from executors.gateway.openai import (
@@ -34,10 +36,8 @@ from executors.gateway.openai import (
     prefill_body,
     usage_of,
 )
-from executors.gateway.places import Place, Places
 from executors.gateway.request import Request
 from executors.gateway.settings import Clock, Settings
-from executors.gateway.stalls import Stalls
 from executors.gateway.table import RouteTable
 from topics.records import Endpoint
 
@@ -49,7 +49,7 @@ _TAIL_REAL_S = 1.0  # for the end of an answer whose last event was passed on al
 _REFUSALS = {
     Refusal.NO_INSTANCE: (503, "no_instance", "no instance of {model} is ready"),
     Refusal.NO_ROOM: (429, "overloaded", "no instance of {model} had room in time"),
-    Refusal.LINE_FULL: (429, "overloaded", "too many requests wait for {model}"),
+    Refusal.QUEUE_FULL: (429, "overloaded", "too many requests wait for {model}"),
 }
 
 
@@ -69,8 +69,8 @@ class Relay:
         self._table = table
         self._engines = engines
         self._metrics = metrics
-        self.stalls = Stalls(max(1.0, clock.real_s(settings.stall_s)))
-        self.places = Places(settings, clock, table)
+        self.hang_detector = HangDetector(max(1.0, clock.real_s(settings.stall_s)))
+        self.admission = Admission(settings, clock, table)
         self._faults: dict[Endpoint, int] = {}
         self._life_real_s = max(1.0, clock.real_s(settings.request_s))
         self.hung: set[Endpoint] = set()
@@ -86,13 +86,13 @@ class Relay:
                 self._metrics.retries.labels(model).inc()
                 # An engine may still hold something under the name of the last try.
                 request.id = f"{name}-{attempt}"
-            place = await self.places.take(request)
-            if isinstance(place, Refusal):
-                status, kind, message = _REFUSALS[place]
+            slot = await self.admission.take(request)
+            if isinstance(slot, Refusal):
+                status, kind, message = _REFUSALS[slot]
                 await self._refuse(request, message.format(model=model), kind, status)
                 return Outcome(Ending.REFUSED)
             try:
-                return await self._attempt(request, place)
+                return await self._attempt(request, slot)
             except EngineRefused as refusal:
                 await request.client.answer(refusal.status, refusal.body)
                 # Any instance would say so at once, so how long it took is no limit missed.
@@ -107,20 +107,20 @@ class Relay:
                 if time.monotonic() - began >= self._life_real_s:
                     break
             finally:
-                place.give_back()
+                slot.give_back()
         await self._refuse(request, f"no instance answered: {problem}", "engine_lost", 502)
         return Outcome(Ending.FAILED)
 
     async def _refuse(self, request: Request, message: str, kind: str, status: int) -> None:
         await request.client.answer(status, error_body(message, kind, status))
 
-    async def _attempt(self, request: Request, place: Place) -> Outcome:
+    async def _attempt(self, request: Request, slot: Slot) -> Outcome:
         """One try; EngineError says that it may be tried elsewhere if nothing was sent yet."""
-        call, params, pick = request.call, None, place.pick
+        call, params, pick = request.call, None, slot.pick
         endpoint = pick.endpoint
         if pick.prefill:
             raw = await self._whole(request, endpoint, prefill_body(call), _FAULTS_TO_EJECT)
-            place.give_back()  # what is left to do there is to hand over its KV
+            slot.give_back()  # what is left to do there is to hand over its KV
             params = handed_over(raw)
             if params is None:
                 fault = EngineFaulty("no kv_transfer_params in the answer to a prefill")
@@ -169,7 +169,7 @@ class Relay:
     async def _attempting(self, endpoint: Endpoint) -> AsyncIterator[asyncio.Timeout]:
         """Around one attempt: time-outs come out of it as EngineStalled."""
         try:
-            async with self.stalls.attempt(endpoint) as scope:
+            async with self.hang_detector.attempt(endpoint) as scope:
                 yield scope
         except TimeoutError as error:
             raise failure_of(error) from error
@@ -220,10 +220,10 @@ class Relay:
             if first_ns == 0:
                 first_ns = now_ns
                 self._faults.pop(endpoint, None)
-            self.stalls.heard(endpoint)
+            self.hang_detector.heard(endpoint)
             request.started = True
             if held or events.done:
-                with self.stalls.elsewhere(endpoint, scope):
+                with self.hang_detector.elsewhere(endpoint, scope):
                     await request.client.write(held, last=events.done)
             held = b""
             request.pause()
@@ -246,7 +246,7 @@ class Relay:
         )
 
     def _praise(self, endpoint: Endpoint) -> None:
-        self.stalls.heard(endpoint)
+        self.hang_detector.heard(endpoint)
         self._faults.pop(endpoint, None)
 
     def _blame(self, model: str, endpoint: Endpoint, error: EngineError, faults: int) -> None:
@@ -268,7 +268,7 @@ class Relay:
         """Eject what hangs, end its requests, forget endpoints that are in no routes, and turn
         away those who have waited too long."""
         live: set[Endpoint] = set()
-        hung = self.stalls.hung()
+        hung = self.hang_detector.hung()
         for model, router in self._table.routers.items():
             endpoints = router.endpoints()
             live |= endpoints
@@ -277,12 +277,12 @@ class Relay:
                 if router.eject(endpoint, self._clock.now_ms()):
                     self._metrics.ejections.labels(model).inc()
         for endpoint in hung:  # one that left the routes may hang, too
-            self.stalls.give_up(endpoint)
+            self.hang_detector.give_up(endpoint)
         for endpoint in self._faults.keys() - live:
             del self._faults[endpoint]
         self.hung &= live
-        self.stalls.forget(frozenset(live))
-        self.places.look()
+        self.hang_detector.forget(frozenset(live))
+        self.admission.look()
 
 
 async def _block(answer: aiohttp.ClientResponse) -> bytes:

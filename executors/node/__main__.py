@@ -1,7 +1,7 @@
 """`python -m executors.node --config NODE.json`: the executor of a region's nodes.
 
-The composition root: configuration, the link to Kafka, one worker per node. With the broker away
-it goes on with what it last knew; killed and started again it takes its engines over. On a leash
+The composition root: configuration, the kafka to Kafka, one worker per node. With the broker away
+it goes on with what it last knew; killed and started again it takes its engines over. Supervised
 it ends its engines with itself; without one they serve on, and the next executor adopts them.
 """
 
@@ -18,12 +18,12 @@ from typing import Any
 
 import aiohttp
 
-from executors.leash import end_event, leash_fds
-from executors.link import Link
+from executors.kafka_client import KafkaClient
 from executors.node.config import ExecutorConfig, load_config
 from executors.node.processes import Ports
 from executors.node.store import Store
 from executors.node.worker import NodeWorker, rules_at
+from executors.supervision import end_event, supervision_fds
 from topics.checks import InvalidRecord
 from topics.fleet import Assignment, Status
 from topics.table import ASSIGNMENTS, STATUS
@@ -37,9 +37,11 @@ _MANNERS_S, _END_S = 1.0, 2.0
 class Executor:
     """All nodes of one process."""
 
-    def __init__(self, config: ExecutorConfig, link: Link, client: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, config: ExecutorConfig, kafka: KafkaClient, client: aiohttp.ClientSession
+    ) -> None:
         self._config = config
-        self._link = link
+        self._link = kafka
         self._ports = Ports(config.bind)
         self._latest: dict[str, Assignment] = {}
         store = Store(config.state_dir)
@@ -113,17 +115,17 @@ async def _run(config: ExecutorConfig) -> None:
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5.0)
     async with (
         aiohttp.ClientSession(connector=connector) as client,
-        Link(config.broker, config.executor, config.prefix) as link,
+        KafkaClient(config.broker, config.executor, config.prefix) as kafka,
     ):
-        executor = Executor(config, link, client)
-        link.follow((ASSIGNMENTS.name,), executor.on_record)
+        executor = Executor(config, kafka, client)
+        kafka.follow((ASSIGNMENTS.name,), executor.on_record)
         ready = {"ready": True, "executor": config.executor, "nodes": len(config.nodes)}
         print(json.dumps(ready), flush=True)
         try:
             await executor.run(end)
         finally:
             # A fault of ours must not take the engines along: our next life adopts them.
-            await executor.close(end_engines=end.is_set() and bool(leash_fds()))
+            await executor.close(end_engines=end.is_set() and bool(supervision_fds()))
 
 
 def main(argv: list[str] | None = None) -> int:

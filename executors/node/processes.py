@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from executors.engines.protocol import LaunchLine
-from executors.leash import leash_fds
+from executors.supervision import supervision_fds
 
 # Below the range that systems hand out by themselves, so no client socket takes a port between
 # our choice and the engine's listening, which comes only after its start-up time.
@@ -141,7 +141,7 @@ def start(line: LaunchLine, log: Path) -> EngineProcess:
             stderr=subprocess.STDOUT,
             env={**os.environ, **dict(line.env)},
             start_new_session=True,
-            pass_fds=leash_fds(),
+            pass_fds=supervision_fds(),
         )
     finally:
         if not isinstance(output, int):

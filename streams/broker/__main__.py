@@ -11,7 +11,7 @@ import json
 import sys
 
 from streams.broker.embedded import EmbeddedBrokerFailed, embedded_broker
-from streams.leash import prepare_end
+from streams.supervision import prepare_end
 from topics.table import PREFIX, TABLE
 
 

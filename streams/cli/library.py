@@ -17,12 +17,12 @@ import orjson
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.workload import Bucket, Phase, Slo
-from autoscaler.library.declared import requests_for
-from autoscaler.library.engines import ENGINES
-from autoscaler.library.request import LibraryRequest
-from autoscaler.library.values import Library, Template
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.templates.declared import requests_for
+from autoscaler.templates.engines import ENGINES
+from autoscaler.templates.request import LibraryRequest
+from autoscaler.templates.values import Library, Template
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.files.libraries import cache_folder, load_or_build, read_library_header

@@ -20,8 +20,8 @@ from autoscaler.domain.cluster import Mode
 from streams.broker.admin import BrokerUnreachable, TopicsUnusable, parse_address
 from streams.controller.compose import Options, run_controller
 from streams.files.errors import UserError
-from streams.leash import end_event, insist
 from streams.logs import log_to_stderr
+from streams.supervision import end_event, insist
 from topics.checks import InvalidRecord
 from topics.table import PREFIX
 from topics.timebase import TimeBase

@@ -18,8 +18,8 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 
 from autoscaler.decide import rebuild
+from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster, Mode
-from autoscaler.scaling.windows import TelemetryWindows
 from streams.broker.admin import ensure_topics
 from streams.clock import Clock
 from streams.controller.app import AppSettings, make_app

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide
+from autoscaler.demand.observed import observe
+from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster
 from autoscaler.effects import (
     PublishAssignment,
@@ -22,8 +24,6 @@ from autoscaler.effects import (
     RefinementRequested,
     ScaleOutTablesRequested,
 )
-from autoscaler.scaling.demand import observe
-from autoscaler.scaling.windows import TelemetryWindows
 from streams.clock import Clock
 from streams.controller.latest import Latest
 from streams.controller.outbox import Publisher

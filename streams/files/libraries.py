@@ -1,7 +1,7 @@
 """Template libraries on disk: built at first use, kept in the user's cache, loaded afterwards.
 
 Owns where they are kept and what happens when that place cannot be used: Shoal goes on without
-it and says so. Knows nothing of what is in a library; `autoscaler.library` builds and checks.
+it and says so. Knows nothing of what is in a library; `autoscaler.templates` builds and checks.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.library.build import build_library
-from autoscaler.library.codec import Header, decode, encode, read_header
-from autoscaler.library.request import LibraryRequest, content_hash
-from autoscaler.library.tables import throughput_table, uncertain_configs
-from autoscaler.library.values import Library
 from autoscaler.performance.profile import Profile
+from autoscaler.templates.build import build_library
+from autoscaler.templates.codec import Header, decode, encode, read_header
+from autoscaler.templates.request import LibraryRequest, content_hash
+from autoscaler.templates.tables import throughput_table, uncertain_configs
+from autoscaler.templates.values import Library
 from streams.files.errors import UserError
 
 SUFFIX = ".shoal-library.npz"

@@ -16,11 +16,11 @@ from pathlib import Path
 import orjson
 
 from streams.files.errors import UserError
-from streams.leash import end_event
 from streams.replay.record import Limits, Record
 from streams.replay.schedule import Job, schedule
 from streams.replay.sender import Sender
 from streams.replay.traces import load_trace
+from streams.supervision import end_event
 from topics.checks import InvalidRecord
 from topics.timebase import TimeBase
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from autoscaler.domain.cluster import Cluster, Mode
 from streams.files.config import load_config
-from streams.leash import end_with_supervisor
 from streams.solver.wire import answer, asked, failure
 from streams.solver.work import solve
+from streams.supervision import end_with_supervisor
 
 _PR_SET_PDEATHSIG = 1
 

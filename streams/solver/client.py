@@ -21,8 +21,8 @@ from autoscaler.controller_state import Refinement
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.effects import RefinementRequested, ScaleOutTablesRequested
 from autoscaler.planning.tables import ModelTable
-from streams.leash import leash_fd
 from streams.solver.wire import Answer, Question, answered, ask
+from streams.supervision import supervision_fd
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class Solver:
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
-            fd = leash_fd()
+            fd = supervision_fd()
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv,
                 stdin=asyncio.subprocess.PIPE,

@@ -2,8 +2,8 @@
 
 Owns processes and nothing else: what they are is `streams.up.parts`. A child runs in a session of
 its own, so Ctrl-C in the terminal reaches only us and we end them in order. Every child holds the
-read end of a pipe (SHOAL_LEASH_FD) whose write end only we hold: if we die, it closes and they
-end by themselves. We are also the subreaper, so an engine whose executor died is still ours.
+read end of a pipe (SHOAL_SUPERVISION_FD) whose write end only we hold: if we die, it closes and
+they end by themselves. We are also the subreaper, so an engine whose executor died is still ours.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ class Children:
         self._children: list[Child] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._ending = False
-        self._leash_read, self._leash_write = -1, -1
+        self._supervision_read, self._supervision_write = -1, -1
         self.failed: asyncio.Future[str] | None = None
         self.lost: list[str] = []  # parts that failed under way and are not started again
 
     def open(self) -> None:
-        """Become the subreaper and make the leash."""
+        """Become the subreaper and make the supervision pipe."""
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self._leash_read, self._leash_write = os.pipe()
-        os.set_inheritable(self._leash_read, True)
+        self._supervision_read, self._supervision_write = os.pipe()
+        os.set_inheritable(self._supervision_read, True)
         self.failed = asyncio.get_running_loop().create_future()
 
     async def start(self, child: Child) -> Child:
@@ -128,10 +128,10 @@ class Children:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for fd in (self._leash_read, self._leash_write):
+        for fd in (self._supervision_read, self._supervision_write):
             if fd >= 0:
                 os.close(fd)
-        self._leash_read = self._leash_write = -1
+        self._supervision_read = self._supervision_write = -1
         await _sweep()
 
     async def _spawn(self, child: Child) -> None:
@@ -142,8 +142,8 @@ class Children:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                pass_fds=(self._leash_read,),
-                env={**os.environ, "SHOAL_LEASH_FD": str(self._leash_read)},
+                pass_fds=(self._supervision_read,),
+                env={**os.environ, "SHOAL_SUPERVISION_FD": str(self._supervision_read)},
                 limit=1 << 20,
             )
 

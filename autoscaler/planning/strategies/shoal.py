@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.planning.allocation.problem import AllocationProblem
-from autoscaler.planning.allocation.result import (
+from autoscaler.optimizer.problem import AllocationProblem
+from autoscaler.optimizer.result import (
     AllocationResult,
     SolveOptions,
     Status,
     WarmStart,
 )
-from autoscaler.planning.allocation.solve import solve as solve_arrays
+from autoscaler.optimizer.solve import solve as solve_arrays
 from autoscaler.planning.columns import Arrays, to_arrays
 from autoscaler.planning.modelrows import Kind
 from autoscaler.planning.plan import Binding, Plan, PlanStatus

@@ -17,7 +17,7 @@ import orjson
 from executors.engines.simulated.api import Answer, ApiError, RemoteKv, parse
 from executors.engines.simulated.engine import Engine, Identity
 from executors.engines.simulated.http import Connection, Request, Responder
-from executors.leash import watch_leash
+from executors.supervision import watch_supervisor
 from topics.timebase import TimeBase
 
 _KV_PATH = "/simulated/kv/"
@@ -162,7 +162,7 @@ def watch_end(loop: asyncio.AbstractEventLoop) -> tuple[asyncio.Event, asyncio.E
     stop, gone = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    watch_leash(loop, gone.set)
+    watch_supervisor(loop, gone.set)
     return stop, gone
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from executors.link import Link
+from executors.kafka_client import KafkaClient
 from topics.records import Assignment, DesiredInstance, ObservedInstance, Status
 from topics.timebase import TimeBase
 
@@ -25,9 +25,9 @@ POOL = "r/h100/owned"
 class Harness:
     """Broker, executor and a follower of its status."""
 
-    def __init__(self, folder: Path, bootstrap: str, link: Link, leash: int | None) -> None:
+    def __init__(self, folder: Path, bootstrap: str, kafka: KafkaClient, leash: int | None) -> None:
         self.folder = folder
-        self.link = link
+        self.kafka = kafka
         self.base = TimeBase(50.0, 1_700_000_000_000, time.monotonic_ns())
         self.statuses: dict[str, Status] = {}
         self.leash = leash
@@ -43,12 +43,12 @@ class Harness:
                 }
             )
         )  # fmt: skip
-        link.follow(("status",), lambda _, key, record: self.statuses.__setitem__(key, record))
+        kafka.follow(("status",), lambda _, key, record: self.statuses.__setitem__(key, record))
 
     async def start(self) -> subprocess.Popen[bytes]:
         env, fds = dict(os.environ), ()
         if self.leash is not None:
-            env["SHOAL_LEASH_FD"] = str(self.leash)
+            env["SHOAL_SUPERVISION_FD"] = str(self.leash)
             fds = (self.leash,)
         argv = [sys.executable, "-m", "executors.node", "--config", str(self.config)]
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, env=env, pass_fds=fds)
@@ -59,7 +59,7 @@ class Harness:
     async def assign(self, generation: int, *wishes: DesiredInstance) -> None:
         now_ms = self.base.now_ms(time.monotonic_ns())
         record = Assignment("n0", POOL, generation, 1, now_ms, wishes)
-        assert await self.link.publish("assignments", "n0", record)
+        assert await self.kafka.publish("assignments", "n0", record)
 
     def get(self, instance: str) -> ObservedInstance | None:
         status = self.statuses.get("n0")
@@ -93,12 +93,12 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     hello = json.loads(await asyncio.to_thread(broker.stdout.readline))
     reader, writer = os.pipe()
     try:
-        async with Link(hello["bootstrap"], "test") as link:
-            while not link.connected:
+        async with KafkaClient(hello["bootstrap"], "test") as kafka:
+            while not kafka.connected:
                 await asyncio.sleep(0.01)
-            yield Harness(tmp_path, hello["bootstrap"], link, reader)
+            yield Harness(tmp_path, hello["bootstrap"], kafka, reader)
     finally:
-        os.close(writer)  # engines and executors on the leash end by themselves
+        os.close(writer)  # engines and executors on the supervision pipe end by themselves
         os.close(reader)
         broker.terminate()
         broker.wait()
@@ -195,10 +195,10 @@ async def test_a_poison_record_goes_to_the_dead_letters_and_stops_nothing(
 ) -> None:
     """What cannot be decoded is buried with its reason; the next assignment is followed."""
     letters = []
-    harness.link.follow(("dead-letters",), lambda _t, _k, record: letters.append(record))
+    harness.kafka.follow(("dead-letters",), lambda _t, _k, record: letters.append(record))
     executor = await harness.start()
-    # The producer underneath: a Link itself writes nothing that a reader would refuse.
-    await harness.link._producer.send_and_wait("shoal.assignments", b"{bad", key=b"n0")
+    # The producer underneath: a KafkaClient itself writes nothing that a reader would refuse.
+    await harness.kafka._producer.send_and_wait("shoal.assignments", b"{bad", key=b"n0")
     await harness.assign(1, wish("a", 0))
     await harness.until_state("a", "ready")
     await harness.until(lambda: letters, "buried")

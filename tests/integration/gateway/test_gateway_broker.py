@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from executors.link import Link
+from executors.kafka_client import KafkaClient
 from tests.integration.gateway.gateway_bench import FakeEngine, until
 from topics.records import RouteGroup, Routes, Telemetry
 from topics.timebase import TimeBase
@@ -53,9 +53,9 @@ async def test_routes_in_telemetry_out_and_serving_without_the_broker(
     base = TimeBase(10.0, 1_700_000_000_000, time.monotonic_ns())
     engine, other = await FakeEngine("e").start(), await FakeEngine("other").start()
     seen: list[Telemetry] = []
-    async with Link(hello["bootstrap"], "test") as link, aiohttp.ClientSession() as http:
-        link.follow(("telemetry",), lambda topic, key, record: seen.append(record))
-        await until(lambda: link.connected)
+    async with KafkaClient(hello["bootstrap"], "test") as kafka, aiohttp.ClientSession() as http:
+        kafka.follow(("telemetry",), lambda topic, key, record: seen.append(record))
+        await until(lambda: kafka.connected)
         _, ready = await spawn(
             "executors.gateway", "--broker", hello["bootstrap"], "--time-base", base.format(),
             "--state-dir", str(tmp_path), "--gateway-id", "gateway-7",
@@ -64,7 +64,7 @@ async def test_routes_in_telemetry_out_and_serving_without_the_broker(
         async def route(to: FakeEngine, generation: int, token: int) -> None:
             group = RouteGroup("g", 1.0, (to.endpoint,))
             record = Routes("chat", generation, token, 0, 2000.0, 60.0, (group,))
-            assert await link.publish("routes", "chat", record)
+            assert await kafka.publish("routes", "chat", record)
 
         async def ask() -> str:
             body = {"model": "chat", "prompt": "a", "stream": True}

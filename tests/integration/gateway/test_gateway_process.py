@@ -145,7 +145,7 @@ async def test_routes_that_could_not_be_saved_are_saved_once_they_can_be(tmp_pat
 
 async def test_it_ends_when_its_supervisor_is_gone(start: Start) -> None:
     read, write = os.pipe()
-    environment = {**os.environ, "SHOAL_LEASH_FD": str(read)}
+    environment = {**os.environ, "SHOAL_SUPERVISION_FD": str(read)}
     process, _ = await start(pass_fds=(read,), env=environment)
     os.close(read)
     os.close(write)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from executors.gateway.hang_detector import HangDetector
 from executors.gateway.meter import Ending
 from executors.gateway.openai import COMPLETIONS, parse_call
 from executors.gateway.request import Request
-from executors.gateway.stalls import Stalls
 from tests.integration.gateway.gateway_bench import Bench, MakeBench, until
 from topics.records import Endpoint, RouteGroup
 
@@ -44,14 +44,14 @@ class SlowClient:
     """Looks, each time it is written to, whom the gateway would take for hung just then."""
 
     def __init__(self, b: Bench) -> None:
-        self.stalls = b.gateway.relay.stalls = Stalls(0.0)
+        self.hang_detector = b.gateway.relay.stalls = HangDetector(0.0)
         self.hung: list[list[Endpoint]] = []
 
     async def answer(self, status: int, body: bytes) -> None:
         raise AssertionError("it asked for a stream")
 
     async def write(self, data: bytes, last: bool) -> None:
-        self.hung.append(self.stalls.hung())
+        self.hung.append(self.hang_detector.hung())
 
 
 async def test_a_client_that_reads_slowly_makes_no_engine_hang(bench: MakeBench) -> None:
@@ -69,7 +69,7 @@ async def test_a_client_that_reads_slowly_makes_no_engine_hang(bench: MakeBench)
 
 async def test_silence_counts_again_once_the_engine_is_listened_to() -> None:
     """Only the time elsewhere is left out."""
-    engine, stalls = Endpoint("e", "h:1"), Stalls(0.0)
+    engine, stalls = Endpoint("e", "h:1"), HangDetector(0.0)
     async with stalls.attempt(engine) as scope:
         with stalls.elsewhere(engine, scope):
             assert stalls.hung() == []

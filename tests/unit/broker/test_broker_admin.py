@@ -81,7 +81,7 @@ def test_the_broker_ends_when_its_supervisor_is_gone() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "streams.broker"],
         stdout=subprocess.PIPE,
-        env={**os.environ, "SHOAL_LEASH_FD": str(read_end)},
+        env={**os.environ, "SHOAL_SUPERVISION_FD": str(read_end)},
         pass_fds=[read_end],
     )
     os.close(read_end)

@@ -56,9 +56,9 @@ async def test_a_node_that_could_not_be_written_is_written_once_it_can_be(tmp_pa
 async def test_an_executor_that_fails_leaves_its_engines_to_its_next_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a leash, too: only who was asked to end takes them along."""
+    """Supervised, too: only who was asked to end takes them along."""
     reader, writer = os.pipe()
-    monkeypatch.setenv("SHOAL_LEASH_FD", str(reader))
+    monkeypatch.setenv("SHOAL_SUPERVISION_FD", str(reader))
     line = LaunchLine((sys.executable, "-c", "import time; time.sleep(60)"))
     engine = start(line, tmp_path / "log")
 

@@ -11,14 +11,14 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Policy
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand
-from autoscaler.performance.profile import default_profile
-from autoscaler.planning.allocation.problem import AllocationProblem
-from autoscaler.planning.allocation.result import (
+from autoscaler.optimizer.problem import AllocationProblem
+from autoscaler.optimizer.result import (
     AllocationResult,
     SolveOptions,
     Status,
     WarmStart,
 )
+from autoscaler.performance.profile import default_profile
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy, plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.shoal import Shoal

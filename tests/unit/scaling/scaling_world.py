@@ -24,6 +24,8 @@ from autoscaler.decide import (
     decide,
     rebuild,
 )
+from autoscaler.demand.observed import observe
+from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Bucket, Phase, Slo
@@ -31,8 +33,6 @@ from autoscaler.performance import catalog
 from autoscaler.performance.profile import plain_profile
 from autoscaler.planning.combos import combo_id
 from autoscaler.planning.tables import ModelTable
-from autoscaler.scaling.demand import observe
-from autoscaler.scaling.windows import TelemetryWindows
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 from topics.routing import Routes

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscaler.demand.drift import STEP, drifted
+from autoscaler.demand.windows import NoData, Stats
 from autoscaler.domain.workload import Bucket
-from autoscaler.scaling.drift import STEP, drifted
 from autoscaler.scaling.scale_in import Removable, choose
-from autoscaler.scaling.windows import NoData, Stats
 from tests.unit.scaling.scaling_world import T0, pool, service, world
 
 

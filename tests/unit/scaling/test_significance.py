@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from autoscaler.demand.observed import ModelDemand, spans_s
+from autoscaler.demand.significance import lower_rate, poisson_tail
+from autoscaler.demand.windows import NoData, Stats
 from autoscaler.domain.cluster import Policy
-from autoscaler.scaling.demand import ModelDemand, spans_s
 from autoscaler.scaling.reactive import must_wait, need
-from autoscaler.scaling.significance import lower_rate, poisson_tail
-from autoscaler.scaling.windows import NoData, Stats
 
 DAY_S = 86_400
 T0 = 1_700_000_000_000

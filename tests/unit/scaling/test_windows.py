@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.scaling.windows import NoData, Stats, TelemetryWindows
+from autoscaler.demand.windows import NoData, Stats, TelemetryWindows
 from topics.telemetry import Telemetry
 
 T0 = 1_700_000_000_000

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from autoscaler.decide import rebuild
+from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
 from autoscaler.domain.workload import Bucket, Slo
 from autoscaler.effects import ScaleOutTablesRequested
 from autoscaler.performance import catalog
-from autoscaler.scaling.windows import TelemetryWindows
 from streams.clock import Clock
 from streams.controller.compose import _sinks
 from streams.controller.latest import Latest

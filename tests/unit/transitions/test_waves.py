@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autoscaler.demand.windows import GatewaySeen
 from autoscaler.domain.workload import Phase
-from autoscaler.scaling.windows import GatewaySeen
 from autoscaler.transitions.groups import FleetView, Group, GroupView, Life, Placed
 from autoscaler.transitions.waves import (
     CONFIRM_TIMEOUT_MS,

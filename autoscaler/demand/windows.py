@@ -1,0 +1,288 @@
+"""Sliding windows of telemetry: one-second buckets per model, sums kept as time goes on.
+
+Owns what was seen and when. Must not know what anyone concludes from it, nor any clock: event
+times and "now" are arguments, in domain ms since the epoch.
+
+Three things are kept apart: a model of which nothing was ever seen (`NoData` without a last
+time), a series that died (`NoData` with its last time) and a model with no traffic (`Stats`
+with zero arrivals). Windows cover whole seconds before the one that `now_ms` is in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from autoscaler.demand.seconds import FIELDS, Bucket, Sums, spread
+from autoscaler.domain.checks import whole
+from topics.telemetry import Telemetry
+
+MAX_AHEAD_S = 60
+_REMEMBERED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class NoData:
+    """Nothing was reported in the window. last_ms: end of the last second seen, None if none."""
+
+    last_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a window holds.
+
+    covered_s: seconds of it that some gateway reported on. age_ms: from the end of the newest
+    reported second to now. req_per_s: arrivals / covered_s. Mean tokens: input over arrivals,
+    output over completions, None where there were none. p95 in ms from merged sketches.
+    """
+
+    covered_s: int
+    age_ms: int
+    arrivals: int
+    completions: int
+    failures: int
+    refused: int
+    attained: int
+    req_per_s: float
+    mean_input_tokens: float | None
+    mean_output_tokens: float | None
+    ttft_p95_ms: float | None
+    tpot_p95_ms: float | None
+
+
+WindowStats = NoData | Stats
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySeen:
+    """A gateway's last word on a model. seen_ms: event time of its newest record."""
+
+    gateway: str
+    boot: str
+    seen_ms: int
+    in_flight: int
+    route_generation: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was not applied, and why. Counts since the start of the process."""
+
+    applied: int = 0
+    duplicate: int = 0
+    late: int = 0
+    ahead: int = 0
+
+
+@dataclass(slots=True)
+class _Producer:
+    """Sequences already applied of one (gateway, boot): all below `floor`, and those in `seen`.
+
+    newest_ms: the latest event time of its records.
+    """
+
+    floor: int = 0
+    newest_ms: int = 0
+    seen: set[int] = field(default_factory=set)
+    order: deque[int] = field(default_factory=deque)
+
+    def is_new(self, sequence: int) -> bool:
+        """Remember `sequence`; False if it was applied before, or is too old to tell."""
+        if sequence < self.floor or sequence in self.seen:
+            return False
+        self.seen.add(sequence)
+        self.order.append(sequence)
+        if len(self.order) > _REMEMBERED:
+            oldest = self.order.popleft()
+            self.seen.discard(oldest)
+            self.floor = max(self.floor, oldest + 1)
+        return True
+
+
+@dataclass(slots=True)
+class _Series:
+    """One model: a ring of seconds, running sums per window length, producers."""
+
+    seconds: dict[int, Bucket] = field(default_factory=dict)
+    newest_s: int = -1
+    windows: dict[int, Sums] = field(default_factory=dict)
+    producers: dict[tuple[str, str], _Producer] = field(default_factory=dict)
+    gateways: dict[str, GatewaySeen] = field(default_factory=dict)
+
+
+class TelemetryWindows:
+    """Windows of all models. `now_ms` may only be given by the owner's clock, never by records.
+
+    horizon_s: how far back windows reach, in [1, 86400]. A record is late if it ended more than
+    the horizon before the newest `now_ms` given, and ahead if it ends more than MAX_AHEAD_S after
+    it: either is counted and changes nothing, so one gateway with a wrong clock harms no window.
+    Before the first `advance` or `stats` there is no now, and every event time is believed.
+    """
+
+    def __init__(self, horizon_s: int = 1800) -> None:
+        self._horizon_s = whole("horizon_s", horizon_s, 1, 86_400)
+        self._series: dict[str, _Series] = {}
+        self._now_ms: int | None = None
+        self.counters = Counters()
+
+    def advance(self, now_ms: int) -> None:
+        """Say what time it is. Time never goes back: an earlier `now_ms` changes nothing."""
+        if self._now_ms is None or now_ms > self._now_ms:
+            self._now_ms = now_ms
+
+    def add(self, record: Telemetry, event_ms: int, *, from_gateway: bool = True) -> bool:
+        """Count `record`, whose span ended at `event_ms`; True if it was applied.
+
+        Idempotent by (gateway, boot, sequence) per model. Its counts are spread over the seconds
+        that the span touches. from_gateway: whether who says so applies routes.
+        """
+        if self._now_ms is not None:
+            if event_ms < self._now_ms - self._horizon_s * 1000:
+                self.counters.late += 1
+                return False
+            if event_ms > self._now_ms + MAX_AHEAD_S * 1000:
+                self.counters.ahead += 1
+                return False
+        series = self._series.setdefault(record.model, _Series())
+        producer = series.producers.setdefault((record.gateway, record.boot), _Producer())
+        if not producer.is_new(record.sequence):
+            self.counters.duplicate += 1
+            return False
+        producer.newest_ms = max(producer.newest_ms, event_ms)
+        for second, part in spread(record, event_ms):
+            bucket = series.seconds.get(second)
+            if bucket is None:
+                bucket = series.seconds[second] = Bucket()
+                for length, sums in series.windows.items():
+                    if sums.end_s - length <= second < sums.end_s:
+                        sums.covered_s += 1
+            bucket.add(part)
+            for length, sums in series.windows.items():
+                if sums.end_s - length <= second < sums.end_s:
+                    sums.add(part)
+            series.newest_s = max(series.newest_s, second)
+        if from_gateway:
+            self.hear(record, event_ms)
+        self.counters.applied += 1
+        return True
+
+    def hear(self, record: Telemetry, event_ms: int) -> None:
+        """Note only that a gateway lives, and the routes it applies; its counts are left out."""
+        if self._now_ms is not None and event_ms > self._now_ms + MAX_AHEAD_S * 1000:
+            return
+        series = self._series.setdefault(record.model, _Series())
+        seen = series.gateways.get(record.gateway)
+        if seen is None or event_ms >= seen.seen_ms:
+            series.gateways[record.gateway] = GatewaySeen(
+                record.gateway, record.boot, event_ms, record.in_flight, record.route_generation
+            )
+
+    def stats(self, model: str, now_ms: int, window_s: int) -> WindowStats:
+        """What was seen of `model` in the `window_s` whole seconds before `now_ms`."""
+        self.advance(now_ms)
+        series = self._series.get(model)
+        if series is None:
+            return NoData(None)
+        now_s = now_ms // 1000
+        sums = self._slide(series, min(window_s, self._horizon_s), now_s)
+        if sums.covered_s == 0 and series.newest_s < 0:
+            return NoData(None)
+        if sums.covered_s == 0:
+            return NoData((min(series.newest_s, now_s - 1) + 1) * 1000)
+        return _stats(sums, max(0, now_ms - (min(series.newest_s, now_s - 1) + 1) * 1000))
+
+    def recent(
+        self, model: str, now_ms: int, spans_s: Sequence[int]
+    ) -> tuple[tuple[int, int], ...]:
+        """(covered seconds, arrivals) of each span in `spans_s` (rising) that has data.
+
+        Counted back from the newest reported second, so that the way of a record from gateway to
+        here does not look like silence.
+        """
+        self.advance(now_ms)
+        series = self._series.get(model)
+        if series is None or series.newest_s < 0:
+            return ()
+        newest = min(series.newest_s, now_ms // 1000 - 1)
+        found: list[tuple[int, int]] = []
+        covered = arrivals = 0
+        second = newest
+        for span_s in spans_s:
+            while second > newest - span_s:
+                bucket = series.seconds.get(second)
+                if bucket is not None:
+                    covered += 1
+                    arrivals += bucket.values[0]
+                second -= 1
+            if covered:
+                found.append((covered, arrivals))
+        return tuple(found)
+
+    def gateways(self, model: str, now_ms: int, alive_s: int = 10) -> tuple[GatewaySeen, ...]:
+        """Gateways that spoke of `model` in the last `alive_s` seconds, by name."""
+        series = self._series.get(model)
+        if series is None:
+            return ()
+        oldest = now_ms - alive_s * 1000
+        alive = (seen for seen in series.gateways.values() if seen.seen_ms >= oldest)
+        return tuple(sorted(alive, key=lambda seen: seen.gateway))
+
+    def producers(self, model: str) -> int:
+        """How many producers of `model` are remembered, to know copies of their records."""
+        series = self._series.get(model)
+        return len(series.producers) if series else 0
+
+    def _slide(self, series: _Series, window_s: int, now_s: int) -> Sums:
+        """The running sums of the `window_s` seconds before `now_s`, brought up to date."""
+        sums = series.windows.get(window_s)
+        if sums is None or now_s < sums.end_s or now_s - sums.end_s > window_s:
+            sums = series.windows[window_s] = Sums(now_s)
+            for second in range(now_s - window_s, now_s):
+                bucket = series.seconds.get(second)
+                if bucket is not None:
+                    sums.enter(bucket)
+        for second in range(sums.end_s, now_s):
+            entering, leaving = series.seconds.get(second), series.seconds.get(second - window_s)
+            if entering is not None:
+                sums.enter(entering)
+            if leaving is not None:
+                sums.leave(leaving)
+        sums.end_s = now_s
+        self._sweep(series, now_s)
+        return sums
+
+    def _sweep(self, series: _Series, now_s: int) -> None:
+        """Forget seconds that no window reaches; in lumps, so that it costs nothing per tick."""
+        if len(series.seconds) <= self._horizon_s + 2 * MAX_AHEAD_S + 60:
+            return
+        oldest = now_s - self._horizon_s - MAX_AHEAD_S
+        gone = [second for second in series.seconds if second < oldest]
+        for second in gone:
+            del series.seconds[second]
+        dead = oldest * 1000
+        for name in [n for n, seen in series.gateways.items() if seen.seen_ms < dead]:
+            del series.gateways[name]
+        # A copy of what such a producer said is late by now, so nothing is counted twice.
+        for boot in [b for b, seen in series.producers.items() if seen.newest_ms < dead]:
+            del series.producers[boot]
+
+
+def _stats(sums: Sums, age_ms: int) -> Stats:
+    values = dict(zip(FIELDS, sums.values, strict=True))
+    arrivals, completions = values["arrivals"], values["completions"]
+    return Stats(
+        covered_s=sums.covered_s,
+        age_ms=age_ms,
+        arrivals=arrivals,
+        completions=completions,
+        failures=values["failures"],
+        refused=values["refused"],
+        attained=values["attained"],
+        req_per_s=arrivals / sums.covered_s,
+        mean_input_tokens=values["input_tokens_arrived"] / arrivals if arrivals else None,
+        mean_output_tokens=values["output_tokens"] / completions if completions else None,
+        ttft_p95_ms=sums.quantile_ms("ttft", 0.95),
+        tpot_p95_ms=sums.quantile_ms("tpot", 0.95),
+    )

@@ -1,0 +1,117 @@
+"""When not all demand can be served: the largest smallest fraction, and a bound that proves it.
+
+Owns the search for that fraction of a decomposed problem. Small problems go to one MIP; for large
+ones the bound comes by bisection on the proof that no mix of covers fits, and the plan by trying
+just below it. Knows nothing of cost: that is minimised afterwards at the fraction found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoscaler.optimizer.arrays import Bools
+from autoscaler.optimizer.column_form import columns_of, plan_of
+from autoscaler.optimizer.decomposition import proven_infeasible, solve_decomposed
+from autoscaler.optimizer.exact import maximise_fraction
+from autoscaler.optimizer.groups import Decomposed, with_demand
+from autoscaler.optimizer.incumbent import Incumbent
+from autoscaler.optimizer.result import SolveOptions, Work
+
+MIP_COLUMNS = 10_000
+"""Above this many pairs the fraction is searched by decomposition."""
+PRECISION = 5e-4
+"""Width at which bisection of the bound stops."""
+STEPS = (0.0, 0.001, 0.003, 0.006, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+"""How far below the bound a plan is tried, relative."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fraction:
+    """Smallest fraction of demand that `plan` serves, and the proven bound on it."""
+
+    served: float
+    bound: float
+    plan: Incumbent | None
+    limits: tuple[str, ...]
+    work: Work
+
+
+def largest_fraction(
+    problem: Decomposed, options: SolveOptions, active: Bools | None = None
+) -> Fraction:
+    """The largest t such that the `active` (g,) groups (all, if None) can be served t of their
+    demand, and the other groups all of theirs."""
+    if active is None:
+        active = np.ones(len(problem.groups), dtype=np.bool_)
+    if any(len(g.ids) == 0 for g in problem.groups):
+        return Fraction(0.0, 0.0, None, (), Work())
+    high, work = _bound(problem, active)
+    if sum(int(g.allowed.sum()) for g in problem.groups) <= MIP_COLUMNS:
+        return _by_mip(problem, options, active, high, work)
+    return _by_steps(problem, options, active, high, work)
+
+
+def scaled(problem: Decomposed, fraction: float, active: Bools) -> Decomposed:
+    """The same problem for a fraction of the demand of the `active` groups."""
+    groups = tuple(
+        with_demand(g, g.demand * fraction) if on else g
+        for g, on in zip(problem.groups, active, strict=True)
+    )
+    return replace(problem, groups=groups)
+
+
+def _bound(problem: Decomposed, active: Bools) -> tuple[float, Work]:
+    """A fraction above which it is proven that demand cannot be served."""
+    low, high, rounds = 0.0, 1.0, 0
+    if not proven_infeasible(problem):
+        return 1.0, Work()
+    while high - low > PRECISION * high and high > 1e-6:
+        middle = (low + high) / 2
+        rounds += 1
+        if proven_infeasible(scaled(problem, middle, active)):
+            high = middle
+        else:
+            low = middle
+    return high, Work(pricing_rounds=rounds)
+
+
+def _by_mip(
+    problem: Decomposed, options: SolveOptions, active: Bools, high: float, work: Work
+) -> Fraction:
+    flat, owners, codes = columns_of(problem)
+    got = maximise_fraction(
+        flat,
+        active=active,
+        fixed=np.ones(len(problem.groups)),
+        nodes=50 * options.mip_nodes,
+        seconds=options.left_s(),
+        gap=1e-3,
+    )
+    work += Work(mips=1, mip_nodes=got.nodes)
+    bound = min(high, got.bound if np.isfinite(got.bound) else 1.0)
+    limits = () if got.solved else ("mip_nodes",)
+    if got.counts is None:
+        return Fraction(0.0, bound, None, limits, work)
+    served = flat.served_req_per_s(got.counts) / flat.demand_req_per_s
+    plan = plan_of(problem, flat, owners, codes, got.counts)
+    fraction = min(1.0, float(served[active].min()))
+    return Fraction(fraction, max(bound, fraction), plan, limits, work)
+
+
+def _by_steps(
+    problem: Decomposed, options: SolveOptions, active: Bools, high: float, work: Work
+) -> Fraction:
+    feasible = replace(options, gap=1.0)  # the first plan that fits will do
+    limits: tuple[str, ...] = ()
+    for step in STEPS:
+        fraction = high * (1.0 - step)
+        outcome = solve_decomposed(scaled(problem, fraction, active), feasible, None)
+        work += outcome.work
+        if outcome.plan is not None:
+            return Fraction(fraction, high, outcome.plan, limits, work)
+        limits = ("first_plan",)
+        if options.left_s() < 1.0:
+            limits = ("wall_clock",)
+    return Fraction(0.0, high, None, limits, work)

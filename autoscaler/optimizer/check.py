@@ -1,0 +1,104 @@
+"""The last word before a plan is returned: its numbers, recomputed in floating point.
+
+Owns the re-check of counts against capacity, bounds and demand, and the result made of it. Knows
+nothing of how the counts came to be.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.problem import AllocationProblem
+from autoscaler.optimizer.result import AllocationResult, SolveOptions, Status, Work
+
+SHORT = 1e-7
+"""Relative shortfall of a row that counts as served: the solver's tolerance, not a policy."""
+
+
+def faults(problem: AllocationProblem, counts: Ints, target: Floats) -> str:
+    """What is wrong with `counts` (n,) for `target` (m,) shares of demand; empty if nothing."""
+    if (counts < 0).any() or (counts > problem.upper + 1e-9).any():
+        return f"count of column {int(np.argmax(counts > problem.upper))} out of bounds"
+    room = 1e-7 * np.maximum(1.0, problem.capacity)
+    over = problem.used(counts) > problem.capacity + room
+    if over.any():
+        return f"capacity of resource {int(np.argmax(over))} exceeded"
+    short = problem.served_req_per_s(counts) < problem.demand_req_per_s * target * (1.0 - SHORT)
+    if short.any():
+        return f"demand row {int(np.argmax(short))} not served"
+    return ""
+
+
+def checked(
+    problem: AllocationProblem,
+    counts: Ints,
+    bound: float,
+    mu: Floats,
+    target: Floats,
+    fraction_bound: Floats,
+    options: SolveOptions,
+    limits: tuple[str, ...],
+    work: Work,
+) -> AllocationResult:
+    """The result for `counts`, or a failed one that says which check they did not pass."""
+    why = faults(problem, counts, target)
+    if why:
+        return failed(problem, f"the plan failed its check: {why}", limits, work)
+    demand = problem.demand_req_per_s
+    served = problem.served_req_per_s(counts)
+    cost = float(counts @ problem.cost_usd_per_h)
+    bound = min(bound, cost)
+    gap = 0.0 if cost <= 0 else max(0.0, 1.0 - bound / cost)
+    status = Status.LIMIT
+    if (target < 1.0).any():
+        status = Status.BEST_EFFORT
+    elif gap <= 1e-9:
+        status = Status.OPTIMAL
+    elif gap <= options.gap:
+        status = Status.WITHIN_GAP
+    return AllocationResult(
+        status=status,
+        counts=counts,
+        cost_usd_per_h=cost,
+        lower_bound_usd_per_h=bound,
+        mu_usd_per_h=mu,
+        served_fraction=np.minimum(1.0, served / demand),
+        served_fraction_bound=fraction_bound,
+        served_target=target,
+        shortfall_req_per_s=np.where(served < demand * (1.0 - SHORT), demand - served, 0.0),
+        binding=_without_room(problem, counts),
+        limits_hit=limits,
+        work=work,
+    )
+
+
+def failed(
+    problem: AllocationProblem, reason: str, limits: tuple[str, ...], work: Work
+) -> AllocationResult:
+    """No usable plan, and why."""
+    rows = len(problem.demand_req_per_s)
+    return AllocationResult(
+        status=Status.FAILED,
+        counts=np.zeros(problem.columns, dtype=np.int64),
+        cost_usd_per_h=0.0,
+        lower_bound_usd_per_h=0.0,
+        mu_usd_per_h=np.zeros(len(problem.capacity)),
+        served_fraction=np.zeros(rows),
+        served_fraction_bound=np.ones(rows),
+        served_target=np.zeros(rows),
+        shortfall_req_per_s=problem.demand_req_per_s.astype(np.float64),
+        binding=np.zeros(0, dtype=np.int64),
+        limits_hit=limits,
+        work=work,
+        reason=reason,
+    )
+
+
+def _without_room(problem: AllocationProblem, counts: Ints) -> Ints:
+    """Resource rows where what is left is less than the least that any column would take."""
+    least = np.full(len(problem.capacity), np.inf)
+    takes = problem.use_amount > 0
+    np.minimum.at(least, problem.use_resource[takes], problem.use_amount[takes])
+    left = problem.capacity - problem.used(counts)
+    return np.flatnonzero(np.isfinite(least) & (left < least - 1e-9))

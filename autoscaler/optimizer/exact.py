@@ -1,0 +1,164 @@
+"""The exact tier: one MIP over the columns themselves, for small or unstructured problems.
+
+Owns building it from arrays, the two objectives (cost; smallest served fraction) and reading back
+with the solver's own proven bound. Knows nothing of the decomposition. Demand rows are divided by
+their demand, so the solver's tolerance is relative to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+
+from autoscaler.optimizer.arrays import Bools, Floats, Ints
+from autoscaler.optimizer.choose import mip_solver
+from autoscaler.optimizer.problem import AllocationProblem
+
+
+@dataclass(frozen=True, slots=True)
+class ExactResult:
+    """Counts (None: no plan found), objective and its proven bound.
+
+    `solved`: ended by proof. `infeasible`: proven that no plan exists."""
+
+    counts: Ints | None
+    value: float
+    bound: float
+    solved: bool
+    infeasible: bool
+    nodes: int
+
+
+def minimise_cost(
+    problem: AllocationProblem,
+    target: Floats,
+    nodes: int,
+    seconds: float,
+    gap: float,
+    start: Ints | None = None,
+) -> ExactResult:
+    """Least cost that serves `target` (m,) of each row; `start` (n,) counts to begin at."""
+    lp = _columns(problem, extra=0)
+    lp.col_cost_ = problem.cost_usd_per_h.astype(np.float64)
+    lp.row_lower_ = np.concatenate([target, np.full(len(problem.capacity), -highspy.kHighsInf)])
+    return _run(lp, problem, nodes, seconds, gap, start)
+
+
+def maximise_fraction(
+    problem: AllocationProblem,
+    active: Bools,
+    fixed: Floats,
+    nodes: int,
+    seconds: float,
+    gap: float,
+) -> ExactResult:
+    """Largest t <= 1 such that the `active` (m,) rows are served t and the others `fixed` (m,)."""
+    lp = _columns(problem, extra=1)
+    n = problem.columns
+    lp.col_cost_ = np.concatenate([np.zeros(n), [-1.0]])
+    lower = np.where(active, 0.0, fixed)
+    lp.row_lower_ = np.concatenate([lower, np.full(len(problem.capacity), -highspy.kHighsInf)])
+    rows = np.flatnonzero(active).astype(np.int32)
+    start = np.asarray(lp.a_matrix_.start_)
+    lp.a_matrix_.start_ = np.concatenate([start, [start[-1] + len(rows)]]).astype(np.int32)
+    lp.a_matrix_.index_ = np.concatenate([lp.a_matrix_.index_, rows]).astype(np.int32)
+    lp.a_matrix_.value_ = np.concatenate([lp.a_matrix_.value_, np.full(len(rows), -1.0)])
+    got = _run(lp, problem, nodes, seconds, gap, None)
+    return ExactResult(
+        got.counts, -got.value, min(1.0, -got.bound), got.solved, got.infeasible, got.nodes
+    )
+
+
+def _columns(problem: AllocationProblem, extra: int) -> highspy.HighsLp:
+    """The constraint matrix: demand rows (served share), then resource rows."""
+    n, m, k = problem.columns, len(problem.demand_req_per_s), len(problem.capacity)
+    serves = np.repeat(np.arange(n), np.diff(problem.serve_indptr))
+    uses = np.repeat(np.arange(n), np.diff(problem.use_indptr))
+    column = np.concatenate([serves, uses])
+    row = np.concatenate([problem.serve_row, m + problem.use_resource])
+    share = problem.serve_rate / problem.demand_req_per_s[problem.serve_row]
+    value = np.concatenate([share, problem.use_amount])
+    order = np.lexsort((row, column))
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = n + extra, m + k
+    lp.col_lower_ = np.zeros(n + extra)
+    lp.col_upper_ = np.concatenate([_upper(problem), np.ones(extra)])
+    lp.row_upper_ = np.concatenate([np.full(m, highspy.kHighsInf), problem.capacity])
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_ = np.searchsorted(column[order], np.arange(n + 1)).astype(np.int32)
+    lp.a_matrix_.index_ = row[order].astype(np.int32)
+    lp.a_matrix_.value_ = value[order].astype(np.float64)
+    whole, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
+    lp.integrality_ = [whole] * n + [real] * extra
+    return lp
+
+
+def _upper(problem: AllocationProblem) -> Floats:
+    """Bounds of the columns; no plan of least cost runs more than serves all demand alone.
+
+    Only columns that serve and provide nothing are cut: what a node provides may be needed by many.
+    """
+    upper = problem.upper.astype(np.float64).copy()
+    alone = np.full(problem.columns, 0.0)
+    serves = np.repeat(np.arange(problem.columns), np.diff(problem.serve_indptr))
+    needed = np.ceil(
+        problem.demand_req_per_s[problem.serve_row] * (1.0 + 1e-6) / problem.serve_rate
+    )
+    np.maximum.at(alone, serves, needed)
+    uses = np.repeat(np.arange(problem.columns), np.diff(problem.use_indptr))
+    alone[uses[problem.use_amount < 0]] = 0.0
+    return np.where(alone > 0, np.minimum(upper, alone), upper)
+
+
+def _run(
+    lp: highspy.HighsLp,
+    problem: AllocationProblem,
+    nodes: int,
+    seconds: float,
+    gap: float,
+    start: Ints | None,
+) -> ExactResult:
+    solver = mip_solver(nodes, seconds, gap)
+    solver.passModel(lp)
+    if start is not None:
+        solution = highspy.HighsSolution()
+        solution.col_value = [float(x) for x in start]
+        solver.setSolution(solution)
+    solver.run()
+    info, status = solver.getInfo(), solver.getModelStatus()
+    infeasible = status in (
+        highspy.HighsModelStatus.kInfeasible,
+        highspy.HighsModelStatus.kUnboundedOrInfeasible,
+    )
+    spent = max(0, int(info.mip_node_count))
+    bound = float(info.mip_dual_bound)
+    if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        return ExactResult(None, float("inf"), bound, infeasible, infeasible, spent)
+    x = np.asarray(solver.getSolution().col_value)[: problem.columns]
+    return ExactResult(
+        counts=np.round(x).astype(np.int64),
+        value=float(info.objective_function_value),
+        bound=bound,
+        solved=status == highspy.HighsModelStatus.kOptimal,
+        infeasible=False,
+        nodes=spent,
+    )
+
+
+def relaxed(problem: AllocationProblem, target: Floats) -> tuple[float, Floats, Floats] | None:
+    """The LP relaxation: its value, the price of each resource (k,) and reduced costs (n,)."""
+    lp = _columns(problem, extra=0)
+    lp.col_cost_ = problem.cost_usd_per_h.astype(np.float64)
+    lp.row_lower_ = np.concatenate([target, np.full(len(problem.capacity), -highspy.kHighsInf)])
+    lp.integrality_ = []
+    solver = mip_solver(0, float("inf"), 0.0)
+    solver.passModel(lp)
+    solver.run()
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return None
+    solution = solver.getSolution()
+    rows = np.asarray(solution.row_dual)[len(target) :]
+    value = float(solver.getInfo().objective_function_value)
+    return value, np.maximum(0.0, -rows), np.asarray(solution.col_dual)

@@ -1,0 +1,117 @@
+"""The general allocation problem as arrays: what may be chosen, what it uses, what it must serve.
+
+Owns the array form and its validation: every price, rate, demand and capacity is refused by name
+before any solver sees it. Knows nothing of models, GPUs, regions or transitions: the planner writes
+those as columns and rows (see `columns.py`), and nothing of how the problem is solved.
+
+    minimise   cost . x
+    subject to serve(x)[i] >= demand[i]     for every demand row i
+               use(x)[q]   <= capacity[q]   for every resource row q
+               0 <= x <= upper, x integer
+
+A column that serves two rows is an aggregated instance. One that serves none and has a negative use
+is a rented node: it costs money and provides slices. A budget, a ceiling, a share of spot and the
+bound that ties `keep` and `switch` columns together are resource rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.optimizer.arrays import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationProblem:
+    """Columns j < n, demand rows i < m, resource rows q < k, all in compressed column form.
+
+    `serve_indptr` (n + 1,), `serve_row`, `serve_rate` (requests/s, positive): what columns serve.
+    `use_indptr` (n + 1,), `use_resource`, `use_amount` (any unit of the row; negative provides).
+    `cost_usd_per_h` (n,) finite and >= 0, `upper` (n,) >= 0 (inf: as many as capacity allows),
+    `demand_req_per_s` (m,) > 0, `priority` (m,) class of each row, 0 served first when not all can
+    be, `capacity` (k,) finite and >= 0.
+    """
+
+    cost_usd_per_h: Floats
+    upper: Floats
+    serve_indptr: Ints
+    serve_row: Ints
+    serve_rate: Floats
+    use_indptr: Ints
+    use_resource: Ints
+    use_amount: Floats
+    demand_req_per_s: Floats
+    priority: Ints
+    capacity: Floats
+
+    def __post_init__(self) -> None:
+        n = len(self.cost_usd_per_h)
+        m = len(self.demand_req_per_s)
+        check_numbers("cost_usd_per_h", self.cost_usd_per_h, (n,), low=0.0)
+        check_numbers("upper", self.upper, (n,), low=0.0, infinite=True)
+        check_numbers("demand_req_per_s", self.demand_req_per_s, (m,), low=0.0, strict=True)
+        check_numbers("priority", self.priority, (m,), low=0.0)
+        check_numbers("capacity", self.capacity, (len(self.capacity),), low=0.0)
+        _check_rows("serve", self.serve_indptr, self.serve_row, self.serve_rate, n, m)
+        _check_rows(
+            "use", self.use_indptr, self.use_resource, self.use_amount, n, len(self.capacity)
+        )
+        check_numbers("serve_rate", self.serve_rate, self.serve_rate.shape, low=0.0, strict=True)
+        check_numbers("use_amount", self.use_amount, self.use_amount.shape, low=-np.inf)
+
+    @property
+    def columns(self) -> int:
+        """How many columns there are."""
+        return len(self.cost_usd_per_h)
+
+    def served_req_per_s(self, counts: Ints) -> Floats:
+        """What `counts` (n,) serves, by demand row (m,)."""
+        each = np.repeat(counts, np.diff(self.serve_indptr)) * self.serve_rate
+        rows = len(self.demand_req_per_s)
+        return np.bincount(self.serve_row, each, minlength=rows).astype(np.float64)
+
+    def used(self, counts: Ints) -> Floats:
+        """What `counts` (n,) uses, by resource row (k,)."""
+        each = np.repeat(counts, np.diff(self.use_indptr)) * self.use_amount
+        rows = len(self.capacity)
+        return np.bincount(self.use_resource, each, minlength=rows).astype(np.float64)
+
+
+def check_numbers(
+    field: str,
+    values: Floats | Ints,
+    shape: tuple[int, ...],
+    low: float,
+    strict: bool = False,
+    infinite: bool = False,
+) -> None:
+    """Refuse an array that has another shape or a number that is not allowed, by name and place."""
+    if values.shape != shape:
+        raise InvalidValue(field, values.shape, f"an array of shape {shape}")
+    if values.dtype.kind not in "fiu":
+        raise InvalidValue(field, str(values.dtype), "an array of numbers")
+    if values.dtype.kind == "f":
+        bad = np.isnan(values) if infinite else ~np.isfinite(values)
+        bad |= (values <= low) if strict else (values < low)
+    else:
+        bad = (values <= low) if strict else (values < low)
+    if bad.any():
+        place = tuple(int(i) for i in np.argwhere(bad)[0])
+        edge = f"{'above' if strict else 'at least'} {low:g}" if np.isfinite(low) else "any"
+        kind = "number or infinity" if infinite else "finite number"
+        at = ", ".join(str(i) for i in place)
+        raise InvalidValue(f"{field}[{at}]", float(values[place]), f"a {kind}, {edge}")
+
+
+def _check_rows(
+    name: str, indptr: Ints, index: Ints, values: Floats, columns: int, rows: int
+) -> None:
+    if indptr.shape != (columns + 1,) or int(indptr[0]) != 0 or (np.diff(indptr) < 0).any():
+        raise InvalidValue(f"{name}_indptr", indptr.shape, f"{columns + 1} rising offsets from 0")
+    if int(indptr[-1]) != len(index) or len(index) != len(values):
+        raise InvalidValue(f"{name}_indptr", int(indptr[-1]), f"the {len(index)} entries")
+    if len(index) and (int(index.min()) < 0 or int(index.max()) >= rows):
+        raise InvalidValue(f"{name} row", int(index.max()), f"a row from 0 to {rows - 1}")

@@ -1,0 +1,111 @@
+"""What a solve was asked to do and what came of it, as values.
+
+Owns options, the warm start, the status and the result. Knows nothing of any solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from autoscaler.optimizer.arrays import Floats, Ints
+
+
+class Status(StrEnum):
+    """How a solve ended."""
+
+    OPTIMAL = "optimal"  # cost equals the proven bound
+    WITHIN_GAP = "within_gap"  # the proven gap is at most the one asked for
+    LIMIT = "limit"  # feasible, but a work limit ended the search above that gap
+    BEST_EFFORT = "best_effort"  # demand cannot be met in full; the smallest fraction is maximised
+    FAILED = "failed"  # no usable plan came out; the caller keeps its last good one
+
+
+@dataclass(frozen=True, slots=True)
+class SolveOptions:
+    """Limits and tolerances of a solve.
+
+    `gap`: relative gap at which to stop. `rounds` (neighbourhoods), `mip_columns` (over all MIPs of
+    the decomposition), `mip_nodes` (of one MIP), `search_tests` (of one enumeration): work limits,
+    which keep the answer reproducible. `time_limit_s` with `elapsed_s` (a monotonic clock of the
+    caller, as the core reads none): a wall-clock limit; where it strikes, the result says so.
+    """
+
+    gap: float = 1e-6
+    rounds: int = 80
+    mip_columns: int = 30_000
+    mip_nodes: int = 200
+    search_tests: int = 20_000_000
+    seed: int = 0
+    time_limit_s: float | None = None
+    elapsed_s: Callable[[], float] | None = None
+
+    def left_s(self) -> float:
+        """Seconds until the wall-clock limit; infinite without one."""
+        if self.time_limit_s is None or self.elapsed_s is None:
+            return float("inf")
+        return self.time_limit_s - self.elapsed_s()
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStart:
+    """What an earlier solve left: multipliers by resource (k,), and a plan's counts by column."""
+
+    mu_usd_per_h: Floats | None = None
+    counts: Ints | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a solve spent, in units that do not depend on the machine."""
+
+    pricing_rounds: int = 0
+    search_tests: int = 0
+    mips: int = 0
+    mip_columns: int = 0
+    mip_nodes: int = 0
+    neighbourhoods: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.pricing_rounds + other.pricing_rounds,
+            self.search_tests + other.search_tests,
+            self.mips + other.mips,
+            self.mip_columns + other.mip_columns,
+            self.mip_nodes + other.mip_nodes,
+            self.neighbourhoods + other.neighbourhoods,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationResult:
+    """A checked plan with its proof.
+
+    `counts` (n,) by column. `lower_bound_usd_per_h` bounds the cost of every plan that serves
+    `served_target` of each row (1 unless best effort). `mu_usd_per_h` (k,) are the multipliers that
+    prove it where the decomposition was used. `served_fraction` (m,); `served_fraction_bound` (m,):
+    no plan serves a larger smallest fraction of the row's priority class. `binding` are resource
+    rows without room.
+    """
+
+    status: Status
+    counts: Ints
+    cost_usd_per_h: float
+    lower_bound_usd_per_h: float
+    mu_usd_per_h: Floats
+    served_fraction: Floats
+    served_fraction_bound: Floats
+    served_target: Floats
+    shortfall_req_per_s: Floats
+    binding: Ints
+    limits_hit: tuple[str, ...] = ()
+    work: Work = field(default_factory=Work)
+    reason: str = ""
+
+    @property
+    def gap(self) -> float:
+        """Proven relative gap (cost - bound) / cost; 0 for a plan that costs nothing."""
+        if self.cost_usd_per_h <= 0:
+            return 0.0
+        return max(0.0, 1.0 - self.lower_bound_usd_per_h / self.cost_usd_per_h)

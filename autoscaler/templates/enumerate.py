@@ -1,0 +1,161 @@
+"""Walk all multisets of node slices and keep what no split into smaller ones dominates.
+
+Owns the compiled sweep over one size of multisets. Knows nothing of models and files.
+
+A multiset of n of C configurations, sorted as a_0 <= ... <= a_(n-1), has the rank
+sum over i of binomial(a_i + i, i + 1) among those of its size (the combinatorial number system).
+`worth[n][rank]` is the most that the multiset can serve, as one template or split into several:
+worth(M) = max(T(M), max over splits M = A + B of worth(A) + worth(B)). A template is dominated
+iff T(M) <= worth of the best split, and leaving nodes out is a split too (worth is never
+negative). So the split's worth is the incumbent that the placement search has to beat, which is
+why the sweep is fast: nearly all multisets are refused by a bound without any search.
+
+Source: Coral sec. 4.2 (enumeration up to N_max nodes and rho times the model's memory).
+"""
+
+from __future__ import annotations
+
+from math import comb
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.templates.compiled import compiled
+from autoscaler.templates.partitions import MAX_NODES
+from autoscaler.templates.search import search_multiset
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Small = npt.NDArray[np.int8]
+Layers = npt.NDArray[np.int16]
+
+DOMINANCE_TOLERANCE = 1e-9
+"""A template must beat the best split by this share, so that rounding alone keeps none."""
+
+
+def binomials(configs: int) -> Ints:
+    """Table [a][i] = binomial(a, i) for ranks of up to MAX_NODES of `configs` configurations."""
+    return np.array(
+        [[comb(a, i) for i in range(MAX_NODES + 1)] for a in range(configs + MAX_NODES)], np.int64
+    )
+
+
+def first_of_size(configs: int) -> Ints:
+    """Where the multisets of each size start in one flat array; the last entry is its length."""
+    sizes = [comb(configs + n - 1, n) if n else 0 for n in range(MAX_NODES + 1)]
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+@compiled
+def best_split(nodes: Ints, n: int, worth: Floats, starts: Ints, choose: Ints) -> float:
+    """The most that the nodes serve as two or more parts, parts without a use allowed."""
+    best = 0.0
+    # Node 0 is always in the first part: each split is seen once.
+    for mask in range(1, (1 << n) - 1, 2):
+        rank_a, size_a, rank_b, size_b = 0, 0, 0, 0
+        for i in range(n):
+            if (mask >> i) & 1:
+                rank_a += choose[nodes[i] + size_a, size_a + 1]
+                size_a += 1
+            else:
+                rank_b += choose[nodes[i] + size_b, size_b + 1]
+                size_b += 1
+        total = worth[starts[size_a] + rank_a] + worth[starts[size_b] + rank_b]
+        best = max(best, total)
+    return best
+
+
+@compiled
+def sweep_size(
+    table: Floats,
+    work: Floats,
+    memory: Floats,
+    family: Ints,
+    n: int,
+    least_memory: float,
+    most_memory: float,
+    only_chains: bool,
+    margin: float,
+    worth: Floats,
+    starts: Ints,
+    choose: Ints,
+    first: Ints,
+    count: Ints,
+    kinds: Ints,
+    members: Ints,
+    needed_first: Ints,
+    needed_count: Ints,
+    needed: Ints,
+    out_nodes: Small,
+    out_members: Small,
+    out_layers: Layers,
+    out_rate: Floats,
+) -> tuple[int, int, int]:
+    """Visit every multiset of exactly `n` nodes within the memory limits; smaller sizes first.
+
+    memory (C,) ascending. family (C,): the nodes of one template must be of one family. worth,
+    starts: see the module. Writes the kept templates to the out arrays (rows: node configuration
+    or -1, stage bit mask or 0, stage layers or 0) and returns (kept, visited, searched).
+    """
+    configs = table.shape[1]
+    nodes = np.zeros(MAX_NODES, np.int64)
+    reach = np.zeros(1 << MAX_NODES, np.int64)
+    stage_members = np.zeros(MAX_NODES, np.int64)
+    stage_layers = np.zeros(MAX_NODES, np.int64)
+    kept, visited, searched = 0, 0, 0
+    position = 0
+    while True:
+        held = 0.0
+        for i in range(n):
+            held += memory[nodes[i]]
+        if held <= most_memory:
+            position = n - 1
+            if held >= least_memory:
+                visited += 1
+                split = best_split(nodes, n, worth, starts, choose)
+                rank = 0
+                allowed = True
+                for i in range(n):
+                    rank += choose[nodes[i] + i, i + 1]
+                    if family[nodes[i]] != family[nodes[0]]:
+                        allowed = False
+                at = starts[n] + rank
+                worth[at] = split
+                if allowed:
+                    rate, stages = search_multiset(
+                        table,
+                        work,
+                        nodes,
+                        n,
+                        split * (1.0 + margin),
+                        only_chains,
+                        first,
+                        count,
+                        kinds,
+                        members,
+                        needed_first,
+                        needed_count,
+                        needed,
+                        reach,
+                        stage_members,
+                        stage_layers,
+                    )
+                    searched += 1
+                    if stages > 0:
+                        worth[at] = rate
+                        out_rate[kept] = rate
+                        for i in range(MAX_NODES):
+                            out_nodes[kept, i] = nodes[i] if i < n else -1
+                            out_members[kept, i] = stage_members[i] if i < stages else 0
+                            out_layers[kept, i] = stage_layers[i] if i < stages else 0
+                        kept += 1
+        else:
+            # Memory ascends with the index: a larger one at this position is too much as well.
+            position -= 1
+        while position >= 0 and nodes[position] + 1 >= configs:
+            position -= 1
+        if position < 0:
+            return kept, visited, searched
+        value = nodes[position] + 1
+        for i in range(position, n):
+            nodes[i] = value

@@ -1,0 +1,82 @@
+"""What a template library is asked for, and the hash of everything it is built from.
+
+Owns `LibraryRequest` and `content_hash`. Knows nothing of how libraries are built or stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from autoscaler.domain.checks import InvalidValue, finite, whole
+from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.templates.engines import VLLM, EngineCapabilities
+from autoscaler.templates.partitions import MAX_NODES
+
+BUILD_VERSION = 2
+"""Raised whenever the same request would give another library."""
+
+MAX_CONFIGS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryRequest:
+    """One library: a model, a phase, its SLO and workload bucket, on these node slices.
+
+    engine: what may be run (vLLM on one node by default). max_nodes (N_max) and max_memory_ratio
+    (rho) bound the multisets, Coral sec. 4.2. utilisation: the load, in [0, 1), at which waiting
+    for a prefill slot is reckoned; 0 leaves it out, as Coral does. See `library.tables`.
+    """
+
+    model: ModelSpec
+    phase: Phase
+    slo: Slo
+    bucket: Bucket
+    configs: tuple[NodeSlice, ...]
+    engine: EngineCapabilities = field(default=VLLM)
+    profile_hash: str = ""
+    max_nodes: int = MAX_NODES
+    max_memory_ratio: float = 12.0
+    utilisation: float = 0.8
+
+    def __post_init__(self) -> None:
+        whole("library: max_nodes", self.max_nodes, 1, MAX_NODES)
+        finite("library: max_memory_ratio", self.max_memory_ratio, 1.0, 1e6)
+        finite("library: utilisation", self.utilisation, 0.0, 0.999)
+        names = [node.name for node in self.configs]
+        if not 1 <= len(names) <= MAX_CONFIGS:
+            raise InvalidValue("library: configs", len(names), f"1 to {MAX_CONFIGS} node slices")
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidValue("library: configs", name, "each node slice once")
+        if self.phase is Phase.AGGREGATED and not self.engine.single_node:
+            raise InvalidValue(
+                "library: engine", self.engine.name, "a single-node engine for the aggregated phase"
+            )
+
+    @property
+    def name(self) -> str:
+        """As people write it: "Qwen/Qwen3-32B decode"."""
+        return f"{self.model.name} {self.phase}"
+
+    def as_json(self) -> bytes:
+        """All fields, keys sorted: the form that is hashed and stored."""
+        return orjson.dumps(self, option=orjson.OPT_SORT_KEYS)
+
+
+def content_hash(request: LibraryRequest, table: npt.NDArray[np.float64]) -> str:
+    """SHA-256 over the request, the throughput table and the version of the builder.
+
+    The table is in it because it is what the formulas of a release made of the profile.
+    """
+    digest = hashlib.sha256(f"shoal library {BUILD_VERSION}\n".encode())
+    digest.update(request.as_json())
+    digest.update(repr(table.shape).encode())
+    digest.update(np.ascontiguousarray(table, dtype="<f8").tobytes())
+    return digest.hexdigest()

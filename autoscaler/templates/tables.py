@@ -1,0 +1,91 @@
+"""The throughput table T̂ that a library is built from.
+
+Owns which part of the performance model a request uses, and how waiting for a prefill slot
+shortens the budget of pipeline stages. Knows nothing of multisets.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.domain.workload import Phase
+from autoscaler.performance.profile import Profile
+from autoscaler.performance.steps import step_times
+from autoscaler.performance.throughput import instance_throughput, stage_table
+from autoscaler.templates.request import LibraryRequest
+
+_LEAST_LOAD = 1e-3
+
+
+def throughput_table(request: LibraryRequest, profile: Profile) -> npt.NDArray[np.float64]:
+    """Requests/s, shape (stages, configurations, layers), non-increasing in layers.
+
+    At utilisation 0: Coral's T̂ as in sec. 4.2, a stage may take SLO / S. At utilisation ρ > 0 the
+    wait for a prefill slot counts against the TTFT: a lone node has the rate of the instance
+    model, and in a pipeline of S stages of s ms a request waits w s before the slowest one, with
+    w = ρ / 2(1 - ρ) as in an M/D/1 queue, so that (S + w) s may be the TTFT. With ρ = 0.8 and two
+    stages: a quarter of the TTFT for each, not a half.
+    Configurations over which the engine cannot split the model are 0.
+    """
+    waits = request.engine.single_node or request.utilisation > 0
+    if request.engine.single_node:
+        table = np.zeros((1, len(request.configs), request.model.layers))
+    elif waits and request.phase is Phase.PREFILL:
+        table = _prefill_pipelines(request, profile)
+    else:
+        limit = request.slo.ttft_ms if request.phase is Phase.PREFILL else request.slo.tpot_ms
+        table = _stages(request, profile, limit, request.max_nodes)
+    if waits:
+        # Of one stage, only the entry of all layers is ever used; the row must not rise.
+        table[0] = np.array(_lone_rates(request, profile))[:, None]
+    for c, node in enumerate(request.configs):
+        if not request.engine.runs(request.model, node):
+            table[:, c, :] = 0.0
+    return np.ascontiguousarray(table)
+
+
+def uncertain_configs(request: LibraryRequest, profile: Profile) -> npt.NDArray[np.bool_]:
+    """Per configuration, whether estimates on it are marked uncertain."""
+    return np.array(
+        [profile.uncertain(request.model, node.gpu) for node in request.configs], np.bool_
+    )
+
+
+def _lone_rates(request: LibraryRequest, profile: Profile) -> list[float]:
+    """Requests/s of the whole model on each configuration alone."""
+    return [
+        instance_throughput(
+            request.model,
+            node,
+            request.phase,
+            request.slo,
+            request.bucket,
+            profile,
+            max(request.utilisation, _LEAST_LOAD),
+        ).req_per_s
+        for node in request.configs
+    ]
+
+
+def _prefill_pipelines(request: LibraryRequest, profile: Profile) -> npt.NDArray[np.float64]:
+    wait = request.utilisation / (2.0 * (1.0 - request.utilisation))
+    first_token_ms = max(
+        step_times(request.model, node, request.phase, profile).first_token_ms
+        for node in request.configs
+    )
+    left_ms = max(request.slo.ttft_ms - first_token_ms, 1e-3)
+    rows = [
+        # The stage budget is the limit given / S.
+        _stages(request, profile, left_ms * stages / (stages + wait), stages)[stages - 1]
+        for stages in range(1, request.max_nodes + 1)
+    ]
+    return np.stack(rows)
+
+
+def _stages(
+    request: LibraryRequest, profile: Profile, limit_ms: float, most: int
+) -> npt.NDArray[np.float64]:
+    return stage_table(
+        request.model, request.configs, request.phase, limit_ms, request.bucket, most, profile
+    )

@@ -1,0 +1,76 @@
+"""Which engines hang: requests are there, and for too long nothing came back for any of them.
+
+Owns the attempts under way per engine and when each engine last said something. An overloaded
+engine lets single requests wait long and is no hung one: only silence towards all counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from topics.records import Endpoint
+
+
+class HangDetector:
+    """Times are the event loop's, in real seconds. limit_s: silence that proves a hang."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._said: dict[Endpoint, float] = {}
+        self._under_way: dict[Endpoint, dict[asyncio.Timeout, float]] = {}
+
+    @asynccontextmanager
+    async def attempt(self, endpoint: Endpoint) -> AsyncIterator[asyncio.Timeout]:
+        """Around one attempt at `endpoint`: TimeoutError comes out of it if the engine hangs."""
+        async with asyncio.timeout(None) as scope:
+            self._listen(endpoint, scope)
+            try:
+                yield scope
+            finally:
+                self._under_way.get(endpoint, {}).pop(scope, None)
+
+    @contextmanager
+    def elsewhere(self, endpoint: Endpoint, scope: asyncio.Timeout) -> Iterator[None]:
+        """Around waiting for somebody else in an attempt: the engine's silence proves nothing
+        while nobody listens (a client that reads slowly is no engine that hangs)."""
+        self._under_way.get(endpoint, {}).pop(scope, None)
+        try:
+            yield
+        finally:
+            self._listen(endpoint, scope)
+
+    def _listen(self, endpoint: Endpoint, scope: asyncio.Timeout) -> None:
+        under_way = self._under_way.setdefault(endpoint, {})
+        under_way[scope] = asyncio.get_running_loop().time()
+
+    def heard(self, endpoint: Endpoint) -> None:
+        """Something came from `endpoint`."""
+        self._said[endpoint] = asyncio.get_running_loop().time()
+
+    def hung(self) -> list[Endpoint]:
+        """The engines that hang now."""
+        now = asyncio.get_running_loop().time()
+        found = []
+        for endpoint, under_way in self._under_way.items():
+            if under_way:
+                since = max(self._said.get(endpoint, 0.0), min(under_way.values()))
+                if now - since >= self._limit_s:
+                    found.append(endpoint)
+        return found
+
+    def give_up(self, endpoint: Endpoint) -> None:
+        """End every attempt at `endpoint`."""
+        now = asyncio.get_running_loop().time()
+        for scope in list(self._under_way.get(endpoint, ())):
+            if not scope.expired():
+                scope.reschedule(now)
+
+    def forget(self, live: frozenset[Endpoint]) -> None:
+        """Drop what is known of engines that are in no routes and have nothing under way."""
+        for endpoint in self._said.keys() - live:
+            del self._said[endpoint]
+        idle = [at for at, under_way in self._under_way.items() if not under_way]
+        for endpoint in idle:
+            del self._under_way[endpoint]

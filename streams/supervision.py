@@ -1,0 +1,95 @@
+"""How a process of the control plane ends: on SIGTERM, SIGINT, or when its supervisor is gone.
+
+Owns the wait for the end. Knows nothing of what the process does meanwhile. The supervisor keeps
+the write end of a pipe and names the read end in SHOAL_SUPERVISION_FD; end of file on it means that
+the supervisor died, however it died, and a process on the supervision pipe goes too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import socket
+import threading
+from collections.abc import Callable
+
+VARIABLE = "SHOAL_SUPERVISION_FD"
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def supervision_fd() -> int | None:
+    """The read end of the supervisor's pipe, None for a process that was started by hand."""
+    text = os.environ.get(VARIABLE, "")
+    if not text.isdigit():
+        return None
+    with contextlib.suppress(OSError):
+        os.fstat(int(text))
+        return int(text)
+    return None
+
+
+def prepare_end() -> Callable[[], None]:
+    """Take over the signals; the result blocks until the process should end.
+
+    For a main thread without an event loop. Two steps, so that a signal that comes between
+    "ready" and the wait still ends the process cleanly.
+    """
+    woken, waker = socket.socketpair()
+    waker.setblocking(False)
+    signal.set_wakeup_fd(waker.fileno())
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: None)  # the wake-up byte is what counts
+
+    def wait() -> None:
+        fd = supervision_fd()
+        descriptors = [woken.fileno()] if fd is None else [woken.fileno(), fd]
+        select.select(descriptors, [], [])
+        signal.set_wakeup_fd(-1)
+        woken.close()
+        waker.close()
+
+    return wait
+
+
+def end_event(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+    """An event that is set when the process should end; call it in the loop's thread."""
+    event = asyncio.Event()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, event.set)
+    fd = supervision_fd()
+    if fd is not None:
+
+        def gone() -> None:
+            loop.remove_reader(fd)  # end of file stays readable and would spin
+            event.set()
+
+        loop.add_reader(fd, gone)
+    return event
+
+
+async def insist(end: asyncio.Event, within_s: float) -> None:
+    """Once `end` is set, end this process after `within_s` real s if it has not ended by then.
+
+    For a process whose clean-up may wait for somebody who is gone: on a leash the broker has ended
+    too, and a Kafka client can wait for it without a limit.
+    """
+    await end.wait()
+    timer = threading.Timer(within_s, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
+
+
+def end_with_supervisor() -> None:
+    """End this process at once when the supervisor is gone; for one that blocks in long work."""
+    fd = supervision_fd()
+    if fd is None:
+        return
+
+    def watch() -> None:
+        select.select([fd], [], [])
+        os._exit(0)
+
+    threading.Thread(target=watch, name="leash", daemon=True).start()

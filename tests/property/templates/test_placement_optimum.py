@@ -1,0 +1,115 @@
+"""The compiled placement search against two independent methods."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.property.library.placement_oracle import (
+    Floats,
+    best_placement_by_dp,
+    best_placement_by_ilp,
+)
+
+from autoscaler.templates.placement import Placement, PlacementSearch
+
+
+@st.composite
+def cases(draw: st.DrawFn, rising: bool = False) -> tuple[Floats, list[int]]:
+    """A table of whole numbers (so sums are exact) and the nodes of one case."""
+    configs = draw(st.integers(1, 4))
+    layers = draw(st.integers(1, 9))
+    stages = draw(st.integers(1, 6))
+    nodes = draw(st.lists(st.integers(0, configs - 1), min_size=1, max_size=6))
+    size = stages * configs * layers
+    values = draw(st.lists(st.integers(0, 40), min_size=size, max_size=size))
+    table = np.array(values, dtype=np.float64).reshape(stages, configs, layers)
+    if not rising:
+        table = -np.sort(-table, axis=2)
+    return table, nodes
+
+
+def assert_is_placement(found: Placement, table: Floats, nodes: list[int]) -> None:
+    """The stages split the nodes, layers sum to the model's, and the rate is what they give."""
+    if not found.is_possible:
+        assert found.req_per_s == 0.0
+        return
+    assert sorted(c for stage in found.stages for c in stage.nodes) == sorted(nodes)
+    assert sum(stage.layers for stage in found.stages) == table.shape[2]
+    s = len(found.stages) - 1
+    slowest = min(sum(table[s, c, stage.layers - 1] for c in stage.nodes) for stage in found.stages)
+    assert found.req_per_s == pytest.approx(slowest, rel=1e-12)
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases())
+def test_search_equals_a_dynamic_program(
+    case: tuple[Floats, list[int]],
+) -> None:
+    """Every value is a sum of whole numbers, so equality is exact."""
+    table, nodes = case
+    found = PlacementSearch(table).best(nodes)
+    assert found.req_per_s == best_placement_by_dp(table, nodes)
+    assert_is_placement(found, table, nodes)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases(rising=True))
+def test_tables_that_rise_in_layers_are_solved_exactly_too(case: tuple[Floats, list[int]]) -> None:
+    """Bisection on the layers would be wrong there; the search notices and does not use it."""
+    table, nodes = case
+    found = PlacementSearch(table).best(nodes)
+    assert found.req_per_s == best_placement_by_dp(table, nodes)
+    assert_is_placement(found, table, nodes)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases(), st.booleans())
+def test_chains_put_one_node_in_each_stage(case: tuple[Floats, list[int]], rising: bool) -> None:
+    """What an engine without data parallelism inside a stage can run."""
+    table, nodes = case
+    if rising:
+        table = np.ascontiguousarray(table[:, :, ::-1])
+    found = PlacementSearch(table).best(nodes, only_chains=True)
+    assert found.req_per_s == best_placement_by_dp(table, nodes, chains=True)
+    assert all(len(stage.nodes) == 1 for stage in found.stages)
+
+
+def roofline_like(seed: int, configs: int, stages: int, layers: int) -> Floats:
+    """Tables like real ones: speed / layers until memory or the stage's latency budget ends it."""
+    rng = np.random.default_rng(seed)
+    speed = rng.uniform(5.0, 500.0, configs)
+    fits = rng.integers(1, layers + 1, configs)
+    budget = rng.uniform(0.3, 3.0, configs)
+    table = np.zeros((stages, configs, layers))
+    for s in range(1, stages + 1):
+        for c in range(configs):
+            for j in range(1, layers + 1):
+                if j <= fits[c] and j * s <= budget[c] * layers:
+                    table[s - 1, c, j - 1] = speed[c] / j * (1 - 0.1 * (j * s / layers) / budget[c])
+    return table
+
+
+@pytest.mark.parametrize("seed", range(18))
+def test_search_equals_the_ilp_of_the_paper(seed: int) -> None:
+    """Coral's formulation, linearised and solved by HiGHS for every stage count."""
+    rng = np.random.default_rng(1000 + seed)
+    size = 1 + seed % 6
+    layers = int(rng.integers(max(2, size), 9))
+    table = roofline_like(seed, 3, size, layers)
+    nodes = [int(c) for c in rng.integers(0, 3, size)]
+    found = PlacementSearch(table).best(nodes)
+    assert found.req_per_s == pytest.approx(best_placement_by_ilp(table, nodes), rel=1e-6, abs=1e-6)
+    assert_is_placement(found, table, nodes)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_search_is_exact_at_the_depth_of_real_models(seed: int) -> None:
+    """Up to 94 layers and six nodes, against the dynamic program."""
+    rng = np.random.default_rng(seed)
+    layers = int(rng.choice([24, 36, 64, 80, 94]))
+    table = roofline_like(seed, 4, 6, layers)
+    nodes = [int(c) for c in rng.integers(0, 4, int(rng.integers(2, 5)))]
+    found = PlacementSearch(table).best(nodes)
+    assert found.req_per_s == pytest.approx(best_placement_by_dp(table, nodes), rel=1e-12)

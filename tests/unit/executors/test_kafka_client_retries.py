@@ -1,0 +1,69 @@
+"""A kafka tries for ever to reach its broker, gently within an outage and eagerly in a new one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, ClassVar
+
+import pytest
+from aiokafka.errors import KafkaConnectionError
+
+from executors import kafka as module
+from executors.kafka_client import KafkaClient
+
+_real_sleep = asyncio.sleep
+
+
+class FakeConsumer:
+    """Fails to start as often as `outages` says, reads once, and loses the broker again."""
+
+    outages: ClassVar[list[int]] = []
+    reading = asyncio.Event()
+
+    def __init__(self, *topics: str, **options: object) -> None:
+        pass
+
+    async def start(self) -> None:
+        if self.outages and self.outages[0] > 0:
+            self.outages[0] -= 1
+            raise KafkaConnectionError("away")
+
+    async def stop(self) -> None:
+        pass
+
+    def assignment(self) -> set[Any]:
+        return set()
+
+    async def getmany(self, **options: object) -> dict[Any, Any]:
+        self.outages.pop(0)
+        if self.outages:
+            raise OSError("lost")
+        self.reading.set()
+        await asyncio.Event().wait()
+        return {}
+
+
+async def test_a_second_outage_is_told_and_tried_as_eagerly_as_the_first(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pauses grow to 2 s within an outage and begin anew in the next; each is told once."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float, result: object = None) -> None:
+        pauses.append(seconds)
+        await _real_sleep(0)
+
+    FakeConsumer.outages = [7, 2, 0]
+    FakeConsumer.reading = asyncio.Event()
+    monkeypatch.setattr(module, "AIOKafkaConsumer", FakeConsumer)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    kafka = KafkaClient("127.0.0.1:1", "test")
+    with caplog.at_level(logging.WARNING, logger="executors.kafka_client"):
+        kafka.follow(("routes",), lambda topic, key, record: None)
+        await asyncio.wait_for(FakeConsumer.reading.wait(), 5.0)
+        await kafka.__aexit__(None, None, None)
+    first, later = pauses[:7], pauses[7:]
+    assert first == sorted(first) and first[0] <= 0.2 and first[-1] == 2.0
+    assert max(later) <= 1.0
+    assert sum("no broker at" in record.message for record in caplog.records) == 2

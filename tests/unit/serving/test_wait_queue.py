@@ -1,0 +1,128 @@
+"""Who waits for an instance, case by case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoscaler.serving.routing import Router
+from autoscaler.serving.wait_queue import Refusal, WaitQueue
+from topics.records import Endpoint, RouteGroup, Routes
+
+A, B = Endpoint("a", "h:1"), Endpoint("b", "h:2")
+NONE: frozenset[Endpoint] = frozenset()
+
+
+def line(*groups: RouteGroup) -> WaitQueue:
+    router = Router("m")
+    router.apply(Routes("m", 1, 1, 0, 1.0, 1.0, groups))
+    return WaitQueue(router, hold_ms=1_000, queue_ms=5_000)
+
+
+def group(name: str, *slots: tuple[Endpoint, int], weight: float = 1.0) -> RouteGroup:
+    return RouteGroup(name, weight, tuple(replace(end, slots=most) for end, most in slots))
+
+
+def apply(here: WaitQueue, *groups: RouteGroup) -> None:
+    here.router.apply(Routes("m", 2, 1, 0, 1.0, 1.0, groups))
+
+
+def test_a_freed_slot_goes_to_who_came_first() -> None:
+    here = line(group("g", (A, 1)))
+    tickets = [here.join(order, NONE, 0) for order in (1, 2, 3)]
+    assert [ticket for ticket, _ in here.dispatch()] == tickets[:1]
+    assert here.dispatch() == []
+    here.router.done(A)
+    assert [ticket for ticket, _ in here.dispatch()] == tickets[1:2]
+    assert len(here) == 1
+
+
+def test_a_new_instance_takes_what_waits_up_to_its_slots() -> None:
+    here = line(group("g", (A, 1)))
+    for order in range(6):
+        here.join(order, NONE, 0)
+    here.dispatch()
+    apply(here, group("g", (A, 1)), group("h", (B, 3)))
+    assert [pick.endpoint for _, pick in here.dispatch()] == [B, B, B]
+    assert len(here) == 2
+
+
+def test_weights_share_among_those_with_room() -> None:
+    """One to three, until the heavy one is full."""
+    here = line(group("g", (A, 10)), group("h", (B, 6), weight=3.0))
+    for order in range(8):
+        here.join(order, NONE, 0)
+    assert [pick.endpoint for _, pick in here.dispatch()].count(B) == 6
+    for order in range(8, 12):
+        here.join(order, NONE, 0)
+    assert {pick.endpoint for _, pick in here.dispatch()} == {A}
+
+
+def test_fewer_slots_than_in_flight_only_stop_what_is_new() -> None:
+    here = line(group("g", (A, 3)))
+    for order in range(4):
+        here.join(order, NONE, 0)
+    assert len(here.dispatch()) == 3
+    apply(here, group("g", (A, 1)))
+    here.router.done(A)
+    here.router.done(A)
+    assert here.dispatch() == []
+    here.router.done(A)
+    assert len(here.dispatch()) == 1
+
+
+def test_slots_that_move_leave_ejection_and_counts_as_they_are() -> None:
+    here = line(group("g", (A, 2), (B, 2)))
+    here.join(1, NONE, 0)
+    here.dispatch()
+    here.router.eject(B, 0)
+    apply(here, group("g", (A, 5), (B, 5)))
+    assert here.router.ejected() == {B}
+    assert here.router.in_flight(A) == 1
+    assert here.router.readmit(replace(B, slots=5))
+
+
+def test_one_that_is_tried_again_keeps_its_turn_and_waits_for_another_instance() -> None:
+    """B is full: those behind it may go to A, and B's next place is its own."""
+    here = line(group("g", (A, 1), (B, 1)))
+    for order in (1, 2, 3, 4):
+        here.join(order, NONE, 0)
+    assert [pick.endpoint for _, pick in here.dispatch()] == [A, B]
+    here.router.done(A)
+    again = here.join(1, frozenset({A}), 0)
+    assert [(ticket.order, pick.endpoint) for ticket, pick in here.dispatch()] == [(3, A)]
+    here.router.done(B)
+    ((ticket, pick),) = here.dispatch()
+    assert (ticket, pick.endpoint) == (again, B)
+
+
+def test_what_was_tried_gets_another_chance_when_nothing_else_serves() -> None:
+    here = line(group("g", (A, 1), (B, 1)))
+    here.router.eject(B, 0)
+    here.join(1, frozenset({A}), 0)
+    assert [pick.endpoint for _, pick in here.dispatch()] == [A]
+
+
+def test_a_wait_without_any_instance_is_shorter_than_one_for_room() -> None:
+    here = line(group("g", (A, 1)))
+    first, second = here.join(1, NONE, 0), here.join(2, NONE, 0)
+    assert [ticket for ticket, _ in here.dispatch()] == [first]
+    assert here.expired(4_999) == []
+    assert here.expired(5_000) == [(second, Refusal.NO_ROOM)]
+    third = here.join(3, NONE, 5_000)
+    here.router.eject(A, 5_500)
+    assert here.expired(5_600) == []  # nothing serves from here on
+    assert here.expired(6_599) == []
+    assert here.expired(6_600) == [(third, Refusal.NO_INSTANCE)]
+    assert len(here) == 0
+
+
+def test_those_who_leave_are_forgotten() -> None:
+    """Ten thousand come and go while nothing serves: nothing of them stays."""
+    here = line()
+    stays = here.join(0, NONE, 0)
+    for order in range(1, 10_001):
+        here.leave(here.join(order, NONE, 0))
+    assert len(here) == 1
+    assert len(here._turns) < 100
+    apply(here, group("g", (A, 1)))
+    assert [ticket for ticket, _ in here.dispatch()] == [stays]

@@ -1,0 +1,94 @@
+"""How processes end: on a signal, and with their supervisor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from streams.supervision import supervision_fd
+
+WAITS = """
+from streams.supervision import prepare_end
+wait = prepare_end()
+print('up', flush=True)
+wait()
+"""
+LOOPS = """
+import asyncio
+from streams.supervision import end_event
+async def main():
+    event = end_event(asyncio.get_running_loop())
+    print('up', flush=True)
+    await event.wait()
+asyncio.run(main())
+"""
+STUCK = """
+import asyncio
+from streams.supervision import end_event, insist
+async def main():
+    event = end_event(asyncio.get_running_loop())
+    insisting = asyncio.create_task(insist(event, 0.2))
+    print('up', flush=True)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+WORKS = """
+import time
+from streams.supervision import end_with_supervisor
+end_with_supervisor()
+print('up', flush=True)
+time.sleep(60)
+"""
+
+
+def start(script: str, leash: int | None) -> subprocess.Popen[bytes]:
+    environment = {k: v for k, v in os.environ.items() if k != "SHOAL_SUPERVISION_FD"}
+    if leash is not None:
+        environment["SHOAL_SUPERVISION_FD"] = str(leash)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        env=environment,
+        pass_fds=() if leash is None else (leash,),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    return process
+
+
+@pytest.mark.parametrize("script", [WAITS, LOOPS, STUCK], ids=["blocking", "asyncio", "stuck"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("leashed", [False, True])
+def test_a_signal_ends_it_cleanly(script: str, number: signal.Signals, leashed: bool) -> None:
+    """With and without a supervisor; the exit code is 0."""
+    read_end, write_end = os.pipe()
+    process = start(script, read_end if leashed else None)
+    assert process.poll() is None
+    process.send_signal(number)
+    assert process.wait(5) == 0
+    os.close(read_end)
+    os.close(write_end)
+
+
+@pytest.mark.parametrize(
+    "script", [WAITS, LOOPS, STUCK, WORKS], ids=["blocking", "asyncio", "stuck", "working"]
+)
+def test_it_ends_when_nobody_holds_the_other_end(script: str) -> None:
+    """However the supervisor died: the kernel closes its pipe."""
+    read_end, write_end = os.pipe()
+    process = start(script, read_end)
+    os.close(read_end)
+    assert process.poll() is None
+    os.close(write_end)
+    assert process.wait(5) == 0
+
+
+@pytest.mark.parametrize("text", ["987", "", "-1", "x"])
+def test_a_leash_that_is_no_descriptor_is_none(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Started by hand, or with a stale environment: only a signal ends it."""
+    monkeypatch.setenv("SHOAL_SUPERVISION_FD", text)
+    assert supervision_fd() is None

@@ -1,0 +1,132 @@
+"""Libraries on disk: built once, loaded after, and never a reason to fail."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autoscaler.domain.cluster import Cluster, Market, Pool, Service
+from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.performance import catalog
+from autoscaler.performance.profile import default_profile
+from autoscaler.templates.declared import requests_for
+from autoscaler.templates.engines import CORAL, VLLM_PIPELINE
+from autoscaler.templates.request import LibraryRequest
+from streams.files import libraries
+from streams.files.errors import UserError
+from streams.files.libraries import SUFFIX, cache_folder, load_or_build, read_library
+
+
+@pytest.fixture
+def wanted() -> list[LibraryRequest]:
+    configs = tuple(NodeSlice(catalog.gpu("L4"), n) for n in (1, 2, 4))
+    prefill = LibraryRequest(
+        catalog.model("microsoft/phi-4"),
+        Phase.PREFILL,
+        Slo(1200.0, 60.0),
+        Bucket(1155.0, 211.0),
+        configs,
+        CORAL,
+        default_profile().content_hash,
+    )
+    return [prefill, replace(prefill, phase=Phase.DECODE)]
+
+
+def test_the_second_time_nothing_is_built(wanted: list[LibraryRequest], tmp_path: Path) -> None:
+    first = load_or_build(wanted, default_profile(), tmp_path)
+    second = load_or_build(wanted, default_profile(), tmp_path)
+    assert (first.built, second.built) == (2, 0)
+    assert first.notices == second.notices == ()
+    for built, loaded in zip(first.libraries, second.libraries, strict=True):
+        assert list(built.templates()) == list(loaded.templates())
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_another_slo_is_another_library(wanted: list[LibraryRequest], tmp_path: Path) -> None:
+    load_or_build(wanted[:1], default_profile(), tmp_path)
+    other = replace(wanted[0], slo=Slo(700.0, 60.0))
+    assert load_or_build([other], default_profile(), tmp_path).built == 1
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_damaged_file_is_built_again_and_said(
+    wanted: list[LibraryRequest], tmp_path: Path
+) -> None:
+    good = load_or_build(wanted, default_profile(), tmp_path).libraries
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    again = load_or_build(wanted, default_profile(), tmp_path)
+    assert again.built == 2
+    assert len(again.notices) == 2
+    assert "built again" in again.notices[0]
+    assert [len(library) for library in again.libraries] == [len(library) for library in good]
+    assert load_or_build(wanted, default_profile(), tmp_path).built == 0
+
+
+def test_a_folder_that_cannot_be_made_is_only_a_notice(
+    wanted: list[LibraryRequest], tmp_path: Path
+) -> None:
+    """A file stands where the cache should be: the libraries come all the same."""
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    found = load_or_build(wanted, default_profile(), blocked / "cache")
+    assert len(found.libraries) == 2
+    assert any("not kept" in notice for notice in found.notices)
+
+
+def test_a_file_of_another_request_is_refused(wanted: list[LibraryRequest], tmp_path: Path) -> None:
+    load_or_build(wanted[:1], default_profile(), tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert len(read_library(path, wanted[0], default_profile())) > 0
+    with pytest.raises(UserError, match=r"slo\.ttft_ms"):
+        read_library(path, replace(wanted[0], slo=Slo(1100.0, 60.0)), default_profile())
+
+
+def test_the_cache_forgets_the_least_recently_used(
+    wanted: list[LibraryRequest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for age, name in ((300, "old"), (200, "older-but-used"), (100, "new")):
+        path = tmp_path / f"{name}{SUFFIX}"
+        path.write_bytes(b"x" * 4000)
+        os.utime(path, (1_000_000 - age, 1_000_000 - age))
+    monkeypatch.setattr(libraries, "MOST_BYTES", 12_000)
+    load_or_build(wanted[:1], default_profile(), tmp_path)
+    names = {path.name.removesuffix(SUFFIX) for path in tmp_path.iterdir()}
+    assert "old" not in names
+    assert {"older-but-used", "new"} < names
+
+
+def test_the_cache_is_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XDG: the variable counts when it is absolute, else ~/.cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "shoal" / "libraries"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache_folder() == Path.home() / ".cache" / "shoal" / "libraries"
+
+
+def test_a_cluster_needs_one_library_per_service_and_phase() -> None:
+    """Slices up to the node's size, of the pools in the service's regions."""
+    l4, h100 = catalog.gpu("L4"), catalog.gpu("H100")
+    pools = (
+        Pool("us", "l4", l4, 2, 8, Market.ON_DEMAND, 1.0),
+        Pool("us", "l4", l4, 2, 8, Market.SPOT, 0.4),
+        Pool("eu", "h100", h100, 8, 2, Market.OWNED, 0.0),
+    )
+    services = (
+        Service("a", catalog.model("Qwen/Qwen3-8B"), Slo(500.0, 30.0), regions=("us",)),
+        Service("b", catalog.model("Qwen/Qwen3-32B"), Slo(900.0, 50.0)),
+    )
+    found = requests_for(Cluster(pools, services), "p")
+    assert [(r.model.name, r.phase) for r in found] == [
+        (model, phase) for model in ("Qwen/Qwen3-8B", "Qwen/Qwen3-32B") for phase in Phase
+    ]
+    assert [c.name for c in found[0].configs] == ["1xL4", "2xL4"]
+    assert [c.name for c in found[3].configs] == [
+        "1xL4", "2xL4", "1xH100-SXM", "2xH100-SXM", "4xH100-SXM", "8xH100-SXM",
+    ]  # fmt: skip
+    pipelines = requests_for(Cluster(pools, services), "p", VLLM_PIPELINE)
+    assert {r.phase for r in pipelines} == {Phase.PREFILL, Phase.DECODE}
