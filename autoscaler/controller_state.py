@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.peaks import Peaks
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Bucket
+from autoscaler.domain.workload import Lengths
 from autoscaler.performance.profile import Profile, default_profile
 from autoscaler.scaling.turns import Turns
 from autoscaler.transitions.groups import Group
@@ -56,7 +56,7 @@ class Observation:
 class ModelState:
     """What is remembered of one model.
 
-    bucket: planned at (wanted; tables may lag). last_action_ms: t_last of Algorithm 1, 0 = never.
+    lengths: planned at (wanted; tables may lag). last_action_ms: t_last of Algorithm 1, 0 = never.
     last_added_req_per_s: planned capacity that action added. over_since_ms: first second over the
     threshold, 0 = not over. excess_since_ms: since when there is excess, 0 = none. peaks: highest
     demand while there is excess. turns: reversals of the last hour. blocked_until_ms: nothing
@@ -67,8 +67,8 @@ class ModelState:
     last only recommended, and when.
     """
 
-    bucket: Bucket
-    bucket_ms: int = 0
+    lengths: Lengths
+    lengths_ms: int = 0
     last_action_ms: int = 0
     last_added_req_per_s: float = 0.0
     over_since_ms: int = 0
@@ -99,7 +99,7 @@ class ControllerState:
     """All that the controller remembers. `assignments` and `routes` are the latest it published:
     an edge may write them again at any time.
 
-    combos: what is known of combos that run or may be chosen, at the tables' buckets.
+    combos: what is known of combos that run or may be chosen, at the tables' lengths.
     """
 
     started_ms: int

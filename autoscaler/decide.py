@@ -92,21 +92,21 @@ def decide(
 
 
 def _ask_for_tables(tick: Tick) -> list[ScaleOutTablesRequested]:
-    """Ask for tables that are missing, or are for a bucket the workload has left."""
+    """Ask for tables that are missing, or are for a lengths the workload has left."""
     missing = False
     for service in tick.cluster.services:
         remembered = tick.models[service.model]
-        bucket = drifted(remembered.bucket, service.bucket, tick.demand(service.model).local)
-        settled = tick.now_ms - remembered.bucket_ms >= BUCKET_LEAST_MS
-        if bucket != remembered.bucket and settled:
-            tick.update(service.model, bucket=bucket, bucket_ms=tick.now_ms)
+        lengths = drifted(remembered.lengths, service.lengths, tick.demand(service.model).local)
+        settled = tick.now_ms - remembered.lengths_ms >= BUCKET_LEAST_MS
+        if lengths != remembered.lengths and settled:
+            tick.update(service.model, lengths=lengths, lengths_ms=tick.now_ms)
             missing = True
     wanted = []
     for service in tick.cluster.services:
-        bucket = tick.models[service.model].bucket
+        lengths = tick.models[service.model].lengths
         table = tick.tables.get(service.model)
-        if table is None or table.bucket != bucket:
-            wanted.append((service.model, bucket))
+        if table is None or table.lengths != lengths:
+            wanted.append((service.model, lengths))
     asked_ms = tick.state.tables_asked_ms
     due = missing or not asked_ms or tick.now_ms - asked_ms >= TABLES_AGAIN_MS
     return [ScaleOutTablesRequested(tuple(wanted))] if wanted and due else []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoscaler.domain.workload import Bucket, Demand
+from autoscaler.domain.workload import Demand, Lengths
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment
 from topics.routing import Routes
@@ -43,17 +43,17 @@ class PublishPlan:
 
 @dataclass(frozen=True, slots=True)
 class ScaleOutTablesRequested:
-    """Build tables at these workload buckets: `planning.tables.build_tables(cluster, dict(buckets),
+    """Build tables at these workload lengths: `planning.tables.build_tables(cluster, dict(lengths),
     None, profile)`; they come back in `Observation.tables`. Asked again if they do not come."""
 
-    buckets: tuple[tuple[str, Bucket], ...]
+    lengths: tuple[tuple[str, Lengths], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RefinementRequested:
     """Re-solve the whole cluster; the answer is a `Refinement` with the same `request`.
 
-    demands: per model, the rate to plan for (utilization not applied) and its bucket. running:
+    demands: per model, the rate to plan for (utilization not applied) and its lengths. running:
     (model, combo id, count) of what is wanted now. scope: models that may change, by name.
     """
 

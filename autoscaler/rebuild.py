@@ -61,7 +61,7 @@ def rebuild(
             raw = decision_.capacity_req_per_s * service.utilization
             missing = max(0.0, decision_.demand_req_per_s - raw)
         models[service.model] = ModelState(
-            bucket=service.bucket,
+            lengths=service.lengths,
             last_action_ms=acted_ms,
             last_added_req_per_s=missing,
             stable_since_ms=now_ms,

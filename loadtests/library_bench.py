@@ -22,7 +22,7 @@ import orjson
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
-from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
 from autoscaler.templates.build import build_library
@@ -31,9 +31,9 @@ from autoscaler.templates.engines import ENGINES, EngineCapabilities
 from autoscaler.templates.request import LibraryRequest
 from autoscaler.templates.tables import throughput_table, uncertain_configs
 
-_AZURE_CONV = Bucket(1155.0, 211.0)
-_AZURE_CODE = Bucket(2048.0, 28.0)
-_BURST_GPT = Bucket(768.0, 256.0)
+_AZURE_CONV = Lengths(1155.0, 211.0)
+_AZURE_CODE = Lengths(2048.0, 28.0)
+_BURST_GPT = Lengths(768.0, 256.0)
 
 # (model, prefill ms, decode ms, bucket): Coral Table 3. Llama 3.0 and 3.1 70B share their shape.
 _CORE = (

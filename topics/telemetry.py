@@ -24,7 +24,9 @@ class Telemetry:
     withdrawn (ended by the client's own doing: it left before a limit was missed, or asked for
     what no instance would serve), which says nothing about the service.
     Token sums are of requests that completed in the span, except input_tokens_arrived.
-    ttft_ms / tpot_ms: latency sketches of `topics.sketch` as {bucket: count}.
+    ttft_ms / tpot_ms: latency sketches of `topics.sketch` as {bucket: count}. input_lengths /
+    output_lengths: sketches of the same form in tokens, of input as it arrived and of output as it
+    completed. leaving: the gateway signs off; its silence from now on is no loss of sight.
     in_flight: now, at the end of the span. route_generation: of the routes applied now.
     """
 
@@ -48,6 +50,9 @@ class Telemetry:
     ttft_ms: dict[int, int] = field(default_factory=dict)
     tpot_ms: dict[int, int] = field(default_factory=dict)
     withdrawn: int = 0
+    input_lengths: dict[int, int] = field(default_factory=dict)
+    output_lengths: dict[int, int] = field(default_factory=dict)
+    leaving: bool = False
 
     def __post_init__(self) -> None:
         for key in ("model", "gateway", "boot"):
@@ -70,7 +75,7 @@ class Telemetry:
             "withdrawn",
         ):
             checks.count(key, getattr(self, key))
-        for key in ("ttft_ms", "tpot_ms"):
+        for key in ("ttft_ms", "tpot_ms", "input_lengths", "output_lengths"):
             for bucket, seen in getattr(self, key).items():
                 checks.number(f"{key} bucket", bucket, LOWEST, HIGHEST)
                 checks.count(f"{key}[{bucket}]", seen)

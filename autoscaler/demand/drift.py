@@ -1,6 +1,6 @@
 """Workload drift: mean tokens of a request on a logarithmic grid, with hysteresis.
 
-Owns which bucket a model is planned at. Knows nothing of the tables that follow from it.
+Owns which lengths a model is planned at. Knows nothing of the tables that follow from it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from autoscaler.demand.windows import NoData, WindowStats
-from autoscaler.domain.workload import Bucket
+from autoscaler.domain.workload import Lengths
 
 STEP = 1.5
 LEAVE = 0.75
@@ -16,10 +16,10 @@ MIN_SAMPLES = 50
 _FURTHEST = 12
 
 
-def drifted(current: Bucket, declared: Bucket, seen: WindowStats) -> Bucket:
-    """The bucket to plan at: `current` unless the window clearly says another.
+def drifted(current: Lengths, declared: Lengths, seen: WindowStats) -> Lengths:
+    """The lengths to plan at: `current` unless the window clearly says another.
 
-    The grid is `declared` times powers of 1.5. A mean leaves its bucket when it is more than 0.75
+    The grid is `declared` times powers of 1.5. A mean leaves its lengths when it is more than 0.75
     steps (36%) from it, so that one that lies on a border (0.5 steps) does not flap; fewer
     than 50 arrivals or completions say nothing.
     """
@@ -27,7 +27,7 @@ def drifted(current: Bucket, declared: Bucket, seen: WindowStats) -> Bucket:
         return current
     inputs = seen.mean_input_tokens if seen.arrivals >= MIN_SAMPLES else None
     outputs = seen.mean_output_tokens if seen.completions >= MIN_SAMPLES else None
-    return Bucket(
+    return Lengths(
         _snap(current.input_tokens, declared.input_tokens, inputs),
         _snap(current.output_tokens, declared.output_tokens, outputs),
     )

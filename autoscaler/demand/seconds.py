@@ -34,7 +34,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Bucket:
+class Second:
     """All that was seen in one second."""
 
     values: list[int] = field(default_factory=lambda: [0] * len(FIELDS))
@@ -58,18 +58,18 @@ class Sums:
     ttft: dict[int, int] = field(default_factory=dict)
     tpot: dict[int, int] = field(default_factory=dict)
 
-    def add(self, part: Part | Bucket, sign: int = 1) -> None:
+    def add(self, part: Part | Second, sign: int = 1) -> None:
         """Count the contents of `part` in, or out with sign -1."""
         self.values = [o + sign * n for o, n in zip(self.values, part.values, strict=True)]
         _merge(self.ttft, part.ttft, sign)
         _merge(self.tpot, part.tpot, sign)
 
-    def enter(self, bucket: Bucket) -> None:
+    def enter(self, bucket: Second) -> None:
         """A second comes into the window."""
         self.covered_s += 1
         self.add(bucket)
 
-    def leave(self, bucket: Bucket) -> None:
+    def leave(self, bucket: Second) -> None:
         """A second falls out of the window."""
         self.covered_s -= 1
         self.add(bucket, -1)

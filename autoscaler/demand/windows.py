@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from autoscaler.demand.seconds import FIELDS, Bucket, Sums, spread
+from autoscaler.demand.seconds import FIELDS, Second, Sums, spread
 from autoscaler.domain.checks import whole
 from topics.telemetry import Telemetry
 
@@ -105,7 +105,7 @@ class _Producer:
 class _Series:
     """One model: a ring of seconds, running sums per window length, producers."""
 
-    seconds: dict[int, Bucket] = field(default_factory=dict)
+    seconds: dict[int, Second] = field(default_factory=dict)
     newest_s: int = -1
     windows: dict[int, Sums] = field(default_factory=dict)
     producers: dict[tuple[str, str], _Producer] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class TelemetryWindows:
         for second, part in spread(record, event_ms):
             bucket = series.seconds.get(second)
             if bucket is None:
-                bucket = series.seconds[second] = Bucket()
+                bucket = series.seconds[second] = Second()
                 for length, sums in series.windows.items():
                     if sums.end_s - length <= second < sums.end_s:
                         sums.covered_s += 1

@@ -12,7 +12,7 @@ from enum import StrEnum
 from autoscaler.domain.checks import InvalidValue, finite, one_of, whole
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.models import ModelSpec
-from autoscaler.domain.workload import Bucket, Slo
+from autoscaler.domain.workload import Lengths, Slo
 
 
 class Market(StrEnum):
@@ -71,7 +71,8 @@ class Service:
     max_instances: floor and ceiling on combos (max 0 = none). survive: "none", "one-node" or
     "all-spot".
     scale_in_after_s: how long an excess must last. max_disruption: share of capacity that may be
-    taken away per scale_in_after_s. traffic_share: its weight in a replayed trace.
+    taken away per scale_in_after_s. traffic_share: its weight in a replayed trace. lengths,
+    req_per_s: of the declared workload, the prior until windows know better (0 = no rate declared).
     scale_targets: pool name -> external scale target ("counts only"), empty = our executors act.
     """
 
@@ -89,7 +90,8 @@ class Service:
     survive: str = "none"
     priority: int = 0
     mode: Mode = Mode.RECOMMEND
-    bucket: Bucket = field(default_factory=lambda: Bucket(1024.0, 256.0))
+    lengths: Lengths = field(default_factory=lambda: Lengths.expected(1024.0, 256.0))
+    req_per_s: float = 0.0
     scale_in_after_s: float = 600.0
     max_disruption: float = 0.1
     traffic_share: float = 1.0
@@ -112,6 +114,7 @@ class Service:
         finite(f"{who}: scale_in_after", self.scale_in_after_s, 1.0, 7 * 86400.0)
         finite(f"{who}: max_disruption", self.max_disruption, 0.0, 1.0)
         finite(f"{who}: share", self.traffic_share, 0.0, 1e6)
+        finite(f"{who}: workload.req_per_s", self.req_per_s, 0.0, 1e6)
 
 
 @dataclass(frozen=True, slots=True)

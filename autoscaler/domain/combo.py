@@ -17,7 +17,7 @@ from autoscaler.domain.workload import Phase
 class ComboMember:
     """`count` equal instances of a combo: `gpus` GPUs each (one slice) in pool `pool`.
 
-    req_per_s: what one of them does at the combo's workload bucket within the SLO.
+    req_per_s: what one of them does at the lengths planned for, within the SLO.
     """
 
     phase: Phase
@@ -43,7 +43,7 @@ class Combo:
     usd_per_h: price of the GPUs it takes (its share of the nodes' prices; owned GPUs are 0).
     ttft_ms / tpot_ms: predicted. start_s: predicted time from launch to ready.
     uncertain: its throughput rests on an estimate that was not measured. meets_slo: False for a
-    best-effort combo, listed only where no combo can meet the SLO at this bucket.
+    best-effort combo, listed only where no combo can meet the SLO at this lengths.
     """
 
     id: str

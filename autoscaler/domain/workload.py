@@ -1,14 +1,16 @@
-"""What a model is asked to do: phases, workload buckets, SLOs and demand.
+"""What a model is asked to do: phases, lengths of requests, SLOs and demand.
 
 Owns the values. Knows nothing of how demand was observed (scaling) or will be met (planning).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import NormalDist
 
-from autoscaler.domain.checks import finite
+from autoscaler.domain.checks import InvalidValue, finite
 
 
 class Phase(StrEnum):
@@ -19,16 +21,72 @@ class Phase(StrEnum):
     AGGREGATED = "aggregated"
 
 
+WEIGHTS = (0.1, 0.15, 0.15, 0.15, 0.15, 0.1, 0.075, 0.05, 0.035, 0.02, 0.01, 0.01)
+"""Shares of requests that the points of a spread stand for, shortest requests first."""
+
+LEVELS = (0.05, 0.175, 0.325, 0.475, 0.625, 0.75, 0.8375, 0.9, 0.9425, 0.97, 0.985, 0.995)
+"""Quantile levels of those points: the middle of each share."""
+
+Spread = tuple[float, ...]
+"""Tokens at LEVELS, rising; empty where all requests have the mean length."""
+
+
 @dataclass(frozen=True, slots=True)
-class Bucket:
-    """A workload bucket: mean input and output tokens of a request (R_in, R_out)."""
+class Lengths:
+    """How long requests are: mean input and output tokens (R_in, R_out), and how they spread.
+
+    inputs, outputs: spreads around the means; input and output lengths are taken as independent.
+    """
 
     input_tokens: float
     output_tokens: float
+    inputs: Spread = ()
+    outputs: Spread = ()
 
     def __post_init__(self) -> None:
-        finite("bucket.input_tokens", self.input_tokens, 1.0, 1e7)
-        finite("bucket.output_tokens", self.output_tokens, 1.0, 1e7)
+        finite("lengths.input_tokens", self.input_tokens, 1.0, 1e7)
+        finite("lengths.output_tokens", self.output_tokens, 1.0, 1e7)
+        for name in ("inputs", "outputs"):
+            spread = getattr(self, name)
+            if spread and len(spread) != len(LEVELS):
+                raise InvalidValue(f"lengths.{name}", len(spread), f"0 or {len(LEVELS)} points")
+            for tokens in spread:
+                finite(f"lengths.{name}", tokens, 1.0, 1e7)
+            if list(spread) != sorted(spread):
+                raise InvalidValue(f"lengths.{name}", spread, "rising token counts")
+
+    @classmethod
+    def expected(cls, input_tokens: float, output_tokens: float, cv: float = 1.0) -> Lengths:
+        """Lengths of which only means are known: lognormal, with standard deviation cv x mean."""
+        return cls(
+            input_tokens,
+            output_tokens,
+            lognormal(input_tokens, cv),
+            lognormal(output_tokens, cv),
+        )
+
+    def input_points(self) -> tuple[tuple[float, float], ...]:
+        """(share of requests, input tokens)."""
+        return _points(self.input_tokens, self.inputs)
+
+    def output_points(self) -> tuple[tuple[float, float], ...]:
+        """(share of requests, output tokens)."""
+        return _points(self.output_tokens, self.outputs)
+
+
+def lognormal(mean: float, cv: float) -> Spread:
+    """The spread of a lognormal distribution: its quantiles at LEVELS, scaled to keep the mean.
+
+    No point is below one token, so the mean of very short ones may be a little above `mean`.
+    """
+    sigma = math.sqrt(math.log(1.0 + cv * cv))
+    raw = [math.exp(sigma * NormalDist().inv_cdf(level)) for level in LEVELS]
+    scale = mean / sum(w * x for w, x in zip(WEIGHTS, raw, strict=True))
+    return tuple(max(1.0, scale * x) for x in raw)
+
+
+def _points(mean: float, spread: Spread) -> tuple[tuple[float, float], ...]:
+    return tuple(zip(WEIGHTS, spread, strict=True)) if spread else ((1.0, mean),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +103,11 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Demand for one model: arrivals in requests/s at a workload bucket."""
+    """Demand for one model: requests/s to be able to serve, of these lengths."""
 
     model: str
     req_per_s: float
-    bucket: Bucket
+    lengths: Lengths
 
     def __post_init__(self) -> None:
         finite(f"demand of {self.model}: req_per_s", self.req_per_s, 0.0, 1e9)

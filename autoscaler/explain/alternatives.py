@@ -84,8 +84,8 @@ def slo_reliefs(
     found = []
     for kind, what, looser in trials:
         cluster = with_service(problem.cluster, looser)
-        bucket = problem.demands[model].bucket
-        combos = candidate_combos(cluster, looser, bucket, profile, keep=16)
+        lengths = problem.demands[model].lengths
+        combos = candidate_combos(cluster, looser, lengths, profile, keep=16)
         if not combos or not combos[0].meets_slo:
             continue
         relaxed = changed(problem, plan, (model,), {model: combos}, cluster)

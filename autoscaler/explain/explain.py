@@ -96,9 +96,9 @@ def _bound_by(
             if member.count * member.req_per_s > target.combo.req_per_s * (1 + 1e-9):
                 continue
             pool = problem.cluster.pool(member.pool)
-            bucket = problem.demands[model].bucket
+            lengths = problem.demands[model].lengths
             node = NodeSlice(pool.gpu, member.gpus)
-            made = instance(service, node, member.phase, bucket, profile)
+            made = instance(service, node, member.phase, lengths, profile)
             found.append(_WORDS.get(made.bound_by, made.bound_by))
     found.append(f"utilization {service.utilization:.0%}")
     found += [b.detail for b in plan.binding if b.subject == model]

@@ -22,9 +22,9 @@ def impossible_pools(
     found: dict[str, Rejected] = {}
     for pool in usable_pools(problem.cluster, service):
         sizes = [size for size in SLICE_SIZES if size <= pool.per_node]
-        bucket = problem.demands[service.model].bucket
+        lengths = problem.demands[service.model].lengths
         made = [
-            instance(service, NodeSlice(pool.gpu, size), phase, bucket, profile)
+            instance(service, NodeSlice(pool.gpu, size), phase, lengths, profile)
             for size in sizes
             for phase in Phase
         ]

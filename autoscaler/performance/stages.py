@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
-from autoscaler.domain.workload import Bucket, Phase
+from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.roofline import Roofline
@@ -34,7 +34,7 @@ def stage_table(
     configs: Sequence[NodeSlice],
     phase: Phase,
     slo_ms: float,
-    bucket: Bucket,
+    lengths: Lengths,
     max_stages: int,
     profile: Profile,
 ) -> Floats:
@@ -55,9 +55,9 @@ def stage_table(
     for index, node in enumerate(configs):
         bound, correction = bind(model, node.gpu, node.gpus, profile)
         if phase is Phase.PREFILL:
-            table[:, index] = _prefill(bound, correction, bucket, budgets)
+            table[:, index] = _prefill(bound, correction, lengths, budgets)
         else:
-            table[:, index] = _decode(bound, correction, bucket, budgets)
+            table[:, index] = _decode(bound, correction, lengths, budgets)
     return np.maximum.accumulate(table[:, :, ::-1], axis=2)[:, :, ::-1]
 
 
@@ -74,20 +74,20 @@ def decode_batches(limit: int) -> list[int]:
     return sizes
 
 
-def _prefill(bound: Roofline, correction: Correction, bucket: Bucket, budgets: Floats) -> Floats:
-    tokens = bucket.input_tokens
+def _prefill(bound: Roofline, correction: Correction, lengths: Lengths, budgets: Floats) -> Floats:
+    tokens = lengths.input_tokens
     batches = np.array(prefill_batches(tokens), dtype=float)
     factors = np.array([correction.prefill_factor(tokens, b) for b in batches])
     own = np.full(len(batches), bound.eff.step_ms)
     return _best(bound, batches, factors, own, tokens, 0.0, budgets)
 
 
-def _decode(bound: Roofline, correction: Correction, bucket: Bucket, budgets: Floats) -> Floats:
-    context = bucket.input_tokens + 0.5 * bucket.output_tokens
+def _decode(bound: Roofline, correction: Correction, lengths: Lengths, budgets: Floats) -> Floats:
+    context = lengths.input_tokens + 0.5 * lengths.output_tokens
     batches = np.array(decode_batches(512), dtype=float)
     factors = np.array([correction.decode_factor(context, b) for b in batches])
     own = bound.eff.step_ms + batches * bound.eff.sequence_us / 1e3
-    return _best(bound, batches, factors, own, 1.0, context, budgets) / bucket.output_tokens
+    return _best(bound, batches, factors, own, 1.0, context, budgets) / lengths.output_tokens
 
 
 def _best(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from autoscaler.domain.checks import finite
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
-from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.stages import decode_batches, prefill_batches, stage_table
 from autoscaler.performance.steps import StepTimes, step_times
@@ -47,11 +47,11 @@ def instance_throughput(
     node: NodeSlice,
     phase: Phase,
     slo: Slo,
-    bucket: Bucket,
+    lengths: Lengths,
     profile: Profile,
     utilisation: float = 0.8,
 ) -> InstanceRate:
-    """Requests/s of one instance of `model` on `node` at `bucket` within `slo`.
+    """Requests/s of one instance of `model` on `node` at `lengths` within `slo`.
 
     The rate is the capacity: the caller loads the instance to `utilisation` of it at most.
     Prefill is a queue of passes of fixed length s (M/D/1): at load ρ a request waits ρ s / 2(1-ρ)
@@ -65,11 +65,11 @@ def instance_throughput(
     finite("utilisation", utilisation, 1e-3, 1.0)
     times = step_times(model, node, phase, profile)
     if phase is Phase.PREFILL:
-        found = list(_prefill_rates(times, slo, bucket, utilisation))
+        found = list(_prefill_rates(times, slo, lengths, utilisation))
     elif phase is Phase.DECODE:
-        found = list(_decode_rates(times, slo, bucket, utilisation))
+        found = list(_decode_rates(times, slo, lengths, utilisation))
     else:
-        found = list(_aggregated_rates(times, slo, bucket, utilisation))
+        found = list(_aggregated_rates(times, slo, lengths, utilisation))
     if not found:
         return InstanceRate(0.0, 0, 0.0, 0.0, "does not fit", times.uncertain)
     best = max(found, key=lambda rate: rate.req_per_s)
@@ -93,12 +93,12 @@ def wait_ms(pass_ms: float, load: float) -> float:
 
 
 def _prefill_rates(
-    times: StepTimes, slo: Slo, bucket: Bucket, utilisation: float
+    times: StepTimes, slo: Slo, lengths: Lengths, utilisation: float
 ) -> Iterator[InstanceRate]:
-    for batch in prefill_batches(bucket.input_tokens):
-        if batch * bucket.input_tokens > times.kv_capacity_tokens:
+    for batch in prefill_batches(lengths.input_tokens):
+        if batch * lengths.input_tokens > times.kv_capacity_tokens:
             return
-        pass_ms = times.prefill_ms(bucket.input_tokens, 0.0, batch)
+        pass_ms = times.prefill_ms(lengths.input_tokens, 0.0, batch)
         limit_ms = slo.ttft_ms - times.first_token_ms
         factor = min(1.0, allowed_load(pass_ms, limit_ms) / utilisation)
         ttft = times.first_token_ms + pass_ms + wait_ms(pass_ms, min(factor * utilisation, 0.999))
@@ -122,9 +122,9 @@ def sustained_batch(limit: float, utilisation: float) -> float:
 
 
 def _decode_rates(
-    times: StepTimes, slo: Slo, bucket: Bucket, utilisation: float
+    times: StepTimes, slo: Slo, lengths: Lengths, utilisation: float
 ) -> Iterator[InstanceRate]:
-    context = bucket.input_tokens + 0.5 * bucket.output_tokens
+    context = lengths.input_tokens + 0.5 * lengths.output_tokens
     memory = int(min(times.kv_capacity_tokens / context, 1e9))
     for batch in decode_batches(times.max_batch):
         if batch > memory:
@@ -132,7 +132,7 @@ def _decode_rates(
         step = times.decode_ms(batch, context)
         planned = sustained_batch(batch, utilisation)
         planned_step = times.decode_ms(planned, context)
-        rate = planned / (planned_step * bucket.output_tokens) * 1e3
+        rate = planned / (planned_step * lengths.output_tokens) * 1e3
         rate = rate if step <= slo.tpot_ms else 0.0
         bound = "tpot" if step > slo.tpot_ms else _room(batch, memory, times.max_batch)
         yield InstanceRate(rate, batch, 0.0, step, bound, times.uncertain)
@@ -141,16 +141,16 @@ def _decode_rates(
 
 
 def _aggregated_rates(
-    times: StepTimes, slo: Slo, bucket: Bucket, utilisation: float
+    times: StepTimes, slo: Slo, lengths: Lengths, utilisation: float
 ) -> Iterator[InstanceRate]:
-    context = bucket.input_tokens + 0.5 * bucket.output_tokens
+    context = lengths.input_tokens + 0.5 * lengths.output_tokens
     memory = int(min(times.kv_capacity_tokens / context, 1e9))
-    prefill = times.prefill_ms(bucket.input_tokens)
+    prefill = times.prefill_ms(lengths.input_tokens)
     for batch in decode_batches(times.max_batch):
         if batch > memory:
             return
         step = times.decode_ms(batch, context)
-        per_ms = batch / (bucket.output_tokens * step + batch * prefill)
+        per_ms = batch / (lengths.output_tokens * step + batch * prefill)
         busy = per_ms * prefill
         tpot = step / (1.0 - busy)
         # A prompt waits for the iteration under way, then for prompts before it.
@@ -158,7 +158,7 @@ def _aggregated_rates(
         ttft = times.first_token_ms + prefill + step + wait_ms(prefill, load)
         late = "ttft" if ttft > slo.ttft_ms else "tpot" if tpot > slo.tpot_ms else ""
         planned = sustained_batch(batch, utilisation)
-        cycle = bucket.output_tokens * times.decode_ms(planned, context) + planned * prefill
+        cycle = lengths.output_tokens * times.decode_ms(planned, context) + planned * prefill
         rate = 0.0 if late else planned / cycle * 1e3
         bound = late or _room(batch, memory, times.max_batch)
         yield InstanceRate(rate, batch, ttft, tpot, bound, times.uncertain)

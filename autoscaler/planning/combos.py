@@ -14,7 +14,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
-from autoscaler.domain.workload import Bucket, Phase
+from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd, phase_tokens_per_usd
 from autoscaler.planning.instances import Instance, instance
@@ -30,11 +30,11 @@ _OWNED_USD_PER_TFLOPS_H = 1e-5
 def candidate_combos(
     cluster: Cluster,
     service: Service,
-    bucket: Bucket,
+    lengths: Lengths,
     profile: Profile,
     keep: int = KEEP_PER_GROUP,
 ) -> tuple[Combo, ...]:
-    """Combos worth considering for `service` at `bucket`, best cost efficiency first.
+    """Combos worth considering for `service` at `lengths`, best cost efficiency first.
 
     Aggregated ones on every slice that holds the weights and one request of maximal length; pairs
     of prefill and decode instances within a region. Per region and set of markets the best few by
@@ -42,19 +42,19 @@ def candidate_combos(
     the SLO are best-effort combos returned (meets_slo False); empty when nothing fits in memory.
     """
     pools = usable_pools(cluster, service)
-    strict = _offers(service, bucket, pools, profile, 1.0)
+    strict = _offers(service, lengths, pools, profile, 1.0)
     found = best_of_groups(strict, keep)
     stretch = 1.5
     while not found and stretch < 1e4:
-        found = best_of_groups(_offers(service, bucket, pools, profile, stretch), keep)
+        found = best_of_groups(_offers(service, lengths, pools, profile, stretch), keep)
         stretch *= 1.5
     return found
 
 
 def combo_named(
-    combo_id: str, cluster: Cluster, service: Service, bucket: Bucket, profile: Profile
+    combo_id: str, cluster: Cluster, service: Service, lengths: Lengths, profile: Profile
 ) -> Combo:
-    """The combo called `combo_id`, evaluated at `bucket`, whether or not it is a candidate now.
+    """The combo called `combo_id`, evaluated at `lengths`, whether or not it is a candidate now.
 
     For instances that run already: their combo may have left the candidates. Where it cannot meet
     the SLO any more its best-effort rate counts (meets_slo False).
@@ -70,7 +70,7 @@ def combo_named(
             for phase, gpus, pool, count in parts
         ]
         offers = [
-            (count, pool, instance(service, slice_, phase, bucket, profile, stretch))
+            (count, pool, instance(service, slice_, phase, lengths, profile, stretch))
             for count, (pool, slice_), phase in members
         ]
         if all(offer.req_per_s > 0.0 for _, _, offer in offers):
@@ -141,7 +141,7 @@ def ranking_usd_per_h(combo: Combo, pools: Iterable[Pool]) -> float:
 
 
 def _offers(
-    service: Service, bucket: Bucket, pools: tuple[Pool, ...], profile: Profile, stretch: float
+    service: Service, lengths: Lengths, pools: tuple[Pool, ...], profile: Profile, stretch: float
 ) -> list[Offer]:
     slices = [
         (pool, NodeSlice(pool.gpu, gpus))
@@ -155,16 +155,16 @@ def _offers(
         if phase is not Phase.AGGREGATED and service.scale_targets:
             continue  # an external scaler keeps a count of equal replicas, not matched pairs
         for pool, slice_ in slices:
-            made = instance(service, slice_, phase, bucket, profile, stretch)
+            made = instance(service, slice_, phase, lengths, profile, stretch)
             if made.req_per_s > 0.0:
                 by_phase[phase].append((pool, made))
     for pool, made in by_phase[Phase.AGGREGATED]:
-        offers.append(_offer(service, bucket, [(1, pool, made)], stretch))
+        offers.append(_offer(service, lengths, [(1, pool, made)], stretch))
     for prefill_pool, prefill in by_phase[Phase.PREFILL]:
         for decode_pool, decode in by_phase[Phase.DECODE]:
             if prefill_pool.region == decode_pool.region and not _mixes(prefill_pool, decode_pool):
                 pair = (prefill_pool, prefill), (decode_pool, decode)
-                offers.append(_best_ratio(service, bucket, pair, stretch))
+                offers.append(_best_ratio(service, lengths, pair, stretch))
     return offers
 
 
@@ -175,7 +175,7 @@ def _mixes(one: Pool, other: Pool) -> bool:
 
 def _best_ratio(
     service: Service,
-    bucket: Bucket,
+    lengths: Lengths,
     pair: tuple[tuple[Pool, Instance], tuple[Pool, Instance]],
     stretch: float,
 ) -> Offer:
@@ -191,18 +191,18 @@ def _best_ratio(
             counts,
         ),
     )
-    return _offer(service, bucket, [(p, prefill_pool, prefill), (d, decode_pool, decode)], stretch)
+    return _offer(service, lengths, [(p, prefill_pool, prefill), (d, decode_pool, decode)], stretch)
 
 
 def _offer(
-    service: Service, bucket: Bucket, members: list[tuple[int, Pool, Instance]], stretch: float
+    service: Service, lengths: Lengths, members: list[tuple[int, Pool, Instance]], stretch: float
 ) -> Offer:
     combo = _combo(service, members, stretch)
     usd = [count * made.slice.gpus * gpu_usd_per_h(pool) for count, pool, made in members]
     if len(members) == 1:
-        tokens_per_usd = combo_tokens_per_usd(bucket, combo.req_per_s, usd[0])
+        tokens_per_usd = combo_tokens_per_usd(lengths, combo.req_per_s, usd[0])
     else:
-        tokens_per_usd = phase_tokens_per_usd(bucket, combo.req_per_s, usd[0], usd[1])
+        tokens_per_usd = phase_tokens_per_usd(lengths, combo.req_per_s, usd[0], usd[1])
     return Offer(
         combo=combo,
         group=(combo.region, frozenset(pool.market for _, pool, _ in members)),

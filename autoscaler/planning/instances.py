@@ -12,7 +12,7 @@ from functools import lru_cache
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
-from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.startup import startup_s
@@ -38,11 +38,11 @@ def instance(
     service: Service,
     node: NodeSlice,
     phase: Phase,
-    bucket: Bucket,
+    lengths: Lengths,
     profile: Profile,
     stretch: float = 1.0,
 ) -> Instance:
-    """What `service` does on `node` in `phase` at `bucket`, with its SLO times `stretch`."""
+    """What `service` does on `node` in `phase` at `lengths`, with its SLO times `stretch`."""
     spec = service.architecture
     longest = min(service.max_len_tokens, spec.max_position)
     slo = Slo(service.slo.ttft_ms * stretch, service.slo.tpot_ms * stretch)
@@ -51,7 +51,7 @@ def instance(
         return Instance(phase, node, 0.0, 0.0, 0.0, start, False, "heads that do not split")
     if kv_capacity_tokens(spec, node.gpu, node.gpus) < longest:
         return Instance(phase, node, 0.0, 0.0, 0.0, start, False, "memory of the longest request")
-    rate = _rate(spec, node, phase, slo, bucket, profile, service.utilization)
+    rate = _rate(spec, node, phase, slo, lengths, profile, service.utilization)
     return Instance(
         phase=phase,
         slice=node,
@@ -70,8 +70,8 @@ def _rate(
     node: NodeSlice,
     phase: Phase,
     slo: Slo,
-    bucket: Bucket,
+    lengths: Lengths,
     profile: Profile,
     utilization: float,
 ) -> InstanceRate:
-    return instance_throughput(spec, node, phase, slo, bucket, profile, utilization)
+    return instance_throughput(spec, node, phase, slo, lengths, profile, utilization)

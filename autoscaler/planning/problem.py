@@ -53,8 +53,8 @@ class PlanningProblem:
     """One planning problem; `make_problem` fills it from a declared cluster.
 
     cluster: with the prices of this moment. demands: per model (a model without one is not
-    planned and keeps what it runs). candidates: per model, combos at that demand's bucket.
-    fleet: combo id -> how many run or start; running: those combos at today's buckets.
+    planned and keeps what it runs). candidates: per model, combos at that demand's lengths.
+    fleet: combo id -> how many run or start; running: those combos at today's lengths.
     rented_nodes: nodes paid for now, per rented pool. obtainable: further nodes that can be had,
     per rented pool (a pool not named: up to its declared maximum). scope: models that may change
     (empty = all). last_good: stands when no plan can be made.
@@ -168,8 +168,8 @@ def make_problem(
     for combo_id in running_counts:
         model, _ = parse_combo_id(combo_id)
         service = now.service(model)
-        bucket = demands[model].bucket if model in demands else service.bucket
-        running[combo_id] = combo_named(combo_id, now, service, bucket, profile)
+        lengths = demands[model].lengths if model in demands else service.lengths
+        running[combo_id] = combo_named(combo_id, now, service, lengths, profile)
     planned = {m: demand for m, demand in demands.items() if not scope or m in scope}
     candidates = _candidates(now, planned, profile, _KEEP_FOR_PLANS)
     total = sum(map(len, candidates.values()))
@@ -196,7 +196,7 @@ def _candidates(
     cluster: Cluster, demands: Mapping[str, Demand], profile: Profile, keep: int
 ) -> dict[str, tuple[Combo, ...]]:
     return {
-        model: candidate_combos(cluster, cluster.service(model), demand.bucket, profile, keep)
+        model: candidate_combos(cluster, cluster.service(model), demand.lengths, profile, keep)
         for model, demand in demands.items()
     }
 

@@ -15,7 +15,7 @@ from itertools import product
 from autoscaler.domain.checks import InvalidValue, finite
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Bucket
+from autoscaler.domain.workload import Lengths
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_ilp import Column, Cover, CoverProblem, cheapest_cover
 from autoscaler.planning.combos import candidate_combos, ranking_usd_per_h
@@ -67,13 +67,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ModelTable:
-    """Covers of one model at one workload bucket, by rising capacity.
+    """Covers of one model at given lengths, by rising capacity.
 
     combos: all candidates, best cost efficiency first; entries refer to them by index.
     """
 
     model: str
-    bucket: Bucket
+    lengths: Lengths
     combos: tuple[Combo, ...]
     entries: tuple[Entry, ...] = ()
     by_id: Mapping[str, Combo] = field(default_factory=dict)
@@ -173,20 +173,20 @@ class ModelTable:
 
 def build_tables(
     cluster: Cluster,
-    buckets: Mapping[str, Bucket],
+    lengths: Mapping[str, Lengths],
     free: Room | None,
     profile: Profile,
 ) -> dict[str, ModelTable]:
-    """Tables of every model in `buckets`, for deficits up to what `free` holds (None = all)."""
+    """Tables of every model in `lengths`, for deficits up to what `free` holds (None = all)."""
     room = cluster_room(cluster) if free is None else free
     return {
-        model: build_table(cluster, cluster.service(model), bucket, room, profile)
-        for model, bucket in buckets.items()
+        model: build_table(cluster, cluster.service(model), lengths, room, profile)
+        for model, lengths in lengths.items()
     }
 
 
 def build_table(
-    cluster: Cluster, service: Service, bucket: Bucket, room: Room, profile: Profile
+    cluster: Cluster, service: Service, lengths: Lengths, room: Room, profile: Profile
 ) -> ModelTable:
     """The table of one service: eq. 16 over a geometric grid of deficits.
 
@@ -194,8 +194,8 @@ def build_table(
     the service's share of it, with and without the owned pools (other models may have filled
     them), so that a look-up finds covers for tight and for ample moments.
     """
-    combos = candidate_combos(cluster, service, bucket, profile)
-    columns = tuple(Column(combo, eq16_weight(combo, cluster, bucket)) for combo in combos)
+    combos = candidate_combos(cluster, service, lengths, profile)
+    columns = tuple(Column(combo, eq16_weight(combo, cluster, lengths)) for combo in combos)
     shares = (0.0, service.spot_share) if service.spot_share > 0.0 else (0.0,)
     found: dict[tuple[int, ...], Entry] = {}
     rented = {pool: free for pool, free in room.items() if free.node_usd_per_h > 0.0}
@@ -216,13 +216,13 @@ def build_table(
                 found[cover.counts] = _entry(columns, cover)
     entries = sorted(found.values(), key=lambda e: (e.req_per_s, e.weight, e.counts))
     by_id = {combo.id: combo for combo in combos}
-    return ModelTable(service.model, bucket, combos, tuple(entries), by_id)
+    return ModelTable(service.model, lengths, combos, tuple(entries), by_id)
 
 
-def eq16_weight(combo: Combo, cluster: Cluster, bucket: Bucket) -> float:
+def eq16_weight(combo: Combo, cluster: Cluster, lengths: Lengths) -> float:
     """P_n / C_n of eq. 16, scaled by 1e6: USD/h over tokens per USD; owned GPUs at a trifle."""
     usd_per_h = ranking_usd_per_h(combo, cluster.pools)
-    return 1e6 * usd_per_h / combo_tokens_per_usd(bucket, combo.req_per_s, usd_per_h)
+    return 1e6 * usd_per_h / combo_tokens_per_usd(lengths, combo.req_per_s, usd_per_h)
 
 
 def _grid(combos: tuple[Combo, ...], room: Room) -> list[float]:

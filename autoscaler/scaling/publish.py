@@ -36,7 +36,7 @@ def publish(tick: Tick) -> tuple[ControllerState, list[Effect]]:
         groups = tick.of(service.model)
         for group in groups:
             tick.combo(group)
-        found = route_groups(groups, tick.views, tick.combos, tick.bucket(service.model))
+        found = route_groups(groups, tick.views, tick.combos, tick.lengths(service.model))
         record = changed_routes(service, found, routes.get(service.model), token, tick.now_ms)
         if record is not None:
             routes[service.model] = record

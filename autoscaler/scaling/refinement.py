@@ -38,7 +38,7 @@ def request_refinement(tick: Tick) -> list[RefinementRequested]:
     demands, scope = [], []
     for service in tick.cluster.services:
         rate = planning_rate(tick, service)
-        demands.append(Demand(service.model, rate, tick.models[service.model].bucket))
+        demands.append(Demand(service.model, rate, tick.models[service.model].lengths))
         if _stable(tick, service, period_ms):
             scope.append(service.model)
     if not scope:
@@ -172,13 +172,13 @@ def _changes(
     if service is None or service.mode is not Mode.ACT:
         return None
     have = tick.counting(model)
-    bucket = tick.tables[model].bucket if model in tick.tables else tick.models[model].bucket
+    lengths = tick.tables[model].lengths if model in tick.tables else tick.models[model].lengths
     combos: dict[str, Combo] = {}
     for combo_id in wanted:
         try:
             known = tick.combos.get(combo_id)
             combos[combo_id] = known or combo_named(
-                combo_id, tick.cluster, service, bucket, tick.state.profile
+                combo_id, tick.cluster, service, lengths, tick.state.profile
             )
         except InvalidValue:
             return None

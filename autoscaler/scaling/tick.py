@@ -15,7 +15,7 @@ from autoscaler.demand.observed import UNKNOWN, ModelDemand
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Bucket
+from autoscaler.domain.workload import Lengths
 from autoscaler.planning.combos import combo_named
 from autoscaler.planning.room import PoolRoom
 from autoscaler.transitions.groups import Group, GroupView, fleet_view, look, ready_req_per_s
@@ -44,7 +44,7 @@ class Tick:
         self.tables = dict(state.tables)
         self.combos = dict(state.combos)
         self.models: dict[str, ModelState] = {
-            s.model: state.models.get(s.model, ModelState(s.bucket, stable_since_ms=now_ms))
+            s.model: state.models.get(s.model, ModelState(s.lengths, stable_since_ms=now_ms))
             for s in cluster.services
         }
         self.groups: dict[str, Group] = {group.name: group for group in state.groups}
@@ -79,25 +79,25 @@ class Tick:
         return [g for g in self.of(model) if g.counts and not self.views[g.name].lost]
 
     def combo(self, group: Group) -> Combo | None:
-        """The group's combo at the bucket its model's table is for; None if it cannot be known."""
+        """The group's combo at the lengths its model's table is for; None if it cannot be known."""
         known = self.combos.get(group.combo_id)
         if known is not None:
             return known
         service = self.service(group.model)
         if service is None:
             return None
-        bucket = self.bucket(group.model)
+        lengths = self.lengths(group.model)
         try:
-            found = combo_named(group.combo_id, self.cluster, service, bucket, self.state.profile)
+            found = combo_named(group.combo_id, self.cluster, service, lengths, self.state.profile)
         except InvalidValue:
             return None  # its pool or its model's size is not what it was declared with
         self.combos[group.combo_id] = found
         return found
 
-    def bucket(self, model: str) -> Bucket:
-        """The workload bucket that the combos of `model` are for."""
+    def lengths(self, model: str) -> Lengths:
+        """The workload lengths that the combos of `model` are for."""
         table = self.tables.get(model)
-        return table.bucket if table else self.models[model].bucket
+        return table.lengths if table else self.models[model].lengths
 
     def service(self, model: str) -> Service | None:
         """The service of `model`, None if it is not declared any more."""

@@ -39,7 +39,7 @@ def requests_for(
             service.architecture,
             phase,
             service.slo,
-            service.bucket,
+            service.lengths,
             configs,
             engine,
             profile_hash,

@@ -15,7 +15,7 @@ import orjson
 from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
-from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.templates.engines import VLLM, EngineCapabilities
 from autoscaler.templates.partitions import MAX_NODES
 
@@ -37,7 +37,7 @@ class LibraryRequest:
     model: ModelSpec
     phase: Phase
     slo: Slo
-    bucket: Bucket
+    bucket: Lengths
     configs: tuple[NodeSlice, ...]
     engine: EngineCapabilities = field(default=VLLM)
     profile_hash: str = ""

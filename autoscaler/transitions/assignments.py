@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Bucket, Phase
+from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.transitions.groups import Group, GroupView, Life, ready_req_per_s, slots
 from topics.fleet import Assignment, DesiredInstance
 from topics.routing import Endpoint, RouteGroup, Routes
@@ -62,11 +62,11 @@ def route_groups(
     groups: Iterable[Group],
     views: Mapping[str, GroupView],
     combos: Mapping[str, Combo],
-    bucket: Bucket,
+    lengths: Lengths,
 ) -> tuple[RouteGroup, ...]:
     """The groups of one model that can serve now, each weighted by the goodput of what is ready.
 
-    bucket: the workload that `combos` are for; with it an instance's slots are told. A
+    lengths: the workload that `combos` are for; with it an instance's slots are told. A
     prefill-decode group needs at least one ready instance of each phase.
     """
     found: list[RouteGroup] = []
@@ -77,7 +77,7 @@ def route_groups(
         combo = combos.get(group.combo_id)
         ends: dict[Phase, list[Endpoint]] = {}
         for placed, address in view.ready:
-            most = slots(combo, placed, bucket) if combo else 0
+            most = slots(combo, placed, lengths) if combo else 0
             ends.setdefault(placed.phase, []).append(Endpoint(placed.instance, address, most))
         both = Phase.PREFILL in ends and Phase.DECODE in ends
         aggregated = tuple(ends.get(Phase.AGGREGATED, ()))

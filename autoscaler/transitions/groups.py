@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Bucket, Phase
+from autoscaler.domain.workload import Lengths, Phase
 from topics.fleet import InstanceState, ObservedInstance, Status
 
 _BATCHES = 2.0
@@ -148,7 +148,7 @@ def ready_req_per_s(combo: Combo, view: GroupView) -> float:
     return min([combo.req_per_s, *by_phase.values()])
 
 
-def slots(combo: Combo, placed: Placed, bucket: Bucket) -> int:
+def slots(combo: Combo, placed: Placed, lengths: Lengths) -> int:
     """Most requests that a gateway may have in flight on one instance of `combo`; 0 = no bound.
 
     By Little's law an instance at capacity has L = req_per_s x (TTFT + TPOT x R_out) requests in
@@ -164,6 +164,6 @@ def slots(combo: Combo, placed: Placed, bucket: Bucket) -> int:
     rates = [m.req_per_s for m in combo.members if (m.phase, m.pool, m.gpus) == key]
     if not rates:
         return 0
-    tokens = bucket.output_tokens if placed.phase is Phase.AGGREGATED else 0.0
+    tokens = lengths.output_tokens if placed.phase is Phase.AGGREGATED else 0.0
     in_flight = max(rates) * (combo.ttft_ms + combo.tpot_ms * tokens) / 1000.0
     return min(_MOST_SLOTS, math.ceil(_BATCHES * in_flight) + _SPARE_SLOTS)

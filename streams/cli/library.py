@@ -16,7 +16,7 @@ import orjson
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
-from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
 from autoscaler.templates.declared import requests_for
@@ -122,7 +122,7 @@ def _wanted(
             model,
             phase,
             Slo(args.ttft_ms, args.tpot_ms),
-            Bucket(args.input_tokens, args.output_tokens),
+            Lengths(args.input_tokens, args.output_tokens),
             configs,
             engine,
             profile.content_hash,

@@ -101,4 +101,4 @@ def run(args: argparse.Namespace) -> int:
 
 def default_demand(cluster: Cluster) -> dict[str, Demand]:
     """A stated default where no demand is given."""
-    return {s.model: Demand(s.model, DEFAULT_REQ_PER_S, s.bucket) for s in cluster.services}
+    return {s.model: Demand(s.model, DEFAULT_REQ_PER_S, s.lengths) for s in cluster.services}

@@ -54,8 +54,8 @@ def _model(
     demand = problem.demands[model]
     shown: dict[str, Any] = {
         "req_per_s": demand.req_per_s,
-        "input_tokens": demand.bucket.input_tokens,
-        "output_tokens": demand.bucket.output_tokens,
+        "input_tokens": demand.lengths.input_tokens,
+        "output_tokens": demand.lengths.output_tokens,
         "capacity_req_per_s": plan.capacity_req_per_s[model],
         "combos": [
             {

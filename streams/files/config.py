@@ -15,7 +15,7 @@ from pathlib import Path
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
 from autoscaler.domain.models import ModelSpec
-from autoscaler.domain.workload import Bucket, Slo
+from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.performance import catalog
 from streams.files import units
 from streams.files.yamltree import ConfigError, Section, read
@@ -251,10 +251,11 @@ def _service(
     )
     limits.finish()
     workload = model.section("workload")
-    bucket = Bucket(1024.0, 256.0)
+    lengths, req_per_s = Lengths.expected(1024.0, 256.0), 0.0
     if workload is not None:
         tokens = units.number(1.0, 1e7)
-        bucket = Bucket(workload.take("input", tokens), workload.take("output", tokens))
+        lengths = Lengths.expected(workload.take("input", tokens), workload.take("output", tokens))
+        req_per_s = workload.take("req_per_s", units.number(0.0, 1e6), 0.0)
         workload.finish()
     own = _Defaults.read(model, defaults)
     if own.max_len > spec.max_position:
@@ -278,7 +279,8 @@ def _service(
         survive=model.take("survive", units.word("none", "one-node", "all-spot"), "none"),
         priority=model.take("priority", units.count(0, 100), 0),
         mode=Mode(model.take("mode", units.word(*_MODES), mode.value)),
-        bucket=bucket,
+        lengths=lengths,
+        req_per_s=req_per_s,
         scale_in_after_s=own.scale_in_after_s,
         max_disruption=own.max_disruption,
         traffic_share=model.take("share", units.number(0.0, 1e6), 1.0),

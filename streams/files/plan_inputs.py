@@ -17,7 +17,7 @@ from pathlib import Path
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
-from autoscaler.domain.workload import Bucket, Demand
+from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.planning.combos import parse_combo_id
 from streams.files import units
 from streams.files.yamltree import ConfigError, Section, read
@@ -33,13 +33,13 @@ def load_demand(path: Path, cluster: Cluster) -> dict[str, Demand]:
     demands = {}
     for model, section in root.children():
         _known_model(root, model, model, cluster)
-        bucket = cluster.service(model).bucket
+        lengths = cluster.service(model).lengths
         demands[model] = Demand(
             model,
             section.take("req_per_s", _RATE),
-            Bucket(
-                section.take("input_tokens", _TOKENS, bucket.input_tokens),
-                section.take("output_tokens", _TOKENS, bucket.output_tokens),
+            Lengths(
+                section.take("input_tokens", _TOKENS, lengths.input_tokens),
+                section.take("output_tokens", _TOKENS, lengths.output_tokens),
             ),
         )
         section.finish()

@@ -79,8 +79,8 @@ class Solver:
     def ask(self, question: Question, cluster: Cluster) -> None:
         """Ask; returns at once. cluster: with the prices of this moment."""
         if isinstance(question, ScaleOutTablesRequested):
-            for model, bucket in question.buckets:
-                one = ScaleOutTablesRequested(((model, bucket),))
+            for model, lengths in question.lengths:
+                one = ScaleOutTablesRequested(((model, lengths),))
                 self._waiting.put(f"tables of {model}", one, cluster)
             return
         replaced = self._waiting.put("refinement", question, cluster)

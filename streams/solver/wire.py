@@ -14,7 +14,7 @@ import orjson
 from autoscaler.controller_state import Refinement
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Bucket, Demand
+from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.effects import RefinementRequested, ScaleOutTablesRequested
 from autoscaler.planning.tables import Entry, ModelTable
 from topics.codec import read_value
@@ -25,7 +25,7 @@ Answer = tuple[ModelTable, ...] | Refinement
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    buckets: tuple[tuple[str, Bucket], ...]
+    lengths: tuple[tuple[str, Lengths], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class _Refine:
 @dataclass(frozen=True, slots=True)
 class _Table:
     model: str
-    bucket: Bucket
+    lengths: Lengths
     combos: tuple[Combo, ...]
     entries: tuple[Entry, ...]
 
@@ -73,7 +73,7 @@ def asked(line: bytes) -> tuple[int, Question, dict[str, float]]:
     )
     question: Question
     if said["kind"] == "tables":
-        question = ScaleOutTablesRequested(read_value(_Tables, said["body"]).buckets)
+        question = ScaleOutTablesRequested(read_value(_Tables, said["body"]).lengths)
     else:
         body = read_value(_Refine, said["body"])
         question = RefinementRequested(
@@ -96,7 +96,7 @@ def answer(number: int, found: Answer) -> bytes:
     else:
         body = {
             "tables": [
-                _Table(table.model, table.bucket, table.combos, table.entries) for table in found
+                _Table(table.model, table.lengths, table.combos, table.entries) for table in found
             ]
         }
     return orjson.dumps({"number": number, **body}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
@@ -120,7 +120,7 @@ def answered(line: bytes) -> tuple[int, Answer | str]:
     return number, tuple(
         ModelTable(
             table.model,
-            table.bucket,
+            table.lengths,
             table.combos,
             table.entries,
             {combo.id: combo for combo in table.combos},

@@ -9,7 +9,7 @@ from autoscaler.controller_state import Refinement
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Bucket
+from autoscaler.domain.workload import Lengths
 from autoscaler.effects import RefinementRequested, ScaleOutTablesRequested
 from autoscaler.performance.profile import Profile, default_profile
 from autoscaler.planning.combos import combo_named
@@ -28,14 +28,14 @@ def solve(question: Question, cluster: Cluster) -> Answer:
     """The answer to `question`. Raises what planning raises."""
     profile = default_profile()
     if isinstance(question, ScaleOutTablesRequested):
-        return tuple(build_tables(cluster, dict(question.buckets), None, profile).values())
+        return tuple(build_tables(cluster, dict(question.lengths), None, profile).values())
     return _refine(question, cluster, profile)
 
 
 def _refine(question: RefinementRequested, cluster: Cluster, profile: Profile) -> Refinement:
     """The cheapest fleet with its proof, or timed_out when none came out: then nothing follows."""
-    buckets = {demand.model: demand.bucket for demand in question.demands}
-    combos = _running(question, cluster, buckets, profile)
+    lengths = {demand.model: demand.lengths for demand in question.demands}
+    combos = _running(question, cluster, lengths, profile)
     offered = {**dict(question.obtainable), **dict.fromkeys(question.scarce, 0)}
     known = {pool.id for pool in cluster.pools}
     made = plan(
@@ -62,14 +62,14 @@ def _refine(question: RefinementRequested, cluster: Cluster, profile: Profile) -
 
 
 def _running(
-    question: RefinementRequested, cluster: Cluster, buckets: dict[str, Bucket], profile: Profile
+    question: RefinementRequested, cluster: Cluster, lengths: dict[str, Lengths], profile: Profile
 ) -> list[tuple[Combo, int]]:
     """What runs, as combos; one that the declared pools no longer allow is left out."""
     found = []
     for model, combo_id, count in question.running:
         try:
             service = cluster.service(model)
-            found.append((combo_named(combo_id, cluster, service, buckets[model], profile), count))
+            found.append((combo_named(combo_id, cluster, service, lengths[model], profile), count))
         except (InvalidValue, KeyError):
             continue
     return found

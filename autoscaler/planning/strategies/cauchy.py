@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Bucket
+from autoscaler.domain.workload import Lengths
 from autoscaler.planning.combo_ilp import Column, CoverProblem, CoverStatus, solve_cover
 from autoscaler.planning.combos import ranking_usd_per_h
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd
@@ -74,7 +74,7 @@ class CauchyStrategy:
         needed = {m: problem.needed_req_per_s(m) for m in problem.planned_models()}
         columns = []
         for combo in _combos(problem):
-            weight = self._weight(combo, problem, problem.demands[combo.model].bucket)
+            weight = self._weight(combo, problem, problem.demands[combo.model].lengths)
             columns.append(Column(combo, weight))
         services = [cluster.service(model) for model in needed]
         return CoverProblem(
@@ -89,9 +89,9 @@ class CauchyStrategy:
             seed=problem.options.seed,
         )
 
-    def _weight(self, combo: Combo, problem: PlanningProblem, bucket: Bucket) -> float:
+    def _weight(self, combo: Combo, problem: PlanningProblem, lengths: Lengths) -> float:
         usd_per_h = ranking_usd_per_h(combo, problem.cluster.pools)
-        return self.objective(usd_per_h, combo_tokens_per_usd(bucket, combo.req_per_s, usd_per_h))
+        return self.objective(usd_per_h, combo_tokens_per_usd(lengths, combo.req_per_s, usd_per_h))
 
 
 def room_for_all(problem: PlanningProblem) -> dict[str, PoolRoom]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
-from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.closed_loop import estimate
 from autoscaler.performance.plausible import peak_share
@@ -32,7 +32,7 @@ MODELS = st.sampled_from(
 GPUS = st.sampled_from([catalog.gpu(n) for n in ("L4", "L40S", "A10G", "A100", "H100", "B200")])
 NODES = st.builds(NodeSlice, GPUS, st.sampled_from(SLICE_SIZES))
 TOKENS = st.floats(1.0, 50_000.0)
-BUCKETS = st.builds(Bucket, st.floats(16.0, 16_000.0), st.floats(4.0, 4_000.0))
+BUCKETS = st.builds(Lengths, st.floats(16.0, 16_000.0), st.floats(4.0, 4_000.0))
 SLOS = st.builds(Slo, st.floats(100.0, 20_000.0), st.floats(5.0, 300.0))
 
 
@@ -65,22 +65,22 @@ def test_an_iteration_with_both_costs_no_less_than_either(
     MODELS, st.lists(NODES, min_size=1, max_size=4), st.sampled_from([Phase.PREFILL, Phase.DECODE]),
     st.floats(5.0, 20_000.0), BUCKETS, st.integers(1, 6),
 )  # fmt: skip
-def test_stage_tables_are_ordered(model, nodes, phase, slo_ms, bucket, stages) -> None:
+def test_stage_tables_are_ordered(model, nodes, phase, slo_ms, lengths, stages) -> None:
     """Never more with more layers, nor under the smaller budget of more stages; never NaN."""
-    table = stage_table(model, nodes, phase, slo_ms, bucket, stages, PROFILE)
+    table = stage_table(model, nodes, phase, slo_ms, lengths, stages, PROFILE)
     assert table.shape == (stages, len(nodes), model.layers)
     assert np.isfinite(table).all()
     assert (table >= 0).all()
     assert (np.diff(table, axis=2) <= 0).all()
     assert (np.diff(table, axis=0) <= 0).all()
-    looser = stage_table(model, nodes, phase, slo_ms * 1.5, bucket, stages, PROFILE)
+    looser = stage_table(model, nodes, phase, slo_ms * 1.5, lengths, stages, PROFILE)
     assert (looser >= table).all()
 
 
 @settings(max_examples=60, deadline=None)
 @given(MODELS, NODES, st.sampled_from(list(Phase)), SLOS, BUCKETS)
-def test_an_instance_keeps_its_slo_and_its_memory(model, node, phase, slo, bucket) -> None:
-    rate = instance_throughput(model, node, phase, slo, bucket, PROFILE)
+def test_an_instance_keeps_its_slo_and_its_memory(model, node, phase, slo, lengths) -> None:
+    rate = instance_throughput(model, node, phase, slo, lengths, PROFILE)
     assert rate.req_per_s >= 0
     if rate.req_per_s == 0:
         assert rate.bound_by in ("does not fit", "ttft", "tpot")
@@ -88,23 +88,23 @@ def test_an_instance_keeps_its_slo_and_its_memory(model, node, phase, slo, bucke
     assert rate.ttft_ms <= slo.ttft_ms * (1 + 1e-9)
     assert rate.tpot_ms <= slo.tpot_ms * (1 + 1e-9)
     capacity = step_times(model, node, phase, PROFILE).kv_capacity_tokens
-    held = bucket.input_tokens + (0.0 if phase is Phase.PREFILL else 0.5 * bucket.output_tokens)
+    held = lengths.input_tokens + (0.0 if phase is Phase.PREFILL else 0.5 * lengths.output_tokens)
     assert rate.batch * held <= capacity * (1 + 1e-9)
     looser = Slo(slo.ttft_ms * 2, slo.tpot_ms * 2)
-    more = instance_throughput(model, node, phase, looser, bucket, PROFILE)
+    more = instance_throughput(model, node, phase, looser, lengths, PROFILE)
     assert more.req_per_s >= rate.req_per_s * (1 - 1e-9)
 
 
 @settings(max_examples=60, deadline=None)
 @given(MODELS, NODES, BUCKETS, st.integers(1, 256), st.sampled_from(["vllm", "sglang", "trtllm"]))
-def test_no_estimate_is_beyond_the_data_sheet(model, node, bucket, load, engine) -> None:
+def test_no_estimate_is_beyond_the_data_sheet(model, node, lengths, load, engine) -> None:
     """The calibrated model never promises more than the peak that refuses a measurement."""
     times = step_times(model, node, Phase.AGGREGATED, PROFILE)
-    if times.kv_capacity_tokens < load * (bucket.input_tokens + bucket.output_tokens):
+    if times.kv_capacity_tokens < load * (lengths.input_tokens + lengths.output_tokens):
         return
     point = MeasuredPoint(
         model.name, node.gpu.name, model, node.gpu, PointKind.CLOSED_LOOP, engine, node.gpus,
-        node.gpus, bucket.input_tokens, bucket.output_tokens, float(load), 0.0, None, None,
+        node.gpus, lengths.input_tokens, lengths.output_tokens, float(load), 0.0, None, None,
     )  # fmt: skip
     guess = estimate(point, PROFILE)
     assert guess.ttft_ms > 0

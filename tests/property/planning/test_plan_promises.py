@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autoscaler.domain.cluster import Market
-from autoscaler.domain.workload import Bucket, Demand
+from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.plan import Plan, PlanStatus, plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
@@ -41,14 +41,14 @@ def problems(draw: st.DrawFn) -> PlanningProblem:
     )
     budget = draw(st.sampled_from((0.0, 0.0, 40.0)))
     policy = replace(cluster.policy, budget_usd_per_h=budget)
-    bucket = Bucket(
+    lengths = Lengths(
         draw(st.sampled_from((200.0, 1155.0, 4000.0))), draw(st.sampled_from((50.0, 211.0)))
     )
     rates = {s.model: draw(st.sampled_from((0.0, 0.3, 2.0, 9.0, 60.0, 500.0))) for s in services}
     models = [s.model for s in services]
     return make_problem(
         replace(cluster, services=services, policy=policy),
-        {model: Demand(model, rate, bucket) for model, rate in rates.items()},
+        {model: Demand(model, rate, lengths) for model, rate in rates.items()},
         PROFILE,
         fleet=FLEET if draw(st.booleans()) else {},
         obtainable={"us-east/l40s/spot": draw(st.sampled_from((0, 2, 8)))},

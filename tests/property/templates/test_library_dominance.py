@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.property.library.placement_oracle import Floats, best_placement_by_dp
+from tests.property.templates.placement_oracle import Floats, best_placement_by_dp
 
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
-from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.templates.build import build_library
 from autoscaler.templates.engines import CORAL, VLLM, VLLM_PIPELINE, EngineCapabilities
 from autoscaler.templates.request import LibraryRequest
@@ -33,7 +33,7 @@ def make_request(
         for i, (memory, n) in enumerate(zip(memories_gb, gpus, strict=True))
     )
     return LibraryRequest(
-        model, Phase.DECODE, Slo(1.0, 1.0), Bucket(1.0, 1.0), configs, engine, "", nodes, 6.0
+        model, Phase.DECODE, Slo(1.0, 1.0), Lengths(1.0, 1.0), configs, engine, "", nodes, 6.0
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.property.library.placement_oracle import (
+from tests.property.templates.placement_oracle import (
     Floats,
     best_placement_by_dp,
     best_placement_by_ilp,

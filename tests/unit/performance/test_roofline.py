@@ -11,7 +11,7 @@ import pytest
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.slices import NodeSlice
-from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY
 from autoscaler.performance.profile import default_profile, plain_profile
@@ -127,7 +127,7 @@ def test_a_pass_over_all_layers_is_the_sum_of_its_stages() -> None:
 @pytest.mark.parametrize("model", [QWEN, MOE])
 def test_the_stage_table_never_rises_with_layers_nor_with_stages(phase, model) -> None:
     nodes = [NodeSlice(H100, 2), NodeSlice(L4, 8), NodeSlice(L4, 1)]
-    table = stage_table(model, nodes, phase, 400.0, Bucket(1155, 211), 6, default_profile())
+    table = stage_table(model, nodes, phase, 400.0, Lengths(1155, 211), 6, default_profile())
     assert table.shape == (6, 3, model.layers)
     assert (np.diff(table, axis=2) <= 0).all()
     assert (np.diff(table, axis=0) <= 0).all()
@@ -136,8 +136,8 @@ def test_the_stage_table_never_rises_with_layers_nor_with_stages(phase, model) -
 
 def test_the_stage_table_agrees_with_the_scalar_formulas() -> None:
     """One stage, all layers: the best batch by brute force over the same sizes."""
-    bucket, slo = Bucket(1000, 200), 40.0
-    table = stage_table(LLAMA, [NodeSlice(H100, 1)], Phase.DECODE, slo, bucket, 1, plain_profile())
+    lengths, slo = Lengths(1000, 200), 40.0
+    table = stage_table(LLAMA, [NodeSlice(H100, 1)], Phase.DECODE, slo, lengths, 1, plain_profile())
     best = 0.0
     for batch in range(1, 513):
         step = decode_step_ms(LLAMA, H100, 1, batch, 1100)
@@ -151,15 +151,15 @@ def test_the_stage_table_agrees_with_the_scalar_formulas() -> None:
 def test_the_stage_table_refuses_the_aggregated_phase() -> None:
     with pytest.raises(InvalidValue, match="phase"):
         stage_table(
-            LLAMA, [NodeSlice(H100, 1)], Phase.AGGREGATED, 40.0, Bucket(1, 1), 1, plain_profile()
+            LLAMA, [NodeSlice(H100, 1)], Phase.AGGREGATED, 40.0, Lengths(1, 1), 1, plain_profile()
         )
 
 
 @pytest.mark.parametrize("phase", list(Phase))
 def test_an_instance_keeps_its_slo_and_a_looser_one_gives_no_less(phase: Phase) -> None:
-    node, bucket = NodeSlice(H100, 1), Bucket(1155, 211)
-    tight = instance_throughput(LLAMA, node, phase, Slo(400, 20), bucket, default_profile())
-    loose = instance_throughput(LLAMA, node, phase, Slo(2000, 60), bucket, default_profile())
+    node, lengths = NodeSlice(H100, 1), Lengths(1155, 211)
+    tight = instance_throughput(LLAMA, node, phase, Slo(400, 20), lengths, default_profile())
+    loose = instance_throughput(LLAMA, node, phase, Slo(2000, 60), lengths, default_profile())
     assert 0 < tight.req_per_s <= loose.req_per_s
     assert tight.ttft_ms <= 400 + 1e-6
     assert tight.tpot_ms <= 20 + 1e-6
@@ -167,7 +167,7 @@ def test_an_instance_keeps_its_slo_and_a_looser_one_gives_no_less(phase: Phase) 
 
 def test_an_instance_that_does_not_fit_has_no_rate() -> None:
     rate = instance_throughput(
-        QWEN, NodeSlice(L4, 1), Phase.DECODE, Slo(2000, 50), Bucket(1000, 200), default_profile()
+        QWEN, NodeSlice(L4, 1), Phase.DECODE, Slo(2000, 50), Lengths(1000, 200), default_profile()
     )
     assert (rate.req_per_s, rate.bound_by) == (0.0, "does not fit")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
-from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance.catalog import gpu, model
 
-CONVERSATION = Bucket(1155.0, 211.0)
+CONVERSATION = Lengths(1155.0, 211.0)
 
 
 def pool(
@@ -34,7 +34,7 @@ def small_cluster(policy: Policy | None = None) -> Cluster:
 
 
 def service(name: str, source: str, slo: Slo, spot_share: float = 0.0, **more: object) -> Service:
-    fields: dict[str, object] = {"max_len_tokens": 8192, "bucket": CONVERSATION, **more}
+    fields: dict[str, object] = {"max_len_tokens": 8192, "lengths": CONVERSATION, **more}
     return Service(name, model(source), slo, spot_share=spot_share, **fields)  # type: ignore[arg-type]
 
 

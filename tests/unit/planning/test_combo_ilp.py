@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.domain.workload import Bucket
+from autoscaler.domain.workload import Lengths
 from autoscaler.planning.combo_ilp import Column, CoverProblem, CoverStatus, solve_cover
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd
 from autoscaler.planning.room import NO_BLOCKS, PoolRoom, fits, new_nodes_needed
@@ -102,10 +102,10 @@ def test_the_ilp_finds_what_a_brute_force_finds(problem: CoverProblem) -> None:
 
 def test_a_residual_demand_takes_the_cheaper_combo_though_its_efficiency_is_lower() -> None:
     """The example of Cauchy sec. 3.3.2: 0.80 req/s, an A800 combo over an H20 combo."""
-    bucket = Bucket(300.0, 95.0)
+    lengths = Lengths(300.0, 95.0)
     a800 = combo("m:a800", 0.82, 1.09, "r/a800/on-demand")
     h20 = combo("m:h20", 1.23, 1.50, "r/h20/on-demand")
-    efficiency = [combo_tokens_per_usd(bucket, c.req_per_s, c.usd_per_h) for c in (a800, h20)]
+    efficiency = [combo_tokens_per_usd(lengths, c.req_per_s, c.usd_per_h) for c in (a800, h20)]
     assert efficiency == pytest.approx([1.07e6, 1.166e6], rel=0.01)
     room = {c.members[0].pool: PoolRoom(8, (0, 0, 0, 1), 0, 0.0) for c in (a800, h20)}
     columns = tuple(

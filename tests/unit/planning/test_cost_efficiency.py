@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.domain.workload import Bucket
+from autoscaler.domain.workload import Lengths
 from autoscaler.performance.catalog import gpu, model
 from autoscaler.planning.cost_efficiency import (
     combo_tokens_per_usd,
@@ -16,7 +16,7 @@ from autoscaler.planning.cost_efficiency import (
 )
 
 LLAMA = model("meta-llama/Llama-3.1-8B")
-BALANCED = Bucket(1000.0, 200.0)
+BALANCED = Lengths(1000.0, 200.0)
 # l = 32, h = 4096, i = 14336, v = 128256, k = 8, s = 128, d = 2.
 C1 = 4 * 32 * 4096
 C2 = 8 * 32 * 4096**2 + 6 * 32 * 4096 * 14336
@@ -49,11 +49,11 @@ def test_the_compute_rich_gpu_prefills_and_the_bandwidth_rich_one_decodes() -> N
 
 def test_longer_outputs_weigh_for_cheap_bandwidth() -> None:
     """Per USD, bandwidth counts more of the whole the more tokens are decoded per prefilled one."""
-    short_in = Bucket(100.0, 1000.0)
-    long_in = Bucket(4000.0, 100.0)
+    short_in = Lengths(100.0, 1000.0)
+    long_in = Lengths(4000.0, 100.0)
     shares = [
-        decode_coefficient(LLAMA, bucket, 32.0) / prefill_coefficient(LLAMA, bucket)
-        for bucket in (short_in, long_in)
+        decode_coefficient(LLAMA, lengths, 32.0) / prefill_coefficient(LLAMA, lengths)
+        for lengths in (short_in, long_in)
     ]
     assert shares[0] > shares[1]
 

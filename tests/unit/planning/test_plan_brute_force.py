@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
-from autoscaler.domain.workload import Bucket, Demand, Phase, Slo
+from autoscaler.domain.workload import Demand, Lengths, Phase, Slo
 from autoscaler.planning.combos import ranking_usd_per_h
 from autoscaler.planning.plan import PlanStatus
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, fewest_nodes
@@ -25,7 +25,7 @@ from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.planning.usage import is_spot, slices_by_pool
 from tests.unit.planning.planning_clusters import combo, pool, service
 
-BUCKET = Bucket(1000.0, 200.0)
+BUCKET = Lengths(1000.0, 200.0)
 POOLS = (
     pool("r", "own", "H100", 2, 1, Market.OWNED, 0.0),
     pool("r", "rent", "L40S", 2, 2, Market.ON_DEMAND, 4.0),
@@ -174,7 +174,7 @@ def pair(name: str, req_per_s: float) -> Combo:
 
 
 def declared(name: str, **more: object) -> Service:
-    base = service(name, "meta-llama/Llama-3.1-8B-Instruct", Slo(1000.0, 50.0), bucket=BUCKET)
+    base = service(name, "meta-llama/Llama-3.1-8B-Instruct", Slo(1000.0, 50.0), lengths=BUCKET)
     return replace(base, utilization=0.8, **more)  # type: ignore[arg-type]
 
 

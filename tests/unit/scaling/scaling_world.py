@@ -28,7 +28,7 @@ from autoscaler.demand.observed import observe
 from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
-from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import plain_profile
 from autoscaler.planning.combos import combo_id
@@ -40,7 +40,7 @@ from topics.sketch import bucket_of
 from topics.telemetry import Telemetry
 
 T0 = 1_700_000_000_000
-BUCKET = Bucket(1000.0, 200.0)
+BUCKET = Lengths(1000.0, 200.0)
 LLAMA = catalog.model("meta-llama/Llama-3.1-8B")
 GPU = catalog.gpu("L40S")
 AGGREGATED, PREFILL, DECODE = Phase.AGGREGATED, Phase.PREFILL, Phase.DECODE
@@ -66,7 +66,7 @@ def service(model: str = "chat", **changes: object) -> Service:
         "architecture": LLAMA,
         "slo": Slo(1000.0, 50.0),
         "mode": Mode.ACT,
-        "bucket": BUCKET,
+        "lengths": BUCKET,
         "min_instances": 1,
     }
     return Service(**{**settings, **changes})  # type: ignore[arg-type]
@@ -96,9 +96,9 @@ def combo(
     )
 
 
-def table(model: str, *combos: Combo, bucket: Bucket = BUCKET) -> ModelTable:
+def table(model: str, *combos: Combo, lengths: Lengths = BUCKET) -> ModelTable:
     """A table without entries: every choice is re-made from the candidates."""
-    return ModelTable(model, bucket, combos, (), {c.id: c for c in combos})
+    return ModelTable(model, lengths, combos, (), {c.id: c for c in combos})
 
 
 def simple_table(model: str, where: Pool, rate: float = 10.0, start_s: float = 60.0) -> ModelTable:

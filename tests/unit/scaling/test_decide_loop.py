@@ -17,10 +17,10 @@ from tests.unit.scaling.scaling_world import T0, pool, service, simple_table, wo
 
 
 def test_without_tables_it_asks_for_them_and_holds() -> None:
-    """No tables: one request with every model's bucket, and nothing is started."""
+    """No tables: one request with every model's lengths, and nothing is started."""
     w = world(5.0, give_tables=False).run(20)
     asked = [e for e in w.asked if isinstance(e, ScaleOutTablesRequested)]
-    assert len(asked) == 1 and [m for m, _ in asked[0].buckets] == ["chat"]
+    assert len(asked) == 1 and [m for m, _ in asked[0].lengths] == ["chat"]
     assert w.wanted("chat") == 0 and w.decisions == []
 
 
@@ -202,7 +202,7 @@ def test_a_higher_priority_gets_the_last_gpu() -> None:
 
 
 def test_longer_prompts_ask_for_new_tables_once() -> None:
-    """Mean input of three times the declared: new tables at a bucket near what is seen."""
+    """Mean input of three times the declared: new tables at a lengths near what is seen."""
     w = world(5.0).run(100)
     w.cluster = replace(w.cluster)
     from tests.unit.scaling import scaling_world
@@ -214,6 +214,6 @@ def test_longer_prompts_ask_for_new_tables_once() -> None:
     finally:
         scaling_world.BUCKET = old
     asked = [e for e in w.asked if isinstance(e, ScaleOutTablesRequested)]
-    buckets = dict(asked[-1].buckets)
-    assert 2400 < buckets["chat"].input_tokens < 4000
-    assert buckets["chat"].output_tokens == 200.0
+    lengths = dict(asked[-1].lengths)
+    assert 2400 < lengths["chat"].input_tokens < 4000
+    assert lengths["chat"].output_tokens == 200.0

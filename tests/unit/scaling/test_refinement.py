@@ -34,7 +34,7 @@ def requests(w: World) -> list[RefinementRequested]:
 
 
 def test_it_asks_after_a_stable_window_with_demand_and_what_runs() -> None:
-    """The whole problem is in the request: rate, bucket, running combos, scope."""
+    """The whole problem is in the request: rate, lengths, running combos, scope."""
     w = refined()
     assert requests(w) == []
     w.run(400)

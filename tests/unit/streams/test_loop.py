@@ -10,7 +10,7 @@ import pytest
 from autoscaler.decide import rebuild
 from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
-from autoscaler.domain.workload import Bucket, Slo
+from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.effects import ScaleOutTablesRequested
 from autoscaler.performance import catalog
 from streams.clock import Clock
@@ -33,7 +33,7 @@ SERVICE = Service(
     slo=Slo(2000.0, 100.0),
     min_instances=1,
     mode=Mode.ACT,
-    bucket=Bucket(512.0, 128.0),
+    lengths=Lengths(512.0, 128.0),
 )
 CLUSTER = Cluster((Pool("r", "l4", catalog.gpu("L4"), 1, 2, Market.ON_DEMAND, 1.0),), (SERVICE,))
 

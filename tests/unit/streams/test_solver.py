@@ -13,16 +13,16 @@ import pytest
 
 from autoscaler.controller_state import Refinement
 from autoscaler.domain.cluster import Mode
-from autoscaler.domain.workload import Bucket, Demand
+from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.effects import RefinementRequested, ScaleOutTablesRequested
 from streams.solver.client import Solver, solver_argv
 from streams.solver.wire import answer, answered, ask, asked, failure
 from streams.solver.work import solve
 from tests.unit.streams.test_loop import CLUSTER
 
-TABLES = ScaleOutTablesRequested((("tiny", Bucket(512.0, 128.0)),))
+TABLES = ScaleOutTablesRequested((("tiny", Lengths(512.0, 128.0)),))
 REFINE = RefinementRequested(
-    4, 9, (Demand("tiny", 1.5, Bucket(512.0, 128.0)),), (), (("r/l4/on-demand", 2),), (), ("tiny",)
+    4, 9, (Demand("tiny", 1.5, Lengths(512.0, 128.0)),), (), (("r/l4/on-demand", 2),), (), ("tiny",)
 )
 CONFIG = """
 regions: {r: {l4: {gpu: L4, per_node: 1, max: 2, price: 1}}}

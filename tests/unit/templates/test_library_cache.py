@@ -10,7 +10,7 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.slices import NodeSlice
-from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
 from autoscaler.templates.declared import requests_for
@@ -28,7 +28,7 @@ def wanted() -> list[LibraryRequest]:
         catalog.model("microsoft/phi-4"),
         Phase.PREFILL,
         Slo(1200.0, 60.0),
-        Bucket(1155.0, 211.0),
+        Lengths(1155.0, 211.0),
         configs,
         CORAL,
         default_profile().content_hash,

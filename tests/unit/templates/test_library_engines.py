@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autoscaler.domain.slices import NodeSlice
-from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
 from autoscaler.performance.throughput import instance_throughput
@@ -29,7 +29,7 @@ def request_for(model: str, phase: Phase, engine: str) -> LibraryRequest:
         catalog.model(model),
         phase,
         Slo(1600.0, 100.0),
-        Bucket(1155.0, 211.0),
+        Lengths(1155.0, 211.0),
         CONFIGS,
         engines[engine],
         default_profile().content_hash,

@@ -10,7 +10,7 @@ import pytest
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.slices import NodeSlice
-from autoscaler.domain.workload import Bucket, Phase, Slo
+from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
 from autoscaler.templates.build import build_library
@@ -29,7 +29,7 @@ def request_() -> LibraryRequest:
         catalog.model("microsoft/phi-4"),
         Phase.DECODE,
         Slo(1200.0, 60.0),
-        Bucket(1155.0, 211.0),
+        Lengths(1155.0, 211.0),
         configs,
         CORAL,
         default_profile().content_hash,
@@ -86,7 +86,7 @@ def test_a_library_from_another_performance_model_is_refused(
     [
         {"phase": Phase.PREFILL},
         {"slo": Slo(1200.0, 61.0)},
-        {"bucket": Bucket(1156.0, 211.0)},
+        {"bucket": Lengths(1156.0, 211.0)},
         {"model": catalog.model("openai/gpt-oss-20b")},
         {"configs": (NodeSlice(catalog.gpu("L4"), 1),)},
         {"engine": VLLM},

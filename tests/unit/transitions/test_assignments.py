@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Market
-from autoscaler.domain.workload import Bucket, Phase
+from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
 from autoscaler.transitions.groups import Group, GroupView, Life, Placed, slots
 from tests.unit.scaling.scaling_world import DECODE, PREFILL, combo, pool, service
@@ -18,7 +18,7 @@ PLACED = (
     Placed("chat-1-d1", Phase.DECODE, NODE, WHERE.id, (2, 3)),
     Placed("chat-1-p2", Phase.PREFILL, NODE, WHERE.id, (4,)),
 )
-BUCKET = Bucket(1000.0, 200.0)
+BUCKET = Lengths(1000.0, 200.0)
 GROUP = Group(f"{PAIR.id}:1", "chat", PAIR.id, "fp8", PLACED, 0)
 
 
@@ -67,7 +67,7 @@ def test_slots_are_twice_what_is_in_flight_at_capacity() -> None:
     alone = combo("chat", [(Phase.AGGREGATED, 1, WHERE, 1, 2.0)])
     placed = Placed("chat-2-a0", Phase.AGGREGATED, NODE, WHERE.id, (5,))
     assert slots(alone, placed, BUCKET) == 18 + 4  # 2/s x (0.3 s + 200 x 20 ms)
-    assert slots(alone, placed, Bucket(1000.0, 1.0)) == 2 + 4  # 2/s x 0.32 s
+    assert slots(alone, placed, Lengths(1000.0, 1.0)) == 2 + 4  # 2/s x 0.32 s
     assert slots(alone, PLACED[2], BUCKET) == 0  # not of this combo: nothing is known of it
 
 

@@ -1,0 +1,104 @@
+"""What the control loop asks the planner, and what it gets back: values that go over a pipe.
+
+Owns both forms. Knows nothing of how a plan is made (`planning.answer`) or when one is asked for
+(`autoscaler.triggers`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.workload import Demand
+
+
+class Urgency(StrEnum):
+    """How much a plan may change. URGENT: additions only, answered within the next tick or two.
+    FULL: additions, removals, role switches and moves."""
+
+    URGENT = "urgent"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """One question to the planner.
+
+    demands: per model, requests/s to be able to serve (utilization is applied by the planner).
+    fleet: combo id -> how many are wanted now, starting ones included. rented_nodes: nodes paid
+    for now, per rented pool. unusable_nodes: declared nodes of a pool that may not be used (lost,
+    or backing off after failed launches). obtainable: further nodes that can be had, per rented
+    pool; a pool that is not named: up to its declared maximum. prices_usd_per_h: per node and
+    hour, of pools whose price is not the declared one. scope: models that may change.
+    """
+
+    number: int
+    urgency: Urgency
+    at_ms: int
+    demands: tuple[Demand, ...]
+    fleet: tuple[tuple[str, int], ...] = ()
+    rented_nodes: tuple[tuple[str, int], ...] = ()
+    unusable_nodes: tuple[tuple[str, int], ...] = ()
+    obtainable: tuple[tuple[str, int], ...] = ()
+    prices_usd_per_h: tuple[tuple[str, float], ...] = ()
+    scope: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        models = [demand.model for demand in self.demands]
+        for model in self.scope:
+            if model not in models:
+                raise InvalidValue("plan request: scope", model, "models with a demand")
+
+
+class Outcome(StrEnum):
+    """What came of a request."""
+
+    PLANNED = "planned"
+    BEST_EFFORT = "best_effort"  # some demand or promise cannot be met; the plan says which
+    NONE = "none"  # no plan came out, or not in time: the last one stands
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """`count` running combos `source` become combos `target`: same GPUs, other roles."""
+
+    source: str
+    target: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAnswer:
+    """The answer to request `number`.
+
+    counts: combo id -> count, complete for every model in `scope` (a combo that is not named is
+    not wanted). switches: of running combos, part of `counts`. cost_usd_per_h: of the nodes billed
+    under the plan; now_usd_per_h: of those billed now. objective_usd_per_h: cost and penalties;
+    lower_bound_usd_per_h bounds it. gap: 1 - bound / objective, -1 where nothing was proven.
+    shortfall_req_per_s: demand left unserved, per model that has any. binding: constraints that
+    hold the plan where it is, as (what, subject, in words). notes: what could not be kept.
+    """
+
+    number: int
+    urgency: Urgency
+    outcome: Outcome
+    scope: tuple[str, ...] = ()
+    counts: tuple[tuple[str, int], ...] = ()
+    switches: tuple[Switch, ...] = ()
+    strategy: str = "shoal"
+    cost_usd_per_h: float = 0.0
+    now_usd_per_h: float = 0.0
+    objective_usd_per_h: float = 0.0
+    lower_bound_usd_per_h: float = 0.0
+    gap: float = -1.0
+    shortfall_req_per_s: tuple[tuple[str, float], ...] = ()
+    binding: tuple[tuple[str, str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def unanswered(request: PlanRequest, why: str) -> PlanAnswer:
+    """The answer to a request that found none."""
+    return PlanAnswer(
+        request.number, request.urgency, Outcome.NONE, scope=request.scope, notes=(why,)
+    )
