@@ -13,6 +13,7 @@ from typing import Any
 
 from topics.checks import InvalidRecord
 from topics.records import (
+    Alert,
     Assignment,
     Availability,
     DeadLetter,
@@ -92,7 +93,7 @@ PRICES = _compacted("supply.prices", 1, Price, "feed", lambda r: str(r.pool))
 SERVICES = _compacted("services", 1, None, "operator", lambda r: str(r.model))
 CONTROLS = _compacted("controls", 1, None, "operator", lambda r: str(r.scope))
 ALERTS = Topic(
-    "alerts", 1, Cleanup.DELETE, 7 * DAY_MS, None, ("webhook",), lambda r: str(r.fingerprint)
+    "alerts", 1, Cleanup.DELETE, 7 * DAY_MS, Alert, ("webhook",), lambda r: str(r.fingerprint)
 )
 LEADERSHIP = _compacted("leadership", 1, Leadership, "controller", _leadership_key)
 DECISIONS = Topic(

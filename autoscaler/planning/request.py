@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand
 
 
@@ -77,7 +78,8 @@ class PlanAnswer:
     under the plan; now_usd_per_h: of those billed now. objective_usd_per_h: cost and penalties;
     lower_bound_usd_per_h bounds it. gap: 1 - bound / objective, -1 where nothing was proven.
     shortfall_req_per_s: demand left unserved, per model that has any. binding: constraints that
-    hold the plan where it is, as (what, subject, in words). notes: what could not be kept.
+    hold the plan where it is, as (what, subject, in words). notes: what could not be kept. combos:
+    every combo that runs or stands in `counts`, valued at the lengths of its model's demand.
     """
 
     number: int
@@ -95,6 +97,7 @@ class PlanAnswer:
     shortfall_req_per_s: tuple[tuple[str, float], ...] = ()
     binding: tuple[tuple[str, str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    combos: tuple[Combo, ...] = ()
 
 
 def unanswered(request: PlanRequest, why: str) -> PlanAnswer:
