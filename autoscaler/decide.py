@@ -18,7 +18,7 @@ from autoscaler.controller_state import (
     Refinement,
     Scarcity,
 )
-from autoscaler.demand.drift import drifted
+from autoscaler.demand.lengths import estimate
 from autoscaler.domain.cluster import Cluster
 from autoscaler.effects import (
     Effect,
@@ -96,7 +96,7 @@ def _ask_for_tables(tick: Tick) -> list[ScaleOutTablesRequested]:
     missing = False
     for service in tick.cluster.services:
         remembered = tick.models[service.model]
-        lengths = drifted(remembered.lengths, service.lengths, tick.demand(service.model).local)
+        lengths = estimate(remembered.lengths, service.lengths, tick.demand(service.model))
         settled = tick.now_ms - remembered.lengths_ms >= BUCKET_LEAST_MS
         if lengths != remembered.lengths and settled:
             tick.update(service.model, lengths=lengths, lengths_ms=tick.now_ms)

@@ -82,7 +82,7 @@ def move_waves(tick: Tick) -> None:
                 demand_req_per_s=demand.req_per_s / service.utilization,
                 ready_req_per_s={g.name: tick.ready_req_per_s(g) for g in groups},
                 views=tick.views,
-                gateways=demand.gateways,
+                gateways=demand.speaking,
                 fleet=tick.fleet,
                 assignments=tick.state.assignments,
                 floor=service.min_instances,

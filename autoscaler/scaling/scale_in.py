@@ -47,7 +47,7 @@ def objection(
     if local.arrivals == 0:
         if in_flight:
             return f"no arrivals, yet {in_flight} requests in flight"
-        if not any(seen.route_generation >= route_generation for seen in demand.gateways):
+        if not any(seen.route_generation >= route_generation for seen in demand.speaking):
             return "no arrivals, and no gateway confirms its routes"
     return ""
 

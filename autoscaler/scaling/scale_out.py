@@ -92,7 +92,7 @@ def _with_backlog(tick: Tick, service: Service, wanted: Need | None, raw: float)
         return wanted
     ready = [g for g in tick.counting(model) if tick.views[g.name].all_ready]
     combos = [combo for combo in map(tick.combo, ready) if combo is not None]
-    in_flight = sum(gateway.in_flight for gateway in demand.gateways)
+    in_flight = sum(gateway.in_flight for gateway in demand.speaking)
     waits = waiting(in_flight, combos, tick.lengths(model))
     if not combos or waits <= 0.0:
         return wanted
