@@ -13,7 +13,7 @@ the estimate stays where it is: noise does not move it, and what it is planned a
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -21,7 +21,7 @@ from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.seconds import Sketch
 from autoscaler.demand.windows import LengthsSeen, Stats
 from autoscaler.domain.workload import LEVELS, WEIGHTS, Lengths, Spread
-from topics.sketch import HIGHEST, LOWEST, bucket_of, middle_ms
+from topics.sketch import HIGHEST, LOWEST, middle_ms
 
 STEP = 1.03
 PRIOR_REQUESTS = 20
@@ -40,11 +40,10 @@ _MIDDLES = {bucket: middle_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)}
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One side (input or output) of a window. cv: of its sketch, None where there is none."""
+    """One side (input or output) of a window."""
 
     requests: int
     mean: float
-    cv: float | None
     sketch: Sketch
 
 
@@ -106,31 +105,36 @@ def _mean(
     long: _Seen | None,
     much: bool,
 ) -> float:
-    cv = _cv_of(declared)
     least = max(
-        (_bound(seen, declared[0], cv, -LONGER_SIGMAS) for seen in (local, long) if seen),
+        (
+            _bound(seen, declared, -LONGER_SIGMAS)
+            for seen in (local, long)
+            if seen is not None and seen.mean > current  # else its bound is below as well
+        ),
         default=0.0,
     )
     if least > current:
         return _on_grid(least, declared[0], current, up=True)
-    if long is None or not much or long.requests < MANY_REQUESTS:
+    if long is None or not much or long.requests < MANY_REQUESTS or long.mean >= current:
         return current
-    most = _bound(long, declared[0], cv, SHORTER_SIGMAS)
-    if least > most or most >= current:
+    most = _bound(long, declared, SHORTER_SIGMAS)
+    if most >= current or (local is not None and _bound(local, declared, -LONGER_SIGMAS) > most):
         return current
     return _on_grid(most, declared[0], current, up=False)
 
 
-def _bound(seen: _Seen, declared: float, declared_cv: float, sigmas: float) -> float:
+def _bound(seen: _Seen, declared: tuple[float, Spread], sigmas: float) -> float:
     """The mean, drawn to the declared one, and `sigmas` standard errors further.
 
     The declared mean only holds back: it never makes a bound go beyond what was measured.
     """
     weight = seen.requests + PRIOR_REQUESTS
-    drawn = (PRIOR_REQUESTS * declared + seen.requests * seen.mean) / weight
+    drawn = (PRIOR_REQUESTS * declared[0] + seen.requests * seen.mean) / weight
     mean = min(seen.mean, drawn) if sigmas < 0 else max(seen.mean, drawn)
-    cv = declared_cv if seen.cv is None else seen.cv
-    variance = (PRIOR_REQUESTS * declared_cv**2 + seen.requests * cv**2) / weight
+    expected = _cv_of(declared)
+    measured = _cv(seen.sketch)
+    cv = expected if measured is None else measured
+    variance = (PRIOR_REQUESTS * expected**2 + seen.requests * cv**2) / weight
     return mean + sigmas * seen.mean * math.sqrt(variance / weight)
 
 
@@ -154,28 +158,25 @@ def _shape(
     seen = below[-1]
     if seen < SHAPE_REQUESTS:
         return None
-    mean = sum(_MIDDLES[bucket] * long.sketch[bucket] for bucket in buckets) / seen
 
-    def share_up_to(tokens: float) -> float:
-        at = bisect_right(buckets, bucket_of(tokens))
-        return below[at - 1] / seen if at else 0.0
+    def tokens_at(level: float) -> float:
+        rank = min(seen, max(1, math.ceil(level * seen)))
+        return _MIDDLES[buckets[bisect_left(below, rank)]]
 
     planned = current[1] or (current[0],) * len(LEVELS)
     for level, tokens in zip(LEVELS, planned, strict=True):
         chance = _SHAPE_SIGMAS * math.sqrt(level * (1.0 - level) / seen)
-        scaled = mean * tokens / current[0]
-        if (
-            share_up_to(scaled / _SHAPE_TOLERANCE) > level + chance
-            or share_up_to(scaled * _SHAPE_TOLERANCE) < level - chance
-        ):
+        scaled = long.mean * tokens / current[0]
+        if level + chance < 1.0 and tokens_at(level + chance) * _SHAPE_TOLERANCE < scaled:
+            break
+        if level - chance > 0.0 and tokens_at(level - chance) > scaled * _SHAPE_TOLERANCE:
             break
     else:
         return None
     prior = declared[1] or (declared[0],) * len(LEVELS)
     points = []
     for level, expected in zip(LEVELS, prior, strict=True):
-        rank = max(1, math.ceil(level * seen))
-        measured = _MIDDLES[buckets[bisect_right(below, rank - 1)]] / mean
+        measured = tokens_at(level) / long.mean
         beyond = seen * min(level, 1.0 - level)  # requests that pin this point down
         weight = beyond / (beyond + 1.0)
         points.append(measured**weight * (expected / declared[0]) ** (1.0 - weight))
@@ -203,7 +204,7 @@ def _outputs(seen: LengthsSeen) -> _Seen | None:
 def _seen(requests: int, mean: float | None, sketch: Sketch) -> _Seen | None:
     if mean is None or mean <= 0.0 or requests <= 0:
         return None
-    return _Seen(requests, mean, _cv(sketch), sketch)
+    return _Seen(requests, mean, sketch)
 
 
 def _cv(sketch: Sketch) -> float | None:
