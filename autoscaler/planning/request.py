@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.workload import Demand
 
 
@@ -26,11 +26,13 @@ class PlanRequest:
     """One question to the planner.
 
     demands: per model, requests/s to be able to serve (utilization is applied by the planner).
-    fleet: combo id -> how many are wanted now, starting ones included. rented_nodes: nodes paid
-    for now, per rented pool. unusable_nodes: declared nodes of a pool that may not be used (lost,
+    fleet: combo id -> how many are wanted now, starting ones included. rented_nodes: usable nodes
+    that are paid for or being launched, per rented pool (a pool that is not named: as many as the
+    fleet needs). unusable_nodes: declared nodes of a pool that may not be used (lost,
     or backing off after failed launches). obtainable: further nodes that can be had, per rented
     pool; a pool that is not named: up to its declared maximum. prices_usd_per_h: per node and
-    hour, of pools whose price is not the declared one. scope: models that may change.
+    hour, of pools whose price is not the declared one. scope: models that may change (none named:
+    all that have a demand). Models and pools that are not declared any more are ignored.
     """
 
     number: int
@@ -49,6 +51,11 @@ class PlanRequest:
         for model in self.scope:
             if model not in models:
                 raise InvalidValue("plan request: scope", model, "models with a demand")
+        for pool, usd_per_h in self.prices_usd_per_h:
+            finite(f"plan request: price of {pool}", usd_per_h, 0.0, 1e6)
+        for what in ("fleet", "rented_nodes", "unusable_nodes", "obtainable"):
+            for name, count in getattr(self, what):
+                whole(f"plan request: {what} of {name}", count, 0, 10**6)
 
 
 class Outcome(StrEnum):
