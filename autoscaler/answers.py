@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.demand.freshness import strain
+from autoscaler.demand.freshness import paused, strain
 from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.explain import reasons
@@ -157,11 +157,12 @@ def _keep_all(
         return "demand rose while it was planned"
     if change >= -_LEAST:
         return ""  # a move, not a removal
-    if why := doubt(view) or strain(view.demand, view.service):
-        return why
+    since_s = (scene.now_ms - view.state.last_out_ms) / 1000
+    if view.state.last_out_ms and since_s < view.policy.cooldown_s:
+        return paused(f"something was added {reasons.duration(since_s).removeprefix('~')} ago")
     if not may_go_in(view.state.turns, scene.now_ms):
-        return "scale-in paused: the fleet turned around too often in the last hour"
-    return ""
+        return paused("the fleet turned around too often in the last hour")
+    return paused(doubt(view) or strain(view.demand, view.service))
 
 
 def _affordable(

@@ -157,5 +157,6 @@ def valued(
         if pending is None or pending.request.number != answer.number or not answer.combos:
             continue
         combos.update({combo.id: combo for combo in answer.combos})
-        lengths.update({demand.model: demand.lengths for demand in pending.request.demands})
+        asked = pending.request.demands
+        lengths.update({d.model: d.lengths for d in asked if d.model in answer.scope})
     return combos, lengths

@@ -175,9 +175,9 @@ class Cluster:
             ("pool", [pool.id for pool in self.pools]),
             ("model", [service.model for service in self.services]),
         ):
-            for name in names:
-                if names.count(name) > 1:
-                    raise InvalidValue(what, name, "each name once")
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise InvalidValue(what, twice, "each name once")
 
     def service(self, model: str) -> Service:
         """The service of `model`, else InvalidValue."""

@@ -6,7 +6,8 @@ something starts, what piles up meanwhile is no news.
 
 from __future__ import annotations
 
-from autoscaler.demand.backlog import overload_req_per_s
+from autoscaler.demand.backlog import overload
+from autoscaler.demand.present import present_rate
 from autoscaler.explain import reasons
 from autoscaler.targets.view import ModelView, Proposal
 
@@ -15,12 +16,14 @@ def propose(view: ModelView) -> Proposal | None:
     """The rate that the requests in flight show, capped by what arrivals allow."""
     if not view.settled or not view.ready:
         return None
-    rate = overload_req_per_s(view.demand, view.ready, view.state.lengths, view.policy)
-    if rate is None or rate <= view.planned_req_per_s:
-        return None
-    in_flight = sum(gateway.in_flight for gateway in view.demand.gateways)
-    why = (
-        f"{in_flight} requests in flight, more than {reasons.rate(view.demand.req_per_s)} req/s "
-        f"explains; capacity {reasons.rate(view.raw_req_per_s)}"
+    rate = present_rate(view.demand, view.policy)
+    found = overload(
+        view.demand.in_flight, rate.req_per_s, rate.high, view.ready, view.state.lengths
     )
-    return Proposal("backlog", rate, why)
+    if found is None or found.req_per_s <= view.planned_req_per_s:
+        return None
+    why = (
+        f"{found.in_flight} requests in flight where {reasons.rate(rate.req_per_s)} req/s explain "
+        f"{found.expected:.0f}; capacity {reasons.rate(view.raw_req_per_s)}"
+    )
+    return Proposal("backlog", found.req_per_s, why)

@@ -49,9 +49,9 @@ def propose(view: ModelView) -> Proposal | None:
 def doubt(view: ModelView) -> str:
     """Why less demand may not be believed now; empty where nothing speaks against it."""
     if view.now_ms - view.started_ms < view.policy.local_window_s * 1000:
-        return "scale-in paused: no full window since the start"
+        return "no full window since the start"
     if is_stale(view.demand):
-        return "scale-in paused: telemetry is stale"
+        return "telemetry is stale"
     return objection(view.demand, view.policy, view.route_generation, view.held)
 
 

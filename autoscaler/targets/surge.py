@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.significance import lower_rate, poisson_tail, present_rate
+from autoscaler.demand.present import present_rate
+from autoscaler.demand.significance import lower_rate, poisson_tail
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.targets.view import ModelView, Proposal

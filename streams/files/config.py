@@ -113,6 +113,7 @@ def _policy(section: Section | None) -> Policy:
             surge_window_s=section.take("surge_window", whole_seconds, base.surge_window_s),
             local_window_s=section.take("local_window", whole_seconds, base.local_window_s),
             global_window_s=section.take("global_window", whole_seconds, base.global_window_s),
+            replan_every_s=section.take("replan_every", units.duration_s, base.replan_every_s),
             ratio=section.take("ratio", units.number(0.01, 10.0), base.ratio),
             min_samples=section.take("min_samples", units.count(1, 10_000), base.min_samples),
             significance=section.take("significance", units.number(1e-15, 0.5), base.significance),
