@@ -26,7 +26,6 @@ from autoscaler.requests import Ground, alive, full, short_models, urgent
 from autoscaler.said import hold
 from autoscaler.state import ControllerState, ModelState, Observation, Pending
 from autoscaler.targets.table import retarget
-from autoscaler.targets.view import ModelView
 from autoscaler.transitions.apply import Site
 from autoscaler.transitions.backoff import swept
 from autoscaler.transitions.faults import Failure, notice
@@ -118,8 +117,7 @@ def decide(
     due = collect(news, tuple(Trigger(*one) for one in state.due))
     asks: list[Pending] = []
     number, full_ms, planned_usd = state.request_number, state.full_ms, state.planned_usd_per_h
-    unvalued = [m for m, view in seen.items() if view.groups and lengths.get(m) != models[m].lengths]
-    needy = tuple(dict.fromkeys((*short_models(ground), *unvalued)))
+    needy = short_models(ground, lengths)
     if needy and Urgency.URGENT not in pending:
         number += 1
         asks.append(urgent(number, ground, needy))

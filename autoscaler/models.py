@@ -69,8 +69,8 @@ def views(
     """A view of every declared model."""
     of = by_model(groups)
     return {
-        service.model: _view(inputs, service, models[service.model], of.get(service.model, []), sight)
-        for service in inputs.cluster.services
+        s.model: _view(inputs, s, models[s.model], of.get(s.model, []), sight)
+        for s in inputs.cluster.services
     }
 
 

@@ -90,8 +90,7 @@ def revive(
         model
         for model in leaving
         if model in views
-        and views[model].planned_req_per_s
-        < views[model].state.target_req_per_s * (1.0 - _LEAST)
+        and views[model].planned_req_per_s < views[model].state.target_req_per_s * (1.0 - _LEAST)
     }
     if not short:
         return groups

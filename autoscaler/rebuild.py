@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from autoscaler.state import ControllerState, ModelState
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Phase
-from autoscaler.transitions.turns import Turns, moved
+from autoscaler.state import ControllerState, ModelState
 from autoscaler.transitions.groups import Group, Life, Placed, combo_id_of, serial_of
+from autoscaler.transitions.turns import Turns, moved
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance, Status
 from topics.routing import Routes

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Cluster, Market, Mode
 from autoscaler.domain.nodes import node_ids
-from autoscaler.domain.workload import Demand
+from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.planning.request import PlanRequest, Urgency
 from autoscaler.state import ModelState, Pending
 from autoscaler.targets.view import ModelView
@@ -55,8 +55,11 @@ class Ground:
         return obtainable(self.supply, self.cluster.pools, rented, self.closed_pools())
 
 
-def short_models(ground: Ground) -> tuple[str, ...]:
-    """Models that need more at once: below their target or floor, or of unknown capacity."""
+def short_models(ground: Ground, valued: Mapping[str, Lengths]) -> tuple[str, ...]:
+    """Models that need more at once: below their target or floor, or of unknown capacity.
+
+    valued: lengths at which the planner last valued each model's combos.
+    """
     found = []
     for service in ground.cluster.services:
         state = ground.models[service.model]
@@ -65,6 +68,9 @@ def short_models(ground: Ground) -> tuple[str, ...]:
             ground.now_ms < state.unmet_until_ms
             and state.target_req_per_s <= state.unmet_req_per_s * 1.05
         )
+        if view.groups and valued.get(service.model) != state.lengths:
+            found.append(service.model)
+            continue
         below = view.planned_req_per_s < state.target_req_per_s * (1.0 - _LEAST)
         if (below or view.groups < service.min_instances) and not waits:
             found.append(service.model)
@@ -94,9 +100,7 @@ def alive(pending: Mapping[Urgency, Pending], now_ms: int) -> dict[Urgency, Pend
     }
 
 
-def _request(
-    number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ...]
-) -> PlanRequest:
+def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ...]) -> PlanRequest:
     fleet: Counter[str] = Counter()
     demands = []
     acting = {s.model for s in ground.cluster.services if s.mode is Mode.ACT}

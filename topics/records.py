@@ -12,6 +12,7 @@ from topics.fleet import (
     Status,
 )
 from topics.routing import Endpoint, RouteGroup, Routes
+from topics.services import DeclaredService
 from topics.supply import Availability, Price
 from topics.telemetry import Telemetry
 
@@ -23,6 +24,7 @@ __all__ = [
     "Availability",
     "DeadLetter",
     "Decision",
+    "DeclaredService",
     "DesiredInstance",
     "Endpoint",
     "InstanceState",

@@ -18,6 +18,7 @@ from topics.records import (
     Availability,
     DeadLetter,
     Decision,
+    DeclaredService,
     Leadership,
     PlanRecord,
     Price,
@@ -90,7 +91,7 @@ TELEMETRY = Topic(
 )
 AVAILABILITY = _compacted("supply.availability", 1, Availability, "feed", lambda r: str(r.pool))
 PRICES = _compacted("supply.prices", 1, Price, "feed", lambda r: str(r.pool))
-SERVICES = _compacted("services", 1, None, "operator", lambda r: str(r.model))
+SERVICES = _compacted("services", 1, DeclaredService, "operator", lambda r: str(r.model))
 CONTROLS = _compacted("controls", 1, None, "operator", lambda r: str(r.scope))
 ALERTS = Topic(
     "alerts", 1, Cleanup.DELETE, 7 * DAY_MS, Alert, ("webhook",), lambda r: str(r.fingerprint)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from autoscaler.demand.dispersion import burst_req_per_s
 from autoscaler.demand.freshness import is_stale, objection
+from autoscaler.demand.present import present_rate
 from autoscaler.demand.significance import upper_rate
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
@@ -22,7 +23,7 @@ _SURELY = 0.16  # one standard deviation: a short sample of the rate must not un
 def propose(view: ModelView) -> Proposal | None:
     """A lower target: the most that the whole time of an excess speaks for."""
     seen = view.demand.local
-    if doubt(view) or not isinstance(seen, Stats):
+    if not view.state.informed or doubt(view) or not isinstance(seen, Stats):
         return None
     count = lasting_blocks(view)
     blocks = view.demand.blocks[-count:]
@@ -36,7 +37,7 @@ def propose(view: ModelView) -> Proposal | None:
     mean = arrivals / covered_s
     rate = max(
         upper_rate(arrivals, covered_s, _SURELY),
-        seen.req_per_s,
+        present_rate(view.demand, view.policy).req_per_s,
         burst_req_per_s(blocks, view.service.percentile, mean),
     )
     return _lower(

@@ -19,7 +19,8 @@ class ModelView:
     """One model as it stands now.
 
     groups: how many combos are wanted; raw_req_per_s: what they hold, starting instances included.
-    In modes that do not act, what was recommended. ready: combos of which every instance is ready. settled: nothing is starting. held: requests that engines hold.
+    In modes that do not act: of what was recommended. ready: combos of which every instance is
+    ready. settled: nothing is starting. held: requests that engines hold.
     """
 
     service: Service

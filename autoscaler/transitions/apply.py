@@ -39,7 +39,9 @@ class Started:
     unplaced: Counter[str]
 
 
-def difference(groups: Iterable[Group], wanted: Mapping[str, int]) -> tuple[Counter[str], Counter[str]]:
+def difference(
+    groups: Iterable[Group], wanted: Mapping[str, int]
+) -> tuple[Counter[str], Counter[str]]:
     """(to add, to remove) by combo id, from groups that count to `wanted`."""
     have = Counter(group.combo_id for group in groups)
     want = Counter({combo_id: count for combo_id, count in wanted.items() if count > 0})
@@ -99,9 +101,7 @@ def _after(site: Site, placed: tuple[Placed, ...], used: Used) -> Site:
     return Site(site.cluster, used, left, site.shut, site.serial + 1)
 
 
-def leaving(
-    removes: Mapping[str, int], groups: Iterable[Group], sight: Sight
-) -> tuple[Group, ...]:
+def leaving(removes: Mapping[str, int], groups: Iterable[Group], sight: Sight) -> tuple[Group, ...]:
     """Which groups go: those that do not serve yet, then those whose leaving empties a node, then
     the youngest."""
     alive = list(groups)

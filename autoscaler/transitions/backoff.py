@@ -1,7 +1,7 @@
 """Which nodes and pools are left alone after launches that failed.
 
 Owns the back-off: per node, because one bad node says nothing of its healthy neighbours; a pool as
-a whole only when several of its nodes fail, more of them where others serve. Knows nothing of demand.
+a whole only when several of its nodes fail, more of them where others serve. Knows no demand.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from autoscaler.transitions.waves import retire
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A launch that failed or timed out. why: for people; wait_s: how long its node is left alone."""
+    """A launch that failed or timed out. why: for people. wait_s: back-off of its node."""
 
     group: Group
     node: str
@@ -63,9 +63,7 @@ def notice(
             mark = failed(marks, view.broken_node, view.broken_pool, now_ms)
             marks[view.broken_node] = mark
             wait_s = (mark.until_ms - now_ms) / 1000
-            failures.append(
-                Failure(group, view.broken_node, view.broken_pool, view.broken, wait_s)
-            )
+            failures.append(Failure(group, view.broken_node, view.broken_pool, view.broken, wait_s))
             group = retire(replace(group, failed_ms=now_ms), now_ms)
         kept.append(group)
     return Faults(tuple(kept), marks, tuple(failures), tuple(lost), tuple(forgotten))

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from autoscaler.scaling.reactive import must_wait, need
 
 from autoscaler.demand.observed import ModelDemand, spans_s
 from autoscaler.demand.significance import lower_rate, poisson_tail
 from autoscaler.demand.windows import NoData, Stats
 from autoscaler.domain.cluster import Policy
-from autoscaler.scaling.reactive import must_wait, need
 
 DAY_S = 86_400
 T0 = 1_700_000_000_000

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from autoscaler.scaling.scale_in import Removable, choose
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.scaling.scale_in import Removable, choose
-from tests.unit.scaling.scaling_world import T0, pool, service, world
+from tests.unit.decide.decide_world import T0, pool, service, world
 
 
 def running(*rates: float, usd: float = 1.0) -> list[Removable]:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from itertools import pairwise
 
-from autoscaler.decide import (
-    Observation,
-    PublishAssignment,
-    ScaleOutTablesRequested,
-    decide,
-    rebuild,
-)
+from autoscaler.decide import Observation, decide, rebuild
 from autoscaler.domain.cluster import Mode
-from autoscaler.performance.profile import plain_profile
-from tests.unit.scaling.scaling_world import T0, pool, service, simple_table, world
+from autoscaler.effects import PublishAssignment, SolveRequested
+from autoscaler.planning.request import Urgency
+from tests.unit.decide.decide_world import T0, pool, service, simple, world
 
 
-def test_without_tables_it_asks_for_them_and_holds() -> None:
-    """No tables: one request with every model's lengths, and nothing is started."""
-    w = world(5.0, give_tables=False).run(20)
-    asked = [e for e in w.asked if isinstance(e, ScaleOutTablesRequested)]
-    assert len(asked) == 1 and [m for m, _ in asked[0].lengths] == ["chat"]
+def test_without_an_answer_of_the_planner_nothing_starts_and_it_is_asked_again() -> None:
+    """A planner that never answers: the request is given up after half a minute and made anew."""
+    w = world(5.0, answers=False).run(70)
+    numbers = [e.request.number for e in w.effects if isinstance(e, SolveRequested)]
+    urgent = [
+        e.request.at_ms
+        for e in w.effects
+        if isinstance(e, SolveRequested) and e.request.urgency is Urgency.URGENT
+    ]
+    assert numbers == sorted(set(numbers))
+    assert [later - earlier for earlier, later in pairwise(urgent)] == [30_000, 30_000]
     assert w.wanted("chat") == 0 and w.decisions == []
 
 
@@ -127,8 +128,8 @@ def test_a_mixed_cluster_acts_only_for_models_in_mode_act() -> None:
     """One model acts, the other only recommends."""
     where = pool()
     both = (service("chat"), service("code", mode=Mode.APPROVE))
-    tables = {m: simple_table(m, where) for m in ("chat", "code")}
-    w = world(20.0, *both, pools=(where,), tables=tables).run(60)
+    catalogue = {m: simple(m, where) for m in ("chat", "code")}
+    w = world(20.0, *both, pools=(where,), catalogue=catalogue).run(60)
     assert w.wanted("chat") == 2 and w.wanted("code") == 0
     assert {d.applied for d in w.decisions if d.model == "code"} == {False}
 
@@ -188,7 +189,7 @@ def test_serials_are_not_used_twice_after_a_restart() -> None:
 def test_rebuilding_from_nothing_is_a_first_start() -> None:
     """Empty topics: no announcement, nothing wanted."""
     w = world(1.0)
-    state = rebuild(w.cluster, {}, {}, {}, [], T0, profile=plain_profile())
+    state = rebuild(w.cluster, {}, {}, {}, [], T0)
     assert state.groups == () and state.announce == "" and state.next_serial == 1
 
 
@@ -196,24 +197,6 @@ def test_a_higher_priority_gets_the_last_gpu() -> None:
     """Two models want the only GPU: the one with priority has it."""
     small = pool(nodes=1, per_node=1)
     both = (service("aaa", min_instances=1), service("zzz", min_instances=1, priority=5))
-    tables = {m: simple_table(m, small) for m in ("aaa", "zzz")}
-    w = world(1.0, *both, pools=(small,), tables=tables).run(5)
+    catalogue = {m: simple(m, small) for m in ("aaa", "zzz")}
+    w = world(1.0, *both, pools=(small,), catalogue=catalogue).run(5)
     assert (w.wanted("aaa"), w.wanted("zzz")) == (0, 1)
-
-
-def test_longer_prompts_ask_for_new_tables_once() -> None:
-    """Mean input of three times the declared: new tables at a lengths near what is seen."""
-    w = world(5.0).run(100)
-    w.cluster = replace(w.cluster)
-    from tests.unit.scaling import scaling_world
-
-    old = scaling_world.BUCKET
-    try:
-        scaling_world.BUCKET = type(old)(3000.0, 200.0)
-        w.run(400)
-    finally:
-        scaling_world.BUCKET = old
-    asked = [e for e in w.asked if isinstance(e, ScaleOutTablesRequested)]
-    lengths = dict(asked[-1].lengths)
-    assert 2400 < lengths["chat"].input_tokens < 4000
-    assert lengths["chat"].output_tokens == 200.0

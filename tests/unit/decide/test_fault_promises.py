@@ -8,18 +8,18 @@ from itertools import pairwise
 import pytest
 
 from autoscaler.domain.cluster import Market, Policy
-from autoscaler.scaling.turns import MOST_PER_H
-from tests.unit.scaling.scaling_world import (
+from autoscaler.transitions.turns import MOST_PER_H
+from tests.unit.decide.decide_world import (
     AGGREGATED,
     DECODE,
     PREFILL,
     T0,
     World,
     combo,
+    combos,
     pool,
     service,
-    simple_table,
-    table,
+    simple,
     world,
 )
 from topics.fleet import InstanceState
@@ -71,8 +71,8 @@ def test_zero_reported_by_a_gateway_without_the_routes_is_no_evidence() -> None:
     """Exactly 0 while its peer is normal: held, until the gateway confirms the routes."""
     where = pool()
     both = (service("chat"), service("code"))
-    tables = {m: simple_table(m, where) for m in ("chat", "code")}
-    w = world(40.0, *both, pools=(where,), tables=tables).run(400)
+    catalogue = {m: simple(m, where) for m in ("chat", "code")}
+    w = world(40.0, *both, pools=(where,), catalogue=catalogue).run(400)
     w.zero.add("chat")
     w.confirm = False
     w.run(1500)
@@ -149,11 +149,11 @@ def test_a_tenfold_burst_is_answered_within_three_seconds(rate: float) -> None:
     """From the burst's first second to the assignment: at most 3 s, for many seeds."""
     for seed in range(20):
         where = pool(nodes=100)
-        tables = {"chat": simple_table("chat", where, rate=rate / 0.8)}
+        catalogue = {"chat": simple("chat", where, rate=rate / 0.8)}
         w = world(
             lambda _m, t: rate if t <= 180 else 10 * rate,
             pools=(where,),
-            tables=tables,
+            catalogue=catalogue,
             seed=seed,
         ).run(180)
         before = w.wanted("chat")
@@ -171,14 +171,13 @@ def test_every_message_a_hundred_times_changes_nothing() -> None:
 def test_a_replacement_that_never_comes_up_drains_nothing() -> None:
     """An engine dies for good where nothing else starts: no other instance is touched."""
     first, second = pool("one", nodes=1, per_node=2), pool("two", nodes=4, usd=90.0)
-    tables = {
-        "chat": table(
-            "chat",
+    catalogue = {
+        "chat": combos(
             combo("chat", [(AGGREGATED, 1, first, 1, 10.0)]),
             combo("chat", [(AGGREGATED, 1, second, 1, 10.0)]),
         )
     }
-    w = world(12.0, pools=(first, second), tables=tables, stuck={second.id}).run(200)
+    w = world(12.0, pools=(first, second), catalogue=catalogue, stuck={second.id}).run(200)
     assert w.wanted("chat") == 2 and w.ready("chat") == 2
     broken, other = (i.instance for i in w.applied["us.one.on-demand.0"].instances)
     original = w._instance
@@ -213,8 +212,8 @@ def test_a_pool_where_nothing_starts_is_left_alone_and_other_models_do_not_notic
     """Starts fail again and again: back-off doubles; the peer on another pool is unaffected."""
     bad, good = pool("bad", nodes=2), pool("good", nodes=2)
     both = (service("chat"), service("code"))
-    tables = {"chat": simple_table("chat", bad), "code": simple_table("code", good)}
-    w = world(5.0, *both, pools=(bad, good), tables=tables, failing={bad.id}).run(3600)
+    catalogue = {"chat": simple("chat", bad), "code": simple("code", good)}
+    w = world(5.0, *both, pools=(bad, good), catalogue=catalogue, failing={bad.id}).run(3600)
     failures = [d for d in w.decisions if d.model == "chat" and "no CUDA device" in d.reason]
     gaps = [b.at_ms - a.at_ms for a, b in pairwise(failures)]
     assert 3 <= len(failures) <= 7
@@ -227,14 +226,13 @@ def test_a_pool_where_nothing_starts_is_left_alone_and_other_models_do_not_notic
 def test_a_failing_pool_is_replaced_by_another() -> None:
     """The first choice fails to start: the same capacity comes up elsewhere."""
     bad, good = pool("bad", usd=1.0), pool("good", usd=9.0)
-    tables = {
-        "chat": table(
-            "chat",
+    catalogue = {
+        "chat": combos(
             combo("chat", [(AGGREGATED, 1, bad, 1, 10.0)]),
             combo("chat", [(AGGREGATED, 1, good, 1, 10.0)]),
         )
     }
-    w = world(5.0, pools=(bad, good), tables=tables, failing={bad.id}).run(200)
+    w = world(5.0, pools=(bad, good), catalogue=catalogue, failing={bad.id}).run(200)
     assert w.ready("chat") == 1
     assert {a.pool for a in w.applied.values() if a.instances} == {good.id}
 
@@ -242,15 +240,14 @@ def test_a_failing_pool_is_replaced_by_another() -> None:
 def test_a_start_that_times_out_counts_as_failed() -> None:
     """An instance that never listens: given up after the start time-out, started elsewhere."""
     bad, good = pool("bad", usd=1.0), pool("good", usd=9.0)
-    tables = {
-        "chat": table(
-            "chat",
+    catalogue = {
+        "chat": combos(
             combo("chat", [(AGGREGATED, 1, bad, 1, 10.0)]),
             combo("chat", [(AGGREGATED, 1, good, 1, 10.0)]),
         )
     }
     policy = Policy(start_timeout_s=180.0)
-    w = world(5.0, pools=(bad, good), tables=tables, policy=policy, stuck={bad.id}).run(300)
+    w = world(5.0, pools=(bad, good), catalogue=catalogue, policy=policy, stuck={bad.id}).run(300)
     assert any("not ready after 180 s" in d.reason for d in w.decisions)
     assert w.ready("chat") == 1
 
@@ -258,14 +255,13 @@ def test_a_start_that_times_out_counts_as_failed() -> None:
 def test_a_region_without_word_is_replaced_and_not_doubled_for_ever() -> None:
     """Its nodes silent for minutes: others take over; its own routes stay; healed, it shrinks."""
     east, west = pool("p", region="east", usd=1.0), pool("p", region="west", usd=9.0)
-    tables = {
-        "chat": table(
-            "chat",
+    catalogue = {
+        "chat": combos(
             combo("chat", [(AGGREGATED, 1, east, 1, 10.0)]),
             combo("chat", [(AGGREGATED, 1, west, 1, 10.0)]),
         )
     }
-    w = world(12.0, pools=(east, west), tables=tables).run(300)
+    w = world(12.0, pools=(east, west), catalogue=catalogue).run(300)
     assert w.ready("chat") == 2
     w.cut.add(east.id)
     w.run(600)
@@ -314,7 +310,7 @@ def test_prefill_and_decode_are_routed_together_and_reach_zero_together() -> Non
         lambda _m, t: 5.0 if 10 <= t < 300 else 0.0,
         served,
         pools=(where,),
-        tables={"chat": table("chat", pair)},
+        catalogue={"chat": combos(pair)},
     )
 
     def check(w: World) -> None:

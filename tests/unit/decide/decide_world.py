@@ -8,35 +8,36 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from unittest import mock
 
-from autoscaler.controller_state import Refinement
-from autoscaler.decide import (
-    ControllerState,
-    Effect,
-    Observation,
+from autoscaler.decide import ControllerState, Effect, Observation, decide, rebuild
+from autoscaler.demand.observed import observe
+from autoscaler.demand.windows import TelemetryWindows
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
+from autoscaler.domain.combo import Combo, ComboMember
+from autoscaler.domain.workload import Lengths, Phase, Slo
+from autoscaler.effects import (
     PublishAssignment,
     PublishDecision,
     PublishPlan,
     PublishRoutes,
-    RefinementRequested,
-    ScaleOutTablesRequested,
-    decide,
-    rebuild,
+    SolveRequested,
 )
-from autoscaler.demand.observed import observe
-from autoscaler.demand.windows import TelemetryWindows
-from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
-from autoscaler.domain.combo import Combo, ComboMember
-from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import plain_profile
+from autoscaler.planning import answer as planner
+from autoscaler.planning import problem as problems
 from autoscaler.planning.combos import combo_id
-from autoscaler.planning.tables import ModelTable
+from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
+from autoscaler.planning.strategies.shoal import Shoal
+from topics.alerts import Alert
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 from topics.routing import Routes
 from topics.sketch import bucket_of
+from topics.supply import Availability, Price
 from topics.telemetry import Telemetry
 
 T0 = 1_700_000_000_000
@@ -96,14 +97,64 @@ def combo(
     )
 
 
-def table(model: str, *combos: Combo, lengths: Lengths = BUCKET) -> ModelTable:
-    """A table without entries: every choice is re-made from the candidates."""
-    return ModelTable(model, lengths, combos, (), {c.id: c for c in combos})
+Catalogue = dict[str, tuple[Combo, ...]]
+"""Per model, what the planner may choose from, with what one combo holds."""
 
 
-def simple_table(model: str, where: Pool, rate: float = 10.0, start_s: float = 60.0) -> ModelTable:
+def simple(model: str, where: Pool, rate: float = 10.0, start_s: float = 60.0) -> tuple[Combo, ...]:
     """One kind of combo: one GPU that holds `rate` requests/s."""
-    return table(model, combo(model, [(AGGREGATED, 1, where, 1, rate)], start_s))
+    return (combo(model, [(AGGREGATED, 1, where, 1, rate)], start_s),)
+
+
+def combos(*made: Combo) -> tuple[Combo, ...]:
+    """What the planner may choose from, for one model."""
+    return made
+
+
+class Planner:
+    """The real planner over a given catalogue, in place of the performance model's combos.
+
+    Prices are those of the cluster it is asked with. asked: every request, in order.
+    """
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        self.asked: list[PlanRequest] = []
+
+    def answer(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
+        self.asked.append(request)
+        with (
+            mock.patch.object(problems, "candidate_combos", self._candidates),
+            mock.patch.object(problems, "combo_named", self._named),
+            mock.patch.object(planner, "combo_named", self._named),
+        ):
+            return planner.answer(request, cluster, plain_profile(), Shoal())
+
+    def _candidates(self, cluster: Cluster, service: Service, *_: object) -> tuple[Combo, ...]:
+        return tuple(
+            self._priced(combo, cluster)
+            for combo in self.catalogue.get(service.model, ())
+            if all(self._usable(m.pool, cluster, service) for m in combo.members)
+        )
+
+    def _named(self, name: str, cluster: Cluster, service: Service, *_: object) -> Combo:
+        for known in self.catalogue.get(service.model, ()):
+            if known.id == name:
+                return self._priced(known, cluster)
+        raise InvalidValue("combo", name, "a combo of the catalogue")
+
+    @staticmethod
+    def _usable(pool_id: str, cluster: Cluster, service: Service) -> bool:
+        where = next((p for p in cluster.pools if p.id == pool_id), None)
+        return where is not None and where.max_nodes > 0
+
+    @staticmethod
+    def _priced(known: Combo, cluster: Cluster) -> Combo:
+        usd = sum(
+            m.count * m.gpus * cluster.pool(m.pool).price_usd_per_h / cluster.pool(m.pool).per_node
+            for m in known.members
+        )
+        return replace(known, usd_per_h=usd)
 
 
 @dataclass
@@ -112,17 +163,19 @@ class World:
 
     rate(model, t_s) -> arrivals/s. poisson: seeded noise, else exact counts. Switches: silent
     gateways, zero models, slow (TTFT in ms), missing (share of requests that miss), dead pools
-    (instances there fail), stuck pools (they never come up), cut regions (no status).
+    (instances there fail), stuck pools (they never come up), cut pools and nodes (no status).
+    Urgent requests are answered in the next tick, full ones after `full_s` seconds.
     """
 
     cluster: Cluster
-    tables: dict[str, ModelTable]
+    catalogue: Catalogue
     rate: Callable[[str, int], float]
     start_s: int = 60
     drain_s: int = 5
     seed: int | None = None
     gateways: tuple[str, ...] = ("g1",)
-    give_tables: bool = True
+    answers: bool = True
+    full_s: int = 1
     copies: int = 1
     confirm: bool = True
     silent: set[str] = field(default_factory=set)
@@ -134,7 +187,9 @@ class World:
     stuck: set[str] = field(default_factory=set)
     cut: set[str] = field(default_factory=set)
     busy: set[str] = field(default_factory=set)
-    answer: Callable[[RefinementRequested], Refinement | None] = lambda request: None
+    prices: dict[str, Price] = field(default_factory=dict)
+    availability: dict[str, Availability] = field(default_factory=dict)
+    alerts: list[Alert] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.t_s = 0
@@ -148,14 +203,11 @@ class World:
         self.decisions: list[Decision] = []
         self.plans: list[PlanRecord] = []
         self.effects: list[Effect] = []
-        self.asked: list[Effect] = []
-        self.pending_refinement: Refinement | None = None
-        self.tables_due = tuple(self.tables.values()) if self.give_tables else ()
+        self.planner = Planner(self.catalogue)
+        self.due: list[tuple[int, PlanRequest]] = []
         self.sequence = 0
         self.carry: dict[str, float] = {}
-        self.state: ControllerState = rebuild(
-            self.cluster, {}, {}, {}, [], T0, leader_token=1, profile=plain_profile()
-        )
+        self.state: ControllerState = rebuild(self.cluster, {}, {}, {}, [], T0, leader_token=1)
 
     @property
     def now_ms(self) -> int:
@@ -173,13 +225,17 @@ class World:
         self._gateways()
         self._executors()
         models = [s.model for s in self.cluster.services]
+        ready = [request for at_s, request in self.due if at_s <= self.t_s]
+        self.due = [(at_s, request) for at_s, request in self.due if at_s > self.t_s]
         seen = Observation(
             observe(self.windows, models, self.cluster.policy, self.now_ms),
             dict(self.statuses),
-            tables=self.tables_due,
-            refinements=(self.pending_refinement,) if self.pending_refinement else (),
+            availability=dict(self.availability),
+            prices=dict(self.prices),
+            answers=tuple(self.planner.answer(request, self.cluster) for request in ready),
+            alerts=tuple(self.alerts),
         )
-        self.tables_due, self.pending_refinement = (), None
+        self.alerts.clear()
         self.state, effects = decide(self.state, seen, self.cluster, self.now_ms)
         self._carry_out(effects)
         return effects
@@ -194,9 +250,8 @@ class World:
             list(self.decisions),
             self.now_ms,
             leader_token=self.state.leader_token + 1,
-            profile=plain_profile(),
         )
-        self.tables_due = tuple(self.tables.values())
+        self.due.clear()
 
     def kinds(self, model: str | None = None) -> list[str]:
         return [d.kind for d in self.decisions if model is None or d.model == model]
@@ -329,10 +384,9 @@ class World:
                 self.decisions.append(effect.record)
             elif isinstance(effect, PublishPlan):
                 self.plans.append(effect.record)
-            elif isinstance(effect, ScaleOutTablesRequested | RefinementRequested):
-                self.asked.append(effect)
-                if isinstance(effect, RefinementRequested):
-                    self.pending_refinement = self.answer(effect)
+            elif isinstance(effect, SolveRequested) and self.answers:
+                urgent = effect.request.urgency is Urgency.URGENT
+                self.due.append((self.t_s + (1 if urgent else self.full_s), effect.request))
 
 
 def _poisson(rng: random.Random, mean: float) -> int:
@@ -350,13 +404,13 @@ def world(
     *services: Service,
     pools: tuple[Pool, ...] = (),
     policy: Policy | None = None,
-    tables: dict[str, ModelTable] | None = None,
+    catalogue: Catalogue | None = None,
     **switches: object,
 ) -> World:
     """A world of one pool and one kind of combo (10 requests/s on one GPU), if not told more."""
     where = pools or (pool(),)
     served = services or (service(),)
-    made = tables or {s.model: simple_table(s.model, where[0]) for s in served}
+    made = catalogue or {s.model: simple(s.model, where[0]) for s in served}
     wanted = rate if callable(rate) else (lambda _model, _t: float(rate))
     cluster = Cluster(where, served, policy or Policy())
     return World(cluster, made, wanted, **switches)  # type: ignore[arg-type]
