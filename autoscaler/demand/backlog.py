@@ -16,7 +16,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths
 
 SIGMAS = 3.0
-_CHANCE = 1.35e-3  # what 3 sigma are for large counts; small ones are tested exactly
+_CHANCE = 2e-3  # about what 3 sigma are for large counts; small ones are tested exactly
 _BATCHES = 2.0
 _SPARE = 4.0
 
@@ -55,7 +55,7 @@ def expected_in_flight(req_per_s: float, ready: Iterable[Combo], lengths: Length
 
 
 def is_unexplained(in_flight: int, expected: float) -> bool:
-    """Whether N > L + 3 sqrt(L), and by chance (Poisson) in fewer than 1 of 740 cases.
+    """Whether N > L + 3 sqrt(L), and by chance (Poisson) in fewer than 1 of 500 cases.
 
     The second matters where L is small: 2 in flight where 0.3 are expected is no sign of anything.
     """

@@ -26,6 +26,8 @@ from topics.sketch import HIGHEST, LOWEST, middle_ms
 STEP = 1.03
 PRIOR_REQUESTS = 20
 LONGER_SIGMAS = 2.5
+SURE_SIGMAS = 3.0
+ONCE_SURE_SIGMAS = 1.5
 SHORTER_SIGMAS = 2.0
 MANY_REQUESTS = 300
 MANY_S = 600
@@ -52,9 +54,9 @@ def estimate(current: Lengths, declared: Lengths, demand: ModelDemand) -> Length
 
     Start with `declared`, which counts as much as 20 requests that were seen. Means are
     `declared` times powers of 1.03. Worked value: requests with a standard deviation of their
-    mean that become twice as long are planned for as 1.3 times as long after 50 of them, 1.5
-    after 120, 1.8 after 600. Where a sketch contradicts the shape of the spread, beyond chance
-    and by more than 10%, the shape is measured again.
+    mean that become twice as long are planned for as 1.3 times as long after 50 of them, 1.55
+    after 120, 1.8 after 600. Where a sketch contradicts the shape of the spread, beyond chance and
+    by more than 10%, the shape is measured again.
     """
     local, long = demand.local_lengths, demand.long_lengths
     much = _is_much(demand)
@@ -107,9 +109,9 @@ def _mean(
 ) -> float:
     least = max(
         (
-            _bound(seen, declared, -LONGER_SIGMAS)
+            _least(seen, declared, current)
             for seen in (local, long)
-            if seen is not None and seen.mean > current  # else its bound is below as well
+            if seen is not None and seen.mean > current  # else no bound is above either
         ),
         default=0.0,
     )
@@ -118,9 +120,16 @@ def _mean(
     if long is None or not much or long.requests < MANY_REQUESTS or long.mean >= current:
         return current
     most = _bound(long, declared, SHORTER_SIGMAS)
-    if most >= current or (local is not None and _bound(local, declared, -LONGER_SIGMAS) > most):
-        return current
+    if most >= current or (local is not None and local.mean > most):
+        return current  # what is new is not shorter: the long window is of another time
     return _on_grid(most, declared[0], current, up=False)
+
+
+def _least(seen: _Seen, declared: tuple[float, Spread], current: float) -> float:
+    """What the mean is at least. Where it is surely longer, less far below what was measured."""
+    if _bound(seen, declared, -SURE_SIGMAS) >= current * STEP:
+        return _bound(seen, declared, -ONCE_SURE_SIGMAS)
+    return _bound(seen, declared, -LONGER_SIGMAS)
 
 
 def _bound(seen: _Seen, declared: tuple[float, Spread], sigmas: float) -> float:

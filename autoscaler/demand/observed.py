@@ -63,14 +63,14 @@ UNKNOWN = ModelDemand()
 
 
 def spans_s(policy: Policy) -> tuple[int, ...]:
-    """The spans that a rise is looked for in: each second up to the surge window, then half as
-    long again each time, short of the local window.
+    """The spans that a rise is looked for in: each second up to the surge window, then a quarter
+    longer each time, short of the local window.
 
     A tenfold burst shows within a second or two. A doubling at 1 request/s is beyond doubt only
     after half a minute, and would wait for the whole local window if there were none between.
     """
     spans = list(range(1, policy.surge_window_s + 1))
-    while (longer := -(-spans[-1] * 3 // 2)) < policy.local_window_s:
+    while (longer := -(-spans[-1] * 5 // 4)) < policy.local_window_s:
         spans.append(longer)
     return tuple(spans)
 

@@ -23,7 +23,7 @@ from autoscaler.domain.cluster import Policy
 CONFIDENCE = 0.95
 _Z = 1.645  # each bound is wrong with probability 1 - CONFIDENCE
 _CHANGED = 3.3  # sigmas: some 150 comparisons share one false change in about fifteen estimates
-_LEAST = 1e-9
+_STRADDLES = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,19 @@ def _last_change(spans: list[tuple[int, int, int]], limit: float) -> int | None:
             if sigmas > worst:
                 worst, at = sigmas, shorter
         if at is not None:
-            return at
+            return _without_straddler(spans, roots, at)
     return None
+
+
+def _without_straddler(spans: list[tuple[int, int, int]], roots: list[float], at: int) -> int:
+    """`at`, or the span before it where what `at` added looks like both sides of the change."""
+    if at == 0:
+        return at
+    shorter_s, shorter, _ = spans[at - 1]
+    added_s = spans[at][0] - shorter_s
+    root = math.sqrt((spans[at][1] - shorter + 0.375) / added_s)
+    sigmas = 2.0 * abs(roots[at - 1] - root) / math.sqrt(1.0 / shorter_s + 1.0 / added_s)
+    return at - 1 if sigmas > _STRADDLES else at
 
 
 def _spans(demand: ModelDemand, policy: Policy) -> list[tuple[int, int, int]]:

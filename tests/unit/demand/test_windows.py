@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
+from autoscaler.demand.duplicates import Producer
 from autoscaler.demand.windows import NoData, Stats, TelemetryWindows
 from topics.telemetry import Telemetry
 
@@ -98,3 +100,49 @@ def test_gateways_that_were_started_again_are_forgotten_in_time() -> None:
     assert not windows.add(again, T0 + 2_000_000)
     assert not windows.add(replace(BLANK, sequence=1, boot="boot-1"), T0 + 1000)
     assert (windows.counters.duplicate, windows.counters.late) == (1, 1)
+
+
+def test_blocks_are_whole_and_unseen_ones_are_said_to_be() -> None:
+    """25 s of 4/s from a multiple of ten: two whole blocks; an hour later all are unseen."""
+    windows = filled(25)
+    assert windows.blocks("chat", T0 + 29_000, 20) == ((10, 40),)
+    assert windows.blocks("chat", T0 + 30_000, 30) == ((10, 40), (10, 40), (5, 20))
+    assert windows.blocks("chat", T0 + 500_000, 30) == ((0, 0),) * 3
+    assert windows.blocks("other", T0 + 30_000, 30) == ()
+
+
+def test_a_late_record_changes_the_block_it_belongs_to() -> None:
+    """What a slow gateway says of a second that was counted already is counted as well."""
+    windows = filled(40)
+    assert windows.blocks("chat", T0 + 40_000, 40) == ((10, 40),) * 4
+    windows.add(replace(BLANK, gateway="slow", arrivals=9), T0 + 13_000)
+    assert windows.blocks("chat", T0 + 40_000, 40) == ((10, 40), (10, 49), (10, 40), (10, 40))
+    assert windows.recent("chat", T0 + 40_000, (10, 30)) == ((10, 40), (30, 129))
+
+
+def test_a_goodbye_counts_whatever_comes_after_it_of_that_boot() -> None:
+    """A retried record behind the last one does not bring the gateway back; a new boot does."""
+    windows = filled(5)
+    windows.add(replace(BLANK, sequence=7, leaving=True), T0 + 7_000)
+    windows.add(replace(BLANK, sequence=6), T0 + 7_000)
+    assert windows.gateways("chat", T0 + 8_000) == ()
+    windows.add(replace(BLANK, boot="again", sequence=1), T0 + 9_000)
+    assert [seen.boot for seen in windows.gateways("chat", T0 + 9_000)] == ["again"]
+
+
+def test_gateways_say_how_long_ago_they_spoke_and_served() -> None:
+    """Age is of the last word; serving is of the last request."""
+    windows = TelemetryWindows()
+    windows.add(replace(BLANK, arrivals=1, in_flight=0), T0 + 1000)
+    windows.add(replace(BLANK, sequence=1, in_flight=0), T0 + 2000)
+    (seen,) = windows.gateways("chat", T0 + 62_000, 1800)
+    assert (seen.age_ms, seen.served_ms) == (60_000, T0 + 1000)
+
+
+def test_a_producer_is_remembered_in_little_memory() -> None:
+    """Hours of one gateway that serves a hundred models: no more than 10 KiB."""
+    producer = Producer()
+    for sequence in range(0, 2_000_000, 100):
+        assert producer.is_new(sequence)
+    assert sys.getsizeof(producer.bits) < 10_240
+    assert not producer.is_new(1_999_900) and not producer.is_new(100)
