@@ -38,20 +38,20 @@ def attention_ms(scalars: Floats, tokens: float, sequences: float, context: floa
     compute = scalars[COMPUTE] * sequences * tokens * seen
     traffic = scalars[TRAFFIC] * sequences * cached
     if compute <= 0.0:
-        return traffic
+        return float(traffic)
     exponent = scalars[BLEND]
-    return compute * (1.0 + (traffic / compute) ** exponent) ** (1.0 / exponent)
+    return float(compute * (1.0 + (traffic / compute) ** exponent) ** (1.0 / exponent))
 
 
 @compiled
 def _factor_ms(factors: Floats, batch: int, context: float) -> float:
     """Correction of a decode iteration; columns are half doublings of the context."""
     if factors.shape[1] == 1:
-        return factors[0, 0]
+        return float(factors[0, 0])
     at = 2.0 * np.log2(max(context, 1.0))
     low = min(int(at), factors.shape[1] - 2)
     part = min(at - low, 1.0)
-    return factors[batch, low] * (1.0 - part) + factors[batch, low + 1] * part
+    return float(factors[batch, low] * (1.0 - part) + factors[batch, low + 1] * part)
 
 
 @compiled
@@ -61,7 +61,7 @@ def decode_ms(
     """`StepTimes.decode_ms`."""
     time = dense[batch] + head[batch] + scalars[STEP] + batch * scalars[SEQUENCE]
     time += attention_ms(scalars, 1.0, batch, context)
-    return _factor_ms(factors, batch, context) * time
+    return float(_factor_ms(factors, batch, context) * time)
 
 
 @compiled
@@ -80,7 +80,7 @@ def mixed_ms(
     time = dense[total] + attention_ms(scalars, tokens, 1.0, context) + scalars[STEP]
     if batch > 0:
         time += attention_ms(scalars, 1.0, batch, batch_context) + batch * scalars[SEQUENCE]
-    return prompt_factor[total] * (time + head[batch + 1])
+    return float(prompt_factor[total] * (time + head[batch + 1]))
 
 
 @compiled

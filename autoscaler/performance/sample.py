@@ -20,9 +20,10 @@ from autoscaler.domain.workload import LEVELS, Lengths
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-REQUESTS = 3000
-MEASURED = slice(400, 2800)
+REQUESTS = 3600
+MEASURED = slice(400, 3300)
 """The first ones meet an engine that is filling up, the last ones an engine that empties."""
+MEASURED_REQUESTS = MEASURED.stop - MEASURED.start
 
 _NORMAL = NormalDist()
 

@@ -16,17 +16,14 @@ from autoscaler.domain.checks import finite
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
-from autoscaler.performance.attainment import Engine, Run, engine
+from autoscaler.performance.attainment import GRID, Engine, Run, engine
 from autoscaler.performance.profile import Profile
+from autoscaler.performance.sample import MEASURED_REQUESTS
 from autoscaler.performance.stages import stage_table
 from autoscaler.performance.steps import step_times
 
 __all__ = ["InstanceRate", "instance_throughput", "stage_table"]
 
-_GRID = 64
-"""Rates that are looked at: multiples of a 64th of saturation. The grid does not depend on SLO or
-percentile, and bisection on one grid can only go lower where less attains; so the rate falls
-whenever a limit or the percentile is tightened, whatever the chance in the sample."""
 _MEMORY_WAITS = 0.2  # share of the working time from which on a late first token is memory's fault
 
 
@@ -68,6 +65,10 @@ def instance_throughput(
     the lesser of the rate at which the instance saturates and lambda* / utilisation, lambda* the
     highest rate at which `percentile` of the requests attain both limits (`attainment`). Of a
     prefill and a decode instance each may miss half of what a request may miss: at 0.95, 0.975.
+
+    The rates looked at are a grid that depends neither on SLO nor on percentile, and bisection on
+    one grid can only end lower where less attains. So tightening either never raises the rate,
+    whatever the chance in the sample.
     """
     finite("utilisation", utilisation, 1e-3, 1.0)
     finite("percentile", percentile, 0.0, 1.0)
@@ -76,29 +77,30 @@ def instance_throughput(
         return InstanceRate(0.0, 0.0, 0.0, 0.0, "does not fit", times.uncertain, 0.0)
     share = percentile if phase is Phase.AGGREGATED else 0.5 + 0.5 * percentile
     built = engine(times, phase, lengths, arrival_cv)
-    alone = built.run(0.0)
+    alone = built.at(0)
     reachable = built.share(alone, slo)
     if reachable < share:
         bound = _late(built, alone, slo)
         return InstanceRate(0.0, 0.0, 0.0, 0.0, bound, times.uncertain, reachable)
-    saturation, full = built.saturation_req_per_s()
-    top = math.ceil(utilisation * _GRID)
+    share = _with_margin(share)
+    saturation, full = built.saturation()
+    top = math.ceil(utilisation * GRID)
     low, high = 0, top + 1
     while high - low > 1:
         middle = top if high > top else (low + high) // 2
-        if built.share(built.run(saturation * middle / _GRID), slo) >= share:
+        if built.share(built.at(middle), slo) >= share:
             low = middle
         else:
             high = middle
     if low == top:
         capacity, bound = saturation, _full(built, full)
     else:
-        late = built.run(saturation * high / _GRID)
-        here = built.share(built.run(saturation * low / _GRID), slo)
-        part = (here - share) / (here - built.share(late, slo))
-        rate = saturation * (low + part) / _GRID
+        late = built.at(high)
+        here = built.share(built.at(low), slo)
+        part = (here - share) / (here - built.share(late, slo)) if here > share else 0.0
+        rate = saturation * (low + part) / GRID
         capacity, bound = min(saturation, rate / utilisation), _late(built, late, slo)
-    planned = built.run(saturation * min(low, int(utilisation * _GRID)) / _GRID)
+    planned = built.at(min(low, int(utilisation * GRID)))
     return InstanceRate(
         req_per_s=capacity,
         batch=planned.batch,
@@ -108,6 +110,16 @@ def instance_throughput(
         uncertain=times.uncertain,
         reachable=reachable,
     )
+
+
+def _with_margin(share: float) -> float:
+    """What the sample must attain for the share to be kept: half a standard error more.
+
+    Of 2,900 requests at 0.95, 145 may miss, give or take 12: so 139. Without it the median case
+    plans 1.7% more than an independent sample bears; with a whole one, 3% less.
+    """
+    allowed = (1.0 - share) * MEASURED_REQUESTS
+    return 1.0 - max(0.0, allowed - 0.5 * math.sqrt(allowed)) / MEASURED_REQUESTS
 
 
 def _late(built: Engine, run: Run, slo: Slo) -> str:
