@@ -19,9 +19,9 @@ rate, minus 1, where the true rate is not 0.
 
 A scale-out (scale-in) is an applied decision whose change adds (removes) capacity of a model: one
 that only adds (removes), or one that does both and changes what was ordered by more than a tenth;
-the rest are exchanges. A reversal is one that follows its opposite for the same model; stated per
-hour, of the model with most. A false scale-out is one at a time when what was ordered already was
-sufficient, and no node had been lost in the two minutes before.
+the rest are exchanges. A reversal is one that follows its opposite for the same model; per hour is
+the most within any hour of any model. A false scale-out is one at a time when what was ordered
+already was sufficient, and no node had been lost in the two minutes before.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ START_S = 180.0
 EXCHANGE = 0.1
 _AFTER_LOSS_S = 120.0
 _SMOOTH_S = 120.0
+_HOUR_S = 3600.0
 
 Rate = Callable[[float], float]
 """The true requests/s of a model at a second of the simulation."""
@@ -58,7 +59,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class ModelFigures:
-    """One model. attained, late_*: counts; seconds and ratios as defined above."""
+    """One model. attained, late_*: counts; ratios as defined above; reversals_s: when they were."""
 
     requests: int
     served: int
@@ -67,7 +68,7 @@ class ModelFigures:
     late_attained: int
     over_provisioning: float
     over_p99: float
-    reversals: int
+    reversals_s: tuple[float, ...]
     false_scale_outs: int
 
     @property
@@ -79,6 +80,12 @@ class ModelFigures:
     def late_attainment(self) -> float:
         """The same without the first minutes."""
         return self.late_attained / self.late_requests if self.late_requests else 1.0
+
+    @property
+    def reversals_per_h(self) -> int:
+        """The most reversals within an hour."""
+        at_s = self.reversals_s
+        return max((bisect_right(at_s, at + _HOUR_S) - i for i, at in enumerate(at_s)), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +199,7 @@ def model_figures(
     hits = [attains(row, service.slo) for row in rows]
     late = [row.arrival_s >= span_s[0] + START_S for row in rows]
     ordered = orders(timeline, capacity, model)
-    rate = truth.rates.get(model, lambda _: 0.0)
+    rate = truth.rates.get(model, _no_rate)
     usable = [service.utilization * ordered.value(at_s) for at_s in _seconds(span_s)]
     over = [u / rate(s) for u, s in zip(usable, _seconds(span_s), strict=True) if rate(s) > 0.0]
     p99 = p99_of_10s_rates([row.arrival_s for row in rows], span_s)
@@ -206,7 +213,7 @@ def model_figures(
         late_attained=sum(h for h, after in zip(hits, late, strict=True) if after),
         over_provisioning=sum(over) / len(over) - 1.0 if over else 0.0,
         over_p99=sum(usable) / len(usable) / p99 if p99 > 0.0 else 0.0,
-        reversals=reversals,
+        reversals_s=tuple(reversals),
         false_scale_outs=len(false_outs),
     )
 
@@ -246,6 +253,10 @@ def smoothed_rates(arrivals: Sequence[Arrival], lead_s: float) -> dict[str, Rate
     return {model: rate_of(at) for model, at in times.items()}
 
 
+def _no_rate(_at_s: float) -> float:
+    return 0.0
+
+
 def _seconds(span_s: tuple[float, float]) -> range:
     return range(int(span_s[0]), int(span_s[1]))
 
@@ -257,9 +268,11 @@ def _moves(
     ordered: Orders,
     rate: Rate,
     utilization: float,
-) -> tuple[int, list[float]]:
-    """(reversals, times of scale-outs while capacity was sufficient)."""
-    reversals, false_outs, last = 0, list[float](), 0
+) -> tuple[list[float], list[float]]:
+    """Times of reversals, and of scale-outs while capacity was sufficient."""
+    reversals: list[float] = []
+    false_outs: list[float] = []
+    last = 0
     for decision in timeline.decisions:
         if not decision.applied or not decision.change:
             continue
@@ -270,7 +283,8 @@ def _moves(
         if not mine or (len(signs) == 2 and abs(net) <= EXCHANGE * before):
             continue
         direction = 1 if net > 0 else -1
-        reversals += last == -direction
+        if last == -direction:
+            reversals.append(at_s)
         last = direction
         if direction > 0 and before > 0.0 and before * utilization >= rate(at_s):
             false_outs.append(at_s)
