@@ -13,15 +13,17 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from autoscaler.domain.checks import InvalidValue
 from loadtests.decision_cases import GENERATED_CONFIG, TRACE_CONFIG, Case, prepare
 from loadtests.decision_runs import Run, as_json, run, summary
 from loadtests.decision_static import TARGETS, Sweep, report, sweep
+from loadtests.decision_static import as_json as static_json
 from streams.files.errors import UserError
 
 BUNDLED_TRACE = TRACE_CONFIG.with_name("azure2023_conv.csv.gz")
@@ -133,22 +135,21 @@ def _run(args: argparse.Namespace) -> int:
     with ProcessPoolExecutor(args.jobs) as pool:
         go = pool.map if args.jobs > 1 else map
         found = list(go(run, [c for c, _ in todo], [s for _, s in todo], files))
-        extra: dict[str, object] = {}
+        fixed: list[dict[str, Any]] = []
         for case in wanted:
             mine = [one for one in found if one.scenario == case.name]
             print("\n".join(summary(mine)), flush=True)
             if args.static:
                 sweeps = _sweeps(case, mine[0], go)
                 print("\n".join(report(mine[0], sweeps)), flush=True)
-                extra.setdefault("static", {})
+                fixed.append(static_json(mine[0], sweeps))
     if args.json is not None:
-        args.json.write_bytes(as_json(found, extra))
+        args.json.write_bytes(as_json(found, {"static": fixed} if fixed else None))
     return 0
 
 
-def _sweeps(case: Case, ours: Run, go: Callable[..., object]) -> Sequence[Sweep]:
-    models = list(ours.models)
-    return list(go(partial(_sweep, case, ours), models))  # type: ignore[call-overload,no-any-return]
+def _sweeps(case: Case, ours: Run, go: Callable[..., Iterable[Any]]) -> Sequence[Sweep]:
+    return list(go(partial(_sweep, case, ours), list(ours.models)))
 
 
 def _sweep(case: Case, ours: Run, model: str) -> Sweep:

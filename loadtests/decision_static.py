@@ -6,9 +6,10 @@ each is swept alone and totals add up; two models that fill the same node pay fo
 A fleet is a count per kind (region, GPU type, GPUs of the instance, aggregated). Of each kind
 owned nodes are filled first, then spot up to the service's share of capacity, then on-demand.
 Search for a target: the smallest sufficient fleet of each kind alone (bisection) bounds the cost;
-mixes below that are tried from the cheapest on. Left out are mixes that cannot be enough: where n of
-a kind are just enough and n - 1 are not, one of them is at most 1 / (n - 1) of what is needed, and
-those parts must add up to `LEAST_PARTS` (below 1, as two kinds may help each other).
+mixes below that are tried from the cheapest on. Left out are mixes that cannot be enough: where n
+of a kind are just enough and n - 1 are not, one of them is at most 1 / (n - 1) of what is needed,
+and those parts must add up to `LEAST_PARTS` (below 1, as two kinds may help each other). Declared
+floors and ceilings hold for fixed fleets, too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
@@ -249,6 +251,9 @@ class _Search:
 
     def _usd_per_h(self, counts: Counts) -> float | None:
         """Price of the whole nodes that the fleet fills, None where it does not fit."""
+        least, most = self.service.min_instances, self.service.max_instances
+        if sum(counts) < least or (most and sum(counts) > most):
+            return None
         try:
             fleet = self._fleet(counts)
             combos = combos_of(fleet, self.cluster, self.prepared.truth.lengths)
@@ -304,22 +309,63 @@ def report(ours: Run, sweeps: Sequence[Sweep]) -> list[str]:
     return lines
 
 
-def dominance(ours: Run, sweeps: Sequence[Sweep]) -> str:
-    """Whether fixed fleets attain at least as much for every model at no higher cost."""
-    fleets = []
+def as_good_usd(ours: Run, sweeps: Sequence[Sweep]) -> float | None:
+    """What the cheapest fixed fleets cost that attain at least as much as ours for every model;
+    None where for some model there is none."""
+    total = 0.0
     for found in sweeps:
         fleet = found.found.get(ours.models[found.model].slo_attainment)
         if fleet is None:
-            return f"ours is not dominated: no fixed fleet attains as much for {found.model}"
-        fleets.append(fleet)
-    total = sum(fleet.cost_usd for fleet in fleets)
-    more = any(
-        fleet.attainment > ours.models[found.model].slo_attainment
-        for fleet, found in zip(fleets, sweeps, strict=True)
-    )
-    if total < ours.cost_usd or (total <= ours.cost_usd and more):
+            return None
+        total += fleet.cost_usd
+    return total
+
+
+def is_dominated(ours: Run, sweeps: Sequence[Sweep]) -> bool:
+    """Whether fixed fleets attain as much for each model for less, or more for as much."""
+    total = as_good_usd(ours, sweeps)
+    if total is None or total > ours.cost_usd:
+        return False
+    more = False
+    for found in sweeps:
+        share = ours.models[found.model].slo_attainment
+        fleet = found.found[share]
+        more = more or (fleet is not None and fleet.attainment > share)
+    return total < ours.cost_usd or more
+
+
+def dominance(ours: Run, sweeps: Sequence[Sweep]) -> str:
+    """The same for people."""
+    total = as_good_usd(ours, sweeps)
+    if total is None:
+        return "ours is not dominated: no fixed fleet attains as much for every model"
+    if is_dominated(ours, sweeps):
         return f"ours is DOMINATED: fixed fleets attain as much for {total:.2f} USD"
     return f"ours is not dominated: fixed fleets that attain as much cost {total:.2f} USD"
+
+
+def as_json(ours: Run, sweeps: Sequence[Sweep]) -> dict[str, Any]:
+    """The sweep of one scenario and seed."""
+    return {
+        "scenario": ours.scenario,
+        "seed": ours.seed,
+        "models": {
+            found.model: {
+                f"{target:.6f}": None
+                if fleet is None
+                else {
+                    "counts": dict(fleet.counts),
+                    "usd_per_h": fleet.usd_per_h,
+                    "cost_usd": fleet.cost_usd,
+                    "slo_attainment": fleet.attainment,
+                }
+                for target, fleet in found.found.items()
+            }
+            for found in sweeps
+        },
+        "as_good_usd": as_good_usd(ours, sweeps),
+        "dominated": is_dominated(ours, sweeps),
+    }
 
 
 def _say(fleet: Fleet | None) -> str:

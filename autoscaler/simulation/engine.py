@@ -12,6 +12,7 @@ from autoscaler.serving.batching import Batcher
 from autoscaler.serving.requests import Finished, FirstToken, Work
 from autoscaler.serving.setup import EngineSetup
 from autoscaler.simulation.agenda import Agenda
+from autoscaler.simulation.times import grid_times
 
 _NEVER = float("inf")
 _LEAST_STEP_MS = 1e-3  # what rounding may leave between an event and the wake-up for it
@@ -40,7 +41,7 @@ class SimEngine:
         self.setup = setup
         self.address = address
         self._agenda = agenda
-        self._batcher = Batcher(setup.times, setup.limits)
+        self._batcher = Batcher(grid_times(setup.times), setup.limits)
         self._batcher.advance(agenda.now_ms)
         self._jobs: dict[int, Job] = {}
         self._due_ms = _NEVER

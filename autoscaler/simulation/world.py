@@ -201,9 +201,9 @@ class World:
             Seen(
                 self.cluster,
                 self.windows,
-                self.statuses,
-                self._availability,
-                self._prices,
+                dict(self.statuses),
+                dict(self._availability),
+                dict(self._prices),
                 self.solver.answers(self.agenda.now_ms),
                 alerts,
             ),

@@ -180,3 +180,13 @@ def test_ours_is_dominated_by_what_attains_as_much_for_less() -> None:
     assert "DOMINATED" in dominance(ours, [Sweep("mini", {share: cheap}, 1)])
     assert "not dominated" in dominance(ours, [Sweep("mini", {share: dear}, 1)])
     assert "not dominated" in dominance(ours, [Sweep("mini", {share: None}, 1)])
+
+
+def test_declared_floors_hold_for_fixed_fleets() -> None:
+    prepared = prepared_at(1.0)
+    floor = replace(prepared.scenario.cluster, services=(service(min_instances=3),))
+    held = replace(prepared, scenario=replace(prepared.scenario, cluster=floor))
+    for where, least in ((prepared, 1), (held, 3)):
+        found = sweep(where, "mini", (0.97,)).found[0.97]
+        assert found is not None
+        assert sum(count for _, count in found.counts) == least
