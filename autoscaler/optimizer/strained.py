@@ -61,7 +61,9 @@ def with_whole_covers(
 def _cheapest_of(parts: Covers, capacity: Floats, mu: Floats) -> tuple[Covers | None, Work]:
     """The cover made of `parts` with the least money plus `mu` (k,) for what it uses."""
     priced = replace(parts, cost=parts.cost + parts.use @ mu)
-    choice = choose([priced], capacity, FreeColumns.none(len(capacity)), nodes=NODES, seconds=5.0, gap=1e-3)
+    choice = choose(
+        [priced], capacity, FreeColumns.none(len(capacity)), nodes=NODES, seconds=5.0, gap=1e-3
+    )
     work = Work(mips=1, mip_columns=len(parts))
     if choice is None:
         return None, work

@@ -68,11 +68,18 @@ def engine_setup(
     if phase not in tuple(Phase):
         raise InvalidValue("phase", phase, " or ".join(Phase))
     spec, node = _placed(source, gpu, gpus, quantization)
-    times = step_times(spec, node, Phase(phase), default_profile())
+    return setup_on(spec, node, Phase(phase), max_len, max_num_seqs)
+
+
+def setup_on(
+    spec: ModelSpec, node: NodeSlice, phase: Phase, max_len: int, max_num_seqs: int | None = None
+) -> EngineSetup:
+    """The engine of `spec` on the slice `node`; InvalidValue as for `engine_setup`."""
+    times = step_times(spec, node, phase, default_profile())
     kv_tokens = int(times.kv_capacity_tokens)
     if kv_tokens < 1:
-        raise InvalidValue("gpus", node.name, f"a slice that holds the weights of {source}")
+        raise InvalidValue("gpus", node.name, f"a slice that holds the weights of {spec.name}")
     whole("max_len", max_len, 1, kv_tokens)
     seqs = times.max_batch if max_num_seqs is None else max_num_seqs
-    batched = batched_tokens(Phase(phase), seqs)
+    batched = batched_tokens(phase, seqs)
     return EngineSetup(spec, times, Limits(seqs, kv_tokens, batched), startup_s(spec, node))

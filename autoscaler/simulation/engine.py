@@ -1,0 +1,114 @@
+"""One engine process in virtual time: the batching machine, woken when something comes out.
+
+Owns the requests inside the machine and its wake-ups. Knows no gateway: what comes of a request is
+told to the `Job` that was submitted with it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from autoscaler.serving.batching import Batcher
+from autoscaler.serving.requests import Finished, FirstToken, Work
+from autoscaler.serving.setup import EngineSetup
+from autoscaler.simulation.agenda import Agenda
+from autoscaler.simulation.times import grid_times
+
+_NEVER = float("inf")
+_LEAST_STEP_MS = 1e-3  # what rounding may leave between an event and the wake-up for it
+
+
+class Job(Protocol):
+    """Whoever waits for a request. Times in ms of the agenda."""
+
+    def first_token(self, at_ms: float) -> None:
+        """The first token came out."""
+        ...
+
+    def finished(self, at_ms: float) -> None:
+        """All tokens came out; of a prefill its KV is held now."""
+        ...
+
+    def broken(self) -> None:
+        """The engine is gone."""
+        ...
+
+
+class SimEngine:
+    """A running engine. address: "host:port", unique among all engines of a simulation."""
+
+    def __init__(self, setup: EngineSetup, agenda: Agenda, address: str) -> None:
+        self.setup = setup
+        self.address = address
+        self._agenda = agenda
+        self._batcher = Batcher(grid_times(setup.times), setup.limits)
+        self._batcher.advance(agenda.now_ms)
+        self._jobs: dict[int, Job] = {}
+        self._due_ms = _NEVER
+        self._alive = True
+
+    @property
+    def in_flight(self) -> int:
+        """Requests inside."""
+        return len(self._jobs)
+
+    @property
+    def held_kv(self) -> int:
+        """Finished prefills whose KV is held."""
+        return self._batcher.held
+
+    def submit(self, work: Work, job: Job) -> None:
+        """Take a request; InvalidValue where it would never fit the KV cache."""
+        self._step()
+        self._batcher.submit(work)
+        self._jobs[work.id] = job
+        self._step()
+        self._schedule()
+
+    def give_kv(self, request: int, transfer_ms: float) -> bool:
+        """A decode instance fetches the KV of prefill `request`; False if it is gone."""
+        until_ms = self._agenda.now_ms + transfer_ms
+        if not self._alive or not self._batcher.extend(request, until_ms):
+            return False
+        self._agenda.at(until_ms, lambda: self._drop_kv(request))
+        return True
+
+    def die(self) -> None:
+        """Break off everything inside."""
+        self._alive = False
+        self._due_ms = _NEVER
+        jobs = list(self._jobs.values())
+        self._jobs.clear()
+        for job in jobs:
+            job.broken()
+
+    def _drop_kv(self, request: int) -> None:
+        if self._alive:
+            self._step()
+            self._batcher.release(request)
+            self._step()
+            self._schedule()
+
+    def _wake(self) -> None:
+        if self._agenda.now_ms == self._due_ms:
+            self._due_ms = _NEVER
+            self._step()
+            self._schedule()
+
+    def _step(self) -> None:
+        for event in self._batcher.advance(self._agenda.now_ms):
+            if isinstance(event, FirstToken):
+                self._jobs[event.id].first_token(event.at_ms)
+            elif isinstance(event, Finished):
+                self._jobs.pop(event.id).finished(event.at_ms)
+
+    def _schedule(self) -> None:
+        if not self._alive:
+            return
+        now_ms, due_ms = self._agenda.now_ms, self._batcher.next_event_ms()
+        if due_ms <= now_ms:
+            due_ms = now_ms + _LEAST_STEP_MS
+        if due_ms != self._due_ms:
+            self._due_ms = due_ms
+            if due_ms < _NEVER:
+                self._agenda.at(due_ms, self._wake)

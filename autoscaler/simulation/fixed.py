@@ -1,0 +1,95 @@
+"""The decider of a fixed fleet: constant assignments, routes to whatever of it is ready.
+
+Owns nothing but the translation of counts into groups. It replaces nothing that is lost: it is the
+yardstick beside the live decider, and what the harness is tested with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.combo import Combo
+from autoscaler.domain.workload import Lengths
+from autoscaler.performance.profile import default_profile
+from autoscaler.planning.combos import combo_named, parse_combo_id
+from autoscaler.simulation.decider import Said, Seen
+from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
+from autoscaler.transitions.groups import Group, fleet_view, look
+from autoscaler.transitions.placement import Used, place
+from topics.fleet import Assignment
+from topics.routing import Routes
+
+
+class FixedFleet:
+    """counts: combo id -> how many. lengths: of each model, for slots and weights."""
+
+    def __init__(
+        self, counts: Mapping[str, int], cluster: Cluster, lengths: Mapping[str, Lengths]
+    ) -> None:
+        self._counts = dict(counts)
+        self._lengths = {
+            service.model: lengths.get(service.model, service.lengths)
+            for service in cluster.services
+        }
+        self._combos = combos_of(self._counts, cluster, self._lengths)
+        self._groups: tuple[Group, ...] = ()
+        self._assignments: dict[str, Assignment] = {}
+        self._routes: dict[str, Routes] = {}
+
+    def decide(self, seen: Seen, now_ms: int) -> Said:
+        """One tick."""
+        cluster = seen.cluster
+        if not self._groups:
+            self._groups = placed(self._counts, cluster, self._combos, now_ms)
+        assignments = changed_assignments(self._groups, self._assignments, 1, now_ms)
+        self._assignments.update({record.node: record for record in assignments})
+        view = fleet_view(seen.statuses)
+        policy = cluster.policy
+        timeout_ms = int(1000 * policy.start_timeout_s)
+        views = {g.name: look(g, view, now_ms, timeout_ms, 30_000) for g in self._groups}
+        changed = []
+        for service in cluster.services:
+            mine = [group for group in self._groups if group.model == service.model]
+            ends = route_groups(mine, views, self._combos, self._lengths[service.model])
+            old = self._routes.get(service.model)
+            new = changed_routes(service, ends, old, 1, now_ms)
+            if new is not None:
+                self._routes[service.model] = new
+                changed.append(new)
+        return Said(assignments=assignments, routes=tuple(changed))
+
+
+def combos_of(
+    counts: Mapping[str, int], cluster: Cluster, lengths: Mapping[str, Lengths]
+) -> dict[str, Combo]:
+    """The combos called so, evaluated at each model's lengths; InvalidValue for an unknown one."""
+    found = {}
+    for combo_id in counts:
+        model, _ = parse_combo_id(combo_id)
+        service = cluster.service(model)
+        found[combo_id] = combo_named(combo_id, cluster, service, lengths[model], default_profile())
+    return found
+
+
+def placed(
+    counts: Mapping[str, int], cluster: Cluster, combos: Mapping[str, Combo], now_ms: int = 0
+) -> tuple[Group, ...]:
+    """Groups for `counts` on an empty cluster; InvalidValue where they do not fit."""
+    groups: list[Group] = []
+    used: Used = {}
+    # Larger slices first: small ones would break up the blocks that large ones need.
+    order = sorted(counts, key=lambda c: (-max(m.gpus for m in combos[c].members), c))
+    for combo_id in order:
+        combo = combos[combo_id]
+        for number in range(counts[combo_id]):
+            serial = len(groups) + 1
+            found = place(combo, serial, cluster, used, {})
+            if found is None:
+                raise InvalidValue(f"fleet: {combo_id}", counts[combo_id], f"at most {number}")
+            where, used = found
+            engine = cluster.service(combo.model).engine
+            name = f"{combo_id}:{serial}"
+            groups.append(Group(name, combo.model, combo_id, engine, where, now_ms))
+    return tuple(groups)

@@ -1,0 +1,267 @@
+"""A simulated gateway: requests wait, are sent to engines by the routes, tried again or failed.
+
+Owns what the relay and the admission of the real gateway do, on the same `Router` and `WaitQueue`.
+Knows no HTTP. An engine that is gone is ejected at once and probed later; a request is tried
+elsewhere until its client has seen a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from autoscaler.serving.requests import Part, Work
+from autoscaler.serving.routing import Applied, Pick, Router
+from autoscaler.serving.wait_queue import Ticket, WaitQueue
+from autoscaler.simulation.agenda import Agenda
+from autoscaler.simulation.engine import SimEngine
+from autoscaler.simulation.meter import Meter
+from autoscaler.simulation.requests import Call, Ending
+from topics.routing import Endpoint, Routes
+from topics.telemetry import Telemetry
+
+LOOK_MS = 500.0
+"""How often a gateway looks for those who have waited too long and for probes that are due."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLimits:
+    """As the real gateway's settings. hold_ms: longest wait while nothing serves; queue_ms: of
+    all; max_waiting: requests of one model; attempts: instances tried per request."""
+
+    hold_ms: float = 30_000.0
+    queue_ms: float = 600_000.0
+    max_waiting: int = 10_000
+    attempts: int = 3
+
+
+@dataclass(slots=True)
+class _Front:
+    """One model at one gateway."""
+
+    model: str
+    max_len: int
+    router: Router
+    queue: WaitQueue
+    meter: Meter = field(default_factory=Meter)
+    waiting: dict[Ticket, Call] = field(default_factory=dict)
+
+
+class SimGateway:
+    """One gateway. engines: those that answer now, by address. ended: told of every end."""
+
+    def __init__(
+        self,
+        name: str,
+        max_len: Mapping[str, int],
+        agenda: Agenda,
+        engines: Mapping[str, SimEngine],
+        ended: Callable[[Call], None],
+        limits: GatewayLimits,
+    ) -> None:
+        self.name = name
+        self._agenda = agenda
+        self._engines = engines
+        self._ended = ended
+        self._limits = limits
+        self._sequence = 0
+        self._fronts: dict[str, _Front] = {}
+        for model, longest in max_len.items():
+            router = Router(model)
+            queue = WaitQueue(router, limits.hold_ms, limits.queue_ms)
+            self._fronts[model] = _Front(model, longest, router, queue)
+
+    def apply(self, routes: Routes) -> None:
+        """Go by `routes` from now on."""
+        front = self._fronts[routes.model]
+        if front.router.apply(routes) is Applied.CHANGED:
+            self._dispatch(front)
+
+    def take(self, call: Call) -> None:
+        """A request arrives."""
+        front = self._fronts[call.model]
+        front.meter.arrived(call)
+        self._enter(front, call)
+
+    def look(self) -> None:
+        """Refuse those who have waited too long; probe ejected engines."""
+        now_ms = int(self._agenda.now_ms)
+        for front in self._fronts.values():
+            if front.waiting:
+                for ticket, _ in front.queue.expired(now_ms):
+                    self._end(front, front.waiting.pop(ticket), Ending.REFUSED)
+            back = [end for end in front.router.due_probes(now_ms) if end.address in self._engines]
+            for endpoint in back:
+                front.router.readmit(endpoint)
+            if back:
+                self._dispatch(front)
+
+    def report(self, end_ms: int, span_ms: int) -> Iterable[Telemetry]:
+        """One record per model whose routes are known, zeros included; times since the epoch."""
+        for front in self._fronts.values():
+            routes = front.router.routes
+            if routes is None:
+                continue
+            self._sequence += 1
+            yield front.meter.report(
+                front.model, self.name, self._sequence, end_ms, span_ms, routes.generation
+            )
+
+    # -- one request --------------------------------------------------------------------------
+
+    def _enter(self, front: _Front, call: Call) -> None:
+        if not front.waiting:
+            pick = front.router.pick(call.tried)
+            if pick is not None:
+                self._send(front, call, pick)
+                return
+        ticket = front.queue.join(call.id, call.tried, int(self._agenda.now_ms))
+        front.waiting[ticket] = call
+        self._dispatch(front)
+        if ticket in front.waiting and len(front.queue) > self._limits.max_waiting:
+            front.queue.leave(ticket)
+            self._end(front, front.waiting.pop(ticket), Ending.REFUSED)
+
+    def _dispatch(self, front: _Front) -> None:
+        while front.waiting:
+            turns = front.queue.dispatch()
+            if not turns:
+                return
+            sent = [(front.waiting.pop(ticket), pick) for ticket, pick in turns]
+            for call, pick in sent:
+                self._send(front, call, pick)
+
+    def _send(self, front: _Front, call: Call, pick: Pick) -> None:
+        call.attempts += 1
+        engine = self._engines.get(pick.endpoint.address)
+        if engine is None:
+            front.router.eject(pick.endpoint, int(self._agenda.now_ms))
+            front.router.done(pick.endpoint)
+            self._again(front, call, pick.endpoint)
+        elif call.input_tokens + call.output_tokens > front.max_len:
+            front.router.done(pick.endpoint)
+            self._end(front, call, Ending.FAILED, too_long=True)
+        elif pick.prefill:
+            work = Work(_name(call), call.input_tokens, 1, Part.PREFILL)
+            engine.submit(work, _Prefill(self, front, call, pick, engine))
+        else:
+            work = Work(_name(call), call.input_tokens, call.output_tokens)
+            engine.submit(work, _Answer(self, front, call, pick.endpoint, engine, True))
+
+    def _again(self, front: _Front, call: Call, failed: Endpoint) -> None:
+        """`failed` did not answer: try elsewhere if the client has seen nothing yet."""
+        if call.first_ms is not None or call.attempts >= self._limits.attempts:
+            self._end(front, call, Ending.FAILED)
+            return
+        call.tried |= {failed}
+        self._enter(front, call)
+
+    def _end(self, front: _Front, call: Call, ending: Ending, too_long: bool = False) -> None:
+        call.ending = ending
+        if call.end_ms is None:
+            call.end_ms = self._agenda.now_ms
+        routes = front.router.routes
+        limits = (routes.ttft_limit_ms, routes.tpot_limit_ms) if routes else (0.0, 0.0)
+        front.meter.ended(call, too_long, *limits)
+        self._ended(call)
+
+    # -- what jobs tell -----------------------------------------------------------------------
+
+    def left(self, front: _Front, endpoint: Endpoint) -> None:
+        """A request has left `endpoint`."""
+        front.router.done(endpoint)
+        self._dispatch(front)
+
+    def answered(self, front: _Front, call: Call) -> None:
+        """A request was answered in full."""
+        self._end(front, call, Ending.SERVED)
+
+    def lost(self, front: _Front, call: Call, endpoint: Endpoint, slot: Endpoint | None) -> None:
+        """`endpoint` is gone with a request inside. slot: the instance to give back, if any."""
+        front.router.eject(endpoint, int(self._agenda.now_ms))
+        if slot is not None:
+            front.router.done(slot)
+        self._again(front, call, endpoint)
+
+    def hand_over(self, front: _Front, call: Call, pick: Pick, prefill: SimEngine) -> None:
+        """The prefill is done: its KV goes to a decode instance of the same group."""
+        self.left(front, pick.endpoint)
+        router = front.router
+        decoder = router.pick_decode(pick.group, call.tried) or router.pick_decode(pick.group)
+        engine = self._engines.get(decoder.address) if decoder else None
+        if decoder is None or engine is None:
+            if decoder is not None:
+                router.eject(decoder, int(self._agenda.now_ms))
+            self._again(front, call, decoder or pick.endpoint)
+            return
+        transfer_ms = engine.setup.transfer_ms(call.input_tokens)
+        if not prefill.give_kv(_name(call), transfer_ms):
+            self._again(front, call, pick.endpoint)
+            return
+        work = Work(_name(call), call.input_tokens, call.output_tokens, Part.DECODE, transfer_ms)
+        engine.submit(work, _Answer(self, front, call, decoder, engine, False))
+
+
+class _Answer:
+    """A request at the engine that makes its tokens. slot: it holds a slot of that instance."""
+
+    __slots__ = ("_call", "_endpoint", "_engine", "_front", "_gateway", "_slot")
+
+    def __init__(
+        self,
+        gateway: SimGateway,
+        front: _Front,
+        call: Call,
+        endpoint: Endpoint,
+        engine: SimEngine,
+        slot: bool,
+    ) -> None:
+        self._gateway = gateway
+        self._front = front
+        self._call = call
+        self._endpoint = endpoint
+        self._engine = engine
+        self._slot = slot
+
+    def first_token(self, at_ms: float) -> None:
+        self._call.first_ms = at_ms + self._engine.setup.times.first_token_ms
+
+    def finished(self, at_ms: float) -> None:
+        self._call.end_ms = at_ms + self._engine.setup.times.first_token_ms
+        self._gateway.answered(self._front, self._call)
+        if self._slot:
+            self._gateway.left(self._front, self._endpoint)
+
+    def broken(self) -> None:
+        slot = self._endpoint if self._slot else None
+        self._gateway.lost(self._front, self._call, self._endpoint, slot)
+
+
+class _Prefill:
+    """A request at a prefill instance."""
+
+    __slots__ = ("_call", "_engine", "_front", "_gateway", "_pick")
+
+    def __init__(
+        self, gateway: SimGateway, front: _Front, call: Call, pick: Pick, engine: SimEngine
+    ) -> None:
+        self._gateway = gateway
+        self._front = front
+        self._call = call
+        self._pick = pick
+        self._engine = engine
+
+    def first_token(self, at_ms: float) -> None:
+        """The client sees the decode instance's first token, not this one."""
+
+    def finished(self, at_ms: float) -> None:
+        self._gateway.hand_over(self._front, self._call, self._pick, self._engine)
+
+    def broken(self) -> None:
+        endpoint = self._pick.endpoint
+        self._gateway.lost(self._front, self._call, endpoint, endpoint)
+
+
+def _name(call: Call) -> int:
+    """A request's id at engines: another one for each attempt, as at the real gateway."""
+    return call.id * 16 + call.attempts

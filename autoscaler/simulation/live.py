@@ -1,0 +1,64 @@
+"""The real fold as a decider: the one place where a simulation meets `decide`.
+
+Owns putting an observation together and sorting effects. A simulation of a controller that was
+restarted starts from `state` as `rebuild` gave it.
+"""
+
+from __future__ import annotations
+
+from autoscaler.decide import (
+    ControllerState,
+    Observation,
+    PublishAssignment,
+    PublishDecision,
+    PublishPlan,
+    PublishRoutes,
+    decide,
+)
+from autoscaler.demand.observed import observe
+from autoscaler.planning.request import PlanRequest
+from autoscaler.simulation.decider import Said, Seen
+from topics.decisions import Decision, PlanRecord
+from topics.fleet import Assignment
+from topics.routing import Routes
+
+
+class LiveController:
+    """`decide`, its state kept from tick to tick. state: None = a first start."""
+
+    def __init__(self, state: ControllerState | None = None) -> None:
+        self.state = state
+
+    def decide(self, seen: Seen, now_ms: int) -> Said:
+        """One tick."""
+        cluster = seen.cluster
+        models = [service.model for service in cluster.services]
+        observation = Observation(
+            demand=observe(seen.windows, models, cluster.policy, now_ms),
+            statuses=seen.statuses,
+            availability=seen.availability,
+            prices=seen.prices,
+            answers=seen.answers,
+            alerts=seen.alerts,
+        )
+        state = self.state or ControllerState(started_ms=now_ms)
+        self.state, effects = decide(state, observation, cluster, now_ms)
+        assignments: list[Assignment] = []
+        routes: list[Routes] = []
+        decisions: list[Decision] = []
+        plans: list[PlanRecord] = []
+        requests: list[PlanRequest] = []
+        for effect in effects:
+            if isinstance(effect, PublishAssignment):
+                assignments.append(effect.record)
+            elif isinstance(effect, PublishRoutes):
+                routes.append(effect.record)
+            elif isinstance(effect, PublishDecision):
+                decisions.append(effect.record)
+            elif isinstance(effect, PublishPlan):
+                plans.append(effect.record)
+            else:
+                requests.append(effect.request)
+        return Said(
+            tuple(assignments), tuple(routes), tuple(decisions), tuple(plans), tuple(requests)
+        )

@@ -1,0 +1,306 @@
+"""A simulated executor: carries out the assignment of one node in virtual time.
+
+Owns starting, draining and stopping of its engines and the status that it tells. It follows the
+real executor's rules (`serving.lifecycle`, back-off after failed launches, drain deadline) without
+processes: an engine answers `startup_s` after its launch and ends at once when told to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.serving.lifecycle import LifecycleEvent, after
+from autoscaler.serving.setup import EngineSetup
+from autoscaler.simulation.agenda import Agenda
+from autoscaler.simulation.engine import SimEngine
+from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
+
+HEARTBEAT_MS, IDLE_HEARTBEAT_MS = 2_000.0, 10_000.0
+_PROBE_MS = 100.0
+_DRAIN_TIMEOUT_MS = 120_000.0
+_FAIL_AFTER_MS = 5_000.0
+_BACKOFF_MS = 5_000.0
+_MAX_ATTEMPTS = 3
+
+
+class Ground(Protocol):
+    """What a node stands on. Times in ms of the agenda; `epoch_ms` makes them domain time."""
+
+    agenda: Agenda
+    engines: dict[str, SimEngine]  # that answer, by address
+
+    def epoch_ms(self, at_ms: float) -> int:
+        """Domain ms since the epoch."""
+        ...
+
+    def setup(self, node: SimNode, desired: DesiredInstance) -> EngineSetup:
+        """The engine for `desired`; InvalidValue where it cannot run there."""
+        ...
+
+    def no_node(self, node: SimNode) -> str:
+        """Why the machine cannot be had now, "" if it can."""
+        ...
+
+    def launch_fault(self, node: SimNode) -> str:
+        """Why a process that is launched now will end, "" if it will not."""
+        ...
+
+    def tell(self, status: Status) -> None:
+        """A node says how it is."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """One instance. process: launched and not ended; engine: of a process that answers."""
+
+    desired: DesiredInstance
+    state: InstanceState
+    since_ms: float
+    process: int = 0  # number of its launch, 0 = none
+    engine: SimEngine | None = None
+    address: str = ""
+    launched_ms: float | None = None
+    restarts: int = 0
+    failures: int = 0
+    retry_ms: float = 0.0
+    drain_ms: float = 0.0
+    reason: str = ""
+
+
+class SimNode:
+    """One node of `pool` with `gpus` GPUs."""
+
+    def __init__(self, name: str, pool: str, gpus: int, ground: Ground) -> None:
+        self.name = name
+        self.pool = pool
+        self.gpus = gpus
+        self.up = True
+        self._ground = ground
+        self._assignment: Assignment | None = None
+        self._held: dict[str, _Held] = {}
+        self._launches = 0
+        self._told_ms = -IDLE_HEARTBEAT_MS
+        self._polling = False
+
+    def accept(self, assignment: Assignment) -> None:
+        """Desired state, unless it is older than what is known or the node is lost."""
+        known = self._assignment
+        if not self.up or (known is not None and _rank(assignment) <= _rank(known)):
+            return
+        self._assignment = assignment
+        self._reconcile(assignment)
+
+    def lose(self) -> None:
+        """The machine is gone."""
+        self.up = False
+        held, self._held = list(self._held.values()), {}
+        self._assignment = None
+        engines = [item.engine for item in held if item.engine is not None]
+        for engine in engines:
+            self._ground.engines.pop(engine.address, None)
+        for engine in engines:
+            engine.die()
+
+    def come_back(self) -> None:
+        """The machine is there again, with nothing on it."""
+        self.up = True
+        self._tell()
+
+    def heartbeat(self) -> None:
+        """Ask every two seconds."""
+        due_ms = HEARTBEAT_MS if self._held else IDLE_HEARTBEAT_MS
+        if self.up and self._ground.agenda.now_ms - self._told_ms >= due_ms - 1.0:
+            self._tell()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _reconcile(self, assignment: Assignment) -> None:
+        wanted = {item.instance: item for item in assignment.instances}
+        for name, item in list(self._held.items()):
+            self._wish(item, wanted.get(name))
+            over = item.state in (InstanceState.STOPPED, InstanceState.FAILED)
+            if over and name not in wanted:
+                del self._held[name]
+        for name, desired in wanted.items():
+            if name not in self._held:
+                state = InstanceState.STOPPED if desired.drain else InstanceState.STARTING
+                self._held[name] = _Held(desired, state, self._ground.agenda.now_ms)
+        self._launch()
+        self._tell()
+
+    def _wish(self, item: _Held, wish: DesiredInstance | None) -> None:
+        same = (
+            wish is not None
+            and replace(wish, group=item.desired.group, drain=item.desired.drain) == item.desired
+        )
+        going = wish is None or wish.drain or not same
+        now_ms = self._ground.agenda.now_ms
+        if wish is not None and same:
+            item.desired = wish
+        if item.state is InstanceState.STOPPED:
+            if wish is not None and not wish.drain:
+                item.desired, item.failures, item.retry_ms = wish, 0, now_ms
+                self._happens(item, LifecycleEvent.ASKED_AGAIN)
+        elif going and item.state is not InstanceState.DRAINING:
+            nothing_runs = item.state is InstanceState.FAILED
+            self._happens(item, LifecycleEvent.DRAIN_ASKED, item.reason)
+            item.drain_ms = now_ms
+            if item.engine is None and not nothing_runs:
+                self._stop(item)  # nothing was ever sent to it
+            self._poll()
+        elif not going and item.state is InstanceState.DRAINING:
+            self._happens(item, LifecycleEvent.DRAIN_REVOKED)
+            self._ground.agenda.at(now_ms + _PROBE_MS, lambda: self._answers(item, item.process))
+
+    def _launch(self) -> None:
+        """Start what should run and whose GPUs are free."""
+        now_ms = self._ground.agenda.now_ms
+        busy = {gpu for item in self._held.values() if item.process for gpu in item.desired.gpus}
+        for item in self._held.values():
+            if item.state is not InstanceState.STARTING or item.process or now_ms < item.retry_ms:
+                continue
+            if busy.intersection(item.desired.gpus):
+                item.reason = item.reason or "waits for its GPUs"
+                continue
+            busy.update(item.desired.gpus)
+            self._start(item)
+
+    def _start(self, item: _Held) -> None:
+        agenda = self._ground.agenda
+        missing = self._ground.no_node(self)
+        fault = missing or self._ground.launch_fault(self)
+        self._launches += 1
+        item.process = process = self._launches
+        # A machine that could not be had is not billed.
+        item.launched_ms, item.reason = None if missing else agenda.now_ms, ""
+        item.address = f"{self.name}:{10_000 + self._launches}"
+        try:
+            setup = self._ground.setup(self, item.desired)
+        except InvalidValue as error:
+            fault = str(error)
+        if fault:
+            agenda.at(agenda.now_ms + _FAIL_AFTER_MS, lambda: self._died(item, process, fault))
+        else:
+            ready_ms = agenda.now_ms + 1000.0 * setup.startup_s
+            agenda.at(ready_ms, lambda: self._answers(item, process, setup))
+
+    def _answers(self, item: _Held, process: int, setup: EngineSetup | None = None) -> None:
+        """A process has started, or a drain of it was revoked: it is ready."""
+        if item.process != process or self._held.get(item.desired.instance) is not item:
+            return
+        if item.engine is None and setup is not None:
+            item.engine = SimEngine(setup, self._ground.agenda, item.address)
+            self._ground.engines[item.address] = item.engine
+        if item.state is InstanceState.STARTING and item.engine is not None:
+            self._happens(item, LifecycleEvent.ANSWERED)
+            self._tell()
+
+    def _died(self, item: _Held, process: int, why: str) -> None:
+        if item.process != process or self._held.get(item.desired.instance) is not item:
+            return
+        item.process, item.failures = 0, item.failures + 1
+        if item.failures >= _MAX_ATTEMPTS:
+            text = f"given up after {item.failures} attempts: {why}"
+            self._happens(item, LifecycleEvent.GAVE_UP, text)
+        else:
+            pause_ms = _BACKOFF_MS * 2 ** (item.failures - 1)
+            item.restarts += 1
+            item.retry_ms = self._ground.agenda.now_ms + pause_ms
+            self._happens(item, LifecycleEvent.DIED, why)
+            self._ground.agenda.at(item.retry_ms, self._launch_again)
+        self._launch()
+        self._tell()
+
+    def _launch_again(self) -> None:
+        if self.up:
+            self._launch()
+            self._tell()
+
+    def _poll(self) -> None:
+        if not self._polling:
+            self._polling = True
+            self._ground.agenda.at(self._ground.agenda.now_ms + _PROBE_MS, self._probe)
+
+    def _probe(self) -> None:
+        """Stop what has drained, or has had long enough."""
+        self._polling = False
+        now_ms = self._ground.agenda.now_ms
+        ended = draining = False
+        for item in list(self._held.values()):
+            if item.state is not InstanceState.DRAINING:
+                continue
+            draining = True
+            engine = item.engine
+            idle = engine is None or not (engine.in_flight or engine.held_kv)
+            if idle or now_ms - item.drain_ms >= _DRAIN_TIMEOUT_MS:
+                self._stop(item)
+                ended = True
+        if ended:
+            self._launch()
+            self._tell()
+        if draining:
+            self._poll()
+
+    def _stop(self, item: _Held) -> None:
+        engine, item.engine, item.process, item.address = item.engine, None, 0, ""
+        self._happens(item, LifecycleEvent.ENDED, "drained")
+        if engine is not None:
+            del self._ground.engines[engine.address]
+            engine.die()
+
+    def _happens(self, item: _Held, event: LifecycleEvent, reason: str = "") -> None:
+        state = after(item.state, event)
+        if state is not item.state:
+            item.since_ms = self._ground.agenda.now_ms
+        item.state, item.reason = state, reason
+
+    def _tell(self) -> None:
+        ground = self._ground
+        self._told_ms = ground.agenda.now_ms
+        ground.tell(
+            Status(
+                node=self.name,
+                pool=self.pool,
+                executor="simulated",
+                observed_generation=self._assignment.generation if self._assignment else 0,
+                at_ms=ground.epoch_ms(ground.agenda.now_ms),
+                instances=tuple(self._seen(item) for item in self._held.values()),
+            )
+        )
+
+    def _seen(self, item: _Held) -> ObservedInstance:
+        epoch_ms = self._ground.epoch_ms
+        engine = item.engine
+        return ObservedInstance(
+            instance=item.desired.instance,
+            model=item.desired.model,
+            phase=item.desired.phase,
+            group=item.desired.group,
+            state=item.state,
+            gpus=item.desired.gpus,
+            endpoint=item.address if item.process else "",
+            since_ms=epoch_ms(item.since_ms),
+            launched_ms=0 if item.launched_ms is None else epoch_ms(item.launched_ms),
+            restarts=item.restarts,
+            in_flight=engine.in_flight if engine else 0,
+            held_kv=engine.held_kv if engine else 0,
+            reason=item.reason,
+        )
+
+
+def nodes_heartbeat(nodes: Callable[[], list[SimNode]]) -> Callable[[], None]:
+    """An action that lets every node say how it is, where that is due."""
+
+    def beat() -> None:
+        for node in nodes():
+            node.heartbeat()
+
+    return beat
+
+
+def _rank(assignment: Assignment) -> tuple[int, int]:
+    return assignment.leader_token, assignment.generation

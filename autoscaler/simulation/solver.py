@@ -1,0 +1,67 @@
+"""The planner in virtual time: asked in process, its answer delivered after a modelled solve time.
+
+Owns the times and the questions under way. Urgent and full questions run beside each other, as
+they do in the solver process; of one kind, the later waits for the earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autoscaler.domain.checks import finite
+from autoscaler.domain.cluster import Cluster
+from autoscaler.performance.profile import default_profile
+from autoscaler.planning.answer import answer
+from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
+from autoscaler.planning.strategies.shoal import Shoal
+
+Plan = Callable[[PlanRequest, Cluster], PlanAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class SolveTimes:
+    """Domain seconds from question to answer. An urgent answer is there at the next tick."""
+
+    urgent_s: float = 0.5
+    full_s: float = 3.0
+
+    def __post_init__(self) -> None:
+        finite("solve times: urgent_s", self.urgent_s, 0.0, 3600.0)
+        finite("solve times: full_s", self.full_s, 0.0, 3600.0)
+
+
+def plan_in_process(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
+    """The real planner, without a clock: work limits only, so answers are reproducible."""
+    return answer(request, cluster, default_profile(), Shoal())
+
+
+class SimSolver:
+    """Questions in, answers out when they are due. Times in ms of the agenda."""
+
+    def __init__(self, times: SolveTimes, plan: Plan = plan_in_process) -> None:
+        self._times = times
+        self._plan = plan
+        self._free_ms = dict.fromkeys(Urgency, 0.0)
+        self._due: list[tuple[float, PlanAnswer]] = []
+        self.away_until_ms = 0.0
+        self.asked = dict.fromkeys(Urgency, 0)
+
+    def ask(self, request: PlanRequest, cluster: Cluster, now_ms: float) -> None:
+        """Take a question; while the solver is away it comes back unanswered."""
+        self.asked[request.urgency] += 1
+        urgent = request.urgency is Urgency.URGENT
+        takes_ms = 1000.0 * (self._times.urgent_s if urgent else self._times.full_s)
+        if now_ms < self.away_until_ms:
+            found = unanswered(request, "the solver is away")
+        else:
+            found = self._plan(request, cluster)
+        due_ms = max(now_ms, self._free_ms[request.urgency]) + takes_ms
+        self._free_ms[request.urgency] = due_ms
+        self._due.append((due_ms, found))
+
+    def answers(self, now_ms: float) -> tuple[PlanAnswer, ...]:
+        """What has come by `now_ms` and was not handed out yet."""
+        ready = tuple(found for due_ms, found in self._due if due_ms <= now_ms)
+        self._due = [item for item in self._due if item[0] > now_ms]
+        return ready

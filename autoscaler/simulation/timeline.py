@@ -1,0 +1,123 @@
+"""What happened in a simulation, written down so that anyone can recompute the figures.
+
+Owns the rows and their form as JSON values. Knows nothing of how they are judged.
+Seconds are of the simulation's axis: 0 is the controller's start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoscaler.simulation.bill import NodeSpan
+from autoscaler.simulation.requests import Call, Ending
+from autoscaler.transitions.groups import combo_id_of
+from topics.decisions import Decision, PlanRecord
+from topics.fleet import Assignment
+
+_DIGITS = 6  # microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRow:
+    """One request. first_token_s, end_s: None where there was none."""
+
+    id: int
+    model: str
+    arrival_s: float
+    first_token_s: float | None
+    end_s: float | None
+    input_tokens: int
+    output_tokens: int
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """What was wanted from `at_s` on: combo id -> count of groups that are not told to drain."""
+
+    at_s: float
+    counts: dict[str, int]
+
+
+@dataclass(slots=True)
+class Timeline:
+    """calls: in order of arrival, as they stand; requests: their rows, after `finish`.
+
+    origin_ms: second 0 of the axis in ms since the epoch, for the records of the controller.
+    """
+
+    origin_ms: int = 0
+    calls: list[Call] = field(default_factory=list)
+    requests: list[RequestRow] = field(default_factory=list)
+    nodes: list[NodeSpan] = field(default_factory=list)
+    ordered: list[Ordered] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    plans: list[PlanRecord] = field(default_factory=list)
+
+    def finish(self) -> None:
+        """Make rows of the calls; those that have not ended are dropped."""
+        for call in self.calls:
+            if call.ending is Ending.PENDING:
+                call.ending = Ending.DROPPED
+        self.requests = [
+            RequestRow(
+                call.id,
+                call.model,
+                _s(call.arrival_ms),
+                None if call.first_ms is None else _s(call.first_ms),
+                None if call.end_ms is None else _s(call.end_ms),
+                call.input_tokens,
+                call.output_tokens,
+                str(call.ending),
+            )
+            for call in self.calls
+        ]
+
+    def second_of(self, epoch_ms: int) -> float:
+        """A record's time on the simulation's axis."""
+        return (epoch_ms - self.origin_ms) / 1000.0
+
+    def lines(self) -> Iterable[dict[str, Any]]:
+        """The timeline as JSON objects, requests first."""
+        for row in self.requests:
+            yield {
+                "kind": "request",
+                "id": row.id,
+                "model": row.model,
+                "arrival_s": row.arrival_s,
+                "first_token_s": row.first_token_s,
+                "end_s": row.end_s,
+                "input_tokens": row.input_tokens,
+                "output_tokens": row.output_tokens,
+                "outcome": row.outcome,
+            }
+        for span in self.nodes:
+            yield {
+                "kind": "node",
+                "node": span.node,
+                "pool": span.pool,
+                "usd_per_h": span.usd_per_h,
+                "from_s": span.from_s,
+                "to_s": span.to_s,
+            }
+
+
+def ordered_counts(assignments: Iterable[Assignment]) -> dict[str, int]:
+    """Combo id -> groups of which at least one instance is wanted and not told to drain."""
+    groups = {
+        wanted.group
+        for assignment in assignments
+        for wanted in assignment.instances
+        if not wanted.drain
+    }
+    counts: dict[str, int] = {}
+    for group in sorted(groups):
+        combo_id = combo_id_of(group)
+        counts[combo_id] = counts.get(combo_id, 0) + 1
+    return counts
+
+
+def _s(at_ms: float) -> float:
+    return round(at_ms / 1000.0, _DIGITS)

@@ -1,0 +1,289 @@
+"""The world of a simulation: gateways, engines, nodes and feeds around a decider, in virtual time.
+
+Owns the order of things within a second and what is written down. At each full second gateways
+report what they saw of it, then the decider ticks; its records reach nodes and gateways
+`CONTROL_MS` later. Deterministic: no clock, no randomness. It must not know how anything is
+decided or judged (`measures`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from autoscaler.demand.windows import TelemetryWindows
+from autoscaler.domain.checks import InvalidValue, finite, whole
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.workload import Phase
+from autoscaler.serving.setup import EngineSetup, setup_on
+from autoscaler.simulation.agenda import Agenda
+from autoscaler.simulation.arrivals import Arrival
+from autoscaler.simulation.bill import Bill
+from autoscaler.simulation.decider import Decider, Said, Seen
+from autoscaler.simulation.engine import SimEngine
+from autoscaler.simulation.gateway import LOOK_MS, GatewayLimits, SimGateway
+from autoscaler.simulation.node import HEARTBEAT_MS, SimNode, nodes_heartbeat
+from autoscaler.simulation.requests import Call
+from autoscaler.simulation.script import (
+    AlertRaised,
+    AvailabilityChanged,
+    GatewaySilent,
+    Happening,
+    LaunchesFail,
+    NodeBack,
+    NodeLost,
+    PriceChanged,
+    ServiceChanged,
+    SolverAway,
+)
+from autoscaler.simulation.solver import Plan, SimSolver, SolveTimes, plan_in_process
+from autoscaler.simulation.timeline import Ordered, Timeline, ordered_counts
+from topics.fleet import Assignment, DesiredInstance, Status
+from topics.routing import Routes
+from topics.supply import Availability, Price
+
+ORIGIN_MS = 1_700_000_000_000
+"""Second 0 of a simulation, in ms since the epoch."""
+CONTROL_MS = 100.0
+"""From a decision to the nodes and gateways that it reaches."""
+_TICK_MS = 1_000
+_DRAIN_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What happens, whoever decides.
+
+    arrivals: by rising time, which counts from `lead_s` after the controller's start. duration_s:
+    from then on; it is what is billed and judged. Requests under way at its end get 10 min more.
+    script: in any order. gateways: how many share the requests in turn.
+    """
+
+    cluster: Cluster
+    arrivals: Sequence[Arrival]
+    duration_s: float
+    lead_s: float = 0.0
+    script: tuple[Happening, ...] = ()
+    gateways: int = 1
+    solve: SolveTimes = field(default_factory=SolveTimes)
+    limits: GatewayLimits = field(default_factory=GatewayLimits)
+
+    def __post_init__(self) -> None:
+        finite("scenario: duration_s", self.duration_s, 1.0, 366 * 86_400.0)
+        finite("scenario: lead_s", self.lead_s, 0.0, 86_400.0)
+        whole("scenario: gateways", self.gateways, 1, 100)
+        models = {service.model for service in self.cluster.services}
+        for arrival in self.arrivals:
+            if arrival.model not in models:
+                raise InvalidValue("arrival: model", arrival.model, " or ".join(sorted(models)))
+
+    @property
+    def end_s(self) -> float:
+        """The last second that is billed, on the simulation's axis."""
+        return self.lead_s + self.duration_s
+
+
+def simulate(scenario: Scenario, decider: Decider, plan: Plan = plan_in_process) -> Timeline:
+    """Run `scenario` under `decider`. plan: who answers its questions to the planner."""
+    return World(scenario, decider, plan).run()
+
+
+class World:
+    """One run; `run` once. What stands here in public is what tests look at in between."""
+
+    def __init__(self, scenario: Scenario, decider: Decider, plan: Plan = plan_in_process) -> None:
+        self.scenario = scenario
+        self.cluster = scenario.cluster
+        self.agenda = Agenda()
+        self.engines: dict[str, SimEngine] = {}
+        self.windows = TelemetryWindows()
+        self.solver = SimSolver(scenario.solve, plan)
+        self.statuses: dict[str, Status] = {}
+        self.assignments: dict[str, Assignment] = {}
+        self.routes: dict[str, Routes] = {}
+        self.timeline = Timeline(ORIGIN_MS)
+        self._decider = decider
+        self._availability: dict[str, Availability] = {}
+        self._prices: dict[str, Price] = {}
+        self._obtainable: dict[str, int] = {}
+        self._alerts: list[object] = []
+        self._failing: dict[str, float] = {}
+        self._silent: dict[int, float] = {}
+        self._setups: dict[tuple[object, ...], EngineSetup] = {}
+        self._pending = 0
+        self._bill = Bill({p.id: p.price_usd_per_h for p in self.cluster.pools}, ORIGIN_MS)
+        longest = {s.model: s.max_len_tokens for s in self.cluster.services}
+        self.gateways = [
+            SimGateway(
+                f"gateway-{n}", longest, self.agenda, self.engines, self._ended, scenario.limits
+            )
+            for n in range(scenario.gateways)
+        ]
+        self.nodes: dict[str, SimNode] = {}
+        for pool in self.cluster.pools:
+            for name in node_ids(pool):
+                self.nodes[name] = SimNode(name, pool.id, pool.per_node, self)
+
+    def run(self) -> Timeline:
+        """Everything, to the end; the timeline of what happened."""
+        agenda, scenario = self.agenda, self.scenario
+        for event in sorted(scenario.script, key=lambda e: e.at_s):
+            agenda.at(1000.0 * event.at_s, lambda event=event: self._happen(event))  # type: ignore[misc]
+        agenda.every(HEARTBEAT_MS, nodes_heartbeat(lambda: list(self.nodes.values())))
+        agenda.every(LOOK_MS, self._look)
+        agenda.every(_TICK_MS, self._tick)
+        self._pending = len(scenario.arrivals)
+        self._arrive(0)
+        end_ms = 1000.0 * scenario.end_s
+        agenda.run(end_ms)
+        self._bill.close(scenario.end_s)
+        self.timeline.nodes = list(self._bill.spans)
+        last_ms = end_ms + 1000.0 * _DRAIN_S
+        while self._pending and agenda.now_ms < last_ms:
+            agenda.run(agenda.now_ms + 1000.0)
+        self.timeline.finish()
+        return self.timeline
+
+    # -- what nodes stand on ------------------------------------------------------------------
+
+    def epoch_ms(self, at_ms: float) -> int:
+        """Domain ms since the epoch."""
+        return ORIGIN_MS + int(at_ms)
+
+    def setup(self, node: SimNode, desired: DesiredInstance) -> EngineSetup:
+        """The engine for `desired` on `node`; InvalidValue where it cannot run."""
+        if max(desired.gpus) >= node.gpus:
+            raise InvalidValue("gpus", desired.gpus, f"0 to {node.gpus - 1} on {node.name}")
+        service = self.cluster.service(desired.model)
+        spec = service.architecture
+        slice_ = NodeSlice(self.cluster.pool(node.pool).gpu, len(desired.gpus))
+        longest = min(service.max_len_tokens, spec.max_position)
+        key = spec, slice_, desired.phase, longest
+        found = self._setups.get(key)
+        if found is None:
+            found = self._setups[key] = setup_on(spec, slice_, Phase(desired.phase), longest)
+        return found
+
+    def no_node(self, node: SimNode) -> str:
+        """Why the machine cannot be had now, "" if it can."""
+        limit = self._obtainable.get(node.pool)
+        if limit is None or self._bill.is_billed(node.name):
+            return ""
+        return f"{node.pool}: no node to be had" if self._bill.billed(node.pool) >= limit else ""
+
+    def launch_fault(self, node: SimNode) -> str:
+        """Why a process that is launched on `node` now will end, "" if it will not."""
+        now_s = self.agenda.now_ms / 1000.0
+        for where in (node.name, node.pool):
+            if now_s < self._failing.get(where, 0.0):
+                return f"the process ended: {where} is faulty"
+        return ""
+
+    def tell(self, status: Status) -> None:
+        """A node says how it is."""
+        self.statuses[status.node] = status
+        self._bill.record(status)
+
+    # -- the second ---------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now_ms = self.epoch_ms(self.agenda.now_ms)
+        self.windows.advance(now_ms)
+        now_s = self.agenda.now_ms / 1000.0
+        for index, gateway in enumerate(self.gateways):
+            for record in gateway.report(now_ms, _TICK_MS):
+                if now_s > self._silent.get(index, -1.0):
+                    self.windows.add(record, now_ms)
+        alerts, self._alerts = tuple(self._alerts), []
+        said = self._decider.decide(
+            Seen(
+                self.cluster,
+                self.windows,
+                dict(self.statuses),
+                dict(self._availability),
+                dict(self._prices),
+                self.solver.answers(self.agenda.now_ms),
+                alerts,
+            ),
+            now_ms,
+        )
+        self._carry_out(said)
+
+    def _carry_out(self, said: Said) -> None:
+        agenda = self.agenda
+        now_s = agenda.now_ms / 1000.0
+        for request in said.requests:
+            self.solver.ask(request, self.cluster, agenda.now_ms)
+        if said.assignments:
+            self.assignments.update({record.node: record for record in said.assignments})
+            self.timeline.ordered.append(Ordered(now_s, ordered_counts(self.assignments.values())))
+        self.timeline.decisions.extend(said.decisions)
+        self.timeline.plans.extend(said.plans)
+        if said.assignments or said.routes:
+            agenda.at(agenda.now_ms + CONTROL_MS, lambda: self._reach(said))
+
+    def _reach(self, said: Said) -> None:
+        for assignment in said.assignments:
+            node = self.nodes.get(assignment.node)
+            if node is not None:
+                node.accept(assignment)
+        for routes in said.routes:
+            self.routes[routes.model] = routes
+            for gateway in self.gateways:
+                gateway.apply(routes)
+
+    def _look(self) -> None:
+        for gateway in self.gateways:
+            gateway.look()
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def _arrive(self, index: int) -> None:
+        """Note the arrival number `index`; when it comes, it notes the next one."""
+        if index >= len(self.scenario.arrivals):
+            return
+        arrival = self.scenario.arrivals[index]
+        at_ms = 1000.0 * (self.scenario.lead_s + arrival.at_s)
+
+        def come() -> None:
+            self._arrive(index + 1)
+            call = Call(index, arrival.model, at_ms, arrival.input_tokens, arrival.output_tokens)
+            self.timeline.calls.append(call)
+            self.gateways[index % len(self.gateways)].take(call)
+
+        self.agenda.at(at_ms, come)
+
+    def _ended(self, call: Call) -> None:
+        self._pending -= 1
+
+    # -- the script ---------------------------------------------------------------------------
+
+    def _happen(self, event: Happening) -> None:
+        now_ms = self.epoch_ms(self.agenda.now_ms)
+        match event:
+            case PriceChanged(at_s, pool, usd):
+                self._bill.reprice(pool, usd, at_s)
+                self._prices[pool] = Price(pool, usd, now_ms)
+            case AvailabilityChanged(_, pool, nodes):
+                self._availability[pool] = Availability(pool, nodes, now_ms)
+                self._obtainable[pool] = self._bill.billed(pool) + nodes
+            case NodeLost(at_s, name):
+                self.nodes[name].lose()
+                self._bill.end_node(name, at_s)
+            case NodeBack(_, name):
+                self.nodes[name].come_back()
+                if name in self.assignments:
+                    self.nodes[name].accept(self.assignments[name])
+            case LaunchesFail(_, where, until_s):
+                self._failing[where] = until_s
+            case ServiceChanged(_, service):
+                others = [s if s.model != service.model else service for s in self.cluster.services]
+                self.cluster = replace(self.cluster, services=tuple(others))
+            case AlertRaised(_, alert):
+                self._alerts.append(alert)
+            case GatewaySilent(_, index, until_s):
+                self._silent[index] = until_s
+            case SolverAway(_, until_s):
+                self.solver.away_until_ms = 1000.0 * until_s

@@ -1,0 +1,161 @@
+"""How well the controller decides, in simulations: attainment, cost, speed and steadiness.
+
+usage: python -m loadtests.decision_bench [--trace FILE --config FILE | --steps 1:2.5,1:10 |
+       --gamma 3.5 | --steady 1,5,20] [--seeds N] [--timeline FILE] [--json OUT] [--static]
+       [--jobs N] [--duration S] [--rate R] [--lengths TRACE] [--load L]
+
+Without a scenario: the bundled trace and configuration. What each figure means stands in
+`autoscaler.simulation.measures`. Owns the command line and the processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from autoscaler.domain.checks import InvalidValue
+from loadtests.decision_cases import GENERATED_CONFIG, TRACE_CONFIG, Case, prepare
+from loadtests.decision_runs import Run, as_json, run, summary
+from loadtests.decision_static import TARGETS, Sweep, report, sweep
+from loadtests.decision_static import as_json as static_json
+from streams.files.errors import UserError
+
+BUNDLED_TRACE = TRACE_CONFIG.with_name("azure2023_conv.csv.gz")
+AFTER_STEP_S = 600.0
+STEADY_S = 3600.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit codes: 0 done, 2 bad input."""
+    args = _arguments().parse_args(argv)
+    try:
+        return _run(args)
+    except (InvalidValue, UserError, OSError) as error:
+        print(f"decision_bench: {error}", file=sys.stderr)
+        return 2
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.decision_bench")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--trace", type=Path, help="a recorded trace")
+    what.add_argument("--steps", type=_steps, help="rates before:after in req/s, e.g. 1:2.5,1:10")
+    what.add_argument("--gamma", type=_number(0.01, 100.0), help="CV of Gamma arrivals")
+    what.add_argument("--steady", type=_rates, help="Poisson arrivals at these rates, e.g. 1,5,20")
+    parser.add_argument("--config", type=Path, help="a shoal.yaml; one model but for --trace")
+    parser.add_argument("--seeds", type=int, default=1, help="how many, from 1 on")
+    parser.add_argument("--duration", type=_number(1.0, 1e7), help="seconds of arrivals")
+    parser.add_argument("--rate", type=_number(1e-3, 1e5), default=5.0, help="of --gamma, req/s")
+    parser.add_argument("--load", type=_number(0.05, 1.0), default=0.75, help="of --steady")
+    parser.add_argument("--lengths", type=Path, help="trace whose lengths generated requests have")
+    parser.add_argument("--lead", type=_number(0.0, 1e5), default=240.0, help="s before requests")
+    parser.add_argument("--gateways", type=int, default=1)
+    parser.add_argument("--timeline", type=Path, help="JSON lines of the first run")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--static", action="store_true", help="sweep fixed fleets beside ours")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    return parser
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value) or not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text} is not a number from {low:g} to {high:g}")
+        return value
+
+    return parse
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    return tuple(_number(1e-3, 1e5)(part) for part in text.split(","))
+
+
+def _steps(text: str) -> tuple[tuple[float, float], ...]:
+    found = []
+    for part in text.split(","):
+        before, colon, after = part.partition(":")
+        if not colon:
+            raise argparse.ArgumentTypeError(f"{part} is not BEFORE:AFTER in req/s, e.g. 1:2.5")
+        found.append((_number(1e-3, 1e5)(before), _number(1e-3, 1e5)(after)))
+    return tuple(found)
+
+
+def cases(args: argparse.Namespace) -> list[Case]:
+    """The scenarios asked for."""
+    base = partial(
+        Case,
+        config=args.config or (GENERATED_CONFIG if _is_generated(args) else TRACE_CONFIG),
+        load=args.load,
+        lead_s=args.lead,
+        lengths=args.lengths,
+        gateways=args.gateways,
+    )
+    if args.steps:
+        after_s = args.duration or AFTER_STEP_S
+        return [
+            base(f"step {a:g} to {b:g} req/s", "steps", rates=(a, b), duration_s=after_s)
+            for a, b in args.steps
+        ]
+    length_s = args.duration or STEADY_S
+    if args.gamma:
+        name = f"Gamma arrivals, CV {args.gamma:g}, {args.rate:g} req/s"
+        return [base(name, "gamma", rates=(args.rate,), cv=args.gamma, duration_s=length_s)]
+    if args.steady:
+        return [
+            base(
+                f"steady {rate:g} req/s at {100 * args.load:.0f}% of planned load",
+                "steady",
+                rates=(rate,),
+                duration_s=length_s,
+            )
+            for rate in args.steady
+        ]
+    trace = args.trace or BUNDLED_TRACE
+    return [base(f"trace {trace.name}", "trace", trace=trace, duration_s=args.duration or 0.0)]
+
+
+def _is_generated(args: argparse.Namespace) -> bool:
+    return bool(args.steps or args.gamma or args.steady)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.seeds < 1 or args.jobs < 1:
+        raise InvalidValue("--seeds, --jobs", (args.seeds, args.jobs), "at least 1")
+    wanted = cases(args)
+    todo = [(case, seed) for case in wanted for seed in range(1, args.seeds + 1)]
+    files = [args.timeline, *[None] * (len(todo) - 1)]
+    found: list[Run]
+    with ProcessPoolExecutor(args.jobs) as pool:
+        go = pool.map if args.jobs > 1 else map
+        found = list(go(run, [c for c, _ in todo], [s for _, s in todo], files))
+        fixed: list[dict[str, Any]] = []
+        for case in wanted:
+            mine = [one for one in found if one.scenario == case.name]
+            print("\n".join(summary(mine)), flush=True)
+            if args.static:
+                sweeps = _sweeps(case, mine[0], go)
+                print("\n".join(report(mine[0], sweeps)), flush=True)
+                fixed.append(static_json(mine[0], sweeps))
+    if args.json is not None:
+        args.json.write_bytes(as_json(found, {"static": fixed} if fixed else None))
+    return 0
+
+
+def _sweeps(case: Case, ours: Run, go: Callable[..., Iterable[Any]]) -> Sequence[Sweep]:
+    return list(go(partial(_sweep, case, ours), list(ours.models)))
+
+
+def _sweep(case: Case, ours: Run, model: str) -> Sweep:
+    targets = (*TARGETS, ours.models[model].slo_attainment)
+    return sweep(prepare(case, ours.seed), model, targets)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

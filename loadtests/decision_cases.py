@@ -1,0 +1,161 @@
+"""The scenarios of decision_bench: what is asked for on the command line, made into simulations.
+
+Owns the translation of a case and a seed into a `Scenario` and the truth about its demand. Reads
+traces and configurations; knows nothing of what is measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Cluster, Mode, Service
+from autoscaler.domain.workload import Demand
+from autoscaler.planning.request import PlanRequest, Urgency
+from autoscaler.simulation.arrivals import (
+    Arrival,
+    Draw,
+    Step,
+    gamma_renewal,
+    lognormal_lengths,
+    measured_lengths,
+    poisson,
+    resampled_lengths,
+)
+from autoscaler.simulation.measures import Rate, Truth, smoothed_rates
+from autoscaler.simulation.solver import plan_in_process
+from autoscaler.simulation.world import Scenario
+from streams.files.config import load_config
+from streams.replay.schedule import schedule
+from streams.replay.traces import load_trace
+
+GENERATED_CONFIG = Path(__file__).with_name("decision_bench.yaml")
+TRACE_CONFIG = Path(__file__).parents[1] / "streams" / "data" / "demo.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One scenario to be run with many seeds.
+
+    kind: "trace", "steps", "gamma" or "steady". rates: before and after the step, or the one rate.
+    before_s: until the step. duration_s: of arrivals, 0 = the whole trace. load: of a steady
+    scenario, demand as a share of what the fleet is planned for.
+    """
+
+    name: str
+    kind: str
+    config: Path
+    trace: Path | None = None
+    rates: tuple[float, ...] = ()
+    cv: float = 1.0
+    before_s: float = 600.0
+    duration_s: float = 0.0
+    load: float = 0.75
+    lead_s: float = 240.0
+    lengths: Path | None = None
+    gateways: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One run to come. step_s: when the rate jumps, on the simulation's axis, None = never."""
+
+    scenario: Scenario
+    truth: Truth
+    step_s: float | None = None
+
+
+def prepare(case: Case, seed: int) -> Prepared:
+    """The run of `case` with `seed`; UserError or ConfigError for files that are not right."""
+    cluster = acting(load_config(case.config).cluster)
+    if case.kind == "trace":
+        return _from_trace(case, cluster, seed)
+    if len(cluster.services) != 1:
+        raise InvalidValue("--config: models", len(cluster.services), "1 for a generated scenario")
+    service = cluster.services[0]
+    random = np.random.default_rng(seed)
+    draw = _lengths(case, service)
+    end_s = case.duration_s
+    step_s: float | None = None
+    steps: tuple[Step, ...] = (Step(0.0, case.rates[0]),)
+    if case.kind == "gamma":
+        found = gamma_renewal(service.model, case.rates[0], case.cv, end_s, draw, random)
+        declared = replace(service, req_per_s=case.rates[0])
+    elif case.kind == "steps":
+        end_s += case.before_s
+        step_s = case.lead_s + case.before_s
+        steps = (*steps, Step(case.before_s, case.rates[1]))
+        found = poisson(service.model, steps, end_s, draw, random)
+        declared = replace(service, req_per_s=case.rates[0])
+    else:
+        found = poisson(service.model, steps, end_s, draw, random)
+        declared = _sized(cluster, service, case.rates[0] / case.load)
+    return Prepared(
+        Scenario(
+            replace(cluster, services=(declared,)),
+            found,
+            end_s,
+            lead_s=case.lead_s,
+            gateways=case.gateways,
+        ),
+        Truth({service.model: _rate_of(steps, case.lead_s)}, measured_lengths(found)),
+        step_s,
+    )
+
+
+def acting(cluster: Cluster) -> Cluster:
+    """`cluster` with every service in mode act: a simulation of recommendations shows nothing."""
+    return replace(
+        cluster, services=tuple(replace(service, mode=Mode.ACT) for service in cluster.services)
+    )
+
+
+def _from_trace(case: Case, cluster: Cluster, seed: int) -> Prepared:
+    if case.trace is None:
+        raise InvalidValue("--trace", None, "a file")
+    trace = load_trace(case.trace)
+    duration_s = case.duration_s or trace.duration_s + 1e-3
+    jobs = schedule(
+        trace,
+        {service.model: service.traffic_share for service in cluster.services},
+        {service.model: service.max_len_tokens for service in cluster.services},
+        seed,
+        1000.0 * duration_s,
+    )
+    found = [Arrival(j.at_ms / 1000.0, j.model, j.input_tokens, j.output_tokens) for j in jobs]
+    return Prepared(
+        Scenario(cluster, found, max(1.0, duration_s), lead_s=case.lead_s, gateways=case.gateways),
+        Truth(smoothed_rates(found, case.lead_s), measured_lengths(found)),
+    )
+
+
+def _lengths(case: Case, service: Service) -> Draw:
+    if case.lengths is not None:
+        trace = load_trace(case.lengths)
+        pairs = list(zip(trace.input_tokens, trace.output_tokens, strict=True))
+        return resampled_lengths([p for p in pairs if sum(p) <= service.max_len_tokens])
+    lengths = service.lengths
+    most = service.max_len_tokens
+    return lognormal_lengths(lengths.input_tokens, lengths.output_tokens, 1.0, most)
+
+
+def _sized(cluster: Cluster, service: Service, req_per_s: float) -> Service:
+    """`service` declared and held at a fleet that is planned for `req_per_s`.
+
+    Its floor keeps the fleet from shrinking to the demand, which would end the load asked for.
+    """
+    demand = Demand(service.model, req_per_s, service.lengths)
+    request = PlanRequest(1, Urgency.FULL, 0, (demand,), scope=(service.model,))
+    planned = sum(count for _, count in plan_in_process(request, cluster).counts)
+    return replace(service, req_per_s=req_per_s, min_instances=max(1, planned))
+
+
+def _rate_of(steps: tuple[Step, ...], lead_s: float) -> Rate:
+    def rate(at_s: float) -> float:
+        passed = [step.req_per_s for step in steps if step.at_s + lead_s <= at_s]
+        return passed[-1] if passed else 0.0
+
+    return rate

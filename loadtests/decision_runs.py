@@ -1,0 +1,186 @@
+"""One run of decision_bench and its figures, and what many seeds say together.
+
+Owns the JSON form of a run. Deterministic: the same case and seed give the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from autoscaler.simulation.decider import Decider
+from autoscaler.simulation.live import LiveController
+from autoscaler.simulation.measures import (
+    Capacity,
+    ModelFigures,
+    StepFigures,
+    cost_usd,
+    model_figures,
+    orders,
+    step_figures,
+)
+from autoscaler.simulation.script import NodeLost
+from autoscaler.simulation.timeline import Timeline
+from autoscaler.simulation.world import simulate
+from loadtests.decision_cases import Case, Prepared, prepare
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The figures of one run. step: None where the rate does not jump."""
+
+    scenario: str
+    seed: int
+    models: dict[str, ModelFigures]
+    cost_usd: float
+    billed_s: float
+    judged_s: float
+    step: StepFigures | None
+
+    def as_json(self) -> dict[str, Any]:
+        """As it stands in `runs[]`."""
+        over = [figures.over_provisioning for figures in self.models.values()]
+        return {
+            "scenario": self.scenario,
+            "seed": self.seed,
+            "models": {
+                model: {
+                    "requests": figures.requests,
+                    "served": figures.served,
+                    "slo_attainment": figures.slo_attainment,
+                    "slo_attainment_after_3_min": figures.late_attainment,
+                    "over_provisioning": figures.over_provisioning,
+                    "of_p99_need": figures.over_p99,
+                    "reversals": len(figures.reversals_s),
+                    "false_scale_outs": figures.false_scale_outs,
+                }
+                for model, figures in self.models.items()
+            },
+            "cost_usd": self.cost_usd,
+            "usd_per_h": self.cost_usd / self.billed_s * 3600.0,
+            "first_scale_out_s": self.step.first_scale_out_s if self.step else None,
+            "sufficient_s": self.step.sufficient_s if self.step else None,
+            "over_provisioning": sum(over) / len(over),
+            "reversals_per_h": max(f.reversals_per_h for f in self.models.values()),
+            "false_scale_outs": sum(f.false_scale_outs for f in self.models.values()),
+            "model_days": len(self.models) * self.judged_s / 86_400.0,
+        }
+
+
+def run(case: Case, seed: int, timeline: Path | None = None) -> Run:
+    """Simulate `case` with `seed` under the real controller."""
+    prepared = prepare(case, seed)
+    found = simulate(prepared.scenario, LiveController())
+    if timeline is not None:
+        write_timeline(timeline, found)
+    return judge(case.name, seed, prepared, found)
+
+
+def run_with(case: Case, seed: int, decider: Decider) -> Run:
+    """The same under another decider."""
+    prepared = prepare(case, seed)
+    return judge(case.name, seed, prepared, simulate(prepared.scenario, decider))
+
+
+def judge(name: str, seed: int, prepared: Prepared, found: Timeline) -> Run:
+    """The figures of a run that is over."""
+    scenario, truth = prepared.scenario, prepared.truth
+    cluster = scenario.cluster
+    capacity = Capacity(cluster, truth.lengths)
+    span_s = scenario.lead_s, scenario.end_s
+    lost_s = [event.at_s for event in scenario.script if isinstance(event, NodeLost)]
+    step = None
+    if prepared.step_s is not None:
+        service = cluster.services[0]
+        need = truth.rates[service.model](prepared.step_s) / service.utilization
+        ordered = orders(found, capacity, service.model)
+        step = step_figures(ordered, prepared.step_s, need)
+    return Run(
+        name,
+        seed,
+        {
+            service.model: model_figures(
+                service.model, found, cluster, capacity, truth, span_s, lost_s
+            )
+            for service in cluster.services
+        },
+        cost_usd(found),
+        scenario.end_s,
+        scenario.duration_s,
+        step,
+    )
+
+
+def write_timeline(path: Path, timeline: Timeline) -> None:
+    """The timeline as JSON lines."""
+    with path.open("wb") as out:
+        for line in timeline.lines():
+            out.write(orjson.dumps(line) + b"\n")
+
+
+def as_json(runs: Sequence[Run], extra: dict[str, Any] | None = None) -> bytes:
+    """The whole report."""
+    report = {"runs": [one.as_json() for one in runs], **(extra or {})}
+    return orjson.dumps(report, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def percentile(values: Iterable[float | None], q: float) -> float:
+    """The q-quantile by nearest rank; what never came counts as infinite."""
+    ranked = sorted(math.inf if value is None else value for value in values)
+    return ranked[max(0, math.ceil(q * len(ranked)) - 1)]
+
+
+def summary(runs: Sequence[Run]) -> list[str]:
+    """What the runs of one scenario say together, for people."""
+    count = len(runs)
+    lines = [f"{runs[0].scenario} ({count} seed{'s' if count > 1 else ''})"]
+    for model in runs[0].models:
+        mine = [one.models[model] for one in runs]
+        asked = sum(figures.requests for figures in mine)
+        hit = sum(figures.attained for figures in mine)
+        late = sum(figures.late_requests for figures in mine)
+        late_hit = sum(figures.late_attained for figures in mine)
+        worst = min(figures.slo_attainment for figures in mine)
+        lines.append(
+            f"  {model}: {asked} requests, SLO attainment {_share(hit, asked)}, "
+            f"after the first 3 min {_share(late_hit, late)}, worst run {100 * worst:.1f}%"
+        )
+    usd_per_h = sum(one.cost_usd for one in runs) / sum(one.billed_s for one in runs) * 3600.0
+    reports = [one.as_json() for one in runs]
+    over = sum(report["over_provisioning"] for report in reports) / count
+    of_p99 = sum(f.over_p99 for one in runs for f in one.models.values())
+    of_p99 /= sum(len(one.models) for one in runs)
+    lines.append(
+        f"  cost {usd_per_h:.2f} USD/h; capacity {100 * over:+.0f}% of demand, "
+        f"{of_p99:.2f} times what the p99 of 10 s rates needs"
+    )
+    steps = [one.step for one in runs if one.step]
+    if steps:
+        first = [step.first_scale_out_s for step in steps]
+        enough = [step.sufficient_s for step in steps]
+        lines.append(
+            f"  first scale-out p50 {_span(percentile(first, 0.5))}, "
+            f"p95 {_span(percentile(first, 0.95))}; sufficient p50 "
+            f"{_span(percentile(enough, 0.5))}, p95 {_span(percentile(enough, 0.95))}"
+        )
+    days = sum(report["model_days"] for report in reports)
+    false_outs = sum(report["false_scale_outs"] for report in reports)
+    most = max(report["reversals_per_h"] for report in reports)
+    lines.append(
+        f"  reversals at most {most}/h; {false_outs} false scale-outs in {days:.2f} "
+        f"model-days ({false_outs / days:.2f} per model-day)"
+    )
+    return lines
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.2f}%" if whole else "n/a"
+
+
+def _span(seconds: float) -> str:
+    return "never" if math.isinf(seconds) else f"{seconds:.0f} s"

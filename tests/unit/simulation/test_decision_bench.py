@@ -1,0 +1,192 @@
+"""decision_bench: scenarios, figures that can be recomputed, the sweep of fixed fleets."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+
+from autoscaler.domain.cluster import Market
+from autoscaler.simulation.arrivals import measured_lengths
+from autoscaler.simulation.fixed import FixedFleet
+from autoscaler.simulation.measures import Truth, smoothed_rates
+from autoscaler.simulation.script import PriceChanged
+from autoscaler.simulation.world import Scenario, simulate
+from loadtests.decision_bench import _arguments, cases, main
+from loadtests.decision_cases import GENERATED_CONFIG, Case, Prepared, prepare
+from loadtests.decision_runs import Run, as_json, judge, percentile, run_with, write_timeline
+from loadtests.decision_static import Fleet, Sweep, _Search, dominance, kinds, sweep
+from tests.unit.simulation.worlds import OD, ONE, cluster, evenly, service
+
+STEP = Case(
+    "step", "steps", GENERATED_CONFIG, rates=(1.0, 6.0), before_s=60.0, duration_s=60.0, lead_s=120
+)
+
+
+def fixed(case: Case, seed: int, counts: dict[str, int]) -> Run:
+    prepared = prepare(case, seed)
+    where = prepared.scenario.cluster
+    return run_with(case, seed, FixedFleet(counts, where, prepared.truth.lengths))
+
+
+L4 = {"mini:a1@eu-west/l4/on-demand": 3, "mini:a1@eu-west/l4/spot": 2}
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_others() -> None:
+    one, again = (as_json([fixed(STEP, 7, L4)]) for _ in range(2))
+    assert one == again
+    assert as_json([fixed(STEP, 8, L4)]) != one
+
+
+def test_cost_and_attainment_can_be_recomputed_from_the_timeline(tmp_path: Path) -> None:
+    """From the file alone, with a price that changed on the way and requests that missed."""
+    where = cluster()
+    arrivals = evenly(40, 1.0) + evenly(860, 1 / 20, first_s=40.0)
+    scenario = Scenario(where, arrivals, 85.0, 120.0, (PriceChanged(150.0, OD, 7.7),))
+    truth = Truth(smoothed_rates(arrivals, 120.0), measured_lengths(arrivals))
+    prepared = Prepared(scenario, truth)
+    found = simulate(scenario, FixedFleet({ONE: 1}, where, truth.lengths))
+    figures = judge("x", 1, prepared, found).as_json()
+    path = tmp_path / "timeline.jsonl"
+    write_timeline(path, found)
+    usd, asked, hits, late = 0.0, 0, 0, 0
+    slo = service().slo
+    for line in map(orjson.loads, path.read_bytes().splitlines()):
+        if line["kind"] == "node":
+            usd += line["usd_per_h"] * (line["to_s"] - line["from_s"]) / 3600.0
+            continue
+        asked += 1
+        if line["outcome"] != "served":
+            continue
+        ttft_ms = 1000.0 * (line["first_token_s"] - line["arrival_s"])
+        gaps = line["output_tokens"] - 1
+        tpot_ms = 1000.0 * (line["end_s"] - line["first_token_s"]) / gaps if gaps else 0.0
+        late += ttft_ms > slo.ttft_ms
+        hits += ttft_ms <= slo.ttft_ms and tpot_ms <= slo.tpot_ms
+    model = figures["models"]["mini"]
+    assert (figures["cost_usd"], model["slo_attainment"]) == (usd, hits / asked)
+    assert model["requests"] == asked == 900
+    assert 0 < hits < asked  # both kinds are there, or this proves little
+    assert late > 0
+
+
+def test_a_step_changes_the_rate_when_it_says() -> None:
+    prepared = prepare(STEP, 3)
+    assert prepared.step_s == 180.0
+    arrivals = prepared.scenario.arrivals
+    before = sum(arrival.at_s < 60.0 for arrival in arrivals)
+    assert 35 < before < 90
+    assert 290 < len(arrivals) - before < 430
+    rate = prepared.truth.rates["mini"]
+    assert (rate(60.0), rate(179.0), rate(180.0)) == (0.0, 1.0, 6.0)
+
+
+def test_a_steady_scenario_starts_with_a_fleet_for_more_than_its_rate() -> None:
+    case = Case("s", "steady", GENERATED_CONFIG, rates=(9.0,), duration_s=60.0, load=0.75)
+    held = prepare(case, 1).scenario.cluster.services[0]
+    assert held.req_per_s == pytest.approx(12.0)
+    assert held.min_instances >= 2
+
+
+def test_gamma_arrivals_come_in_bursts() -> None:
+    """The variance of counts in long spans is CV^2 times that of Poisson arrivals."""
+    case = Case("g", "gamma", GENERATED_CONFIG, rates=(5.0,), cv=3.5, duration_s=20_000.0)
+    counts = [0] * 200
+    for arrival in prepare(case, 5).scenario.arrivals:
+        counts[int(arrival.at_s // 100.0)] += 1
+    mean = sum(counts) / len(counts)
+    spread = sum((count - mean) ** 2 for count in counts) / len(counts) / mean
+    assert mean == pytest.approx(500.0, rel=0.1)
+    assert 8.0 < spread < 17.0  # 12.25 in the limit
+
+
+def test_percentiles_count_what_never_came_as_infinite() -> None:
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert percentile([1.0] * 19 + [None], 0.95) == 1.0
+    assert percentile([1.0, None], 0.95) == float("inf")
+
+
+def test_the_command_line_makes_one_scenario_per_step_and_rate() -> None:
+    parse = _arguments().parse_args
+    assert [c.rates for c in cases(parse(["--steps", "1:2.5,1:10"]))] == [(1.0, 2.5), (1.0, 10.0)]
+    assert [c.rates for c in cases(parse(["--steady", "1,5,20"]))] == [(1.0,), (5.0,), (20.0,)]
+    (trace,) = cases(parse([]))
+    assert trace.kind == "trace"
+
+
+def test_bad_input_is_refused_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--trace", "/nowhere.csv"]) == 2
+    assert "/nowhere.csv" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["--steps", "1-2"])
+
+
+def prepared_at(req_per_s: float) -> Prepared:
+    where = cluster(service(spot_share=0.34), nodes=4)
+    arrivals = evenly(int(60 * req_per_s), 1 / req_per_s)
+    truth = Truth(smoothed_rates(arrivals, 120.0), measured_lengths(arrivals))
+    return Prepared(Scenario(where, arrivals, 60.0, 120.0), truth)
+
+
+def test_the_sweep_finds_the_cheapest_fleet_with_its_share_of_spot() -> None:
+    """Against every count of the only kind there is."""
+    prepared = prepared_at(20.0)
+    found = sweep(prepared, "mini", (0.97,)).found[0.97]
+    search = _Search(prepared, "mini")
+    attain = {n: search._simulate((n,)) for n in range(1, 7)}
+    fewest = min(n for n, fleet in attain.items() if fleet and fleet.attainment >= 0.97)
+    assert found is not None
+    assert sum(count for _, count in found.counts) == fewest > 1
+    on_spot = sum(count for name, count in found.counts if "/spot" in name)
+    assert on_spot == int(0.34 * fewest + 1e-9)
+    assert found.usd_per_h == pytest.approx(2.0 * (fewest - on_spot) + 0.8 * on_spot)
+
+
+def test_the_sweep_of_two_kinds_is_as_cheap_as_trying_every_mix() -> None:
+    prepared = prepare(replace(STEP, rates=(6.0, 6.0)), 2)
+    few = tuple(replace(pool, max_nodes=3) for pool in prepared.scenario.cluster.pools)
+    where = replace(prepared.scenario.cluster, pools=few)
+    prepared = replace(prepared, scenario=replace(prepared.scenario, cluster=where))
+    found = sweep(prepared, "mini", (0.97,)).found[0.97]
+    search = _Search(prepared, "mini")
+    every = [search._simulate(c) for c in itertools.product(range(5), repeat=len(search.kinds))]
+    enough = [fleet for fleet in every if fleet is not None and fleet.attainment >= 0.97]
+    assert found is not None
+    assert found.usd_per_h == pytest.approx(min(fleet.usd_per_h for fleet in enough))
+
+
+def test_owned_nodes_are_filled_first_and_are_finite() -> None:
+    prepared = prepared_at(1.0)
+    pools = prepared.scenario.cluster.pools
+    owned = replace(pools[0], market=Market.OWNED, price_usd_per_h=0.0, max_nodes=1)
+    where = replace(prepared.scenario.cluster, pools=(*pools, owned))
+    prepared = replace(prepared, scenario=replace(prepared.scenario, cluster=where))
+    (kind,) = kinds(where, where.services[0], prepared)
+    assert kind.most() == 9
+    found = sweep(prepared, "mini", (0.97,)).found[0.97]
+    assert found is not None
+    assert found.counts == ((f"mini:a1@{owned.id}", 1),)
+    assert found.usd_per_h == 0.0
+
+
+def test_ours_is_dominated_by_what_attains_as_much_for_less() -> None:
+    ours = fixed(STEP, 1, {"mini:a1@eu-west/l40s/on-demand": 4})
+    share = ours.models["mini"].slo_attainment
+    cheap = Fleet((), 1.0, ours.cost_usd - 0.01, share)
+    dear = Fleet((), 1.0, ours.cost_usd + 0.01, share)
+    assert "DOMINATED" in dominance(ours, [Sweep("mini", {share: cheap}, 1)])
+    assert "not dominated" in dominance(ours, [Sweep("mini", {share: dear}, 1)])
+    assert "not dominated" in dominance(ours, [Sweep("mini", {share: None}, 1)])
+
+
+def test_declared_floors_hold_for_fixed_fleets() -> None:
+    prepared = prepared_at(1.0)
+    floor = replace(prepared.scenario.cluster, services=(service(min_instances=3),))
+    held = replace(prepared, scenario=replace(prepared.scenario, cluster=floor))
+    for where, least in ((prepared, 1), (held, 3)):
+        found = sweep(where, "mini", (0.97,)).found[0.97]
+        assert found is not None
+        assert sum(count for _, count in found.counts) == least

@@ -1,0 +1,53 @@
+"""Solve times in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.workload import Demand
+from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
+from autoscaler.simulation.solver import SimSolver, SolveTimes, plan_in_process
+from tests.unit.simulation.worlds import LENGTHS, cluster
+
+
+def question(number: int, urgency: Urgency) -> PlanRequest:
+    return PlanRequest(number, urgency, 0, (Demand("mini", 3.0, LENGTHS),), scope=("mini",))
+
+
+def planned(request: PlanRequest, on: Cluster) -> PlanAnswer:
+    return PlanAnswer(request.number, request.urgency, Outcome.PLANNED, request.scope)
+
+
+def test_an_urgent_answer_overtakes_a_full_one_and_comes_once() -> None:
+    solver = SimSolver(SolveTimes(0.5, 3.0), planned)
+    solver.ask(question(1, Urgency.FULL), cluster(), 0.0)
+    solver.ask(question(2, Urgency.URGENT), cluster(), 1000.0)
+    assert [found.number for found in solver.answers(1000.0)] == []
+    assert [found.number for found in solver.answers(2000.0)] == [2]
+    assert [found.number for found in solver.answers(3000.0)] == [1]
+    assert solver.answers(10_000.0) == ()
+
+
+def test_questions_of_one_kind_wait_for_each_other() -> None:
+    solver = SimSolver(SolveTimes(0.5, 3.0), planned)
+    solver.ask(question(1, Urgency.FULL), cluster(), 0.0)
+    solver.ask(question(2, Urgency.FULL), cluster(), 1000.0)
+    assert [found.number for found in solver.answers(4000.0)] == [1]
+    assert [found.number for found in solver.answers(6000.0)] == [2]
+
+
+def test_while_the_solver_is_away_questions_come_back_unanswered() -> None:
+    solver = SimSolver(SolveTimes(), planned)
+    solver.away_until_ms = 5000.0
+    solver.ask(question(1, Urgency.URGENT), cluster(), 4000.0)
+    solver.ask(question(2, Urgency.URGENT), cluster(), 5000.0)
+    outcomes = [found.outcome for found in solver.answers(10_000.0)]
+    assert outcomes == [Outcome.NONE, Outcome.PLANNED]
+
+
+def test_the_real_planner_answers_in_process() -> None:
+    found = plan_in_process(question(1, Urgency.FULL), cluster())
+    assert found.outcome is Outcome.PLANNED
+    assert sum(count for _, count in found.counts) >= 1
+    assert found.cost_usd_per_h == pytest.approx(0.8) or found.cost_usd_per_h > 0.8

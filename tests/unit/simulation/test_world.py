@@ -1,0 +1,166 @@
+"""The way of a request and of a decision through a simulated world."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.demand.windows import Stats
+from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.workload import Phase
+from autoscaler.serving.setup import setup_on
+from autoscaler.simulation.arrivals import Arrival
+from autoscaler.simulation.measures import attains
+from autoscaler.simulation.script import (
+    AvailabilityChanged,
+    GatewaySilent,
+    LaunchesFail,
+    NodeBack,
+    NodeLost,
+    PriceChanged,
+    ServiceChanged,
+)
+from autoscaler.simulation.timeline import Timeline
+from tests.unit.simulation.worlds import OD, ONE, SPOT, cluster, evenly, run, service, world
+from topics.fleet import InstanceState
+
+
+def attained(timeline: Timeline) -> float:
+    slo = service().slo
+    return sum(attains(row, slo) for row in timeline.requests) / len(timeline.requests)
+
+
+def test_a_request_before_the_first_instance_waits_for_start_status_and_routes() -> None:
+    """Assigned at 0, launched at 0.1 s, ready startup_s later, routed by the next tick + 0.1 s."""
+    spec = service().architecture
+    setup = setup_on(spec, NodeSlice(cluster().pools[0].gpu, 1), Phase.AGGREGATED, 32_768)
+    ready_s = 0.1 + setup.startup_s
+    routed_s = int(ready_s) + 1.1
+    at_s = routed_s - 20.0
+    done = run({ONE: 1}, [Arrival(at_s, "mini", 1000, 100)], 300.0, lead_s=0.0).requests[0]
+    times = setup.times
+    first_s = routed_s + (times.prefill_ms(1000) + times.first_token_ms) / 1000.0
+    end_s = first_s + 99 * times.decode_ms(1, 1000 + 0.5 * 98) / 1000.0
+    assert done.first_token_s == pytest.approx(first_s, abs=1e-3)
+    assert done.end_s == pytest.approx(end_s, rel=2e-3)
+    assert done.outcome == "served"
+
+
+def test_an_ample_fleet_attains_everything_and_a_starving_one_does_not() -> None:
+    """One L40S carries some 6 such requests per second, and no 15."""
+    assert attained(run({ONE: 4}, evenly(600, 0.25), 150.0)) == 1.0
+    assert attained(run({ONE: 1}, evenly(1500, 1 / 15), 100.0)) < 0.5
+
+
+def test_nothing_is_served_and_everything_refused_without_a_fleet() -> None:
+    timeline = run({}, evenly(10, 1.0), 60.0)
+    assert {row.outcome for row in timeline.requests} == {"refused"}
+    assert {round(row.end_s - row.arrival_s) for row in timeline.requests if row.end_s} == {30}
+    assert timeline.nodes == []
+
+
+def test_a_request_that_no_engine_takes_fails() -> None:
+    timeline = run({ONE: 1}, [Arrival(0.0, "mini", 40_000, 10)], 60.0)
+    assert timeline.requests[0].outcome == "failed"
+
+
+def test_prefill_and_decode_instances_serve_together() -> None:
+    """The first token comes from the decode instance, after prefill, transfer and one step."""
+    pair = f"mini:p1@{OD}+d1@{OD}"
+    one = world({pair: 1}, evenly(200, 0.5), 120.0)
+    timeline = one.run()
+    assert attained(timeline) == 1.0
+    spec, node = service().architecture, NodeSlice(cluster().pools[0].gpu, 1)
+    prefill = setup_on(spec, node, Phase.PREFILL, 32_768)
+    decode = setup_on(spec, node, Phase.DECODE, 32_768)
+    row = timeline.requests[0]
+    expected_ms = (
+        prefill.times.prefill_ms(1000)
+        + decode.transfer_ms(1000)
+        + decode.times.decode_ms(1, 1000)
+        + decode.times.first_token_ms
+    )
+    assert row.first_token_s is not None
+    assert 1000 * (row.first_token_s - row.arrival_s) == pytest.approx(expected_ms, rel=1e-3)
+    assert all(engine.held_kv == 0 for engine in one.engines.values())
+
+
+def test_a_lost_node_breaks_its_requests_and_is_billed_no_longer() -> None:
+    lost = NodeLost(150.0, "eu.l40s.on-demand.0")
+    timeline = run({ONE: 2}, evenly(200, 0.25), 100.0, script=(lost,))
+    failed = [row for row in timeline.requests if row.outcome == "failed"]
+    assert 0 < len(failed) < 20  # those whose client had seen a token
+    assert all(row.end_s == 150.0 for row in failed)
+    assert sum(row.outcome == "served" for row in timeline.requests) == 200 - len(failed)
+    ends = {span.node: span.to_s for span in timeline.nodes}
+    assert ends == {"eu.l40s.on-demand.0": 150.0, "eu.l40s.on-demand.1": 220.0}
+
+
+def test_a_node_that_is_back_takes_up_its_assignment() -> None:
+    script = NodeLost(150.0, "eu.l40s.on-demand.0"), NodeBack(160.0, "eu.l40s.on-demand.0")
+    one = world({ONE: 1}, evenly(100, 0.25, first_s=200.0), 300.0, script=script)
+    timeline = one.run()
+    assert attained(timeline) == 1.0
+    assert [(span.from_s, span.to_s) for span in timeline.nodes] == [(0.1, 150.0), (160.0, 420.0)]
+
+
+def test_launches_that_fail_are_given_up_after_three_attempts() -> None:
+    one = world({ONE: 1}, [], 200.0, script=(LaunchesFail(0.0, OD, 1000.0),))
+    one.run()
+    (seen,) = one.statuses["eu.l40s.on-demand.0"].instances
+    assert seen.state is InstanceState.FAILED
+    assert "3 attempts" in seen.reason
+
+
+def test_launches_succeed_again_when_the_fault_is_over() -> None:
+    one = world({ONE: 1}, [], 200.0, script=(LaunchesFail(0.0, OD, 8.0),))
+    one.run()
+    (seen,) = one.statuses["eu.l40s.on-demand.0"].instances
+    assert (seen.state, seen.restarts) == (InstanceState.READY, 1)
+
+
+def test_nodes_beyond_what_can_be_had_never_come_and_are_not_billed() -> None:
+    timeline = run({ONE: 3}, [], 100.0, script=(AvailabilityChanged(0.0, OD, 2),))
+    assert {span.node for span in timeline.nodes} == {"eu.l40s.on-demand.0", "eu.l40s.on-demand.1"}
+
+
+def test_a_change_of_price_begins_a_new_span() -> None:
+    timeline = run({ONE: 1}, [], 100.0, script=(PriceChanged(70.0, OD, 20.0),))
+    assert [(s.usd_per_h, s.from_s, s.to_s) for s in timeline.nodes] == [
+        (2.0, 0.1, 70.0),
+        (20.0, 70.0, 220.0),
+    ]
+
+
+def test_a_silent_gateway_serves_and_is_not_heard() -> None:
+    script = (GatewaySilent(130.0, 1, 1000.0),)
+    one = world({ONE: 2}, evenly(200, 0.5), 100.0, script=script, gateways=2)
+    timeline = one.run()
+    now_ms = one.epoch_ms(220_000.0)
+    found = one.windows.stats("mini", now_ms, 60)
+    assert isinstance(found, Stats)
+    assert found.req_per_s == pytest.approx(1.0, abs=0.05)
+    assert attained(timeline) == 1.0
+
+
+def test_telemetry_carries_what_arrived_and_how_long_it_was() -> None:
+    one = world({ONE: 2}, evenly(400, 0.25), 100.0)
+    one.run()
+    found = one.windows.stats("mini", one.epoch_ms(220_000.0), 60)
+    assert isinstance(found, Stats)
+    assert found.arrivals == 240
+    assert found.attained == found.completions
+    assert (found.mean_input_tokens, found.mean_output_tokens) == (1000.0, 100.0)
+
+
+def test_a_changed_service_is_seen_by_the_decider() -> None:
+    changed = replace(service(), min_instances=7)
+    one = world({ONE: 1}, [], 50.0, script=(ServiceChanged(30.0, changed),))
+    one.run()
+    assert one.cluster.service("mini").min_instances == 7
+
+
+def test_spot_and_on_demand_are_billed_at_their_own_price() -> None:
+    timeline = run({ONE: 1, f"mini:a1@{SPOT}": 1}, [], 100.0)
+    assert sorted(span.usd_per_h for span in timeline.nodes) == [0.8, 2.0]

@@ -1,0 +1,68 @@
+"""Small clusters and fleets for tests of the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
+from autoscaler.domain.workload import Lengths, Slo
+from autoscaler.performance import catalog
+from autoscaler.simulation.arrivals import Arrival
+from autoscaler.simulation.fixed import FixedFleet
+from autoscaler.simulation.script import Happening
+from autoscaler.simulation.timeline import Timeline
+from autoscaler.simulation.world import Scenario, World
+
+OD = "eu/l40s/on-demand"
+SPOT = "eu/l40s/spot"
+ONE = f"mini:a1@{OD}"
+LENGTHS = Lengths(1000.0, 100.0)
+
+
+def service(model: str = "mini", **changes: object) -> Service:
+    """gpt-oss-20b, in mode act."""
+    values: dict[str, object] = {
+        "architecture": catalog.model("openai/gpt-oss-20b"),
+        "slo": Slo(1000.0, 50.0),
+        "mode": Mode.ACT,
+        "spot_share": 0.5,
+        "lengths": LENGTHS,
+        **changes,
+    }
+    return Service(model=model, **values)  # type: ignore[arg-type]
+
+
+def cluster(*services: Service, nodes: int = 4, per_node: int = 1) -> Cluster:
+    """On-demand and spot nodes of L40S in one region."""
+    gpu = catalog.gpu("L40S")
+    pools = (
+        Pool("eu", "l40s", gpu, per_node, nodes, Market.ON_DEMAND, 2.0),
+        Pool("eu", "l40s", gpu, per_node, nodes, Market.SPOT, 0.8),
+    )
+    return Cluster(pools, services or (service(),))
+
+
+def evenly(count: int, every_s: float, model: str = "mini", first_s: float = 0.0) -> list[Arrival]:
+    """Equal requests of 1000 input and 100 output tokens."""
+    return [Arrival(first_s + i * every_s, model, 1000, 100) for i in range(count)]
+
+
+def world(
+    counts: dict[str, int],
+    arrivals: Sequence[Arrival],
+    duration_s: float,
+    lead_s: float = 120.0,
+    script: tuple[Happening, ...] = (),
+    on: Cluster | None = None,
+    gateways: int = 1,
+) -> World:
+    """A world with a fixed fleet."""
+    where = on or cluster()
+    scenario = Scenario(where, arrivals, duration_s, lead_s, script, gateways)
+    lengths = {one.model: LENGTHS for one in where.services}
+    return World(scenario, FixedFleet(counts, where, lengths))
+
+
+def run(*args: object, **kwargs: object) -> Timeline:
+    """The same, run to its end."""
+    return world(*args, **kwargs).run()  # type: ignore[arg-type]
