@@ -29,6 +29,8 @@ from autoscaler.optimizer.pool import (
 )
 from autoscaler.optimizer.result import SolveOptions, Work
 
+QUICK_ROUNDS = 5
+"""Pricing rounds where only a plan is wanted and one to start from is there."""
 ASCENT_ROUNDS = 400
 """Most pricing rounds of the global dual ascent."""
 POOL_COLUMNS = 2400
@@ -42,6 +44,8 @@ PROOF_ITEMS = 200
 FEW_ITEMS = 3000
 """Up to this many single pairs in all groups, any group may enter by them where the bound is poor:
 groups that alone strain the capacities make mixes of covers a weak relaxation."""
+RAISES = 4
+"""How often the penalty of exceeding a capacity is raised tenfold when no plan that fits is met."""
 POOR = 0.015
 """Relative gap above which the bound is called poor."""
 PROOF_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.08)
@@ -54,7 +58,8 @@ PROOF_TESTS = 30_000_000
 class Outcome:
     """A plan (None: nothing that fits was found), the proven bound, its multipliers (k,).
 
-    `infeasible`: proven that no plan serves the demand within the capacities.
+    `infeasible`: proven that no plan serves the demand within the capacities. `nearest`: without a
+    plan, one that serves the demand but exceeds capacities; where less demand starts.
     """
 
     plan: Incumbent | None
@@ -63,6 +68,7 @@ class Outcome:
     infeasible: bool
     limits: tuple[str, ...]
     work: Work
+    nearest: Incumbent | None = None
 
 
 def solve_decomposed(
@@ -73,28 +79,37 @@ def solve_decomposed(
 ) -> Outcome:
     """Solve to `options.gap`, or as far as the limits allow.
 
-    `mu` (k,): where ascent starts. `given`: a plan that fits and serves, to start from.
+    `mu` (k,): where ascent starts. `given`: a plan that serves, to start from; it is returned even
+    when there is no time for anything else. With a gap of 1 any plan that fits will do, and little
+    is spent on the bound.
     """
     resources = len(problem.capacity)
     start = np.zeros(resources) if mu is None else np.maximum(0.0, mu)
     options = options.for_groups(len(problem.groups))
     # Half of the time at most: a plan must come out too, and any multipliers prove something.
-    dual = ascend(problem, start, ASCENT_ROUNDS, options=options.with_share(0.5))
+    rounds = QUICK_ROUNDS if options.gap >= 1.0 and given is not None else ASCENT_ROUNDS
+    dual = ascend(problem, start, rounds, options=options.with_share(0.5))
     if dual is None:
         return Outcome(None, float("inf"), start, True, (), Work(pricing_rounds=1))
     work = Work(pricing_rounds=dual.rounds)
-    if dual.artificial > 1e-7 and proven_infeasible(problem, options.with_share(0.5)):
+    if (
+        rounds == ASCENT_ROUNDS
+        and dual.artificial > 1e-7
+        and proven_infeasible(problem, options.with_share(0.5))
+    ):
         return Outcome(None, float("inf"), dual.mu, True, (), work)
     marks = marks_for(resources, options.seed)
-    scene = Scene(problem.money, problem.weight(dual.mu), problem.most, marks)
+    scene = Scene(problem.money, problem.weight(dual.mu), problem.capacity, marks)
     bound, pools = _sharpen(problem, scene, dual.mu, options)
     work += Work(search_tests=sum(p.tests for p in pools))
     bound = max(bound, dual.bound)
     widest = max(0.02 * abs(bound), min(dual.mix_value - dual.bound, abs(bound)))
-    if not dual.fits:
+    if not dual.fits and (given is None or rounds == ASCENT_ROUNDS):
         most = int(np.clip(POOL_COLUMNS // len(problem.groups), 24, 250))
         pools = [
-            joined(pool(g, scene, widest, most, options.search_tests), p)
+            p
+            if options.out_of_time()
+            else joined(pool(g, scene, widest, most, options.search_tests), p)
             for g, p in zip(problem.groups, pools, strict=True)
         ]
         work += Work(search_tests=sum(p.tests for p in pools))
@@ -111,7 +126,7 @@ def solve_decomposed(
         return Outcome(None, bound, dual.mu, False, ("first_plan",), work)
     limits: tuple[str, ...] = ()
     value = plan.penalised(problem, penalty)
-    proven_for = np.inf
+    proven_for, raises = np.inf, 0
     while value - bound > options.gap * abs(value) or plan.excess(problem).any():
         room = options.mip_columns - work.mip_columns
         fits = not plan.excess(problem).any()
@@ -134,12 +149,15 @@ def solve_decomposed(
         plan, spent, limits = improve(near, search, plan, options, columns)
         limits = limits or ("gap_reached",)
         work += spent
+        if plan.excess(problem).any() and limits == ("search_exhausted",) and raises < RAISES:
+            # Exceeding is still cheaper than the covers that fit: they were dearer than all known.
+            penalty, raises, limits = 10.0 * penalty, raises + 1, ()
         value = plan.penalised(problem, penalty)
     limits = tuple(x for x in limits if x != "gap_reached")
     if dual.cut and value - bound > options.gap * abs(value):
         limits = tuple(dict.fromkeys((*limits, "wall_clock")))
     if plan.excess(problem).any():
-        return Outcome(None, bound, dual.mu, False, (*limits, "no_plan_fits"), work)
+        return Outcome(None, bound, dual.mu, False, (*limits, "no_plan_fits"), work, plan)
     return Outcome(plan, min(bound, value), dual.mu, False, limits, work)
 
 
@@ -160,13 +178,15 @@ def _sharpen(
     problem: Decomposed, scene: Scene, mu: Floats, options: SolveOptions
 ) -> tuple[float, list[Covers]]:
     """The Lagrangian bound with the exact cheapest real cover of every group, and those covers."""
-    free = problem.free
     bound = -float(mu @ problem.capacity)
-    if len(free.cost):
-        bound += float(np.minimum(0.0, free.cost + free.use @ mu) @ free.upper)
     pools: list[Covers] = []
     for group in problem.groups:
-        floor = float(subproblem(group, scene.weight)[0][-1])
+        least, _ = subproblem(group, scene.weight)
+        floor = float(least[-1])
+        if options.out_of_time():
+            bound += floor
+            pools.append(items_within(group, scene, least, 0.0, 1))
+            continue
         price, covers = cheapest(group, scene, 4.0 * floor + 1.0, options.search_tests)
         bound += price
         pools.append(covers)
@@ -191,7 +211,6 @@ def _first(
         choice = choose(
             pools,
             problem.capacity,
-            problem.free,
             nodes=options.mip_nodes // 4,
             seconds=min(10.0, 0.3 * options.left_s()),
             gap=max(1e-6, options.gap / 2),
@@ -224,7 +243,6 @@ def _greedy(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumb
         cost=np.array([float(c.cost[0]) for c in chosen]),
         use=np.array([c.use[0] for c in chosen]),
         pairs=tuple(c.pairs for c in chosen),
-        free=np.zeros(len(problem.free.cost), dtype=np.int64),
     )
 
 
@@ -291,7 +309,6 @@ def _prove(
     choice = choose(
         joint,
         problem.capacity,
-        problem.free,
         nodes=options.mip_nodes * 10,
         seconds=min(20.0, 0.8 * options.left_s()),
         gap=1e-9 if share >= 1.0 else options.gap / 10,

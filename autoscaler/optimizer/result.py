@@ -11,7 +11,6 @@ from enum import StrEnum
 
 from autoscaler.optimizer.arrays import Floats, Ints
 
-
 GROUPS = 24
 """Groups up to which the work limits hold as they stand."""
 
