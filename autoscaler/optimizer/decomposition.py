@@ -15,6 +15,7 @@ from autoscaler.optimizer.dual import ascend, subproblem
 from autoscaler.optimizer.groups import Decomposed, Group, restrict
 from autoscaler.optimizer.incumbent import Incumbent, from_choice
 from autoscaler.optimizer.knapsack import near_pairs
+from autoscaler.optimizer.master import Master
 from autoscaler.optimizer.neighbourhood import Search, improve
 from autoscaler.optimizer.pool import (
     Covers,
@@ -28,6 +29,7 @@ from autoscaler.optimizer.pool import (
     take,
 )
 from autoscaler.optimizer.result import SolveOptions, Work
+from autoscaler.optimizer.strained import with_whole_covers
 
 QUICK_ROUNDS = 5
 """Pricing rounds where only a plan is wanted and one to start from is there."""
@@ -44,6 +46,8 @@ PROOF_ITEMS = 200
 FEW_ITEMS = 3000
 """Up to this many single pairs in all groups, any group may enter by them where the bound is poor:
 groups that alone strain the capacities make mixes of covers a weak relaxation."""
+FIRST_COLUMNS = 4500
+"""Above this many columns the first plan is a rounded mix, not a MIP's."""
 RAISES = 4
 """How often the penalty of exceeding a capacity is raised tenfold when no plan that fits is met."""
 POOR = 0.015
@@ -120,7 +124,7 @@ def solve_decomposed(
     penalty = _penalty(pools, resources)
     plan = given
     if plan is None:
-        plan, spent = _first(problem, pools, penalty, options)
+        plan, spent = _first(problem, scene, pools, penalty, options)
         work += spent
     if plan is None:
         return Outcome(None, bound, dual.mu, False, ("first_plan",), work)
@@ -203,10 +207,21 @@ def _penalty(pools: list[Covers], resources: int) -> Floats:
 
 
 def _first(
-    problem: Decomposed, pools: list[Covers], penalty: Floats, options: SolveOptions
+    problem: Decomposed,
+    scene: Scene,
+    pools: list[Covers],
+    penalty: Floats,
+    options: SolveOptions,
 ) -> tuple[Incumbent | None, Work]:
     """The best choice from the pools; where none fits, the one that exceeds capacities least."""
     work = Work()
+    if sum(len(p) for p in pools) > FIRST_COLUMNS:
+        made = [
+            with_whole_covers(group, covers, scene, options, k)
+            for k, (group, covers) in enumerate(zip(problem.groups, pools, strict=True))
+        ]
+        work = sum((spent for _, spent in made), work)
+        return _rounded(problem, [covers for covers, _ in made], penalty), work
     for price in (None, penalty):
         choice = choose(
             pools,
@@ -222,12 +237,36 @@ def _first(
     return _greedy(problem, pools, penalty), work
 
 
-def _greedy(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumbent | None:
-    """Group by group, dearest first, the whole cover that adds least money and excess; to repair.
+def _rounded(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumbent | None:
+    """The LP mix of whole covers, rounded group by group; to repair.
 
-    None where a group has no whole cover.
+    A MIP over thousands of covers spends its time at the root; the mix takes a second and tells
+    which few covers of a group to choose from.
     """
-    order = sorted(range(len(pools)), key=lambda k: -float(pools[k].cost.min(initial=np.inf)))
+    whole = [take(p, np.flatnonzero(p.share >= 1.0)) for p in pools]
+    dearest = np.array([float(p.cost.max(initial=0.0)) for p in whole])
+    master = Master(problem.capacity, 50.0 * dearest + 1.0)
+    owner = np.repeat(np.arange(len(whole)), [len(p) for p in whole])
+    master.add_covers(
+        owner.tolist(), np.concatenate([p.cost for p in whole]), np.vstack([p.use for p in whole])
+    )
+    master.solve()
+    shares = np.split(master.shares(), np.cumsum([len(p) for p in whole])[:-1])
+    mixed = [
+        take(p, np.flatnonzero(share > 0.01)) if (share > 0.01).any() else p
+        for p, share in zip(whole, shares, strict=True)
+    ]
+    return _greedy(problem, mixed, penalty)
+
+
+def _greedy(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumbent | None:
+    """Group by group the whole cover that adds least money and excess; to repair.
+
+    Groups with least choice come first, then the dearest. None where one has no whole cover.
+    """
+    order = sorted(
+        range(len(pools)), key=lambda k: (len(pools[k]), -float(pools[k].cost.min(initial=np.inf)))
+    )
     left = problem.capacity.copy()
     covers: list[Covers | None] = [None] * len(pools)
     for k in order:

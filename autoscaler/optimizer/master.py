@@ -66,6 +66,10 @@ class Master:
         convexity[np.arange(len(group)), group] = 1.0
         self._add(cost, np.full(len(group), self._inf), use, convexity)
 
+    def shares(self) -> Floats:
+        """How much of each cover the last solve took, in the order in which they were added."""
+        return np.asarray(self._solver.getSolution().col_value, dtype=np.float64)[self.groups :]
+
     def solve(self) -> tuple[float, Floats, float]:
         """Objective, multipliers (k,) >= 0, and how much artificial cover is still used."""
         self._solver.run()

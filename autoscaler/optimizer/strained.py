@@ -20,9 +20,9 @@ from autoscaler.optimizer.knapsack import UNITS
 from autoscaler.optimizer.pool import Covers, Scene, items_within, joined
 from autoscaler.optimizer.result import SolveOptions, Work
 
-FEW = 8
+FEW = 2
 """A group with fewer whole covers than this gets some made."""
-MADE = 12
+MADE = 6
 """Covers made for such a group."""
 ITEMS = 250
 """Pairs in each MIP, those nearest to the bound."""
