@@ -80,8 +80,8 @@ class Shoal:
             time_limit_s=options.time_limit_s if options.elapsed_s is not None else None,
             elapsed_s=options.elapsed_s,
         )
-        if not arrays.problem.demand_req_per_s.size:
-            return _nothing_wanted(arrays.problem)
+        if not arrays.problem.demand_req_per_s.size or not arrays.problem.columns:
+            return _empty(arrays.problem)
         if problem.additions_only and arrays.problem.columns > _URGENT_COLUMNS:
             quick = self._quickly(arrays, limits)
             if quick is not None:
@@ -267,11 +267,11 @@ def _shares(arrays: Arrays, solved: AllocationResult) -> dict[str, float]:
     }
 
 
-def _nothing_wanted(problem: AllocationProblem) -> AllocationResult:
-    """No model has a demand or a floor: the empty plan is optimal."""
-    nothing = np.zeros(0)
+def _empty(problem: AllocationProblem) -> AllocationResult:
+    """The empty plan: it is optimal where nothing is wanted, and all there is without a column."""
+    nothing = np.zeros(len(problem.demand_req_per_s))
     return AllocationResult(
-        status=Status.OPTIMAL,
+        status=Status.BEST_EFFORT if nothing.size else Status.OPTIMAL,
         counts=np.zeros(problem.columns, dtype=np.int64),
         cost_usd_per_h=0.0,
         lower_bound_usd_per_h=0.0,
@@ -279,6 +279,6 @@ def _nothing_wanted(problem: AllocationProblem) -> AllocationResult:
         served_fraction=nothing,
         served_fraction_bound=nothing,
         served_target=nothing,
-        shortfall_req_per_s=nothing,
+        shortfall_req_per_s=problem.demand_req_per_s,
         binding=np.zeros(0, dtype=np.int64),
     )
