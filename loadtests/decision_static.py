@@ -33,6 +33,7 @@ from loadtests.decision_cases import Prepared
 from loadtests.decision_runs import Run
 
 LEAST_PARTS = 0.9
+MOST_MIXES = 150
 _MOST_SPLITS = 2000
 TARGETS = (0.97, 0.95)
 _ORDER = {Market.OWNED: 0, Market.SPOT: 1, Market.ON_DEMAND: 2}
@@ -91,18 +92,22 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The cheapest fixed fleets of one model: target attainment -> fleet, None = none attains."""
+    """The cheapest fixed fleets of one model: target attainment -> fleet, None = none attains.
+
+    simulated: how many fleets; cut: a search ended at `MOST_MIXES`, so a cheaper mix may exist.
+    """
 
     model: str
     found: dict[float, Fleet | None]
     simulated: int
+    cut: bool = False
 
 
 def sweep(prepared: Prepared, model: str, targets: Sequence[float]) -> Sweep:
     """The cheapest fixed fleet of `model` for each of `targets`."""
     search = _Search(prepared, model)
     found = {target: search.cheapest(target) for target in sorted(set(targets))}
-    return Sweep(model, found, len(search.known))
+    return Sweep(model, found, len(search.known), search.cut)
 
 
 def kinds(cluster: Cluster, service: Service, prepared: Prepared) -> tuple[Kind, ...]:
@@ -133,6 +138,7 @@ class _Search:
     service: Service = field(init=False)
     kinds: tuple[Kind, ...] = field(init=False)
     known: dict[Counts, Fleet | None] = field(default_factory=dict)
+    cut: bool = False
     _alone: Prepared = field(init=False)
 
     def __post_init__(self) -> None:
@@ -151,17 +157,46 @@ class _Search:
         for index, count in enumerate(singles):
             if count is not None:
                 best = _cheaper(best, self._simulate(self._only(index, count)))
+        if best is None:
+            best = self._of_the_fullest(target)
+            if best is None:
+                return None
         mean = len(self._alone.scenario.arrivals) / self._alone.scenario.duration_s
         parts = [
             1.0 / max(1, count - 1) if count else kind.req_per_s / max(mean, 1e-9)
             for kind, count in zip(self.kinds, singles, strict=True)
         ]
-        for usd_per_h, counts in sorted(self._mixes(parts, best)):
-            if best is not None and usd_per_h >= best.usd_per_h - 1e-9:
+        tried = 0
+        for least_usd_per_h, counts in sorted(self._mixes(parts, best.usd_per_h)):
+            if least_usd_per_h >= best.usd_per_h - 1e-9:
                 break
+            usd_per_h = self._usd_per_h(counts)
+            if usd_per_h is None or usd_per_h >= best.usd_per_h - 1e-9:
+                continue
+            if tried >= MOST_MIXES:
+                self.cut = True
+                break
+            tried += 1
             fleet = self._simulate(counts)
             if fleet is not None and fleet.attainment >= target:
-                best = _cheaper(best, fleet)
+                best = _cheaper(best, fleet) or best
+        return best
+
+    def _of_the_fullest(self, target: float) -> Fleet | None:
+        """The cheapest sufficient one of the fleets that fill all pools, each with equal slices."""
+        by_gpu: dict[str, list[int]] = {}
+        for index, kind in enumerate(self.kinds):
+            by_gpu.setdefault(kind.name.split("x", 1)[1], []).append(index)
+        best: Fleet | None = None
+        for chosen in itertools.product(*by_gpu.values()):
+            for tenths in range(10, 0, -1):  # the spot share may not let all nodes be used
+                most = [int(kind.most() * tenths / 10) for kind in self.kinds]
+                counts = tuple(n if i in chosen else 0 for i, n in enumerate(most))
+                fleet = self._simulate(counts)
+                if fleet is not None:
+                    if fleet.attainment >= target:
+                        best = _cheaper(best, fleet)
+                    break
         return best
 
     def _fewest(self, index: int, target: float) -> int | None:
@@ -187,10 +222,10 @@ class _Search:
     def _only(self, index: int, count: int) -> Counts:
         return tuple(count if i == index else 0 for i in range(len(self.kinds)))
 
-    def _mixes(self, parts: list[float], best: Fleet | None) -> Iterator[tuple[float, Counts]]:
-        """Mixes of two kinds and more, with their price per hour, cheaper than `best`."""
-        limit = best.usd_per_h if best is not None else math.inf
-        if limit <= 0.0:
+    def _mixes(self, parts: list[float], most_usd_per_h: float) -> Iterator[tuple[float, Counts]]:
+        """Mixes of two kinds and more that may be enough and cost less, with the least that they
+        can cost per hour."""
+        if most_usd_per_h <= 0.0:
             return
         ranges = [
             range(min(kind.most(), int(2.0 / part) + 1) + 1)
@@ -202,9 +237,26 @@ class _Search:
             whole = sum(count * part for count, part in zip(counts, parts, strict=True))
             if whole < LEAST_PARTS:
                 continue
-            usd_per_h = self._usd_per_h(counts)
-            if usd_per_h is not None and usd_per_h < limit:
+            usd_per_h = self._least_usd_per_h(counts)
+            if usd_per_h < most_usd_per_h:
                 yield usd_per_h, counts
+
+    def _least_usd_per_h(self, counts: Counts) -> float:
+        """No fleet of `counts` costs less: shares of nodes, spot where it saves most."""
+        pairs = list(zip(counts, self.kinds, strict=True))
+        spot = self.service.spot_share * sum(count * kind.req_per_s for count, kind in pairs)
+        usd, saving = 0.0, list[tuple[float, float]]()
+        for count, kind in pairs:
+            rest = count - min(count, kind.room(Market.OWNED))
+            prices = kind.usd_per_h(Market.ON_DEMAND), kind.usd_per_h(Market.SPOT)
+            dear = prices[0] if kind.room(Market.ON_DEMAND) else prices[1]
+            usd += rest * dear
+            if kind.room(Market.SPOT) and prices[1] < dear:
+                saving.append(((dear - prices[1]) / kind.req_per_s, rest * kind.req_per_s))
+        for per_req, req_per_s in sorted(saving, reverse=True):
+            usd -= per_req * min(req_per_s, spot)
+            spot -= min(req_per_s, spot)
+        return usd
 
     def _fleet(self, counts: Counts) -> dict[str, int]:
         """Combo id -> count: owned first, the cheapest split of the rest over spot and not."""
@@ -294,7 +346,8 @@ def report(ours: Run, sweeps: Sequence[Sweep]) -> list[str]:
             if target not in TARGETS:
                 continue
             lines.append(f"  fixed, {found.model} at {100 * target:.0f}%: {_say(fleet)}")
-        lines.append(f"    ({found.simulated} fleets simulated)")
+        cut = "; search cut short, a cheaper mix may exist" if found.cut else ""
+        lines.append(f"    ({found.simulated} fleets simulated{cut})")
     for target in TARGETS:
         fleets = [found.found[target] for found in sweeps]
         if all(fleet is not None for fleet in fleets):

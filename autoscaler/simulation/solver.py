@@ -49,7 +49,6 @@ class SimSolver:
 
     def ask(self, request: PlanRequest, cluster: Cluster, now_ms: float) -> None:
         """Take a question; while the solver is away it comes back unanswered."""
-        self.asked[request.urgency] += 1
         urgent = request.urgency is Urgency.URGENT
         takes_ms = 1000.0 * (self._times.urgent_s if urgent else self._times.full_s)
         if now_ms < self.away_until_ms:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.checks import InvalidValue, finite, whole
@@ -113,6 +114,7 @@ class World:
         self._silent: dict[int, float] = {}
         self._setups: dict[tuple[object, ...], EngineSetup] = {}
         self._pending = 0
+        self._started = False
         self._bill = Bill({p.id: p.price_usd_per_h for p in self.cluster.pools}, ORIGIN_MS)
         longest = {s.model: s.max_len_tokens for s in self.cluster.services}
         self.gateways = [
@@ -128,23 +130,35 @@ class World:
 
     def run(self) -> Timeline:
         """Everything, to the end; the timeline of what happened."""
+        self.advance(self.scenario.end_s)
+        return self.finish()
+
+    def advance(self, to_s: float) -> None:
+        """Go on until `to_s`, at most to the end of the scenario."""
+        if not self._started:
+            self._start()
+        self.agenda.run(1000.0 * min(to_s, self.scenario.end_s))
+
+    def finish(self) -> Timeline:
+        """Close the bill now, let requests under way end, and write the rows."""
+        end_ms = self.agenda.now_ms
+        self._bill.close(end_ms / 1000.0)
+        self.timeline.nodes = list(self._bill.spans)
+        while self._pending and self.agenda.now_ms < end_ms + 1000.0 * _DRAIN_S:
+            self.agenda.run(self.agenda.now_ms + 1000.0)
+        self.timeline.finish()
+        return self.timeline
+
+    def _start(self) -> None:
         agenda, scenario = self.agenda, self.scenario
+        self._started = True
         for event in sorted(scenario.script, key=lambda e: e.at_s):
-            agenda.at(1000.0 * event.at_s, lambda event=event: self._happen(event))  # type: ignore[misc]
+            agenda.at(1000.0 * event.at_s, partial(self._happen, event))
         agenda.every(HEARTBEAT_MS, nodes_heartbeat(lambda: list(self.nodes.values())))
         agenda.every(LOOK_MS, self._look)
         agenda.every(_TICK_MS, self._tick)
         self._pending = len(scenario.arrivals)
         self._arrive(0)
-        end_ms = 1000.0 * scenario.end_s
-        agenda.run(end_ms)
-        self._bill.close(scenario.end_s)
-        self.timeline.nodes = list(self._bill.spans)
-        last_ms = end_ms + 1000.0 * _DRAIN_S
-        while self._pending and agenda.now_ms < last_ms:
-            agenda.run(agenda.now_ms + 1000.0)
-        self.timeline.finish()
-        return self.timeline
 
     # -- what nodes stand on ------------------------------------------------------------------
 
@@ -197,6 +211,8 @@ class World:
                 if now_s > self._silent.get(index, -1.0):
                     self.windows.add(record, now_ms)
         alerts, self._alerts = tuple(self._alerts), []
+        answers = self.solver.answers(self.agenda.now_ms)
+        self.timeline.answered.extend((now_s, found) for found in answers)
         said = self._decider.decide(
             Seen(
                 self.cluster,
@@ -204,7 +220,7 @@ class World:
                 dict(self.statuses),
                 dict(self._availability),
                 dict(self._prices),
-                self.solver.answers(self.agenda.now_ms),
+                answers,
                 alerts,
             ),
             now_ms,
@@ -215,6 +231,7 @@ class World:
         agenda = self.agenda
         now_s = agenda.now_ms / 1000.0
         for request in said.requests:
+            self.timeline.asked.append((now_s, request))
             self.solver.ask(request, self.cluster, agenda.now_ms)
         if said.assignments:
             self.assignments.update({record.node: record for record in said.assignments})
