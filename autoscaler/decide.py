@@ -1,112 +1,160 @@
 """Deciding is a fold: (state, observation) -> (state, effects). The heart of the controller.
 
-Owns the order of a tick. Pure: no I/O, no clock, no randomness; the same inputs give the same
-effects byte for byte. The edge calls it once per domain second and carries the effects out.
+Owns the order of a tick, readable as a table of contents. Pure: no I/O, no clock, no randomness;
+the same inputs give the same effects byte for byte. The edge calls it once per domain second, and
+whenever an answer of the planner arrives, and carries the effects out.
 
-A tick: take in answers -> notice broken groups -> move waves -> per model, by priority: floors,
-replacements, scale-out, else scale-in -> refine -> project groups onto assignments and routes.
+The rules say when to plan (`triggers`) and for how much (`targets`); what runs is always the
+planner's choice; how the fleet gets there is for `transitions`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.controller_state import (
-    ControllerState,
-    ModelState,
-    Observation,
-    Refinement,
-    Scarcity,
-)
-from autoscaler.demand.drift import drifted
-from autoscaler.domain.cluster import Cluster
-from autoscaler.effects import (
-    Effect,
-    PublishAssignment,
-    PublishDecision,
-    PublishPlan,
-    PublishRoutes,
-    RefinementRequested,
-    ScaleOutTablesRequested,
-)
+from autoscaler.answers import Carried, Scene, carry_out
+from autoscaler.domain.cluster import Cluster, Mode
+from autoscaler.effects import Effect, SolveRequested
+from autoscaler.explain import reasons
+from autoscaler.models import Inputs, known, silences, valued, views, with_states
+from autoscaler.moves import revive, waves, withdraw
+from autoscaler.planning.problem import with_prices
+from autoscaler.planning.request import Outcome, Urgency
+from autoscaler.publish import publish
 from autoscaler.rebuild import rebuild
-from autoscaler.scaling.health import move_waves, notice_broken, notice_silence
-from autoscaler.scaling.publish import publish
-from autoscaler.scaling.refinement import refine, request_refinement, watch_steadiness
-from autoscaler.scaling.scale_out import scale_out
-from autoscaler.scaling.shrink import shrink
-from autoscaler.scaling.tick import Tick
+from autoscaler.requests import Ground, alive, full, short_models, urgent
+from autoscaler.said import hold
+from autoscaler.state import ControllerState, ModelState, Observation, Pending
+from autoscaler.targets.table import retarget
+from autoscaler.transitions.apply import Site
+from autoscaler.transitions.backoff import swept
+from autoscaler.transitions.faults import Failure, notice
+from autoscaler.transitions.placement import used_gpus
+from autoscaler.transitions.sight import look_at
+from autoscaler.transitions.supply import fold as fold_supply
+from autoscaler.triggers.news import News, Trigger
+from autoscaler.triggers.table import allowed, collect, scope_of
+from topics.decisions import Decision
 
-__all__ = [
-    "ControllerState",
-    "Effect",
-    "ModelState",
-    "Observation",
-    "PublishAssignment",
-    "PublishDecision",
-    "PublishPlan",
-    "PublishRoutes",
-    "Refinement",
-    "RefinementRequested",
-    "ScaleOutTablesRequested",
-    "Scarcity",
-    "decide",
-    "rebuild",
-]
+__all__ = ["ControllerState", "Effect", "ModelState", "Observation", "decide", "rebuild"]
 
-TABLES_AGAIN_MS = 300_000
-BUCKET_LEAST_MS = 120_000
+_REMEMBER_MS = 600_000
 
 
 def decide(
     state: ControllerState, observation: Observation, cluster: Cluster, now_ms: int
 ) -> tuple[ControllerState, tuple[Effect, ...]]:
-    """One tick. `now_ms` is domain time; it should rise by about 1000 from call to call.
+    """One tick. `now_ms` is domain time and never falls; `cluster` is as declared now.
 
     Models in mode recommend or approve get decisions with `applied` False and nothing else.
     """
-    tick = Tick(state, observation, cluster, now_ms)
+    decisions: list[Decision] = []
     if state.announce:
-        tick.say("*", "rebuilt", state.announce)
-    notice_broken(tick)
-    move_waves(tick)
-    for service in sorted(cluster.services, key=lambda s: (-s.priority, s.model)):
-        notice_silence(tick, service)
-        watch_steadiness(tick, service)
-        if not scale_out(tick, service):
-            shrink(tick, service)
-    for answer in observation.refinements:
-        refine(tick, answer)
-    asked: list[ScaleOutTablesRequested | RefinementRequested] = []
-    asked += _ask_for_tables(tick)
-    asked += request_refinement(tick)
-    new_state, published = publish(tick)
-    for effect in asked:
-        if isinstance(effect, ScaleOutTablesRequested):
-            new_state = replace(new_state, tables_asked_ms=now_ms)
-        else:
-            new_state = replace(
-                new_state, refinement_request=effect.request, refinement_asked_ms=now_ms
-            )
-    return new_state, (*published, *asked)
+        decisions.append(hold("*", state.announce, now_ms, kind="rebuilt"))
+
+    # What is there: prices and offers, the fleet, what broke.
+    supply = fold_supply(state.supply, cluster, observation.prices, observation.availability)
+    priced = with_prices(cluster, supply.prices_usd_per_h())
+    combos, lengths = valued(state, observation, cluster)
+    inputs = Inputs(state, observation, priced, combos, now_ms)
+    sight = look_at(state.groups, observation.statuses, combos, priced, now_ms)
+    acting = {service.model for service in cluster.services if service.mode is Mode.ACT}
+    faults = notice(state.groups, sight, state.backoff, acting.__contains__, now_ms)
+    decisions += [_failed(failure, now_ms) for failure in faults.failures]
+
+    # How much is wanted of each model.
+    models = known(inputs, faults)
+    groups = withdraw(faults.groups, inputs)
+    seen = views(inputs, groups, models, sight)
+    seen = with_states(seen, {model: retarget(view) for model, view in seen.items()})
+    models, said = silences(seen)
+    decisions += said
+    seen = with_states(seen, models)
+
+    # What is under way moves on.
+    groups = revive(waves(groups, seen, sight, inputs), seen, sight, now_ms)
+    seen = views(inputs, groups, models, sight)
+
+    # What the planner answered is carried out.
+    ground = Ground(
+        priced, sight, groups, models, seen, supply, swept(faults.backoff, now_ms), now_ms
+    )
+    used = used_gpus(groups, observation.statuses.values())
+    site = Site(priced, used, ground.obtainable(), ground.shut(), state.next_serial)
+    pending = alive(state.pending, now_ms)
+    carried = Carried(groups, site, models)
+    replan: list[tuple[str, str]] = []
+    last_full_ms, gap = state.last_full_ms, state.gap
+    for answer in observation.answers:
+        asked = pending.get(answer.urgency)
+        if asked is None or asked.request.number != answer.number:
+            continue  # the answer to a request that was given up
+        del pending[answer.urgency]
+        scene = Scene(priced, sight, combos, seen, now_ms)
+        carried = carry_out(answer, asked, carried.groups, carried.site, carried.models, scene)
+        decisions += carried.decisions
+        replan += carried.replan
+        if answer.urgency is Urgency.FULL:
+            last_full_ms = now_ms
+            gap = gap if answer.outcome is Outcome.NONE else answer.gap
+        sight = sight.with_new(carried.groups)
+        models = dict(carried.models)
+        seen = views(inputs, carried.groups, models, sight)
+
+    # What to ask it now.
+    ground = replace(ground, sight=sight, groups=carried.groups, models=models, views=seen)
+    news = News(
+        now_ms=now_ms,
+        state=state,
+        cluster=cluster,
+        supply=supply,
+        views=seen,
+        silent=sight.silent,
+        failures=faults.failures,
+        alerts=observation.alerts,
+        replan=tuple(replan),
+    )
+    due = collect(news, tuple(Trigger(*one) for one in state.due))
+    asks: list[Pending] = []
+    number, full_ms, planned_usd = state.request_number, state.full_ms, state.planned_usd_per_h
+    needy = short_models(ground, lengths)
+    if needy and Urgency.URGENT not in pending:
+        number += 1
+        asks.append(urgent(number, ground, needy))
+    scope = scope_of(due, tuple(seen))
+    if scope and Urgency.FULL not in pending and allowed(full_ms, now_ms):
+        number += 1
+        asks.append(full(number, ground, scope, due))
+        full_ms = (*(at_ms for at_ms in full_ms if now_ms - at_ms < _REMEMBER_MS), now_ms)
+        due, planned_usd = (), supply.prices_usd_per_h()
+    pending.update({one.request.urgency: one for one in asks})
+
+    after = replace(
+        state,
+        groups=carried.groups,
+        models={model: view.state for model, view in seen.items()},
+        combos=combos,
+        valued=lengths,
+        services={service.model: service for service in cluster.services},
+        supply=supply,
+        backoff=ground.backoff,
+        silent_nodes=sight.silent,
+        pending=pending,
+        due=tuple((trigger.name, trigger.scope, trigger.why) for trigger in due),
+        full_ms=full_ms,
+        last_full_ms=last_full_ms,
+        planned_usd_per_h=planned_usd,
+        gap=gap,
+        next_serial=carried.site.serial,
+        request_number=number,
+        announce="",
+    )
+    new_state, published = publish(state, after, sight, priced, decisions, now_ms)
+    return new_state, (*published, *(SolveRequested(one.request) for one in asks))
 
 
-def _ask_for_tables(tick: Tick) -> list[ScaleOutTablesRequested]:
-    """Ask for tables that are missing, or are for a lengths the workload has left."""
-    missing = False
-    for service in tick.cluster.services:
-        remembered = tick.models[service.model]
-        lengths = drifted(remembered.lengths, service.lengths, tick.demand(service.model).local)
-        settled = tick.now_ms - remembered.lengths_ms >= BUCKET_LEAST_MS
-        if lengths != remembered.lengths and settled:
-            tick.update(service.model, lengths=lengths, lengths_ms=tick.now_ms)
-            missing = True
-    wanted = []
-    for service in tick.cluster.services:
-        lengths = tick.models[service.model].lengths
-        table = tick.tables.get(service.model)
-        if table is None or table.lengths != lengths:
-            wanted.append((service.model, lengths))
-    asked_ms = tick.state.tables_asked_ms
-    due = missing or not asked_ms or tick.now_ms - asked_ms >= TABLES_AGAIN_MS
-    return [ScaleOutTablesRequested(tuple(wanted))] if wanted and due else []
+def _failed(failure: Failure, now_ms: int) -> Decision:
+    wait = reasons.duration(failure.wait_s).removeprefix("~")
+    why = f"{failure.group.name}: {failure.why}; backing off from {failure.node} for {wait}"
+    said = hold(failure.group.model, why, now_ms)
+    return replace(said, change=((failure.group.combo_id, -1),))

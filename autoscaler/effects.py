@@ -1,4 +1,4 @@
-"""What deciding leads to: records to publish, and long work to ask for.
+"""What deciding leads to: records to publish, and plans to ask for.
 
 Owns the values. Must not know who carries them out.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoscaler.domain.workload import Demand, Lengths
+from autoscaler.planning.request import PlanRequest
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment
 from topics.routing import Routes
@@ -42,35 +42,14 @@ class PublishPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaleOutTablesRequested:
-    """Build tables at these workload lengths: `planning.tables.build_tables(cluster, dict(lengths),
-    None, profile)`; they come back in `Observation.tables`. Asked again if they do not come."""
+class SolveRequested:
+    """Ask the planner (`planning.answer`); what it says comes back in `Observation.answers`, once.
 
-    lengths: tuple[tuple[str, Lengths], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RefinementRequested:
-    """Re-solve the whole cluster; the answer is a `Refinement` with the same `request`.
-
-    demands: per model, the rate to plan for (utilization not applied) and its lengths. running:
-    (model, combo id, count) of what is wanted now. scope: models that may change, by name.
+    Urgent requests must not wait for full ones. A request that is answered too late, or never, is
+    given up by the loop and asked anew.
     """
 
-    request: int
-    at_ms: int
-    demands: tuple[Demand, ...]
-    running: tuple[tuple[str, str, int], ...]
-    obtainable: tuple[tuple[str, int], ...]
-    scarce: tuple[str, ...]
-    scope: tuple[str, ...]
+    request: PlanRequest
 
 
-Effect = (
-    PublishAssignment
-    | PublishRoutes
-    | PublishDecision
-    | PublishPlan
-    | ScaleOutTablesRequested
-    | RefinementRequested
-)
+Effect = PublishAssignment | PublishRoutes | PublishDecision | PublishPlan | SolveRequested

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from autoscaler.controller_state import ControllerState, ModelState
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Phase
-from autoscaler.performance.profile import Profile, default_profile
-from autoscaler.scaling.turns import Turns, moved
+from autoscaler.state import ControllerState, ModelState
 from autoscaler.transitions.groups import Group, Life, Placed, combo_id_of, serial_of
+from autoscaler.transitions.turns import Turns, moved
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance, Status
 from topics.routing import Routes
 
-_ACTIONS = ("scale_out", "scale_in", "refine", "replace")
 _MOVES = {"scale_out": "out", "replace": "out", "scale_in": "in"}
 
 
@@ -30,50 +28,42 @@ def rebuild(
     now_ms: int,
     *,
     leader_token: int = 0,
-    profile: Profile | None = None,
     plan_number: int = 0,
 ) -> ControllerState:
     """The state from which `decide` goes on. assignments and statuses by node, routes by model.
 
-    What was on its way out and not yet told to drain is wanted again: scale-in starts from new
-    evidence. The cool-down and the numbers of decisions go on. All empty: a first start.
+    What was on its way out and not yet told to drain is wanted again: removals start from new
+    evidence. Reversals, the last addition and the numbers of decisions go on. What combos hold is
+    learnt from the planner's first answer. All empty: a first start.
     """
     groups = _groups(assignments, statuses, now_ms)
-    models: dict[str, ModelState] = {}
-    last: dict[str, Decision] = {}
+    running = {group.model for group in groups}
     turns: dict[str, Turns] = {}
+    added_ms: dict[str, int] = {}
     number = 0
     for decision in sorted(decisions, key=lambda d: (d.at_ms, d.number)):
         number = max(number, decision.number)
-        known = last.get(decision.model)
-        acted = decision.applied and decision.kind in _ACTIONS
-        if acted and decision.kind in _MOVES:
-            turns[decision.model] = moved(
-                turns.get(decision.model, Turns()), _MOVES[decision.kind], decision.at_ms
-            )
-        if acted and (known is None or decision.at_ms > known.at_ms):
-            last[decision.model] = decision
-    for service in cluster.services:
-        decision_ = last.get(service.model)
-        acted_ms = min(decision_.at_ms, now_ms) if decision_ else 0
-        missing = 0.0
-        if decision_ and decision_.kind in ("scale_out", "replace"):
-            raw = decision_.capacity_req_per_s * service.utilization
-            missing = max(0.0, decision_.demand_req_per_s - raw)
-        models[service.model] = ModelState(
+        move = _MOVES.get(decision.kind) if decision.applied else None
+        if move is not None:
+            turns[decision.model] = moved(turns.get(decision.model, Turns()), move, decision.at_ms)
+        if move == "out":
+            added_ms[decision.model] = min(decision.at_ms, now_ms)
+    models = {
+        service.model: ModelState(
             lengths=service.lengths,
-            last_action_ms=acted_ms,
-            last_added_req_per_s=missing,
-            stable_since_ms=now_ms,
+            # The declared rate is for a first start; what runs says more than it does.
+            informed=service.model in running,
             turns=turns.get(service.model, Turns()),
+            last_out_ms=added_ms.get(service.model, 0),
         )
+        for service in cluster.services
+    }
     serials = [serial_of(group.name) for group in groups]
     serials += [serial_of(route.group) for record in routes.values() for route in record.groups]
     serials += [serial_of(seen.group) for status in statuses.values() for seen in status.instances]
     return ControllerState(
         started_ms=now_ms,
         leader_token=leader_token,
-        profile=profile if profile is not None else default_profile(),
         groups=groups,
         assignments=dict(assignments),
         routes=dict(routes),

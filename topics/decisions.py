@@ -13,7 +13,7 @@ from topics import checks
 DECISION_KINDS = (
     "scale_out",
     "scale_in",
-    "refine",
+    "replan",
     "replace",
     "hold",
     "infeasible",

@@ -1,5 +1,6 @@
 """Every record on the wire, under one import. Owns nothing: see the modules imported here."""
 
+from topics.alerts import Alert
 from topics.dead_letters import DeadLetter
 from topics.decisions import DECISION_KINDS, Decision, Leadership, PlannedCombo, PlanRecord
 from topics.fleet import (
@@ -11,16 +12,19 @@ from topics.fleet import (
     Status,
 )
 from topics.routing import Endpoint, RouteGroup, Routes
+from topics.services import DeclaredService
 from topics.supply import Availability, Price
 from topics.telemetry import Telemetry
 
 __all__ = [
     "DECISION_KINDS",
     "PHASES",
+    "Alert",
     "Assignment",
     "Availability",
     "DeadLetter",
     "Decision",
+    "DeclaredService",
     "DesiredInstance",
     "Endpoint",
     "InstanceState",

@@ -13,10 +13,12 @@ from typing import Any
 
 from topics.checks import InvalidRecord
 from topics.records import (
+    Alert,
     Assignment,
     Availability,
     DeadLetter,
     Decision,
+    DeclaredService,
     Leadership,
     PlanRecord,
     Price,
@@ -89,10 +91,10 @@ TELEMETRY = Topic(
 )
 AVAILABILITY = _compacted("supply.availability", 1, Availability, "feed", lambda r: str(r.pool))
 PRICES = _compacted("supply.prices", 1, Price, "feed", lambda r: str(r.pool))
-SERVICES = _compacted("services", 1, None, "operator", lambda r: str(r.model))
+SERVICES = _compacted("services", 1, DeclaredService, "operator", lambda r: str(r.model))
 CONTROLS = _compacted("controls", 1, None, "operator", lambda r: str(r.scope))
 ALERTS = Topic(
-    "alerts", 1, Cleanup.DELETE, 7 * DAY_MS, None, ("webhook",), lambda r: str(r.fingerprint)
+    "alerts", 1, Cleanup.DELETE, 7 * DAY_MS, Alert, ("webhook",), lambda r: str(r.fingerprint)
 )
 LEADERSHIP = _compacted("leadership", 1, Leadership, "controller", _leadership_key)
 DECISIONS = Topic(

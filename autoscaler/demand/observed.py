@@ -6,46 +6,71 @@ Owns the value and how it is read off the windows. Knows nothing of capacity.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from autoscaler.demand.windows import GatewaySeen, NoData, TelemetryWindows, WindowStats
+from autoscaler.demand.timeline import Blocks, Count
+from autoscaler.demand.windows import (
+    GatewaySeen,
+    LengthsSeen,
+    NoData,
+    TelemetryWindows,
+    WindowStats,
+)
 from autoscaler.domain.cluster import Policy
 
 _NEVER = NoData(None)
+SILENT_MS = 10_000
+"""A gateway reports every second: after ten without a word it has fallen silent."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDemand:
     """Demand for one model as seen now.
 
-    recent: (covered seconds, arrivals) of each span of `spans_s`, shortest first.
-    local / long: the windows of policy.local_window_s and policy.global_window_s.
-    gateways: those that spoke of the model lately.
+    recent: (covered seconds, arrivals) of each span of `spans_s`, shortest first, counted back
+    from seen_ms, the end of the newest reported second (None: nothing was ever reported).
+    local / long: the windows of policy.local_window_s and policy.global_window_s, and how long
+    requests were in them. gateways: those that spoke of the model within the long window and did
+    not sign off. blocks: counts of each whole 10 s block of the long window.
     """
 
-    recent: tuple[tuple[int, int], ...] = ()
+    recent: tuple[Count, ...] = ()
     local: WindowStats = _NEVER
     long: WindowStats = _NEVER
     gateways: tuple[GatewaySeen, ...] = ()
+    blocks: Blocks = ()
+    long_lengths: LengthsSeen = field(default_factory=LengthsSeen)
+    local_lengths: LengthsSeen = field(default_factory=LengthsSeen)
+    seen_ms: int | None = None
 
     @property
     def req_per_s(self) -> float:
         """The mean rate of the local window; 0 where nothing is known."""
         return 0.0 if isinstance(self.local, NoData) else self.local.req_per_s
 
+    @property
+    def speaking(self) -> tuple[GatewaySeen, ...]:
+        """The gateways that still report."""
+        return tuple(seen for seen in self.gateways if seen.age_ms <= SILENT_MS)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests in flight at the gateways that still report."""
+        return sum(seen.in_flight for seen in self.speaking)
+
 
 UNKNOWN = ModelDemand()
 
 
 def spans_s(policy: Policy) -> tuple[int, ...]:
-    """The spans that a rise is looked for in: each second up to the surge window, then half as
-    long again each time, short of the local window.
+    """The spans that a rise is looked for in: each second up to the surge window, then a quarter
+    longer each time, short of the local window.
 
     A tenfold burst shows within a second or two. A doubling at 1 request/s is beyond doubt only
     after half a minute, and would wait for the whole local window if there were none between.
     """
     spans = list(range(1, policy.surge_window_s + 1))
-    while (longer := -(-spans[-1] * 3 // 2)) < policy.local_window_s:
+    while (longer := -(-spans[-1] * 5 // 4)) < policy.local_window_s:
         spans.append(longer)
     return tuple(spans)
 
@@ -54,12 +79,18 @@ def observe(
     windows: TelemetryWindows, models: Iterable[str], policy: Policy, now_ms: int
 ) -> dict[str, ModelDemand]:
     """The demand for each of `models` at `now_ms`, in domain ms."""
+    spans = spans_s(policy)
+    local_s, long_s = policy.local_window_s, policy.global_window_s
     return {
         model: ModelDemand(
-            windows.recent(model, now_ms, spans_s(policy)),
-            windows.stats(model, now_ms, policy.local_window_s),
-            windows.stats(model, now_ms, policy.global_window_s),
-            windows.gateways(model, now_ms),
+            windows.recent(model, now_ms, spans),
+            windows.stats(model, now_ms, local_s),
+            windows.stats(model, now_ms, long_s),
+            windows.gateways(model, now_ms, long_s),
+            windows.blocks(model, now_ms, long_s),
+            windows.lengths(model, now_ms, long_s),
+            windows.lengths(model, now_ms, local_s),
+            windows.newest_ms(model, now_ms),
         )
         for model in models
     }

@@ -10,16 +10,16 @@ with zero arrivals). Windows cover whole seconds before the one that `now_ms` is
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from autoscaler.demand.duplicates import Producer
 from autoscaler.demand.seconds import FIELDS, Second, Sums, spread
+from autoscaler.demand.timeline import Blocks, Count, Timeline
 from autoscaler.domain.checks import whole
 from topics.telemetry import Telemetry
 
 MAX_AHEAD_S = 60
-_REMEMBERED = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,37 @@ WindowStats = NoData | Stats
 
 
 @dataclass(frozen=True, slots=True)
+class LengthsSeen:
+    """Lengths of the requests of a window, in tokens.
+
+    inputs (of arrivals), outputs (of completions): sketches of `topics.sketch`, empty where the
+    producer sends none. Means are of the token sums, None where there were no requests.
+    """
+
+    inputs: Mapping[int, int] = field(default_factory=dict)
+    outputs: Mapping[int, int] = field(default_factory=dict)
+    mean_input_tokens: float | None = None
+    mean_output_tokens: float | None = None
+    arrivals: int = 0
+    completions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class GatewaySeen:
-    """A gateway's last word on a model. seen_ms: event time of its newest record."""
+    """A gateway's last word on a model.
+
+    seen_ms: event time of its newest record. age_ms: from then to now. served_ms: event time of
+    its newest record with requests, 0 if it never had any. left: it signed off.
+    """
 
     gateway: str
     boot: str
     seen_ms: int
     in_flight: int
     route_generation: int
+    age_ms: int = 0
+    served_ms: int = 0
+    left: bool = False
 
 
 @dataclass(slots=True)
@@ -77,38 +100,14 @@ class Counters:
 
 
 @dataclass(slots=True)
-class _Producer:
-    """Sequences already applied of one (gateway, boot): all below `floor`, and those in `seen`.
-
-    newest_ms: the latest event time of its records.
-    """
-
-    floor: int = 0
-    newest_ms: int = 0
-    seen: set[int] = field(default_factory=set)
-    order: deque[int] = field(default_factory=deque)
-
-    def is_new(self, sequence: int) -> bool:
-        """Remember `sequence`; False if it was applied before, or is too old to tell."""
-        if sequence < self.floor or sequence in self.seen:
-            return False
-        self.seen.add(sequence)
-        self.order.append(sequence)
-        if len(self.order) > _REMEMBERED:
-            oldest = self.order.popleft()
-            self.seen.discard(oldest)
-            self.floor = max(self.floor, oldest + 1)
-        return True
-
-
-@dataclass(slots=True)
 class _Series:
     """One model: a ring of seconds, running sums per window length, producers."""
 
+    timeline: Timeline
     seconds: dict[int, Second] = field(default_factory=dict)
     newest_s: int = -1
     windows: dict[int, Sums] = field(default_factory=dict)
-    producers: dict[tuple[str, str], _Producer] = field(default_factory=dict)
+    producers: dict[tuple[str, str], Producer] = field(default_factory=dict)
     gateways: dict[str, GatewaySeen] = field(default_factory=dict)
 
 
@@ -145,8 +144,8 @@ class TelemetryWindows:
             if event_ms > self._now_ms + MAX_AHEAD_S * 1000:
                 self.counters.ahead += 1
                 return False
-        series = self._series.setdefault(record.model, _Series())
-        producer = series.producers.setdefault((record.gateway, record.boot), _Producer())
+        series = self._of(record.model)
+        producer = series.producers.setdefault((record.gateway, record.boot), Producer())
         if not producer.is_new(record.sequence):
             self.counters.duplicate += 1
             return False
@@ -163,6 +162,7 @@ class TelemetryWindows:
                 if sums.end_s - length <= second < sums.end_s:
                     sums.add(part)
             series.newest_s = max(series.newest_s, second)
+            series.timeline.changed(second)
         if from_gateway:
             self.hear(record, event_ms)
         self.counters.applied += 1
@@ -172,12 +172,22 @@ class TelemetryWindows:
         """Note only that a gateway lives, and the routes it applies; its counts are left out."""
         if self._now_ms is not None and event_ms > self._now_ms + MAX_AHEAD_S * 1000:
             return
-        series = self._series.setdefault(record.model, _Series())
+        series = self._of(record.model)
         seen = series.gateways.get(record.gateway)
-        if seen is None or event_ms >= seen.seen_ms:
-            series.gateways[record.gateway] = GatewaySeen(
-                record.gateway, record.boot, event_ms, record.in_flight, record.route_generation
-            )
+        if seen is not None and (
+            event_ms < seen.seen_ms or (seen.left and seen.boot == record.boot)
+        ):
+            return
+        active = bool(record.arrivals or record.completions or record.in_flight)
+        series.gateways[record.gateway] = GatewaySeen(
+            record.gateway,
+            record.boot,
+            event_ms,
+            record.in_flight,
+            record.route_generation,
+            served_ms=event_ms if active else seen.served_ms if seen else 0,
+            left=record.leaving,
+        )
 
     def stats(self, model: str, now_ms: int, window_s: int) -> WindowStats:
         """What was seen of `model` in the `window_s` whole seconds before `now_ms`."""
@@ -193,9 +203,25 @@ class TelemetryWindows:
             return NoData((min(series.newest_s, now_s - 1) + 1) * 1000)
         return _stats(sums, max(0, now_ms - (min(series.newest_s, now_s - 1) + 1) * 1000))
 
-    def recent(
-        self, model: str, now_ms: int, spans_s: Sequence[int]
-    ) -> tuple[tuple[int, int], ...]:
+    def lengths(self, model: str, now_ms: int, window_s: int) -> LengthsSeen:
+        """How long the requests of the `window_s` whole seconds before `now_ms` were."""
+        self.advance(now_ms)
+        series = self._series.get(model)
+        if series is None:
+            return LengthsSeen()
+        sums = self._slide(series, min(window_s, self._horizon_s), now_ms // 1000)
+        values = dict(zip(FIELDS, sums.values, strict=True))
+        arrivals, completions = values["arrivals"], values["completions"]
+        return LengthsSeen(
+            dict(sums.sketch("input_lengths")),
+            dict(sums.sketch("output_lengths")),
+            values["input_tokens_arrived"] / arrivals if arrivals else None,
+            values["output_tokens"] / completions if completions else None,
+            arrivals,
+            completions,
+        )
+
+    def recent(self, model: str, now_ms: int, spans_s: Sequence[int]) -> tuple[Count, ...]:
         """(covered seconds, arrivals) of each span in `spans_s` (rising) that has data.
 
         Counted back from the newest reported second, so that the way of a record from gateway to
@@ -205,34 +231,48 @@ class TelemetryWindows:
         series = self._series.get(model)
         if series is None or series.newest_s < 0:
             return ()
-        newest = min(series.newest_s, now_ms // 1000 - 1)
-        found: list[tuple[int, int]] = []
-        covered = arrivals = 0
-        second = newest
-        for span_s in spans_s:
-            while second > newest - span_s:
-                bucket = series.seconds.get(second)
-                if bucket is not None:
-                    covered += 1
-                    arrivals += bucket.values[0]
-                second -= 1
-            if covered:
-                found.append((covered, arrivals))
-        return tuple(found)
+        end_s = min(series.newest_s + 1, now_ms // 1000)
+        found = series.timeline.spans(series.seconds, end_s, spans_s)
+        return tuple(count for count in found if count[0])
 
-    def gateways(self, model: str, now_ms: int, alive_s: int = 10) -> tuple[GatewaySeen, ...]:
-        """Gateways that spoke of `model` in the last `alive_s` seconds, by name."""
+    def blocks(self, model: str, now_ms: int, window_s: int) -> Blocks:
+        """(covered seconds, arrivals) of each whole 10 s block of the window, oldest first."""
+        self.advance(now_ms)
         series = self._series.get(model)
         if series is None:
             return ()
-        oldest = now_ms - alive_s * 1000
-        alive = (seen for seen in series.gateways.values() if seen.seen_ms >= oldest)
-        return tuple(sorted(alive, key=lambda seen: seen.gateway))
+        window_s = min(window_s, self._horizon_s)
+        return series.timeline.whole_blocks(series.seconds, now_ms // 1000, window_s)
+
+    def newest_ms(self, model: str, now_ms: int) -> int | None:
+        """End of the newest reported second of `model` that is not after now, None if none is."""
+        series = self._series.get(model)
+        if series is None or series.newest_s < 0:
+            return None
+        return min(series.newest_s + 1, now_ms // 1000) * 1000
+
+    def gateways(self, model: str, now_ms: int, within_s: int = 10) -> tuple[GatewaySeen, ...]:
+        """Gateways that spoke of `model` in the last `within_s` seconds and did not sign off."""
+        series = self._series.get(model)
+        if series is None:
+            return ()
+        oldest = now_ms - within_s * 1000
+        return tuple(
+            replace(seen, age_ms=max(0, now_ms - seen.seen_ms))
+            for _, seen in sorted(series.gateways.items())
+            if seen.seen_ms >= oldest and not seen.left
+        )
 
     def producers(self, model: str) -> int:
         """How many producers of `model` are remembered, to know copies of their records."""
         series = self._series.get(model)
         return len(series.producers) if series else 0
+
+    def _of(self, model: str) -> _Series:
+        series = self._series.get(model)
+        if series is None:
+            series = self._series[model] = _Series(Timeline(self._horizon_s + MAX_AHEAD_S))
+        return series
 
     def _slide(self, series: _Series, window_s: int, now_s: int) -> Sums:
         """The running sums of the `window_s` seconds before `now_s`, brought up to date."""
@@ -283,6 +323,6 @@ def _stats(sums: Sums, age_ms: int) -> Stats:
         req_per_s=arrivals / sums.covered_s,
         mean_input_tokens=values["input_tokens_arrived"] / arrivals if arrivals else None,
         mean_output_tokens=values["output_tokens"] / completions if completions else None,
-        ttft_p95_ms=sums.quantile_ms("ttft", 0.95),
-        tpot_p95_ms=sums.quantile_ms("tpot", 0.95),
+        ttft_p95_ms=sums.quantile_ms("ttft_ms", 0.95),
+        tpot_p95_ms=sums.quantile_ms("tpot_ms", 0.95),
     )

@@ -71,7 +71,7 @@ class Service:
     max_instances: floor and ceiling on combos (max 0 = none). survive: "none", "one-node" or
     "all-spot".
     scale_in_after_s: how long an excess must last. max_disruption: share of capacity that may be
-    taken away per scale_in_after_s. traffic_share: its weight in a replayed trace. lengths,
+    leaving at the same time. traffic_share: its weight in a replayed trace. lengths,
     req_per_s: of the declared workload, the prior until windows know better (0 = no rate declared).
     scale_targets: pool name -> external scale target ("counts only"), empty = our executors act.
     """
@@ -119,18 +119,20 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How the two loops behave. Defaults as in Cauchy (sec. 3.5) with our significance test.
+    """How the loop behaves.
 
-    surge_window_s / local_window_s / global_window_s: the three sliding windows. ratio: act when
-    |deviation| exceeds this share of capacity. min_samples: arrivals needed for a decision.
-    significance: false-alarm probability of one test (per model and second). cooldown_s: least
-    time between two actions of a model. start_timeout_s, drain_timeout_s: deadlines of waves.
-    k_start, k_load, k_switch: initialization penalties, as shares of a plan interval's cost.
+    surge_window_s / local_window_s / global_window_s: the three sliding windows of demand.
+    replan_every_s: period of full re-solves. ratio: a price or an offer of nodes that moves by more
+    than this share calls for one. min_samples: arrivals needed for a decision. significance:
+    false-alarm probability of one test of the rate. cooldown_s: least time from an addition to a
+    removal. start_timeout_s, drain_timeout_s: deadlines of waves. k_start, k_load, k_switch:
+    initialization penalties, as shares of a plan interval's cost (Coral sec. 4.3).
     """
 
     surge_window_s: int = 10
     local_window_s: int = 120
     global_window_s: int = 1800
+    replan_every_s: float = 300.0
     ratio: float = 0.2
     min_samples: int = 3
     significance: float = 1e-6
@@ -151,6 +153,7 @@ class Policy:
             )
         finite("policy.ratio", self.ratio, 0.01, 10.0)
         finite("policy.significance", self.significance, 1e-15, 0.5)
+        finite("policy.replan_every_s", self.replan_every_s, 10.0, 7 * 86400.0)
         for name in ("cooldown_s", "start_timeout_s", "drain_timeout_s"):
             finite(f"policy.{name}", getattr(self, name), 0.0, 86400.0)
         for name in ("k_start", "k_load", "k_switch"):
@@ -172,9 +175,9 @@ class Cluster:
             ("pool", [pool.id for pool in self.pools]),
             ("model", [service.model for service in self.services]),
         ):
-            for name in names:
-                if names.count(name) > 1:
-                    raise InvalidValue(what, name, "each name once")
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise InvalidValue(what, twice, "each name once")
 
     def service(self, model: str) -> Service:
         """The service of `model`, else InvalidValue."""

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Bools
+from autoscaler.optimizer.arrays import Bools, Floats
 from autoscaler.optimizer.column_form import columns_of, plan_of
 from autoscaler.optimizer.decomposition import proven_infeasible, solve_decomposed
 from autoscaler.optimizer.exact import maximise_fraction
+from autoscaler.optimizer.greedy_fill import filled
 from autoscaler.optimizer.groups import Decomposed, with_demand
 from autoscaler.optimizer.incumbent import Incumbent
 from autoscaler.optimizer.result import SolveOptions, Work
@@ -39,18 +40,22 @@ class Fraction:
 
 
 def largest_fraction(
-    problem: Decomposed, options: SolveOptions, active: Bools | None = None
+    problem: Decomposed,
+    options: SolveOptions,
+    active: Bools | None = None,
+    mu: Floats | None = None,
 ) -> Fraction:
     """The largest t such that the `active` (g,) groups (all, if None) can be served t of their
-    demand, and the other groups all of theirs."""
+    demand, and the other groups all of theirs. `mu` (k,): multipliers known to be about right."""
     if active is None:
         active = np.ones(len(problem.groups), dtype=np.bool_)
     if any(len(g.ids) == 0 for g in problem.groups):
         return Fraction(0.0, 0.0, None, (), Work())
-    high, work = _bound(problem, active)
+    high, work, limits = _bound(problem, active, options.with_share(0.3))
     if sum(int(g.allowed.sum()) for g in problem.groups) <= MIP_COLUMNS:
         return _by_mip(problem, options, active, high, work)
-    return _by_steps(problem, options, active, high, work)
+    found = _by_steps(problem, options.with_share(0.6), active, high, mu, work)
+    return replace(found, limits=(*limits, *found.limits))
 
 
 def scaled(problem: Decomposed, fraction: float, active: Bools) -> Decomposed:
@@ -62,19 +67,23 @@ def scaled(problem: Decomposed, fraction: float, active: Bools) -> Decomposed:
     return replace(problem, groups=groups)
 
 
-def _bound(problem: Decomposed, active: Bools) -> tuple[float, Work]:
+def _bound(
+    problem: Decomposed, active: Bools, options: SolveOptions
+) -> tuple[float, Work, tuple[str, ...]]:
     """A fraction above which it is proven that demand cannot be served."""
     low, high, rounds = 0.0, 1.0, 0
-    if not proven_infeasible(problem):
-        return 1.0, Work()
+    if not proven_infeasible(problem, options):
+        return 1.0, Work(), ()
     while high - low > PRECISION * high and high > 1e-6:
+        if options.out_of_time():
+            return high, Work(pricing_rounds=rounds), ("wall_clock",)
         middle = (low + high) / 2
         rounds += 1
-        if proven_infeasible(scaled(problem, middle, active)):
+        if proven_infeasible(scaled(problem, middle, active), options):
             high = middle
         else:
             low = middle
-    return high, Work(pricing_rounds=rounds)
+    return high, Work(pricing_rounds=rounds), ()
 
 
 def _by_mip(
@@ -101,17 +110,26 @@ def _by_mip(
 
 
 def _by_steps(
-    problem: Decomposed, options: SolveOptions, active: Bools, high: float, work: Work
+    problem: Decomposed,
+    options: SolveOptions,
+    active: Bools,
+    high: float,
+    mu: Floats | None,
+    work: Work,
 ) -> Fraction:
-    feasible = replace(options, gap=1.0)  # the first plan that fits will do
+    start = np.zeros(len(problem.capacity)) if mu is None else mu
+    least, plan = filled(problem, start, active)
     limits: tuple[str, ...] = ()
     for step in STEPS:
         fraction = high * (1.0 - step)
-        outcome = solve_decomposed(scaled(problem, fraction, active), feasible, None)
+        if fraction <= least:
+            break
+        if options.out_of_time():
+            return Fraction(least, high, plan, (*limits, "wall_clock"), work)
+        feasible = replace(options.with_share(0.4), gap=1.0)  # the first plan that fits will do
+        outcome = solve_decomposed(scaled(problem, fraction, active), feasible, mu)
         work += outcome.work
         if outcome.plan is not None:
             return Fraction(fraction, high, outcome.plan, limits, work)
-        limits = ("first_plan",)
-        if options.left_s() < 1.0:
-            limits = ("wall_clock",)
-    return Fraction(0.0, high, None, limits, work)
+        limits = tuple(dict.fromkeys((*limits, "first_plan", *outcome.limits)))
+    return Fraction(least, high, plan, limits, work)

@@ -77,18 +77,20 @@ def solve_decomposed(
     """
     resources = len(problem.capacity)
     start = np.zeros(resources) if mu is None else np.maximum(0.0, mu)
-    dual = ascend(problem, start, ASCENT_ROUNDS)
+    options = options.for_groups(len(problem.groups))
+    # Half of the time at most: a plan must come out too, and any multipliers prove something.
+    dual = ascend(problem, start, ASCENT_ROUNDS, options=options.with_share(0.5))
     if dual is None:
         return Outcome(None, float("inf"), start, True, (), Work(pricing_rounds=1))
     work = Work(pricing_rounds=dual.rounds)
-    if dual.artificial > 1e-7 and proven_infeasible(problem):
+    if dual.artificial > 1e-7 and proven_infeasible(problem, options.with_share(0.5)):
         return Outcome(None, float("inf"), dual.mu, True, (), work)
     marks = marks_for(resources, options.seed)
     scene = Scene(problem.money, problem.weight(dual.mu), problem.most, marks)
     bound, pools = _sharpen(problem, scene, dual.mu, options)
     work += Work(search_tests=sum(p.tests for p in pools))
     bound = max(bound, dual.bound)
-    widest = max(0.02 * abs(bound), dual.mix_value - dual.bound)
+    widest = max(0.02 * abs(bound), min(dual.mix_value - dual.bound, abs(bound)))
     if not dual.fits:
         most = int(np.clip(POOL_COLUMNS // len(problem.groups), 24, 250))
         pools = [
@@ -112,7 +114,8 @@ def solve_decomposed(
     proven_for = np.inf
     while value - bound > options.gap * abs(value) or plan.excess(problem).any():
         room = options.mip_columns - work.mip_columns
-        if value < proven_for and room > 0 and not plan.excess(problem).any():
+        fits = not plan.excess(problem).any()
+        if value < proven_for and room > 0 and fits and not options.out_of_time():
             proven_for = value
             most = min(room, PROOF_COLUMNS)
             plan, bound, spent = _prove(problem, scene, dual.bound, bound, plan, options, most)
@@ -122,6 +125,9 @@ def solve_decomposed(
                 break
         if limits:
             break
+        if options.out_of_time():
+            limits = ("wall_clock",)
+            break
         near = _survivors(problem, scene, value - dual.bound)
         columns = options.mip_columns - work.mip_columns
         search = Search(dual.mu, bound, marks, penalty)
@@ -130,15 +136,22 @@ def solve_decomposed(
         work += spent
         value = plan.penalised(problem, penalty)
     limits = tuple(x for x in limits if x != "gap_reached")
+    if dual.cut and value - bound > options.gap * abs(value):
+        limits = tuple(dict.fromkeys((*limits, "wall_clock")))
     if plan.excess(problem).any():
         return Outcome(None, bound, dual.mu, False, (*limits, "no_plan_fits"), work)
     return Outcome(plan, min(bound, value), dual.mu, False, limits, work)
 
 
-def proven_infeasible(problem: Decomposed) -> bool:
+def proven_infeasible(problem: Decomposed, options: SolveOptions | None = None) -> bool:
     """No mix of covers fits: a positive bound on the artificial cover that is needed."""
     dual = ascend(
-        problem, np.zeros(len(problem.capacity)), ASCENT_ROUNDS, money=False, stop_above=1e-7
+        problem,
+        np.zeros(len(problem.capacity)),
+        ASCENT_ROUNDS,
+        money=False,
+        stop_above=1e-7,
+        options=options,
     )
     return dual is None or dual.bound > 1e-7
 
@@ -180,7 +193,7 @@ def _first(
             problem.capacity,
             problem.free,
             nodes=options.mip_nodes // 4,
-            seconds=min(10.0, options.left_s()),
+            seconds=min(10.0, 0.3 * options.left_s()),
             gap=max(1e-6, options.gap / 2),
             penalty=price,
         )
@@ -264,8 +277,8 @@ def _prove(
     work = Work()
     for share in PROOF_SHARES:
         slack = share * full
-        if ascent + slack <= bound:
-            break
+        if ascent + slack <= bound or options.out_of_time():
+            return plan, bound, work
         pools, spent = _everything(problem, scene, slack, most, full > POOR * ascent)
         work += spent
         if pools is not None:
@@ -280,7 +293,7 @@ def _prove(
         problem.capacity,
         problem.free,
         nodes=options.mip_nodes * 10,
-        seconds=min(20.0, options.left_s()),
+        seconds=min(20.0, 0.8 * options.left_s()),
         gap=1e-9 if share >= 1.0 else options.gap / 10,
     )
     work += Work(mips=1, mip_columns=sum(len(p) for p in joint))

@@ -17,6 +17,7 @@ from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.groups import Decomposed, FreeColumns, Group
 from autoscaler.optimizer.knapsack import UNITS, cheapest_by_units, cover, trace
 from autoscaler.optimizer.master import Master
+from autoscaler.optimizer.result import SolveOptions
 
 SMOOTHING = 0.6
 """Share of the best multipliers so far in the next trial: fewer rounds than the raw duals."""
@@ -25,7 +26,8 @@ SMOOTHING = 0.6
 @dataclass(frozen=True, slots=True)
 class DualResult:
     """Multipliers (k,), their bound, the master's value, whether covers can be mixed to fit at all,
-    whether the cheapest covers fit together as they are, and the rounds spent."""
+    whether the cheapest covers fit together as they are, the rounds spent, and whether time ran out
+    before bound and mix met."""
 
     mu: Floats
     bound: float
@@ -33,6 +35,7 @@ class DualResult:
     artificial: float
     fits: bool
     rounds: int
+    cut: bool
 
 
 def subproblem(group: Group, weight: Floats) -> tuple[Floats, Ints]:
@@ -69,11 +72,13 @@ def ascend(
     tolerance: float = 1e-6,
     money: bool = True,
     stop_above: float = np.inf,
+    options: SolveOptions | None = None,
 ) -> DualResult | None:
     """Raise the bound from `mu` (k,) until bound and mix meet within `tolerance` (relative).
 
     With `money=False` covers are free and only artificial cover costs: a positive bound proves that
-    no mix of covers fits the capacities. Stops early above `stop_above`. None: a group has no cover
+    no mix of covers fits the capacities. Stops early above `stop_above`, and when the time of
+    `options` runs out. None: a group has no cover
     at all, whatever the capacities.
     """
     features = problem.money.shape[0]
@@ -84,7 +89,7 @@ def ascend(
     seen: list[set[tuple[int, ...]]] = [set() for _ in problem.groups]
     master: Master | None = None
     best, best_mu, value, artificial, fits = -np.inf, mu, np.inf, 0.0, False
-    spent = 0
+    spent, cut = 0, False
     for spent in range(1, rounds + 1):
         weight = np.ascontiguousarray(prices + mu.reshape(-1, features).T)
         rent = np.minimum(0.0, free_cost + free.use @ mu) if len(free_cost) else zero
@@ -118,14 +123,17 @@ def ascend(
                 cost.append(float(base + row @ problem.money.T.ravel()) if money else 0.0)
         fits = spent == 1 and not mu.any() and bool((total <= capacity + 1e-9).all())
         if fits:
-            return DualResult(mu, best, best, 0.0, True, spent)
+            return DualResult(mu, best, best, 0.0, True, spent, False)
         if owner:
             master.add_covers(owner, np.array(cost), np.array(use))
         value, duals, artificial = master.solve()
         if best > stop_above or value - best <= tolerance * max(1e-9, abs(best)):
             break
+        cut = options is not None and options.out_of_time()
+        if cut:
+            break
         mu = SMOOTHING * best_mu + (1.0 - SMOOTHING) * duals if owner else duals
-    return DualResult(best_mu, best, value, artificial, False, spent)
+    return DualResult(best_mu, best, value, artificial, False, spent, cut)
 
 
 def _without_base(group: Group) -> Group:

@@ -29,6 +29,10 @@ LOCAL_TESTS = 3_000_000
 """Item tests per group in a neighbourhood."""
 
 
+PATIENCE = 0.6
+"""Share of the time that is left in which a plan that fits must be found."""
+
+
 @dataclass(frozen=True, slots=True)
 class Search:
     """What the search starts from: multipliers, the proven bound, marks and excess penalties."""
@@ -47,12 +51,15 @@ def improve(
     best, work = start, Work()
     count = len(problem.groups)
     sizes = _sizes(count)
+    # Without a plan that fits, time is kept for the best effort that follows.
+    patience = options.with_share(PATIENCE)
     step, failures, failed = 0, 0, set[tuple[int, ...]]()
     for _ in range(options.rounds):
         value = best.penalised(problem, search.penalty)
-        if value - search.bound <= options.gap * abs(value) and not best.excess(problem).any():
+        broken = bool(best.excess(problem).any())
+        if value - search.bound <= options.gap * abs(value) and not broken:
             return best, work, ()
-        if options.left_s() < 0.3:
+        if (patience if broken else options).out_of_time():
             return best, work, ("wall_clock",)
         if work.mip_columns > columns:
             return best, work, ("mip_columns",)

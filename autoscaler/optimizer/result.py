@@ -6,10 +6,13 @@ Owns options, the warm start, the status and the result. Knows nothing of any so
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from autoscaler.optimizer.arrays import Floats, Ints
+
+GROUPS = 24
+"""Groups up to which the work limits hold as they stand."""
 
 
 class Status(StrEnum):
@@ -28,8 +31,9 @@ class SolveOptions:
 
     `gap`: relative gap at which to stop. `rounds` (neighbourhoods), `mip_columns` (over all MIPs of
     the decomposition), `mip_nodes` (of one MIP), `search_tests` (of one enumeration): work limits,
-    which keep the answer reproducible. `time_limit_s` with `elapsed_s` (a monotonic clock of the
-    caller, as the core reads none): a wall-clock limit; where it strikes, the result says so.
+    which keep the answer reproducible. The first two hold for up to `GROUPS` groups and grow in
+    proportion beyond. `time_limit_s` with `elapsed_s` (a monotonic clock of the caller, as the core
+    reads none): a wall-clock limit; where it strikes, the result says so.
     """
 
     gap: float = 1e-6
@@ -46,6 +50,25 @@ class SolveOptions:
         if self.time_limit_s is None or self.elapsed_s is None:
             return float("inf")
         return self.time_limit_s - self.elapsed_s()
+
+    def out_of_time(self) -> bool:
+        """Whether what is left must be kept for closing the search and checking the answer."""
+        return self.left_s() < max(0.2, 0.02 * (self.time_limit_s or 0.0))
+
+    def with_share(self, share: float) -> SolveOptions:
+        """The same limits with only `share` of the wall-clock time that is left."""
+        if self.time_limit_s is None or self.elapsed_s is None:
+            return self
+        elapsed = self.elapsed_s()
+        left = max(0.0, self.time_limit_s - elapsed)
+        return replace(self, time_limit_s=elapsed + share * left)
+
+    def for_groups(self, groups: int) -> SolveOptions:
+        """The same limits with the work that `groups` groups deserve."""
+        scale = max(1.0, groups / GROUPS)
+        return replace(
+            self, rounds=int(scale * self.rounds), mip_columns=int(scale * self.mip_columns)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class Roofline:
         )
         hidden = tokens * self.model.hidden * _ACTIVATION_BYTES
         rest = hidden * eff.elementwise / (self.gpu.mem_bw_gb_s * 1e6 * eff.weights)
-        attention = self._attention_ms(tokens / sequences, sequences, context)
+        attention = self.attention_ms(tokens / sequences, sequences, context)
         return dense + experts + attention + rest + self._allreduces_ms(hidden) + eff.layer_us / _MS
 
     def head_ms(self, sequences: float) -> float:
@@ -118,9 +118,9 @@ class Roofline:
             return self.prefill_ms(prompt_tokens, prompt_context)
         layers = self.model.layers
         together = self.layer_ms(prompt_tokens + decodes, 1.0, 0.0)
-        together -= self._attention_ms(prompt_tokens + decodes, 1.0, 0.0)
-        together += self._attention_ms(prompt_tokens, 1.0, prompt_context)
-        together += self._attention_ms(1.0, decodes, context)
+        together -= self.attention_ms(prompt_tokens + decodes, 1.0, 0.0)
+        together += self.attention_ms(prompt_tokens, 1.0, prompt_context)
+        together += self.attention_ms(1.0, decodes, context)
         fixed = self.eff.step_ms + decodes * self.eff.sequence_us / _MS
         return layers * together + self.head_ms(decodes + 1.0) + fixed
 
@@ -128,7 +128,7 @@ class Roofline:
         """Handing the hidden states of `tokens` tokens to the next pipeline stage."""
         return tokens * self.model.hidden * _ACTIVATION_BYTES / (gb_s * 1e6)
 
-    def _attention_ms(self, tokens: float, sequences: float, context: float) -> float:
+    def attention_ms(self, tokens: float, sequences: float, context: float) -> float:
         """Scores and values of `tokens` new tokens per sequence, plus reading the cached ones."""
         model = self.model
         seen = context + 0.5 * tokens

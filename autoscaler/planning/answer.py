@@ -6,18 +6,20 @@ caller decides where it runs (a process that can be killed, a thread, or in plac
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combos import combo_named, parse_combo_id
-from autoscaler.planning.plan import PlanStatus, Strategy, plan
-from autoscaler.planning.problem import PlanOptions, make_problem
-from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, unanswered
+from autoscaler.planning.plan import Plan, PlanStatus, Strategy, plan
+from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
+from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency, unanswered
 
-GAP = 0.005
-"""Searches stop here: half a per cent of the bill is below what a change costs."""
+OPTIONS = PlanOptions(gap=0.005, hold=0.025)
+"""Searches stop at half a per cent of the bill, which is below what a change costs. A demand that
+goes up and down by 2% changes nothing: 1.025 x 0.98 is more than 1."""
 
 
 def answer(
@@ -25,54 +27,137 @@ def answer(
     cluster: Cluster,
     profile: Profile,
     strategy: Strategy,
-    options: PlanOptions | None = None,
+    options: PlanOptions = OPTIONS,
 ) -> PlanAnswer:
-    """The plan that `request` asks for. cluster: as declared; prices come with the request."""
-    out = dict(request.unusable_nodes)
-    cluster = replace(
-        cluster,
-        pools=tuple(
-            replace(pool, max_nodes=max(0, pool.max_nodes - out.get(pool.id, 0)))
-            for pool in cluster.pools
-        ),
-    )
-    demands = {demand.model: demand for demand in request.demands}
-    fleet = {}
-    for combo_id, count in request.fleet:
-        try:
-            model, _ = parse_combo_id(combo_id)
-            combo_named(combo_id, cluster, cluster.service(model), demands[model].lengths, profile)
-        except (InvalidValue, KeyError):
-            continue  # what is declared now no longer allows it
-        fleet[combo_id] = count
-    made = plan(
-        make_problem(
-            cluster,
-            demands,
-            profile,
-            fleet=fleet,
-            rented_nodes=dict(request.rented_nodes),
-            obtainable=dict(request.obtainable),
-            prices_usd_per_h=dict(request.prices_usd_per_h),
-            scope=request.scope,
-            options=options or PlanOptions(gap=GAP),
-        ),
-        strategy,
-    )
+    """The plan that `request` asks for. cluster: as declared; prices come with the request.
+
+    There is always an answer. A request that cannot be understood (a price that is no number)
+    gets one with outcome NONE that names what was wrong.
+    """
+    try:
+        asked = _understood(request, cluster, profile)
+        problem = _problem(request, asked, profile, options)
+        made = plan(problem, strategy)
+        if options.hold and made.status is PlanStatus.BEST_EFFORT:
+            # What is asked for beyond the need must not cost anyone their share of it.
+            exact = replace(options, hold=0.0)
+            made = plan(replace(problem, options=exact), strategy)
+    except InvalidValue as error:
+        return unanswered(request, str(error))
     if made.status is PlanStatus.FAILED:
         return unanswered(request, made.notes[-1] if made.notes else "no plan came out")
+    return _answer(request, asked, made)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request, in terms of what is declared now.
+
+    fleet: combos of the scope that are planned anew. untouched: those that are not understood any
+    more and may not be removed. taken_gpus: per pool, by `untouched` and all other models.
+    """
+
+    cluster: Cluster
+    demands: dict[str, Demand]
+    fleet: dict[str, int]
+    untouched: dict[str, int]
+    taken_gpus: dict[str, int]
+    notes: tuple[str, ...] = ()
+
+
+def _understood(request: PlanRequest, declared: Cluster, profile: Profile) -> _Asked:
+    """What of `request` is declared: the fleet split into what is planned and what is in its way.
+
+    Only combos of the scope are evaluated; of the others it matters which GPUs they take.
+    """
+    out = dict(request.unusable_nodes)
+    pools = tuple(
+        replace(pool, max_nodes=max(0, pool.max_nodes - out[pool.id])) if pool.id in out else pool
+        for pool in declared.pools
+    )
+    cluster = replace(declared, pools=pools)
+    known = {pool.id for pool in pools}
+    services = {service.model: service for service in cluster.services}
+    scope = set(request.scope or services)
+    demands = {d.model: d for d in request.demands if d.model in services and d.model in scope}
+    asked = _Asked(cluster, demands, {}, {}, {})
+    for combo_id, count in request.fleet:
+        model, members = parse_combo_id(combo_id)
+        if not count or any(pool not in known for _, _, pool, _ in members):
+            continue
+        if model in demands:
+            try:
+                combo_named(combo_id, cluster, services[model], demands[model].lengths, profile)
+            except InvalidValue:
+                if request.urgency is Urgency.FULL:
+                    continue  # nothing that is declared now would start it again
+                asked.untouched[combo_id] = count
+            else:
+                asked.fleet[combo_id] = count
+                continue
+        for _, gpus, pool, each in members:
+            asked.taken_gpus[pool] = asked.taken_gpus.get(pool, 0) + gpus * each * count
+    return asked
+
+
+def _problem(
+    request: PlanRequest, asked: _Asked, profile: Profile, options: PlanOptions
+) -> PlanningProblem:
+    known = {pool.id for pool in asked.cluster.pools}
+    problem = make_problem(
+        asked.cluster,
+        asked.demands,
+        profile,
+        fleet=asked.fleet,
+        rented_nodes={p: n for p, n in request.rented_nodes if p in known},
+        obtainable={p: n for p, n in request.obtainable if p in known},
+        prices_usd_per_h={p: usd for p, usd in request.prices_usd_per_h if p in known},
+        options=options,
+        additions_only=request.urgency is Urgency.URGENT,
+        taken_gpus=asked.taken_gpus,
+    )
+    return _that_fits(problem) if problem.additions_only else problem
+
+
+def _that_fits(problem: PlanningProblem) -> PlanningProblem:
+    """Without running combos for which there are no nodes any more, lowest priority first.
+
+    What is gone does not serve, so the plan has to replace it.
+    """
+    services = {service.model: service for service in problem.cluster.services}
+    taken_now = problem.standing_gpus()
+    over = {
+        pool.id: taken_now.get(pool.id, 0) - problem.nodes_now(pool) * pool.per_node
+        for pool in problem.cluster.pools
+    }
+    if max(over.values(), default=0) <= 0:
+        return problem
+    fleet = dict(problem.fleet)
+    for combo_id in sorted(fleet, key=lambda i: (services[problem.running[i].model].priority, i)):
+        taken = problem.running[combo_id].gpus_by_pool()
+        while fleet[combo_id] and any(over[pool] > 0 for pool in taken):
+            fleet[combo_id] -= 1
+            for pool, gpus in taken.items():
+                over[pool] -= gpus
+    return replace(problem, fleet=fleet)
+
+
+def _answer(request: PlanRequest, asked: _Asked, made: Plan) -> PlanAnswer:
     short = tuple(sorted((m, r) for m, r in made.shortfall_req_per_s.items() if r > 0))
-    best_effort = made.status is PlanStatus.BEST_EFFORT or bool(short)
+    outside = any(target.count and not target.combo.meets_slo for target in made.targets)
+    best_effort = made.status is PlanStatus.BEST_EFFORT or bool(short) or outside
+    counts = dict(asked.untouched)
+    for target in made.targets:
+        if target.count and target.combo.model in asked.demands:
+            counts[target.combo.id] = target.count
     return PlanAnswer(
         number=request.number,
         urgency=request.urgency,
         outcome=Outcome.BEST_EFFORT if best_effort else Outcome.PLANNED,
-        scope=request.scope,
-        counts=tuple(
-            (target.combo.id, target.count)
-            for target in made.targets
-            if target.count and target.combo.model in request.scope
-        ),
+        scope=tuple(model for model in request.scope if model in asked.demands)
+        or tuple(asked.demands),
+        counts=tuple(sorted(counts.items())),
+        switches=made.switches,
         strategy=made.strategy,
         cost_usd_per_h=made.cost_usd_per_h,
         now_usd_per_h=made.now_usd_per_h,
@@ -81,5 +166,6 @@ def answer(
         gap=made.gap,
         shortfall_req_per_s=short,
         binding=tuple((b.what, b.subject, b.detail) for b in made.binding),
-        notes=made.notes,
+        notes=(*asked.notes, *made.notes),
+        combos=tuple(target.combo for target in made.targets),
     )

@@ -66,6 +66,10 @@ class ArrayBuilder(Generic[K]):
         """Let a column that is there already serve a further row."""
         self._serve[column] = {**self._serve[column], row: rate}
 
+    def use(self, column: int, row: int, amount: float) -> None:
+        """Let a column that is there already use a further resource."""
+        self._use[column] = {**self._use[column], row: amount}
+
     def build(self) -> AllocationProblem:
         """The arrays; InvalidValue names any number that cannot be."""
         serve_indptr = np.cumsum([0] + [len(rows) for rows in self._serve], dtype=np.int64)

@@ -22,7 +22,15 @@ from autoscaler.domain.combo import Combo
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.planning.arraybuilder import ArrayBuilder
 from autoscaler.planning.combos import ranking_usd_per_h
-from autoscaler.planning.modelrows import Classes, Key, Kind, Rows, add_model_rows, add_promises
+from autoscaler.planning.modelrows import (
+    Classes,
+    Key,
+    Kind,
+    Rows,
+    add_ceiling,
+    add_demand_rows,
+    add_promises,
+)
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.survival import add_survival_rows
 from autoscaler.planning.usage import is_spot, slices_by_pool
@@ -50,9 +58,8 @@ def to_arrays(problem: PlanningProblem, shares: Mapping[str, float] | None = Non
     """The array form of `problem`.
 
     Where not everything can be had, demand comes first, by the services' priorities; then one
-    promise after the other: floors, disruption budgets, survival. One that cannot be kept so
-    takes nothing from the next. shares: fractions of demand that are known to be reachable
-    together: they come first, and after them the rest of each model's demand, one by one.
+    promise after the other: floors, limits of spot, disruption budgets, survival. One that cannot
+    be kept so takes nothing from the next. shares: as in `add_demand_rows`.
     Models that nothing can serve have no rows: they must not drag the others' share to nothing.
     """
     builder: ArrayBuilder[Key] = ArrayBuilder()
@@ -62,14 +69,11 @@ def to_arrays(problem: PlanningProblem, shares: Mapping[str, float] | None = Non
         for model in problem.planned_models()
         if problem.can_be_served(model)
     ]
-    classes = sorted({service.priority for service in services}, reverse=True)
-    late = Classes(len(classes))
+    classes = Classes()
+    add_demand_rows(builder, rows, problem, services, classes, shares)
     for service in services:
-        first = classes.index(service.priority)
-        share = None if shares is None else shares.get(service.model, 0.0)
-        add_model_rows(builder, rows, problem, service, first, late, share)
-    for service in services:
-        add_promises(builder, rows, problem, service, late)
+        add_ceiling(builder, rows, problem, service)
+        add_promises(builder, rows, problem, service, classes)
     fixed_usd_per_h = _add_pools(builder, rows, problem)
     columns = _add_combos(builder, rows, problem, services)
     for service in services:
@@ -78,8 +82,8 @@ def to_arrays(problem: PlanningProblem, shares: Mapping[str, float] | None = Non
             Key(Kind.AUXILIARY, service.model),
             problem,
             service,
-            [(i, combo) for i, combo in columns if combo.model == service.model],
-            late.next() if service.survive != "none" else 0,
+            columns.get(service.model, []),
+            classes.next() if service.survive != "none" else 0,
         )
     return Arrays(
         builder.build(),
@@ -97,20 +101,19 @@ def _add_pools(builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem)
     One row has every combo on all nodes; a second one, for rented pools, keeps those that do not
     wait for a node to start within the nodes that are there.
     """
-    fixed_gpus: dict[str, int] = {}
-    for combo_id, count in problem.fixed().items():
-        for pool_id, gpus in problem.running[combo_id].gpus_by_pool().items():
-            fixed_gpus[pool_id] = fixed_gpus.get(pool_id, 0) + gpus * count
-    fixed_nodes = {p.id: -(-fixed_gpus.get(p.id, 0) // p.per_node) for p in problem.cluster.pools}
+    standing_gpus = problem.standing_gpus()
+    fixed_nodes = {
+        p.id: problem.standing_nodes(p, standing_gpus.get(p.id, 0)) for p in problem.cluster.pools
+    }
     rented = [pool for pool in problem.cluster.pools if pool.market is not Market.OWNED]
     bill = sum(fixed_nodes[pool.id] * pool.price_usd_per_h for pool in rented)
     budget = problem.cluster.policy.budget_usd_per_h
     row = builder.resource("budget", "*", max(0.0, budget - bill)) if budget > 0.0 else None
     for pool in problem.cluster.pools:
         there = problem.nodes_now(pool)
-        used = fixed_gpus.get(pool.id, 0)
         nodes = there if pool.market is Market.OWNED else fixed_nodes[pool.id]
-        capacity = float(nodes * pool.per_node - used)
+        # What stands may need more than there is left of the pool.
+        capacity = max(0.0, float(nodes * pool.per_node - standing_gpus.get(pool.id, 0)))
         rows.gpus[pool.id] = builder.resource("GPUs", pool.id, capacity)
         if pool.market is Market.OWNED:
             continue
@@ -118,12 +121,13 @@ def _add_pools(builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem)
         kept = {rows.there[pool.id]: -float(pool.per_node), rows.gpus[pool.id]: -pool.per_node}
         new = {rows.gpus[pool.id]: -float(pool.per_node)}
         for kind, use, most in (
-            (Kind.KEPT_NODES, kept, there - nodes),
-            (Kind.NEW_NODES, new, problem.nodes_to_get(pool)),
+            (Kind.KEPT_NODES, kept, max(0, there - nodes)),
+            (Kind.NEW_NODES, new, problem.nodes_to_get(pool) - max(0, nodes - there)),
         ):
             spent = {} if row is None else {row: pool.price_usd_per_h}
             key = Key(kind, pool.id)
-            builder.column(key, pool.price_usd_per_h, float(most), {}, {**use, **spent})
+            if most > 0:
+                builder.column(key, pool.price_usd_per_h, float(most), {}, {**use, **spent})
     return bill
 
 
@@ -132,42 +136,39 @@ def _add_combos(
     rows: Rows,
     problem: PlanningProblem,
     services: list[Service],
-) -> list[tuple[int, Combo]]:
-    """Columns of every combo of the models that may change, with their indices."""
+) -> dict[str, list[tuple[int, Combo]]]:
+    """Columns of every combo of the models that may change: their indices, by model."""
     policy = problem.cluster.policy
     pools = {pool.id: pool for pool in problem.cluster.pools}
-    made: list[tuple[int, Combo]] = []
+    there = {pool.id for pool in pools.values() if problem.nodes_now(pool)}
+    to_get = {pool.id for pool in pools.values() if problem.nodes_to_get(pool)}
+    made: dict[str, list[tuple[int, Combo]]] = {}
 
     def add(kind: Kind, combo: Combo, k: float, most: float, tie: int | None, source: str) -> None:
-        cost = k * ranking_usd_per_h(combo, pools.values()) + _owned_use(combo, pools)
+        cost = k * ranking_usd_per_h(combo, pools) + _owned_use(combo, pools)
         serve, use = _rows_of(kind, combo, rows)
         if tie is not None:
             use[tie] = 1.0
-        made.append((builder.column(Key(kind, combo.id, source), cost, most, serve, use), combo))
+        index = builder.column(Key(kind, combo.id, source), cost, most, serve, use)
+        made.setdefault(combo.model, []).append((index, combo))
 
     for service in services:
         candidates = {c.id: c for c in problem.candidates.get(service.model, ())}
-        running = {
-            i: n
-            for i, n in problem.fleet.items()
-            if n and problem.running[i].model == service.model
-        }
+        running = () if problem.additions_only else problem.running_of(service.model)
         by_slices: dict[object, list[Combo]] = {}
-        for combo in candidates.values():
+        for combo in candidates.values() if running and not service.scale_targets else ():
             by_slices.setdefault(_slices(combo), []).append(combo)
-        for combo_id, count in running.items():
-            combo = problem.running[combo_id]
-            twins = [c for c in by_slices.get(_slices(combo), []) if c.id != combo_id]
-            tie = builder.resource("running", combo_id, float(count)) if twins else None
-            add(Kind.KEEP, candidates.get(combo_id, combo), 0.0, float(count), tie, "")
-            if not service.scale_targets:
-                for twin in twins:
-                    add(Kind.SWITCH, twin, policy.k_switch, float(count), tie, combo_id)
+        for combo, count in running:
+            twins = [c for c in by_slices.get(_slices(combo), []) if c.id != combo.id]
+            tie = builder.resource("running", combo.id, float(count)) if twins else None
+            add(Kind.KEEP, candidates.get(combo.id, combo), 0.0, float(count), tie, "")
+            for twin in twins:
+                add(Kind.SWITCH, twin, policy.k_switch, float(count), tie, combo.id)
         for combo in candidates.values():
-            used = [pools[pool] for pool in combo.gpus_by_pool()]
-            if all(problem.nodes_now(pool) for pool in used):
+            used = combo.gpus_by_pool().keys()
+            if used <= there:
                 add(Kind.LOAD, combo, policy.k_load, float("inf"), None, "")
-            if any(problem.nodes_to_get(pool) for pool in used):
+            if used & to_get and used <= there | to_get:
                 add(Kind.START, combo, policy.k_start, float("inf"), None, "")
     return made
 
@@ -182,11 +183,12 @@ def _rows_of(kind: Kind, combo: Combo, rows: Rows) -> tuple[dict[int, float], di
         serve[rows.floor[model]] = 1.0
     if model in rows.undisturbed and kind in (Kind.KEEP, Kind.SWITCH):
         serve[rows.undisturbed[model]] = combo.req_per_s
+    if model in rows.firm and not is_spot(combo):
+        worth = zip(rows.firm[model], (combo.req_per_s, 1.0), strict=True)
+        serve.update({row: each for row, each in worth if row >= 0})
     use: dict[int, float] = {}
     if model in rows.ceiling:
         use[rows.ceiling[model]] = 1.0
-    if is_spot(combo):
-        use[rows.spot[model]] = combo.req_per_s
     for pool, gpus in combo.gpus_by_pool().items():
         use[rows.gpus[pool]] = float(gpus)
         if kind is not Kind.START and pool in rows.there:

@@ -8,7 +8,7 @@ slices, regions and markets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
@@ -134,10 +134,12 @@ def gpu_usd_per_h(pool: Pool) -> float:
     return pool.gpu.bf16_tflops * _OWNED_USD_PER_TFLOPS_H
 
 
-def ranking_usd_per_h(combo: Combo, pools: Iterable[Pool]) -> float:
-    """Price of `combo` with owned GPUs at their nominal trifle: never 0, so that it can divide."""
-    by_id = {pool.id: pool for pool in pools}
-    return sum(gpus * gpu_usd_per_h(by_id[pool]) for pool, gpus in combo.gpus_by_pool().items())
+def ranking_usd_per_h(combo: Combo, pools: Mapping[str, Pool]) -> float:
+    """Price of `combo` with owned GPUs at their nominal trifle: never 0, so that it can divide.
+
+    pools: by their ids.
+    """
+    return sum(gpus * gpu_usd_per_h(pools[pool]) for pool, gpus in combo.gpus_by_pool().items())
 
 
 def _offers(

@@ -22,7 +22,10 @@ from autoscaler.templates.engines import VLLM
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One instance: what it sustains (req_per_s 0 = impossible) and how long it takes to start."""
+    """One instance: what it sustains (req_per_s 0 = impossible) and how long it takes to start.
+
+    reachable: share of requests that attain the SLO when they are alone on it.
+    """
 
     phase: Phase
     slice: NodeSlice
@@ -32,6 +35,7 @@ class Instance:
     start_s: float
     uncertain: bool
     bound_by: str
+    reachable: float
 
 
 def instance(
@@ -48,10 +52,11 @@ def instance(
     slo = Slo(service.slo.ttft_ms * stretch, service.slo.tpot_ms * stretch)
     start = startup_s(spec, node)
     if not VLLM.runs(spec, node):
-        return Instance(phase, node, 0.0, 0.0, 0.0, start, False, "heads that do not split")
+        return Instance(phase, node, 0.0, 0.0, 0.0, start, False, "heads that do not split", 0.0)
     if kv_capacity_tokens(spec, node.gpu, node.gpus) < longest:
-        return Instance(phase, node, 0.0, 0.0, 0.0, start, False, "memory of the longest request")
-    rate = _rate(spec, node, phase, slo, lengths, profile, service.utilization)
+        why = "memory of the longest request"
+        return Instance(phase, node, 0.0, 0.0, 0.0, start, False, why, 0.0)
+    rate = _rate(spec, node, phase, slo, lengths, profile, service.utilization, service.percentile)
     return Instance(
         phase=phase,
         slice=node,
@@ -61,6 +66,7 @@ def instance(
         start_s=start,
         uncertain=rate.uncertain,
         bound_by=rate.bound_by,
+        reachable=rate.reachable,
     )
 
 
@@ -73,5 +79,6 @@ def _rate(
     lengths: Lengths,
     profile: Profile,
     utilization: float,
+    percentile: float,
 ) -> InstanceRate:
-    return instance_throughput(spec, node, phase, slo, lengths, profile, utilization)
+    return instance_throughput(spec, node, phase, slo, lengths, profile, utilization, percentile)

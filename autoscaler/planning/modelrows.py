@@ -6,12 +6,19 @@ of pools and of how columns are made.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from autoscaler.domain.cluster import Service
+from autoscaler.domain.combo import Combo
 from autoscaler.planning.arraybuilder import ArrayBuilder
 from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.usage import is_spot
+
+OFF_SPOT = "capacity off spot"
+"""The row that keeps a model's spot share."""
 
 
 class Kind(StrEnum):
@@ -37,53 +44,85 @@ class Key:
 
 @dataclass(slots=True)
 class Rows:
-    """Row indices while building. there: GPUs of nodes that are up, gpus: with new ones."""
+    """Row indices while building. there: GPUs of nodes that are up, gpus: with new ones.
+
+    firm: what may not rest on spot, as (row of requests/s, row of instances), -1: no such row.
+    """
 
     demand: dict[str, tuple[int, ...]]
     floor: dict[str, int]
     undisturbed: dict[str, int]
-    spot: dict[str, int]
+    firm: dict[str, tuple[int, int]]
     ceiling: dict[str, int]
     there: dict[str, int]
     gpus: dict[str, int]
 
 
 class Classes:
-    """Priority classes of what comes late, one each; beyond two dozen the rest shares the last."""
+    """Priority classes, in the order of `next`; beyond `separate` ones the rest share the last."""
 
-    def __init__(self, first: int) -> None:
-        self._next = first
-        self._last = first + 24
+    def __init__(self, separate: int = 48) -> None:
+        self._next = -1
+        self._last = separate
 
     def next(self) -> int:
-        """The class of what comes next."""
+        """A class after all that were given out before."""
         self._next = min(self._next + 1, self._last)
-        return self._next - 1
+        return self._next
 
 
-def add_model_rows(
+def add_demand_rows(
     builder: ArrayBuilder[Key],
     rows: Rows,
     problem: PlanningProblem,
-    service: Service,
-    first: int,
-    late: Classes,
-    share: float | None,
+    services: list[Service],
+    classes: Classes,
+    shares: Mapping[str, float] | None,
 ) -> None:
-    """Demand, ceiling and spot share of one model; with a share, the rest of demand comes late."""
-    model = service.model
+    """What runs and stays is not enough of: demand, the highest priority first.
+
+    shares: fractions that are known to be reachable together; they come first, and after them the
+    rest of each model's demand, one by one, before any lower priority.
+    """
+    for priority in sorted({service.priority for service in services}, reverse=True):
+        equal = [service for service in services if service.priority == priority]
+        first = classes.next()
+        late: list[tuple[str, float]] = []
+        for service in equal:
+            model = service.model
+            missing = missing_req_per_s(problem, model)
+            if missing <= 0.0:
+                continue
+            share = 1.0 if shares is None else shares.get(model, 0.0)
+            rows.demand[model] = ()
+            if share >= 1.0:
+                rows.demand[model] = (builder.demand("demand", model, missing, first),)
+            elif share > 0.0:
+                row = builder.demand("share of demand", model, share * missing, first)
+                rows.demand[model] = (row,)
+            if share < 1.0:
+                late.append((model, missing))
+        for model, missing in late:
+            rest = builder.demand("demand", model, missing, classes.next())
+            rows.demand[model] = (*rows.demand[model], rest)
+
+
+def missing_req_per_s(problem: PlanningProblem, model: str) -> float:
+    """Raw capacity that a plan must add to what stands of `model`; 0 where that is enough."""
     needed = problem.needed_req_per_s(model)
-    if needed > 0.0 and share is None:
-        rows.demand[model] = (builder.demand("demand", model, needed, first),)
-    elif needed > 0.0 and share is not None:
-        rest = builder.demand("demand", model, needed, first if share >= 1.0 else late.next())
-        rows.demand[model] = (rest,)
-        if 0.0 < share < 1.0:
-            assured = builder.demand("share of demand", model, share * needed, first)
-            rows.demand[model] = (assured, rest)
+    running = _capacity(problem.running_of(model))
+    missing = problem.held(needed, running) - _capacity(problem.standing_of(model))
+    return missing if missing > 1e-9 * needed else 0.0
+
+
+def add_ceiling(
+    builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem, service: Service
+) -> None:
+    """At most so many combos of one model."""
     if service.max_instances:
-        rows.ceiling[model] = builder.resource("ceiling", model, float(service.max_instances))
-    rows.spot[model] = builder.resource("spot share", model, service.spot_share * needed)
+        standing = sum(count for _, count in problem.standing_of(service.model))
+        left = max(0.0, float(service.max_instances - standing))
+        rows.ceiling[service.model] = builder.resource("ceiling", service.model, left)
 
 
 def add_promises(
@@ -91,23 +130,58 @@ def add_promises(
     rows: Rows,
     problem: PlanningProblem,
     service: Service,
-    late: Classes,
+    classes: Classes,
 ) -> None:
-    """Floor and disruption budget of one model."""
+    """Floor, limit of spot and disruption budget of one model, beyond what stands."""
     model = service.model
-    if service.min_instances:
-        least_count = float(service.min_instances)
-        rows.floor[model] = builder.demand("floor", model, least_count, late.next())
-    if not problem.options.limit_disruption:
+    standing = problem.standing_of(model)
+    least_count = service.min_instances - sum(count for _, count in standing)
+    if least_count > 0:
+        rows.floor[model] = builder.demand("floor", model, float(least_count), classes.next())
+    if limits_spot(problem, service):
+        _add_firm(builder, rows, problem, service, classes.next())
+    running = problem.running_of(model)
+    if not problem.options.limit_disruption or standing:
         return
-    running = [
-        (problem.running[i], n)
-        for i, n in problem.fleet.items()
-        if n and problem.running[i].model == model
-    ]
-    capacity = sum(combo.req_per_s * n for combo, n in running)
     # One combo may always go, however small the budget.
     largest = max((combo.req_per_s for combo, _ in running), default=0.0)
+    capacity = _capacity(running)
     least = capacity - max(service.max_disruption * capacity, largest)
     if least > 1e-9:
-        rows.undisturbed[model] = builder.demand("disruption budget", model, least, late.next())
+        row = builder.demand("disruption budget", model, least, classes.next())
+        rows.undisturbed[model] = row
+
+
+def limits_spot(problem: PlanningProblem, service: Service) -> bool:
+    """Whether the service's limit of spot means anything in this problem.
+
+    Not where spot cannot be chosen, and not where nothing else can: a model that may use only
+    spot nodes takes them.
+    """
+    combos = [*problem.candidates.get(service.model, ())]
+    combos += [combo for combo, _ in problem.running_of(service.model)]
+    spot = [is_spot(combo) for combo in combos]
+    return service.spot_share < 1.0 and any(spot) and not all(spot)
+
+
+def _add_firm(
+    builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem, service: Service, first: int
+) -> None:
+    """Capacity off spot >= (1 - share) x needed, and as many of the floor's combos, rounded down.
+
+    Counted with what runs: where one combo off spot runs already, the second may be spot.
+    """
+    model, off_spot = service.model, 1.0 - service.spot_share
+    firm = [pair for pair in problem.running_of(model) if not is_spot(pair[0])]
+    stays = [pair for pair in problem.standing_of(model) if not is_spot(pair[0])]
+    needed = problem.held(off_spot * problem.needed_req_per_s(model), _capacity(firm))
+    missing = needed - _capacity(stays)
+    count = math.floor(off_spot * service.min_instances + 1e-9) - sum(n for _, n in stays)
+    rows.firm[model] = (
+        builder.demand(OFF_SPOT, model, missing, first) if missing > 1e-9 * needed else -1,
+        builder.demand(OFF_SPOT, model, float(count), first) if count > 0 else -1,
+    )
+
+
+def _capacity(combos: Iterable[tuple[Combo, int]]) -> float:
+    return sum(combo.req_per_s * count for combo, count in combos)

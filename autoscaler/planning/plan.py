@@ -13,6 +13,7 @@ from typing import Protocol
 
 from autoscaler.domain.combo import Combo
 from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.request import Switch
 
 
 class PlanStatus(StrEnum):
@@ -28,7 +29,7 @@ class PlanStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PlannedCount:
     """How many of one combo a plan wants, and how many run now."""
 
     combo: Combo
@@ -37,7 +38,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTarget:
+class PlannedNodes:
     """Nodes of one pool: needed, there now, and what needed ones cost in USD/h together."""
 
     pool: str
@@ -62,7 +63,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Targets of all models, their cost and the proof.
+    """Counts of all models, their cost and the proof.
 
     cost_usd_per_h: of the nodes billed under the plan; now_usd_per_h: of those billed now.
     objective_usd_per_h: cost plus the penalties of starting, loading and switching;
@@ -72,13 +73,13 @@ class Plan:
     served_fraction_bound: in best effort, no plan serves a larger smallest fraction (1 = all).
     limits_hit: limits that struck; with one of them a second run may answer differently.
     multipliers_usd_per_h: of the constraints by (what, subject), where the solver made any: the
-    next solve starts from them.
+    next solve starts from them. switches: of running combos to other roles, part of the counts.
     """
 
     strategy: str
     status: PlanStatus
-    targets: tuple[Target, ...]
-    nodes: tuple[NodeTarget, ...]
+    targets: tuple[PlannedCount, ...]
+    nodes: tuple[PlannedNodes, ...]
     cost_usd_per_h: float
     now_usd_per_h: float
     objective_usd_per_h: float
@@ -87,13 +88,14 @@ class Plan:
     capacity_req_per_s: Mapping[str, float]
     shortfall_req_per_s: Mapping[str, float] = field(default_factory=dict)
     served_fraction_bound: float = 1.0
+    switches: tuple[Switch, ...] = ()
     binding: tuple[Binding, ...] = ()
     limits_hit: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     multipliers_usd_per_h: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
-    def of(self, model: str) -> tuple[Target, ...]:
-        """Targets of `model`."""
+    def of(self, model: str) -> tuple[PlannedCount, ...]:
+        """What is planned for `model` and what of it runs."""
         return tuple(target for target in self.targets if target.combo.model == model)
 
     def counts(self) -> dict[str, int]:

@@ -6,18 +6,16 @@ checked by name before any solver sees it. Knows no strategy and no solver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.cluster import Cluster, Market, Pool
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.slices import SLICE_SIZES
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combos import candidate_combos, combo_named, parse_combo_id
-from autoscaler.planning.usage import total_slices
 
 if TYPE_CHECKING:
     from autoscaler.planning.plan import Plan
@@ -34,7 +32,9 @@ class PlanOptions:
     gap: relative, at which the search may stop. time_limit_s counts on `elapsed_s`, a monotonic
     clock of the caller that starts at 0 (the core reads none); without one, only work limits
     hold and the plan is reproducible. limit_disruption: the plan itself stays within each
-    service's disruption budget (the waves of a transition do in any case).
+    service's disruption budget (the waves of a transition do in any case). hold: a fleet that
+    covers what is needed is not made smaller than this share above the need, so that a demand
+    that goes up and down by less does not start and stop instances.
     """
 
     gap: float = 1e-4
@@ -42,8 +42,10 @@ class PlanOptions:
     elapsed_s: Callable[[], float] | None = None
     seed: int = 1
     limit_disruption: bool = False
+    hold: float = 0.0
 
     def __post_init__(self) -> None:
+        finite("options.hold", self.hold, 0.0, 1.0)
         finite("options.gap", self.gap, 0.0, 1.0)
         finite("options.time_limit_s", self.time_limit_s, 1e-3, 1e5)
 
@@ -55,9 +57,12 @@ class PlanningProblem:
     cluster: with the prices of this moment. demands: per model (a model without one is not
     planned and keeps what it runs). candidates: per model, combos at that demand's lengths.
     fleet: combo id -> how many run or start; running: those combos at today's lengths.
+    taken_gpus: GPUs per pool used by what is neither in `fleet` nor planned here.
     rented_nodes: nodes paid for now, per rented pool. obtainable: further nodes that can be had,
     per rented pool (a pool not named: up to its declared maximum). scope: models that may change
-    (empty = all). last_good: stands when no plan can be made.
+    (empty = all). additions_only: what runs stays, in the scope too, and so do its nodes.
+    last_good: stands when no plan can be made. The fleet may need more than the pools have now
+    (nodes were lost, a maximum was lowered): what does not fit cannot be kept.
     """
 
     cluster: Cluster
@@ -65,9 +70,11 @@ class PlanningProblem:
     candidates: Mapping[str, tuple[Combo, ...]]
     fleet: Mapping[str, int] = field(default_factory=dict)
     running: Mapping[str, Combo] = field(default_factory=dict)
+    taken_gpus: Mapping[str, int] = field(default_factory=dict)
     rented_nodes: Mapping[str, int] = field(default_factory=dict)
     obtainable: Mapping[str, int] = field(default_factory=dict)
     scope: tuple[str, ...] = ()
+    additions_only: bool = False
     options: PlanOptions = field(default_factory=PlanOptions)
     last_good: Plan | None = None
 
@@ -76,25 +83,22 @@ class PlanningProblem:
             self.cluster.service(model)
             if demand.model != model:
                 raise InvalidValue(f"demand of {model}", demand.model, "the same model's demand")
+        pools = {pool.id: pool for pool in self.cluster.pools}
         for model, combos in self.candidates.items():
             for combo in combos:
-                _check_combo(self.cluster, model, combo)
+                _check_combo(pools, model, combo)
         for combo_id, count in self.fleet.items():
             whole(f"fleet: {combo_id}", count, 0, 1_000_000)
             if combo_id not in self.running:
                 raise InvalidValue("fleet", combo_id, "combos that `running` describes")
-            _check_combo(self.cluster, self.running[combo_id].model, self.running[combo_id])
+            _check_combo(pools, self.running[combo_id].model, self.running[combo_id])
         for name in self.scope:
             self.cluster.service(name)
-        for what in ("rented_nodes", "obtainable"):
+        for what in ("taken_gpus", "rented_nodes", "obtainable"):
             for pool_id, count in getattr(self, what).items():
-                self.cluster.pool(pool_id)
+                if pool_id not in pools:
+                    raise InvalidValue(what, pool_id, " or ".join(sorted(pools)))
                 whole(f"{what}: {pool_id}", count, 0, 10**9)
-        for pool_id, gpus in self.running_gpus().items():
-            pool = self.cluster.pool(pool_id)
-            room = self.nodes_now(pool) * pool.per_node
-            if gpus > room:
-                raise InvalidValue(f"fleet: GPUs in {pool_id}", gpus, f"at most {room}")
 
     def may_change(self, model: str) -> bool:
         """Whether `model` is planned: it has a demand and is in scope."""
@@ -102,9 +106,11 @@ class PlanningProblem:
 
     def can_be_served(self, model: str) -> bool:
         """Whether any combo could serve `model`, or one runs."""
-        return bool(self.candidates.get(model)) or any(
-            n and self.running[i].model == model for i, n in self.fleet.items()
-        )
+        return bool(self.candidates.get(model)) or bool(self.running_of(model))
+
+    def pools(self) -> dict[str, Pool]:
+        """All pools by their ids."""
+        return {pool.id: pool for pool in self.cluster.pools}
 
     def planned_models(self) -> tuple[str, ...]:
         """Models that may change, in the order of the cluster."""
@@ -114,27 +120,51 @@ class PlanningProblem:
         """Raw capacity that `model` needs: demand / utilization."""
         return self.demands[model].req_per_s / self.cluster.service(model).utilization
 
-    def running_gpus(self) -> dict[str, int]:
-        """GPUs in use per pool."""
-        used: dict[str, int] = {}
-        for combo_id, count in self.fleet.items():
+    def held(self, amount: float, reached: float) -> float:
+        """What to ask for where `amount` is needed and the fleet reaches `reached`: see hold."""
+        return max(amount, min(reached, amount * (1.0 + self.options.hold)))
+
+    def running_of(self, model: str) -> tuple[tuple[Combo, int], ...]:
+        """Combos of `model` that run, with their counts."""
+        return tuple(
+            (self.running[combo_id], count)
+            for combo_id, count in self.fleet.items()
+            if count and self.running[combo_id].model == model
+        )
+
+    def standing_of(self, model: str) -> tuple[tuple[Combo, int], ...]:
+        """Combos of `model` that stay whatever the plan is, with their counts."""
+        stays = self.additions_only or not self.may_change(model)
+        return self.running_of(model) if stays else ()
+
+    def standing(self) -> dict[str, int]:
+        """Running combos that must stay as they are: only additions are wanted, or their model
+        may not change."""
+        return {
+            combo_id: count
+            for combo_id, count in self.fleet.items()
+            if count and (self.additions_only or not self.may_change(self.running[combo_id].model))
+        }
+
+    def standing_gpus(self) -> dict[str, int]:
+        """GPUs per pool that are taken whatever the plan is."""
+        used = dict(self.taken_gpus)
+        for combo_id, count in self.standing().items():
             for pool_id, gpus in self.running[combo_id].gpus_by_pool().items():
                 used[pool_id] = used.get(pool_id, 0) + gpus * count
         return used
 
-    def fixed(self) -> dict[str, int]:
-        """Running combos that must stay as they are, because their model may not change."""
-        return {
-            combo_id: count
-            for combo_id, count in self.fleet.items()
-            if count and not self.may_change(self.running[combo_id].model)
-        }
+    def standing_nodes(self, pool: Pool, gpus: int) -> int:
+        """Nodes of `pool` that are billed whatever the plan is, with `gpus` taken on them."""
+        needed = -(-gpus // pool.per_node)
+        return max(needed, self.nodes_now(pool)) if self.additions_only else needed
 
     def nodes_now(self, pool: Pool) -> int:
         """Nodes of `pool` that are there and paid for: all owned ones, the rented ones."""
         if pool.market is Market.OWNED:
             return pool.max_nodes
-        return self.rented_nodes.get(pool.id, 0)
+        rented = self.rented_nodes.get(pool.id, 0)
+        return rented if self.additions_only else min(rented, pool.max_nodes)
 
     def nodes_to_get(self, pool: Pool) -> int:
         """Further nodes of `pool` that can be rented."""
@@ -142,6 +172,14 @@ class PlanningProblem:
             return 0
         room = max(0, pool.max_nodes - self.nodes_now(pool))
         return min(room, self.obtainable.get(pool.id, room))
+
+    def now_usd_per_h(self) -> float:
+        """The bill of all nodes that are rented now."""
+        return sum(
+            self.rented_nodes.get(pool.id, 0) * pool.price_usd_per_h
+            for pool in self.cluster.pools
+            if pool.market is not Market.OWNED
+        )
 
 
 def make_problem(
@@ -155,6 +193,8 @@ def make_problem(
     scope: tuple[str, ...] = (),
     options: PlanOptions | None = None,
     last_good: Plan | None = None,
+    additions_only: bool = False,
+    taken_gpus: Mapping[str, int] | None = None,
 ) -> PlanningProblem:
     """The planning problem of a declared cluster at this moment.
 
@@ -184,9 +224,11 @@ def make_problem(
         candidates=candidates,
         fleet=running_counts,
         running=running,
+        taken_gpus=taken_gpus or {},
         rented_nodes={**rented, **(rented_nodes or {})},
         obtainable=obtainable or {},
         scope=scope,
+        additions_only=additions_only,
         options=options or PlanOptions(),
         last_good=last_good,
     )
@@ -203,8 +245,13 @@ def _candidates(
 
 def with_prices(cluster: Cluster, prices_usd_per_h: Mapping[str, float]) -> Cluster:
     """`cluster` with these node prices; owned pools stay free at the margin."""
+    if not prices_usd_per_h:
+        return cluster
+    known = {pool.id for pool in cluster.pools}
     for pool_id, price in prices_usd_per_h.items():
-        finite(f"price of {cluster.pool(pool_id).id}", price, 0.0, 1e6)
+        if pool_id not in known:
+            raise InvalidValue("price of pool", pool_id, " or ".join(sorted(known)))
+        finite(f"price of {pool_id}", price, 0.0, 1e6)
     pools = tuple(
         replace(pool, price_usd_per_h=float(prices_usd_per_h[pool.id]))
         if pool.id in prices_usd_per_h and pool.market is not Market.OWNED
@@ -214,24 +261,21 @@ def with_prices(cluster: Cluster, prices_usd_per_h: Mapping[str, float]) -> Clus
     return replace(cluster, pools=pools)
 
 
-def fewest_nodes(cluster: Cluster, combos: list[tuple[Combo, int]]) -> dict[str, int]:
+def fewest_nodes(cluster: Cluster, combos: Iterable[tuple[Combo, int]]) -> dict[str, int]:
     """Nodes per pool that hold `combos`: power-of-two slices fill nodes without a rest."""
-    total = total_slices([combo for combo, _ in combos], [count for _, count in combos])
-    return {
-        pool_id: -(
-            -sum(size * count for size, count in zip(SLICE_SIZES, blocks, strict=True))
-            // cluster.pool(pool_id).per_node
-        )
-        for pool_id, blocks in total.items()
-    }
+    gpus: dict[str, int] = {}
+    for combo, count in combos:
+        for pool_id, each in combo.gpus_by_pool().items():
+            gpus[pool_id] = gpus.get(pool_id, 0) + each * count
+    return {p.id: -(-gpus[p.id] // p.per_node) for p in cluster.pools if p.id in gpus}
 
 
-def _check_combo(cluster: Cluster, model: str, combo: Combo) -> None:
+def _check_combo(pools: Mapping[str, Pool], model: str, combo: Combo) -> None:
     if combo.model != model:
         raise InvalidValue(f"candidate of {model}", combo.id, f"a combo of {model}")
     for member in combo.members:
-        pool = cluster.pool(member.pool)
-        if member.gpus > pool.per_node:
-            raise InvalidValue(
-                f"combo {combo.id}: gpus", member.gpus, f"at most {pool.per_node}, one node"
-            )
+        if member.pool not in pools:
+            raise InvalidValue(f"combo {combo.id}: pool", member.pool, " or ".join(sorted(pools)))
+        most = pools[member.pool].per_node
+        if member.gpus > most:
+            raise InvalidValue(f"combo {combo.id}: gpus", member.gpus, f"at most {most}, one node")

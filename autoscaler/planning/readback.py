@@ -7,13 +7,13 @@ Knows no solver.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.combo import Combo
-from autoscaler.planning.plan import NodeTarget, Plan, PlanStatus, Target
-from autoscaler.planning.problem import PlanningProblem, fewest_nodes
-from autoscaler.planning.usage import is_spot
+from autoscaler.planning.plan import Plan, PlannedCount, PlannedNodes, PlanStatus
+from autoscaler.planning.problem import PlanningProblem
 
 _TOLERANCE = 1e-6
 
@@ -27,14 +27,16 @@ def read_back(
     lower_bound_usd_per_h: float | None = None,
     **more: object,
 ) -> Plan:
-    """The plan of `counts` (combo id -> count of the models that may change), checked.
+    """The plan of `counts` (combo id -> count, beside what stands), checked.
 
-    Combos of other models are added as they run. lower_bound_usd_per_h: on cost + penalties.
+    Combos that stand are added as they run. lower_bound_usd_per_h: on cost + penalties.
     InvalidValue when more nodes are needed than there are, or the bound exceeds the objective.
     """
     combos = all_combos(problem)
-    wanted = {combo_id: count for combo_id, count in counts.items() if count}
-    wanted.update(problem.fixed())
+    wanted = problem.standing()
+    for combo_id, count in counts.items():
+        if count:
+            wanted[combo_id] = wanted.get(combo_id, 0) + count
     nodes = _nodes(problem, [(combos[i], n) for i, n in wanted.items()])
     cost = sum(node.usd_per_h for node in nodes)
     objective = cost + penalties_usd_per_h
@@ -54,16 +56,12 @@ def read_back(
         strategy=strategy,
         status=status,
         targets=tuple(
-            Target(combos[i], wanted.get(i, 0), problem.fleet.get(i, 0))
+            PlannedCount(combos[i], wanted.get(i, 0), problem.fleet.get(i, 0))
             for i in sorted(named, key=lambda i: (order[combos[i].model], i))
         ),
         nodes=nodes,
         cost_usd_per_h=cost,
-        now_usd_per_h=sum(
-            problem.nodes_now(pool) * pool.price_usd_per_h
-            for pool in problem.cluster.pools
-            if pool.market is not Market.OWNED
-        ),
+        now_usd_per_h=problem.now_usd_per_h(),
         objective_usd_per_h=objective,
         lower_bound_usd_per_h=max(0.0, bound),
         gap=gap,
@@ -75,23 +73,9 @@ def read_back(
 
 def failed(problem: PlanningProblem, strategy: str, reason: str, limits: tuple[str, ...]) -> Plan:
     """A plan that changes nothing, because none came out; `reason` says why."""
-    standing = {i: n for i, n in problem.fleet.items() if n}
-    made = read_back(problem, strategy, standing, PlanStatus.FAILED)
-    return Plan(
-        strategy=made.strategy,
-        status=PlanStatus.FAILED,
-        targets=made.targets,
-        nodes=made.nodes,
-        cost_usd_per_h=made.cost_usd_per_h,
-        now_usd_per_h=made.now_usd_per_h,
-        objective_usd_per_h=made.objective_usd_per_h,
-        lower_bound_usd_per_h=0.0,
-        gap=-1.0,
-        capacity_req_per_s=made.capacity_req_per_s,
-        shortfall_req_per_s=made.shortfall_req_per_s,
-        limits_hit=limits,
-        notes=(reason,),
-    )
+    everything_stays = replace(problem, additions_only=True)
+    made = read_back(everything_stays, strategy, {}, PlanStatus.FAILED)
+    return replace(made, limits_hit=limits, notes=(reason,))
 
 
 def all_combos(problem: PlanningProblem) -> dict[str, Combo]:
@@ -110,29 +94,28 @@ def shortfalls(problem: PlanningProblem, capacity: Mapping[str, float]) -> dict[
     return short
 
 
-def spot_req_per_s(problem: PlanningProblem, counts: Mapping[str, int], model: str) -> float:
-    """Raw capacity of `model` that rests on spot nodes under `counts`."""
-    combos = all_combos(problem)
-    return sum(
-        n * combos[i].req_per_s
-        for i, n in counts.items()
-        if combos[i].model == model and is_spot(combos[i])
-    )
+def _nodes(problem: PlanningProblem, wanted: list[tuple[Combo, int]]) -> tuple[PlannedNodes, ...]:
+    """Nodes needed per pool; InvalidValue when the plan needs more than a pool can have.
 
-
-def _nodes(problem: PlanningProblem, wanted: list[tuple[Combo, int]]) -> tuple[NodeTarget, ...]:
-    """Nodes needed per pool; InvalidValue when a pool cannot have so many.
-
-    Rented nodes that nothing uses are released; owned ones stay and cost nothing.
+    Rented nodes that nothing uses are released, unless only additions are wanted; owned ones stay
+    and cost nothing. What stands may need more than there is (nodes were lost): not the plan's
+    fault.
     """
-    needed = fewest_nodes(problem.cluster, wanted)
+    gpus = dict(problem.taken_gpus)
+    for combo, count in wanted:
+        for pool_id, each in combo.gpus_by_pool().items():
+            gpus[pool_id] = gpus.get(pool_id, 0) + each * count
+    standing = problem.standing_gpus()
     nodes = []
     for pool in problem.cluster.pools:
-        count = needed.get(pool.id, 0)
         now = problem.nodes_now(pool)
-        most = now + problem.nodes_to_get(pool)
+        stays = problem.standing_nodes(pool, standing.get(pool.id, 0))
+        count = -(-gpus.get(pool.id, 0) // pool.per_node)
+        most = max(now + problem.nodes_to_get(pool), stays)
         if count > most:
             raise InvalidValue(f"nodes of {pool.id} under the plan", count, f"at most {most}")
-        price = 0.0 if pool.market is Market.OWNED else pool.price_usd_per_h
-        nodes.append(NodeTarget(pool.id, count, now, count * price))
+        price = 0.0
+        if pool.market is not Market.OWNED:
+            price, count = pool.price_usd_per_h, max(count, stays)
+        nodes.append(PlannedNodes(pool.id, count, now, count * price))
     return tuple(nodes)

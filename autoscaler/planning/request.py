@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.checks import InvalidValue, finite, whole
+from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand
 
 
@@ -26,11 +27,13 @@ class PlanRequest:
     """One question to the planner.
 
     demands: per model, requests/s to be able to serve (utilization is applied by the planner).
-    fleet: combo id -> how many are wanted now, starting ones included. rented_nodes: nodes paid
-    for now, per rented pool. unusable_nodes: declared nodes of a pool that may not be used (lost,
+    fleet: combo id -> how many are wanted now, starting ones included. rented_nodes: usable nodes
+    that are paid for or being launched, per rented pool (a pool that is not named: as many as the
+    fleet needs). unusable_nodes: declared nodes of a pool that may not be used (lost,
     or backing off after failed launches). obtainable: further nodes that can be had, per rented
     pool; a pool that is not named: up to its declared maximum. prices_usd_per_h: per node and
-    hour, of pools whose price is not the declared one. scope: models that may change.
+    hour, of pools whose price is not the declared one. scope: models that may change (none named:
+    all that have a demand). Models and pools that are not declared any more are ignored.
     """
 
     number: int
@@ -49,6 +52,11 @@ class PlanRequest:
         for model in self.scope:
             if model not in models:
                 raise InvalidValue("plan request: scope", model, "models with a demand")
+        for pool, usd_per_h in self.prices_usd_per_h:
+            finite(f"plan request: price of {pool}", usd_per_h, 0.0, 1e6)
+        for what in ("fleet", "rented_nodes", "unusable_nodes", "obtainable"):
+            for name, count in getattr(self, what):
+                whole(f"plan request: {what} of {name}", count, 0, 10**6)
 
 
 class Outcome(StrEnum):
@@ -77,7 +85,8 @@ class PlanAnswer:
     under the plan; now_usd_per_h: of those billed now. objective_usd_per_h: cost and penalties;
     lower_bound_usd_per_h bounds it. gap: 1 - bound / objective, -1 where nothing was proven.
     shortfall_req_per_s: demand left unserved, per model that has any. binding: constraints that
-    hold the plan where it is, as (what, subject, in words). notes: what could not be kept.
+    hold the plan where it is, as (what, subject, in words). notes: what could not be kept. combos:
+    those that the models in scope run or shall run, valued at the lengths of their demands.
     """
 
     number: int
@@ -95,6 +104,7 @@ class PlanAnswer:
     shortfall_req_per_s: tuple[tuple[str, float], ...] = ()
     binding: tuple[tuple[str, str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    combos: tuple[Combo, ...] = ()
 
 
 def unanswered(request: PlanRequest, why: str) -> PlanAnswer:

@@ -7,6 +7,8 @@ Owns these rows. Knows nothing of the other rows of the problem.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from autoscaler.domain.cluster import Pool, Service
@@ -16,6 +18,12 @@ from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.usage import is_spot
 
 K = TypeVar("K")
+
+LOSS_LEVEL = "loss of a node"
+"""Rows that say whether combos are used of which one node carries more than some level."""
+
+_MOST_LEVELS = 4
+"""Steps between the least and the most that a node can carry; more would only grow the problem."""
 
 
 def add_survival_rows(
@@ -29,33 +37,90 @@ def add_survival_rows(
     """Rows for what `service` declares to survive; `columns` are those of its combos.
 
     all-spot: combos without a spot node hold the demand.
-    one-node, for every pool p: with b_p the most that one node of p can carry of this model,
-    either everything together holds the demand + b_p, or everything outside of p holds it. Both
-    rows get a switched-off partner column, of which at most one may be on.
+    one-node, for every pool p: with b_p the most that one node of p carries of this model, either
+    everything together holds the demand + b_p, or everything outside of p holds it. Both rows get
+    a switched-off partner column, of which at most one may be on. b_p depends on the combos that
+    are chosen, see `_add_levels`.
     """
-    demand = problem.demands[service.model].req_per_s
+    model, demand = service.model, problem.demands[service.model].req_per_s
     if demand <= 0.0 or service.survive == "none":
         return
+    running, standing = problem.running_of(model), problem.standing_of(model)
     if service.survive == "all-spot":
-        row = builder.demand("survive all-spot", service.model, demand, priority)
-        for index, combo in columns:
-            if not is_spot(combo):
-                builder.serve(index, row, combo.req_per_s)
+        missing = problem.held(demand, _left(running, is_spot)) - _left(standing, is_spot)
+        if missing > 1e-9 * demand:
+            row = builder.demand("survive all-spot", model, missing, priority)
+            for index, combo in columns:
+                if not is_spot(combo):
+                    builder.serve(index, row, combo.req_per_s)
         return
+    used = {pool for _, combo in columns for pool in combo.gpus_by_pool()}
+    used |= {pool for combo, _ in standing for pool in combo.gpus_by_pool()}
     for pool in problem.cluster.pools:
-        on_it = [(i, c) for i, c in columns if pool.id in c.gpus_by_pool()]
-        if not on_it:
+        if pool.id not in used:
             continue
-        lost = max(lost_with_one_node(combo, pool) for _, combo in on_it)
-        whole = builder.demand("survive one-node", service.model, demand + lost, priority)
-        outside = builder.demand("survive one-node", service.model, demand, priority)
+
+        def falls(combo: Combo, pool_id: str = pool.id) -> bool:
+            return pool_id in combo.gpus_by_pool()
+
+        def lost(combos: Iterable[Combo], where: Pool = pool) -> float:
+            on_it = (c for c in combos if where.id in c.gpus_by_pool())
+            return max((lost_with_one_node(combo, where) for combo in on_it), default=0.0)
+
+        reached = _left(running) - lost(combo for combo, _ in running)
+        wanted = problem.held(demand, max(reached, _left(running, falls)))
+        least = lost(combo for combo, _ in standing)
+        if wanted <= max(_left(standing) - least, _left(standing, falls)) * (1.0 + 1e-9):
+            continue  # what stands survives it already
+        on_it = [(i, max(least, lost_with_one_node(c, pool))) for i, c in columns if falls(c)]
+        most = max((loss for _, loss in on_it), default=least)
+        everything = wanted + most - _left(standing)
+        rest = max(wanted - _left(standing, falls), 1e-9 * wanted)
+        whole = builder.demand("survive one-node", model, everything, priority)
+        outside = builder.demand("survive one-node", model, rest, priority)
         for index, combo in columns:
             builder.serve(index, whole, combo.req_per_s)
-            if pool.id not in combo.gpus_by_pool():
+            if not falls(combo):
                 builder.serve(index, outside, combo.req_per_s)
-        either = builder.resource("one of two", f"{service.model} {pool.id}", 1.0)
-        builder.column(auxiliary, 0.0, 1.0, {whole: demand + lost}, {either: 1.0})
-        builder.column(auxiliary, 0.0, 1.0, {outside: demand}, {either: 1.0})
+        either = builder.resource("one of two", f"{model} {pool.id}", 1.0)
+        builder.column(auxiliary, 0.0, 1.0, {whole: everything}, {either: 1.0})
+        builder.column(auxiliary, 0.0, 1.0, {outside: rest}, {either: 1.0})
+        nodes = problem.nodes_now(pool) + problem.nodes_to_get(pool)
+        _add_levels(builder, auxiliary, whole, on_it, least, float(nodes * pool.per_node))
+
+
+def _add_levels(
+    builder: ArrayBuilder[K],
+    auxiliary: K,
+    whole: int,
+    on_it: list[tuple[int, float]],
+    least: float,
+    most_count: float,
+) -> None:
+    """Less need be left over where the combos that a node could take most with are not chosen.
+
+    on_it: columns on the pool with what a node of them carries; `whole` asks for the largest.
+    One switch per step down to `least`: it may be on where no column above the step is used.
+    """
+    levels = sorted({loss for _, loss in on_it if loss > least})
+    levels = levels[:: -(-len(levels) // _MOST_LEVELS)] if levels else []
+    most = max((loss for _, loss in on_it), default=least)
+    for low, high in itertools.pairwise([least, *levels, most]):
+        # With no column that loses more than `low`, nothing between `low` and `high` is lost.
+        if high <= low:
+            continue
+        off = builder.resource(LOSS_LEVEL, "", most_count)
+        for index, loss in on_it:
+            if loss > low:
+                builder.use(index, off, 1.0)
+        builder.column(auxiliary, 0.0, 1.0, {whole: high - low}, {off: most_count})
+
+
+def _left(
+    combos: Iterable[tuple[Combo, int]], falls: Callable[[Combo], bool] = lambda _: False
+) -> float:
+    """Requests/s of `combos` without those that fall."""
+    return sum(combo.req_per_s * count for combo, count in combos if not falls(combo))
 
 
 def lost_with_one_node(combo: Combo, pool: Pool) -> float:

@@ -221,7 +221,7 @@ def build_table(
 
 def eq16_weight(combo: Combo, cluster: Cluster, lengths: Lengths) -> float:
     """P_n / C_n of eq. 16, scaled by 1e6: USD/h over tokens per USD; owned GPUs at a trifle."""
-    usd_per_h = ranking_usd_per_h(combo, cluster.pools)
+    usd_per_h = ranking_usd_per_h(combo, {p.id: p for p in cluster.pools})
     return 1e6 * usd_per_h / combo_tokens_per_usd(lengths, combo.req_per_s, usd_per_h)
 
 

@@ -13,6 +13,7 @@ from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog
+from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S, batched_tokens
 from autoscaler.performance.profile import default_profile
 from autoscaler.performance.roofline import kv_transfer_ms
 from autoscaler.performance.startup import startup_s
@@ -20,12 +21,6 @@ from autoscaler.performance.steps import StepTimes, step_times
 from autoscaler.serving.requests import Limits
 
 __all__ = ["EngineSetup", "InvalidValue", "engine_setup", "engine_startup_s"]
-
-# Tokens of one iteration: vLLM's defaults for serving lie in this range. Long chunks suit an
-# instance that only prefills; short ones keep the pauses of decoding requests short.
-_BATCHED_TOKENS = {Phase.PREFILL: 8192, Phase.DECODE: 2048, Phase.AGGREGATED: 2048}
-# Effective rate at which KV moves between nodes: one 200 Gbit/s network card (an assumption).
-_KV_LINK_GB_PER_S = 25.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +34,7 @@ class EngineSetup:
 
     def transfer_ms(self, tokens: int) -> float:
         """How long the KV of `tokens` tokens takes from a prefill to a decode instance."""
-        return kv_transfer_ms(self.model, tokens, _KV_LINK_GB_PER_S)
+        return kv_transfer_ms(self.model, tokens, KV_LINK_GB_PER_S)
 
 
 def _placed(
@@ -86,5 +81,5 @@ def setup_on(
         raise InvalidValue("gpus", node.name, f"a slice that holds the weights of {spec.name}")
     whole("max_len", max_len, 1, kv_tokens)
     seqs = times.max_batch if max_num_seqs is None else max_num_seqs
-    batched = max(_BATCHED_TOKENS[phase], seqs + 1)
+    batched = batched_tokens(phase, seqs)
     return EngineSetup(spec, times, Limits(seqs, kv_tokens, batched), startup_s(spec, node))

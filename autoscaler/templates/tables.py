@@ -15,8 +15,6 @@ from autoscaler.performance.steps import step_times
 from autoscaler.performance.throughput import instance_throughput, stage_table
 from autoscaler.templates.request import LibraryRequest
 
-_LEAST_LOAD = 1e-3
-
 
 def throughput_table(request: LibraryRequest, profile: Profile) -> npt.NDArray[np.float64]:
     """Requests/s, shape (stages, configurations, layers), non-increasing in layers.
@@ -62,7 +60,8 @@ def _lone_rates(request: LibraryRequest, profile: Profile) -> list[float]:
             request.slo,
             request.bucket,
             profile,
-            max(request.utilisation, _LEAST_LOAD),
+            # Without a load to reckon with, what it sustains at most.
+            request.utilisation or 1.0,
         ).req_per_s
         for node in request.configs
     ]

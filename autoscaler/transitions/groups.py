@@ -102,12 +102,14 @@ class GroupView:
 
     ready: (instance placed, endpoint) of those that serve. all_ready: every one does. broken: why
     it will not come up, "" if nothing says so. lost: a node of it has not been heard of lately.
+    broken_node, broken_pool: where it broke.
     """
 
     ready: tuple[tuple[Placed, str], ...]
     all_ready: bool
     broken: str
     lost: bool
+    broken_node: str = ""
     broken_pool: str = ""
 
 
@@ -116,7 +118,7 @@ def look(
 ) -> GroupView:
     """How `group` is doing. Times in ms; `lost_ms`: silence after which a node counts as lost."""
     ready: list[tuple[Placed, str]] = []
-    broken = broken_pool = ""
+    broken = broken_node = broken_pool = ""
     lost = False
     for placed in group.placed:
         status = fleet.statuses.get(placed.node)
@@ -126,15 +128,17 @@ def look(
             ready.append((placed, seen.endpoint))
             continue
         if seen is not None and seen.state is InstanceState.FAILED:
-            broken, broken_pool = seen.reason or "it failed to start", placed.pool
+            broken = seen.reason or "it failed to start"
+            broken_node, broken_pool = placed.node, placed.pool
             continue
         waiting_since = group.created_ms
         if seen is not None:
             waiting_since = max(waiting_since, seen.since_ms)
         if not broken and now_ms - waiting_since > start_timeout_ms:
             broken = f"not ready after {start_timeout_ms / 1000:.0f} s"
-            broken_pool = placed.pool
-    return GroupView(tuple(ready), len(ready) == len(group.placed), broken, lost, broken_pool)
+            broken_node, broken_pool = placed.node, placed.pool
+    all_ready = len(ready) == len(group.placed)
+    return GroupView(tuple(ready), all_ready, broken, lost, broken_node, broken_pool)
 
 
 def ready_req_per_s(combo: Combo, view: GroupView) -> float:

@@ -27,6 +27,8 @@ class WaveInputs:
     """What a step looks at. demand_req_per_s: raw capacity that must stay ready where it is.
 
     ready_req_per_s: raw goodput of the ready part of each group. floor: combos that must stay.
+    max_disruption: share of the ready capacity that may be leaving at the same time; one group
+    always may.
     """
 
     now_ms: int
@@ -38,6 +40,7 @@ class WaveInputs:
     assignments: Mapping[str, Assignment]
     floor: int
     drain_timeout_ms: int
+    max_disruption: float = 1.0
 
 
 def step(groups: Sequence[Group], inputs: WaveInputs) -> tuple[Group, ...]:
@@ -83,7 +86,22 @@ def _retiring(group: Group, current: Mapping[str, Group], inputs: WaveInputs) ->
     whole = sum(1 for g in serving if g.name != group.name and inputs.views[g.name].all_ready)
     if stays < min(inputs.demand_req_per_s, was) - 1e-9 or whole < inputs.floor:
         return group
+    if not _within_budget(group, current, inputs, was):
+        return group
     return _enter(group, Life.UNROUTED, inputs.now_ms)
+
+
+def _within_budget(
+    group: Group, current: Mapping[str, Group], inputs: WaveInputs, serving_req_per_s: float
+) -> bool:
+    leaving = [
+        inputs.ready_req_per_s[g.name]
+        for g in current.values()
+        if g.life in (Life.UNROUTED, Life.DRAINING) and inputs.ready_req_per_s[g.name] > 0.0
+    ]
+    total = serving_req_per_s + sum(leaving)
+    taken = sum(leaving) + inputs.ready_req_per_s[group.name]
+    return not leaving or taken <= inputs.max_disruption * total + 1e-9
 
 
 def _confirmed(group: Group, inputs: WaveInputs) -> bool:

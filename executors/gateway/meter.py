@@ -53,13 +53,17 @@ class Meter:
     output_tokens: int = 0
     ttft_ms: dict[int, int] = field(default_factory=dict)
     tpot_ms: dict[int, int] = field(default_factory=dict)
+    input_lengths: dict[int, int] = field(default_factory=dict)
+    output_lengths: dict[int, int] = field(default_factory=dict)
     guess_ratio: float = 1.0
 
     def arrived(self, tokens_guess: int) -> None:
         """A request came in."""
         self.arrivals += 1
         self.in_flight += 1
-        self.input_tokens_arrived += round(tokens_guess * self.guess_ratio)
+        tokens = round(tokens_guess * self.guess_ratio)
+        self.input_tokens_arrived += tokens
+        _count(self.input_lengths, tokens)
 
     def ended(
         self, outcome: Outcome, tokens_guess: int, ttft_limit_ms: float, tpot_limit_ms: float
@@ -82,6 +86,7 @@ class Meter:
         self.completions += 1
         self.input_tokens += outcome.input_tokens
         self.output_tokens += outcome.output_tokens
+        _count(self.output_lengths, outcome.output_tokens)
         if outcome.input_tokens and tokens_guess:
             seen = min(100.0, outcome.input_tokens / tokens_guess)
             self.guess_ratio += 0.1 * (seen - self.guess_ratio)
@@ -113,8 +118,9 @@ class Meter:
         end_ms: int,
         span_ms: int,
         route_generation: int,
+        leaving: bool = False,
     ) -> Telemetry:
-        """The span that ends now (zeros are said, too); the next one begins."""
+        """The span that ends now, zeros included; the next one begins. leaving: it is the last."""
         record = Telemetry(
             model=model,
             gateway=gateway,
@@ -136,14 +142,18 @@ class Meter:
             ttft_ms=self.ttft_ms,
             tpot_ms=self.tpot_ms,
             withdrawn=self.withdrawn,
+            input_lengths=self.input_lengths,
+            output_lengths=self.output_lengths,
+            leaving=leaving,
         )
         self.arrivals = self.completions = self.failures = self.refused = self.attained = 0
         self.withdrawn = 0
         self.input_tokens_arrived = self.input_tokens = self.output_tokens = 0
         self.ttft_ms, self.tpot_ms = {}, {}
+        self.input_lengths, self.output_lengths = {}, {}
         return record
 
 
-def _count(sketch: dict[int, int], value_ms: float) -> None:
-    bucket = bucket_of(value_ms)
+def _count(sketch: dict[int, int], value: float) -> None:
+    bucket = bucket_of(value)
     sketch[bucket] = sketch.get(bucket, 0) + 1

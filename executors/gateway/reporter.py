@@ -59,8 +59,11 @@ class Reporter:
         self._sequence = 0
         self._last_ms: dict[str, int] = {}
 
-    def span_ended(self, now_ms: int) -> None:
-        """Put what every model did since the last time into the buffer."""
+    def span_ended(self, now_ms: int, leaving: bool = False) -> None:
+        """Put what every model did since the last time into the buffer.
+
+        leaving: these are the last records; the silence after them is no loss of telemetry.
+        """
         for model, router in self._routers.items():
             if router.routes is None:
                 continue
@@ -77,6 +80,7 @@ class Reporter:
                     end_ms=now_ms,
                     span_ms=max(0, now_ms - started),
                     route_generation=router.routes.generation,
+                    leaving=leaving,
                 )
             )
         while len(self._pending) > self._limit:

@@ -95,12 +95,14 @@ class Gateway:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """No new connections, half a second for what is in flight, then the last counts."""
+        """No new connections, half a second for what is in flight, then the last counts.
+
+        After an error it does not sign off: it will be started again."""
         await self._stack.aclose()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.reporter.span_ended(self._clock.now_ms())
+        self.reporter.span_ended(self._clock.now_ms(), leaving=kind is None)
         try:
             async with asyncio.timeout(0.5):
                 await self.reporter.flush()

@@ -13,7 +13,7 @@ from autoscaler.domain.cluster import Market, Mode
 from autoscaler.domain.combo import Combo
 from autoscaler.explain.alternatives import short_name
 from autoscaler.explain.values import Explanation, Relief
-from autoscaler.planning.plan import Plan, PlanStatus, Target
+from autoscaler.planning.plan import Plan, PlannedCount, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
 
 _WIDTH = 100
@@ -149,7 +149,7 @@ def _kinds(parts: list[tuple[Combo, int]]) -> str:
     return ", ".join(f"{count} of {short_name(combo)}" for combo, count in parts) or "nothing"
 
 
-def _same(targets: tuple[Target, ...]) -> bool:
+def _same(targets: tuple[PlannedCount, ...]) -> bool:
     return all(target.now == target.count for target in targets)
 
 

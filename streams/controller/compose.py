@@ -23,6 +23,7 @@ from autoscaler.domain.cluster import Cluster, Mode
 from streams.broker.admin import ensure_topics
 from streams.clock import Clock
 from streams.controller.app import AppSettings, make_app
+from streams.controller.declared import Declared
 from streams.controller.latest import Latest
 from streams.controller.leadership import claim, leads
 from streams.controller.loop import Loop, Ports
@@ -94,9 +95,10 @@ async def run_controller(
         for source, sink in sources:
             await source.replay(sink)
         actuator, routes = _sinks(cluster, outbox)
-        solver = Solver(solver_argv(options.config, options.default_mode))
+        declared = Declared(config, latest)
+        solver = Solver(solver_argv())
         state = rebuild(
-            cluster,
+            declared(),
             latest.assignments,
             latest.routes,
             latest.statuses,
@@ -107,7 +109,7 @@ async def run_controller(
         )
         ports = Ports(ExecutorStatuses(latest.statuses), actuator, routes, outbox, solver)
         loop = Loop(
-            state, cluster, windows, latest, ports, clock, leads=lambda: leads(latest, token)
+            state, declared, windows, latest, ports, clock, leads=lambda: leads(latest, token)
         )
 
         async def ticks() -> None:

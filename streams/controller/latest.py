@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from topics.records import (
+    Alert,
     Assignment,
     Availability,
     DeadLetter,
     Decision,
+    DeclaredService,
     Leadership,
     PlanRecord,
     Price,
@@ -23,6 +25,7 @@ from topics.records import (
 )
 
 _KEPT_DECISIONS = 2000
+_KEPT_ALERTS = 1000
 KEPT_DEAD = 10_000
 
 
@@ -32,7 +35,9 @@ class Latest:
 
     statuses, assignments: by node; routes: by model; nodes_obtainable, usd_per_node_h: by pool.
     dead: (topic, partition, offset) of what is in dead-letters already, at least the last 10,000
-    (a dict, because it keeps their order). decisions: the last 2000.
+    (a dict, because it keeps their order). decisions: the last 2000. services: by model, as
+    declared on the topic; withdrawn: models whose service was withdrawn there. alerts: those that
+    nobody has taken yet.
     """
 
     statuses: dict[str, Status] = field(default_factory=dict)
@@ -41,6 +46,9 @@ class Latest:
     decisions: list[Decision] = field(default_factory=list)
     nodes_obtainable: dict[str, Availability] = field(default_factory=dict)
     usd_per_node_h: dict[str, Price] = field(default_factory=dict)
+    services: dict[str, DeclaredService] = field(default_factory=dict)
+    withdrawn: set[str] = field(default_factory=set)
+    alerts: list[Alert] = field(default_factory=list)
     highest_claim: tuple[int, str] = (0, "")
     plan_number: int = 0
     dead: dict[tuple[str, int, int], None] = field(default_factory=dict)
@@ -71,8 +79,19 @@ class Latest:
             self.nodes_obtainable[record.pool] = record
         elif isinstance(record, Price):
             self.usd_per_node_h[record.pool] = record
+        elif isinstance(record, DeclaredService):
+            self.services[record.model] = record
+            self.withdrawn.discard(record.model)
+        elif isinstance(record, Alert):
+            self.alerts.append(record)
+            del self.alerts[:-_KEPT_ALERTS]
         elif isinstance(record, DeadLetter):
             self.bury((record.topic, record.partition, record.offset))
+
+    def take_alerts(self) -> tuple[Alert, ...]:
+        """Alerts since the last call."""
+        found, self.alerts = tuple(self.alerts), []
+        return found
 
     def bury(self, place: tuple[str, int, int]) -> None:
         """Remember that `place` (topic, partition, offset) has its dead letter."""
@@ -83,6 +102,10 @@ class Latest:
 
     def drop(self, topic: str, key: str) -> None:
         """A tombstone: `key` of `topic` is gone."""
+        if topic == "services":
+            self.services.pop(key, None)
+            self.withdrawn.add(key)
+            return
         kept: dict[str, dict[str, Any]] = {
             "status": self.statuses,
             "assignments": self.assignments,

@@ -7,6 +7,7 @@ is given; all I/O is behind ports that return at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -21,13 +22,11 @@ from autoscaler.effects import (
     PublishDecision,
     PublishPlan,
     PublishRoutes,
-    RefinementRequested,
-    ScaleOutTablesRequested,
+    SolveRequested,
 )
 from streams.clock import Clock
 from streams.controller.latest import Latest
 from streams.controller.outbox import Publisher
-from streams.controller.supply import obtainable, priced
 from streams.ports.actuator import Actuator
 from streams.ports.observed import ObservedInstances
 from streams.ports.routes import RouteSink
@@ -62,10 +61,11 @@ class Ticks:
 
 @dataclass(slots=True)
 class Loop:
-    """One controller. leads: whether it may act; a controller that may not, watches."""
+    """One controller. declared: the cluster as declared now. leads: whether it may act; a
+    controller that may not, watches."""
 
     state: ControllerState
-    declared: Cluster
+    declared: Callable[[], Cluster]
     windows: TelemetryWindows
     latest: Latest
     ports: Ports
@@ -76,15 +76,15 @@ class Loop:
     def tick(self, now_ms: int) -> tuple[Effect, ...]:
         """Decide at `now_ms` and hand every effect to its port; the effects."""
         started = time.process_time()
-        cluster = priced(self.declared, self.latest.usd_per_node_h)
+        cluster = self.declared()
         models = [service.model for service in cluster.services]
-        answers = self.ports.solver.take()
         observation = Observation(
             demand=observe(self.windows, models, cluster.policy, now_ms),
             statuses=self.ports.observed.statuses(),
-            obtainable=obtainable(cluster, self.latest.nodes_obtainable),
-            tables=answers.tables,
-            refinements=answers.refinements,
+            availability=dict(self.latest.nodes_obtainable),
+            prices=dict(self.latest.usd_per_node_h),
+            answers=self.ports.solver.take(),
+            alerts=self.latest.take_alerts(),
         )
         self.state, effects = decide(self.state, observation, cluster, now_ms)
         for effect in effects:
@@ -98,13 +98,16 @@ class Loop:
         return effects
 
     async def run(self, on_first: Callable[[], None]) -> None:
-        """Tick at every whole domain second, for ever; seconds that were missed are skipped."""
+        """Tick at every whole domain second, and when the planner has answered; seconds that were
+        missed are skipped."""
         second = self.clock.now_ms() // 1000
         while True:
-            await asyncio.sleep(self.clock.real_s_until((second + 1) * 1000))
+            wait_s = self.clock.real_s_until((second + 1) * 1000)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.ports.solver.news.wait(), max(0.0, wait_s))
             now_ms = self.clock.now_ms()
             self.ticks.skipped += max(0, now_ms // 1000 - second - 1)
-            second = max(second + 1, now_ms // 1000)
+            second = max(second, now_ms // 1000)
             if not self.leads():
                 continue
             self.tick(now_ms)
@@ -135,5 +138,5 @@ class Loop:
             self.ports.routes.apply(effect.record)
         elif isinstance(effect, (PublishDecision, PublishPlan)):
             self.ports.publisher.put(effect.record)
-        elif isinstance(effect, (ScaleOutTablesRequested, RefinementRequested)):
-            self.ports.solver.ask(effect, cluster)
+        elif isinstance(effect, SolveRequested):
+            self.ports.solver.ask(effect.request, cluster)

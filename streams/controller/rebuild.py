@@ -16,6 +16,7 @@ from streams.poison import Poison
 from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.table import (
+    ALERTS,
     ASSIGNMENTS,
     AVAILABILITY,
     DEAD_LETTERS,
@@ -24,13 +25,24 @@ from topics.table import (
     PLANS,
     PRICES,
     ROUTES,
+    SERVICES,
     STATUS,
     Cleanup,
     Topic,
     short_name,
 )
 
-FOLLOWED = (STATUS, ASSIGNMENTS, ROUTES, DECISIONS, LEADERSHIP, AVAILABILITY, PRICES)
+FOLLOWED = (
+    STATUS,
+    ASSIGNMENTS,
+    ROUTES,
+    DECISIONS,
+    LEADERSHIP,
+    AVAILABILITY,
+    PRICES,
+    SERVICES,
+    ALERTS,
+)
 """Topics that the agents follow after the rebuild."""
 
 _READ = (*FOLLOWED, PLANS, DEAD_LETTERS)
@@ -72,6 +84,7 @@ async def read_latest(
         await consumer.commit({part: await consumer.position(part) for part in followed})
     finally:
         await consumer.stop()
+    latest.take_alerts()  # of the past: whatever they were about, the first plan sees it
     return latest, [one for one in poison if one.place not in latest.dead]
 
 

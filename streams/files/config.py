@@ -18,7 +18,7 @@ from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.performance import catalog
 from streams.files import units
-from streams.files.yamltree import ConfigError, Section, read
+from streams.files.yamltree import ConfigError, Section, read, read_text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _MODES = tuple(mode.value for mode in Mode)
@@ -36,39 +36,9 @@ class EngineSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """A whole `shoal.yaml`. kafka: bootstrap address, empty = the embedded broker."""
+class Defaults:
+    """What models inherit where they say nothing themselves."""
 
-    path: str
-    cluster: Cluster
-    mode: Mode
-    kafka: str = ""
-    prometheus: Mapping[str, str] = field(default_factory=dict)
-    engines: Mapping[str, EngineSpec] = field(default_factory=dict)
-    provision: Mapping[str, str] = field(default_factory=dict)
-
-
-def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND) -> Config:
-    """Read `path`. mode: what holds where the file names none. Raises ConfigError."""
-    root, raw = read(Path(path))
-    content_hash = hashlib.sha256(raw).hexdigest()[:12]
-    found_mode = Mode(root.take("mode", units.word(*_MODES), mode.value))
-    kafka = root.take("kafka", units.text, "")
-    prometheus = _texts_by_name(root.section("prometheus"))
-    defaults = _Defaults.read(root.section("defaults"))
-    policy = _policy(root.section("policy"))
-    engines = _engines(root.section("engines"))
-    pools, provision = _pools(root.section("regions", required=True))
-    services = _services(
-        root.section("models", required=True), defaults, engines, pools, found_mode
-    )
-    root.finish()
-    cluster = Cluster(pools, services, policy, content_hash)
-    return Config(root.file, cluster, found_mode, kafka, prometheus, engines, provision)
-
-
-@dataclass(frozen=True, slots=True)
-class _Defaults:
     percentile: float = 0.95
     utilization: float = 0.8
     spot: float = 0.0
@@ -77,7 +47,7 @@ class _Defaults:
     max_len: int = 32_768
 
     @classmethod
-    def read(cls, section: Section | None, base: _Defaults | None = None) -> _Defaults:
+    def read(cls, section: Section | None, base: Defaults | None = None) -> Defaults:
         """What `section` sets, over `base`; with a base, unknown keys are left to the caller."""
         start = base or cls()
         if section is None:
@@ -97,6 +67,54 @@ class _Defaults:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A whole `shoal.yaml`. kafka: bootstrap address, empty = the embedded broker."""
+
+    path: str
+    cluster: Cluster
+    mode: Mode
+    kafka: str = ""
+    prometheus: Mapping[str, str] = field(default_factory=dict)
+    engines: Mapping[str, EngineSpec] = field(default_factory=dict)
+    provision: Mapping[str, str] = field(default_factory=dict)
+    defaults: Defaults = field(default_factory=Defaults)
+
+
+def parse_service(config: Config, model: str, text: str) -> Service:
+    """The service that `text` declares for `model`: its section of the file, as YAML or JSON.
+
+    Defaults, engines and regions are those of `config`. Raises ConfigError.
+    """
+    section = read_text(text.encode(), f"service {model}", "the keys of a model")
+    regions = tuple(sorted({pool.region for pool in config.cluster.pools}))
+    try:
+        found = _service(model, section, config.defaults, config.engines, regions, config.mode)
+    except InvalidValue as error:
+        raise ConfigError(section.file, section.line, section.path, str(error)) from error
+    section.finish()
+    return found
+
+
+def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND) -> Config:
+    """Read `path`. mode: what holds where the file names none. Raises ConfigError."""
+    root, raw = read(Path(path))
+    content_hash = hashlib.sha256(raw).hexdigest()[:12]
+    found_mode = Mode(root.take("mode", units.word(*_MODES), mode.value))
+    kafka = root.take("kafka", units.text, "")
+    prometheus = _texts_by_name(root.section("prometheus"))
+    defaults = Defaults.read(root.section("defaults"))
+    policy = _policy(root.section("policy"))
+    engines = _engines(root.section("engines"))
+    pools, provision = _pools(root.section("regions", required=True))
+    services = _services(
+        root.section("models", required=True), defaults, engines, pools, found_mode
+    )
+    root.finish()
+    cluster = Cluster(pools, services, policy, content_hash)
+    return Config(root.file, cluster, found_mode, kafka, prometheus, engines, provision, defaults)
+
+
 def _policy(section: Section | None) -> Policy:
     if section is None:
         return Policy()
@@ -113,6 +131,7 @@ def _policy(section: Section | None) -> Policy:
             surge_window_s=section.take("surge_window", whole_seconds, base.surge_window_s),
             local_window_s=section.take("local_window", whole_seconds, base.local_window_s),
             global_window_s=section.take("global_window", whole_seconds, base.global_window_s),
+            replan_every_s=section.take("replan_every", units.duration_s, base.replan_every_s),
             ratio=section.take("ratio", units.number(0.01, 10.0), base.ratio),
             min_samples=section.take("min_samples", units.count(1, 10_000), base.min_samples),
             significance=section.take("significance", units.number(1e-15, 0.5), base.significance),
@@ -210,7 +229,7 @@ def _slice_size(value: object) -> int:
 
 def _services(
     section: Section | None,
-    defaults: _Defaults,
+    defaults: Defaults,
     engines: Mapping[str, EngineSpec],
     pools: tuple[Pool, ...],
     mode: Mode,
@@ -233,7 +252,7 @@ def _services(
 def _service(
     name: str,
     model: Section,
-    defaults: _Defaults,
+    defaults: Defaults,
     engines: Mapping[str, EngineSpec],
     regions: tuple[str, ...],
     mode: Mode,
@@ -257,7 +276,7 @@ def _service(
         lengths = Lengths.expected(workload.take("input", tokens), workload.take("output", tokens))
         req_per_s = workload.take("req_per_s", units.number(0.0, 1e6), 0.0)
         workload.finish()
-    own = _Defaults.read(model, defaults)
+    own = Defaults.read(model, defaults)
     if own.max_len > spec.max_position:
         allowed = f"at most {spec.max_position}, the context of {spec.name}"
         raise model.error("max_len", f"{own.max_len} is not allowed; allowed: {allowed}")

@@ -141,23 +141,28 @@ def read(path: Path, expected: str = "regions and models") -> tuple[Section, byt
         raise UserError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read: {first_line(error)}") from error
+    return read_text(raw, str(path), expected), raw
+
+
+def read_text(raw: bytes, name: str, expected: str) -> Section:
+    """The root section of YAML text. name: of its source, for messages."""
     try:
         node = yaml.compose(raw.decode("utf-8"), Loader=yaml.SafeLoader)
     except UnicodeDecodeError:
-        raise ConfigError(str(path), 0, "", "is not UTF-8 text, so it is no YAML") from None
+        raise ConfigError(name, 0, "", "is not UTF-8 text, so it is no YAML") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = f"is not YAML: {error.problem or error.context}"
-        raise ConfigError(str(path), mark.line + 1 if mark else 0, "", problem) from None
+        raise ConfigError(name, mark.line + 1 if mark else 0, "", problem) from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(str(path), 0, "", f"is not YAML: {first_line(error)}") from None
+        raise ConfigError(name, 0, "", f"is not YAML: {first_line(error)}") from None
     if node is None:
-        raise ConfigError(str(path), 0, "", f"is empty; {expected} are expected")
+        raise ConfigError(name, 0, "", f"is empty; {expected} are expected")
     if not isinstance(node, yaml.MappingNode):
         raise ConfigError(
-            str(path),
+            name,
             node.start_mark.line + 1,
             "",
             f"a mapping is expected, with {expected}",
         )
-    return Section(str(path), "", node), raw
+    return Section(name, "", node)

@@ -1,9 +1,9 @@
-"""The controller's end of the solver: questions go out, answers come into a later observation.
+"""The controller's end of the planner: requests go out, answers come into a later observation.
 
-Owns the solver process: one question at a time, a limit on each, killed and started again when it
-does not answer. Tables are asked for one model at a time, so that the first model need not wait
-for the last. A question that waits is replaced by a newer one of its kind and model; an answer
-that never comes is an answer of its own (`Refinement.timed_out`).
+Owns where plans are made. Urgent requests are small: they are answered by a thread of this process,
+so neither a long full solve nor a solver process that starts anew holds them up. Full requests go
+to a process of their own, one at a time, with a limit on each; it is killed and started again when
+it does not answer.
 """
 
 from __future__ import annotations
@@ -13,142 +13,153 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from autoscaler.controller_state import Refinement
-from autoscaler.domain.cluster import Cluster, Mode
-from autoscaler.effects import RefinementRequested, ScaleOutTablesRequested
-from autoscaler.planning.tables import ModelTable
-from streams.solver.wire import Answer, Question, answered, ask
+from autoscaler.domain.cluster import Cluster
+from autoscaler.performance.profile import default_profile
+from autoscaler.planning.answer import answer
+from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
+from autoscaler.planning.strategies.table import strategy
+from streams.solver.wire import answered, ask
 from streams.supervision import supervision_fd
+from topics.checks import InvalidRecord
 
 log = logging.getLogger(__name__)
 
-LIMIT_S: Mapping[type, float] = {ScaleOutTablesRequested: 60.0, RefinementRequested: 60.0}
-"""Real seconds for one answer, the start of the process included."""
+FULL_LIMIT_S = 60.0
+URGENT_LIMIT_S = 10.0
+"""Real seconds for one answer; of a full one, the start of the process included."""
 
 _MOST_LINE_BYTES = 64 * 1024 * 1024
 
+Plan = Callable[[PlanRequest, Cluster], PlanAnswer]
+Solve = Callable[[PlanRequest, Cluster], Awaitable[PlanAnswer]]
 
-def solver_argv(config: Path, default_mode: Mode) -> list[str]:
+
+def solver_argv() -> list[str]:
     """The command line of the solver process."""
-    return [
-        sys.executable, "-m", "streams.solver",
-        "--config", str(config), "--default-mode", str(default_mode),
-    ]  # fmt: skip
+    return [sys.executable, "-m", "streams.solver"]
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """What came in since it was last asked."""
-
-    tables: tuple[ModelTable, ...] = ()
-    refinements: tuple[Refinement, ...] = ()
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """Questions not asked yet, in order: at most one refinement, and one table per model."""
-
-    by_subject: dict[str, tuple[Question, Cluster]] = field(default_factory=dict)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def put(self, subject: str, question: Question, cluster: Cluster) -> Question | None:
-        """Queue it; the question that it replaces."""
-        replaced = self.by_subject.get(subject)
-        self.by_subject[subject] = (question, cluster)
-        self.news.set()
-        return replaced[0] if replaced else None
+def plan_here(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
+    """Plan in this process."""
+    return answer(request, cluster, default_profile(), strategy("shoal"))
 
 
 class Solver:
-    """argv: how to start the process. limit_s: as LIMIT_S. Run `run` beside the ticks."""
+    """argv: how to start the process. Run `run` beside the ticks.
 
-    def __init__(self, argv: Sequence[str], limit_s: Mapping[type, float] = LIMIT_S) -> None:
+    news is set whenever an answer has come in. killed: how often the process did not answer.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        plan: Plan = plan_here,
+        full_limit_s: float = FULL_LIMIT_S,
+        urgent_limit_s: float = URGENT_LIMIT_S,
+    ) -> None:
         self._argv = tuple(argv)
-        self._limit_s = limit_s
+        self._plan = plan
+        self._limit_s = {Urgency.FULL: full_limit_s, Urgency.URGENT: urgent_limit_s}
         self._process: asyncio.subprocess.Process | None = None
-        self._waiting = _Waiting()
-        self._tables: list[ModelTable] = []
-        self._refinements: list[Refinement] = []
-        self._number = 0
+        self._waiting: dict[Urgency, tuple[PlanRequest, Cluster]] = {}
+        self._asked = {urgency: asyncio.Event() for urgency in Urgency}
+        self._answers: list[PlanAnswer] = []
+        self._threads = _threads()
+        self.news = asyncio.Event()
         self.killed = 0
 
-    def ask(self, question: Question, cluster: Cluster) -> None:
-        """Ask; returns at once. cluster: with the prices of this moment."""
-        if isinstance(question, ScaleOutTablesRequested):
-            for model, lengths in question.lengths:
-                one = ScaleOutTablesRequested(((model, lengths),))
-                self._waiting.put(f"tables of {model}", one, cluster)
-            return
-        replaced = self._waiting.put("refinement", question, cluster)
-        if isinstance(replaced, RefinementRequested):
-            self._refinements.append(Refinement(replaced.request, timed_out=True))
+    def ask(self, request: PlanRequest, cluster: Cluster) -> None:
+        """Ask; returns at once. A request of the same urgency that still waits is given up.
 
-    def take(self) -> Answers:
+        cluster: as declared; prices ride in the request.
+        """
+        given_up = self._waiting.pop(request.urgency, None)
+        if given_up is not None:
+            self._store(unanswered(given_up[0], "a newer request took its place"))
+        self._waiting[request.urgency] = (request, cluster)
+        self._asked[request.urgency].set()
+
+    def take(self) -> tuple[PlanAnswer, ...]:
         """Answers that came since the last call, each once."""
-        found = Answers(tuple(self._tables), tuple(self._refinements))
-        self._tables, self._refinements = [], []
+        found, self._answers = tuple(self._answers), []
+        self.news.clear()
         return found
 
     async def run(self) -> None:
-        """Ask what waits, one after the other, until cancelled; the process ends then."""
+        """Have what waits answered, until cancelled; the process ends then."""
         try:
-            await self._running()  # it imports for a while: have it ready for the first question
-            while True:
-                await self._waiting.news.wait()
-                self._waiting.news.clear()
-                while self._waiting.by_subject:
-                    subject = next(iter(self._waiting.by_subject))
-                    question, cluster = self._waiting.by_subject.pop(subject)
-                    self._store(question, await self._solve(subject, question, cluster))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._lane(Urgency.URGENT, self._in_thread))
+                # The process imports for a while: have it ready for the first request.
+                await self._running()
+                tasks.create_task(self._lane(Urgency.FULL, self._in_process))
         finally:
+            self._threads.shutdown(wait=False, cancel_futures=True)
             await self._kill()
 
-    def _store(self, question: Question, found: Answer | None) -> None:
-        if isinstance(found, Refinement):
-            self._refinements.append(found)
-        elif found is not None:
-            self._tables += found
-        elif isinstance(question, RefinementRequested):
-            self._refinements.append(Refinement(question.request, timed_out=True))
+    async def _lane(self, urgency: Urgency, solve: Solve) -> None:
+        while True:
+            await self._asked[urgency].wait()
+            self._asked[urgency].clear()
+            waiting = self._waiting.pop(urgency, None)
+            if waiting is None:
+                continue
+            request, cluster = waiting
+            self._store(await self._limited(urgency, request, cluster, solve))
 
-    async def _solve(self, name: str, question: Question, cluster: Cluster) -> Answer | None:
-        """The answer, None if there is none: too late, killed, or it could not be solved."""
-        self._number += 1
-        limit_s = self._limit_s[type(question)]
+    async def _limited(
+        self,
+        urgency: Urgency,
+        request: PlanRequest,
+        cluster: Cluster,
+        solve: Solve,
+    ) -> PlanAnswer:
+        limit_s = self._limit_s[urgency]
         try:
             async with asyncio.timeout(limit_s):
-                return await self._exchange(name, ask(self._number, question, cluster))
+                return await solve(request, cluster)
         except TimeoutError:
-            log.warning("%s: no answer within %g s; the solver is killed", name, limit_s)
+            why = f"no answer within {limit_s:g} s"
         except (OSError, EOFError) as error:
-            log.warning("%s: the solver is gone: %s", name, error or type(error).__name__)
-        except (ValueError, KeyError, TypeError) as error:
+            why = f"the solver is gone: {error or type(error).__name__}"
+        except (InvalidRecord, ValueError, KeyError, TypeError) as error:
             # Not JSON, a line too long, a field that is missing: whatever it is, it is no solver.
-            log.warning("%s: the solver answered %r", name, error)
-        self.killed += 1
-        await self._kill()
-        return None
+            why = f"the solver's answer makes no sense: {error}"
+        log.warning("%s plan: %s", urgency, why)
+        await self._start_over(urgency)
+        return unanswered(request, why)
 
-    async def _exchange(self, name: str, line: bytes) -> Answer | None:
+    async def _start_over(self, urgency: Urgency) -> None:
+        self.killed += 1
+        if urgency is Urgency.FULL:
+            await self._kill()
+        else:  # a thread cannot be killed: leave it behind
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = _threads()
+
+    async def _in_thread(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._plan, request, cluster)
+
+    async def _in_process(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         process = await self._running()
         assert process.stdin is not None and process.stdout is not None  # noqa: S101  pipes
-        process.stdin.write(line)
+        process.stdin.write(ask(request, cluster))
         await process.stdin.drain()
         while True:
             said = await process.stdout.readline()
             if not said:
                 raise EOFError(f"exit code {await process.wait()}")
-            number, found = answered(said)
-            if number != self._number:
-                continue
-            if isinstance(found, str):
-                log.warning("%s: not solved: %s", name, found)
-                return None
-            return found
+            found = answered(said)
+            if found.number == request.number:
+                return found
+
+    def _store(self, found: PlanAnswer) -> None:
+        self._answers.append(found)
+        self.news.set()
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
@@ -169,3 +180,7 @@ class Solver:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="urgent-plan")

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.slices import SLICE_SIZES
 from autoscaler.domain.workload import Lengths
 from autoscaler.planning.combo_ilp import Column, CoverProblem, CoverStatus, solve_cover
 from autoscaler.planning.combos import ranking_usd_per_h
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd
+from autoscaler.planning.modelrows import limits_spot, missing_req_per_s
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.readback import failed, read_back
-from autoscaler.planning.room import NO_BLOCKS, PoolRoom, free_blocks, take
-from autoscaler.planning.usage import slices_by_pool
+from autoscaler.planning.room import PoolRoom
 
 Objective = Callable[[float, float], float]
 """Weight of one combo, from its USD/h and its tokens per USD."""
@@ -71,46 +72,55 @@ class CauchyStrategy:
     def cover_problem(self, problem: PlanningProblem) -> CoverProblem:
         """The ILP of this strategy: its columns are the candidates of the planned models."""
         cluster = problem.cluster
-        needed = {m: problem.needed_req_per_s(m) for m in problem.planned_models()}
+        missing = {m: missing_req_per_s(problem, m) for m in problem.planned_models()}
         columns = []
         for combo in _combos(problem):
             weight = self._weight(combo, problem, problem.demands[combo.model].lengths)
             columns.append(Column(combo, weight))
-        services = [cluster.service(model) for model in needed]
+        services = [cluster.service(model) for model in missing]
+        stand = {s.model: sum(n for _, n in problem.standing_of(s.model)) for s in services}
         return CoverProblem(
             columns=tuple(columns),
-            demand_req_per_s=needed,
+            demand_req_per_s=missing,
             room=room_for_all(problem),
-            spot_limit_req_per_s={s.model: s.spot_share * needed[s.model] for s in services},
-            floors={s.model: s.min_instances for s in services if s.min_instances},
-            ceilings={s.model: s.max_instances for s in services if s.max_instances},
+            spot_limit_req_per_s={
+                s.model: s.spot_share * missing[s.model]
+                for s in services
+                if limits_spot(problem, s)
+            },
+            floors={
+                s.model: max(0, s.min_instances - stand[s.model])
+                for s in services
+                if s.min_instances
+            },
+            ceilings={
+                s.model: max(0, s.max_instances - stand[s.model])
+                for s in services
+                if s.max_instances
+            },
             time_limit_s=problem.options.time_limit_s,
             relative_gap=problem.options.gap,
             seed=problem.options.seed,
         )
 
     def _weight(self, combo: Combo, problem: PlanningProblem, lengths: Lengths) -> float:
-        usd_per_h = ranking_usd_per_h(combo, problem.cluster.pools)
+        usd_per_h = ranking_usd_per_h(combo, problem.pools())
         return self.objective(usd_per_h, combo_tokens_per_usd(lengths, combo.req_per_s, usd_per_h))
 
 
 def room_for_all(problem: PlanningProblem) -> dict[str, PoolRoom]:
-    """Whole pools, less what models outside the scope use; nodes there and to get alike."""
-    fixed: dict[str, list[int]] = {}
-    for combo_id, count in problem.fixed().items():
-        for pool_id, blocks in slices_by_pool(problem.running[combo_id]).items():
-            total = fixed.setdefault(pool_id, [0, 0, 0, 0])
-            for size, each in enumerate(blocks):
-                total[size] += each * count
+    """Whole pools, less what stands; nodes there and to get alike."""
+    standing = problem.standing_gpus()
     room = {}
     for pool in problem.cluster.pools:
         nodes = problem.nodes_now(pool) + problem.nodes_to_get(pool)
-        one = free_blocks(pool.per_node, ())
-        blocks = (one[0] * nodes, one[1] * nodes, one[2] * nodes, one[3] * nodes)
-        wanted = fixed.get(pool.id, list(NO_BLOCKS))
-        left = take((wanted[0], wanted[1], wanted[2], wanted[3]), blocks)
+        left = max(0, nodes * pool.per_node - standing.get(pool.id, 0))
+        whole_nodes, rest = divmod(left, pool.per_node)
+        blocks = [rest >> power & 1 for power in range(4)]
+        blocks[SLICE_SIZES.index(pool.per_node)] += whole_nodes
         price = 0.0 if pool.market is Market.OWNED else pool.price_usd_per_h
-        room[pool.id] = PoolRoom(pool.per_node, left, 0, price)
+        free = (blocks[0], blocks[1], blocks[2], blocks[3])
+        room[pool.id] = PoolRoom(pool.per_node, free, 0, price)
     return room
 
 

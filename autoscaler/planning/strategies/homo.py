@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from autoscaler.domain.combo import Combo
 from autoscaler.planning.combos import ranking_usd_per_h
+from autoscaler.planning.modelrows import limits_spot, missing_req_per_s
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.readback import read_back
@@ -34,17 +35,18 @@ class Homo:
         for service in sorted(
             services, key=lambda s: (-s.priority, -problem.demands[s.model].req_per_s, s.model)
         ):
-            needed = problem.needed_req_per_s(service.model)
+            missing = missing_req_per_s(problem, service.model)
+            taken = sum(count for _, count in problem.standing_of(service.model))
             least, most = service.min_instances, service.max_instances or 10**6
-            spot = service.spot_share * needed
-            missing, taken = needed, 0
+            bounded = limits_spot(problem, service)
+            spot = service.spot_share * missing if bounded else math.inf
             kinds = _homogeneous(problem, service.model)
             while kinds and (missing > 1e-9 or taken < least) and taken < most:
                 wanted = max(missing, 1e-9)
                 best = min(kinds, key=lambda c: (_usd_per_req(c, problem), c.id))
                 kinds.remove(best)
                 count = max(math.ceil(wanted / best.req_per_s - 1e-9), least - taken)
-                if is_spot(best):
+                if is_spot(best) and bounded:
                     count = min(count, int(spot / best.req_per_s + 1e-9))
                 count = _place(best, min(count, most - taken), room)
                 if not count:
@@ -71,7 +73,7 @@ def _homogeneous(problem: PlanningProblem, model: str) -> list[Combo]:
 
 def _usd_per_req(combo: Combo, problem: PlanningProblem) -> float:
     """The inverse of goodput per USD."""
-    return ranking_usd_per_h(combo, problem.cluster.pools) / combo.req_per_s
+    return ranking_usd_per_h(combo, problem.pools()) / combo.req_per_s
 
 
 def _place(combo: Combo, count: int, room: dict[str, PoolRoom]) -> int:

@@ -6,11 +6,13 @@ Owns running the solver and reading its columns back. Knows nothing of how the a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autoscaler.domain.checks import InvalidValue
+from autoscaler.optimizer.arrays import Ints
+from autoscaler.optimizer.check import checked
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import (
     AllocationResult,
@@ -19,11 +21,15 @@ from autoscaler.optimizer.result import (
     WarmStart,
 )
 from autoscaler.optimizer.solve import solve as solve_arrays
+from autoscaler.planning.binding import bindings
 from autoscaler.planning.columns import Arrays, to_arrays
-from autoscaler.planning.modelrows import Kind
-from autoscaler.planning.plan import Binding, Plan, PlanStatus
+from autoscaler.planning.modelrows import Kind, missing_req_per_s
+from autoscaler.planning.notes import broken_promises, hopeless, outside_slo
+from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.readback import failed, read_back
+from autoscaler.planning.request import Switch
+from autoscaler.planning.survival import LOSS_LEVEL
 
 Solver = Callable[[AllocationProblem, SolveOptions, WarmStart | None], AllocationResult]
 
@@ -33,6 +39,7 @@ _STATUS = {
     Status.LIMIT: PlanStatus.LIMIT,
     Status.BEST_EFFORT: PlanStatus.BEST_EFFORT,
 }
+_BINDING = {"GPUs": "pool"}
 _NODE_KINDS = (Kind.KEPT_NODES, Kind.NEW_NODES)
 
 
@@ -47,7 +54,7 @@ class Shoal:
         """The cheapest plan with its bound; best effort where demand cannot be met."""
         arrays = to_arrays(problem)
         solved = self._run(arrays, problem)
-        bound = _fraction_bound(arrays, solved)
+        bound = _fraction_bound(problem, arrays, solved)
         shares = _shares(arrays, solved)
         if solved.status is Status.BEST_EFFORT and min(shares.values(), default=1.0) < 1.0:
             # The worst served model is as well off as can be; now nobody else goes without.
@@ -58,6 +65,7 @@ class Shoal:
         if solved.status is Status.FAILED:
             reason = solved.reason or "the solver returned no plan"
             return failed(problem, self.name, reason, solved.limits_hit)
+        solved = _unchanged(arrays, problem, solved)
         return _to_plan(self.name, problem, arrays, solved, bound)
 
     def _run(self, arrays: Arrays, problem: PlanningProblem) -> AllocationResult:
@@ -88,6 +96,62 @@ def _warm(arrays: Arrays, problem: PlanningProblem) -> WarmStart:
     return WarmStart(mu_usd_per_h=mu, counts=counts)
 
 
+def _unchanged(
+    arrays: Arrays, problem: PlanningProblem, solved: AllocationResult
+) -> AllocationResult:
+    """The running fleet as it is, where that is within the gap of `solved`: small changes are
+    not worth making."""
+    if problem.additions_only or not any(problem.fleet.values()):
+        return solved
+    counts = np.zeros(arrays.problem.columns, dtype=np.int64)
+    standing = problem.standing_gpus()
+    needed = dict(problem.taken_gpus)
+    for combo_id, count in problem.fleet.items():
+        for pool_id, gpus in problem.running[combo_id].gpus_by_pool().items():
+            needed[pool_id] = needed.get(pool_id, 0) + gpus * count
+    for index, key in enumerate(arrays.keys):
+        if key.kind is Kind.KEEP:
+            counts[index] = problem.fleet[key.subject]
+        elif key.kind is Kind.KEPT_NODES:
+            pool = problem.cluster.pool(key.subject)
+            nodes = -(-needed.get(pool.id, 0) // pool.per_node)
+            counts[index] = nodes - problem.standing_nodes(pool, standing.get(pool.id, 0))
+    _switch_on(arrays, counts)
+    target, options = solved.served_target, SolveOptions(gap=problem.options.gap)
+    same = checked(
+        arrays.problem,
+        counts,
+        solved.lower_bound_usd_per_h,
+        solved.mu_usd_per_h,
+        target,
+        solved.served_fraction_bound,
+        options,
+        solved.limits_hit,
+        solved.work,
+    )
+    close = same.gap <= max(problem.options.gap, solved.gap)
+    return same if same.status is not Status.FAILED and close else solved
+
+
+def _switch_on(arrays: Arrays, counts: Ints) -> None:
+    """Set the switches of the survival rows to what fits the other `counts` (n,)."""
+    problem = arrays.problem
+    switches = [
+        (index, arrays.resource_names[problem.use_resource[problem.use_indptr[index]]][0])
+        for index, key in enumerate(arrays.keys)
+        if key.kind is Kind.AUXILIARY
+    ]
+    used = problem.used(counts)
+    for index, what in switches:
+        if what == LOSS_LEVEL:
+            counts[index] = int(used[problem.use_resource[problem.use_indptr[index]]] == 0.0)
+    served = problem.served_req_per_s(counts)
+    for index, what in switches:
+        if what != LOSS_LEVEL:
+            row = problem.serve_row[problem.serve_indptr[index]]
+            counts[index] = int(served[row] < problem.demand_req_per_s[row])
+
+
 def _to_plan(
     name: str,
     problem: PlanningProblem,
@@ -96,35 +160,50 @@ def _to_plan(
     fraction_bound: float,
 ) -> Plan:
     counts: dict[str, int] = {}
+    switches = []
     penalties = 0.0
-    for key, count, cost in zip(
+    for key, many, cost in zip(
         arrays.keys, solved.counts, arrays.problem.cost_usd_per_h, strict=True
     ):
+        count = int(many)
         if key.kind in (Kind.AUXILIARY, *_NODE_KINDS) or not count:
             continue
-        counts[key.subject] = counts.get(key.subject, 0) + int(count)
-        penalties += float(cost) * int(count)
+        counts[key.subject] = counts.get(key.subject, 0) + count
+        penalties += float(cost) * count
+        if key.kind is Kind.SWITCH:
+            switches.append(Switch(key.source, key.subject, count))
+    lost = hopeless(problem)
+    kept = zip(arrays.demand_names, map(float, solved.served_fraction), strict=True)
     try:
-        return read_back(
+        made = read_back(
             problem,
             name,
             counts,
-            _status(solved) if not _hopeless(problem) else PlanStatus.BEST_EFFORT,
+            PlanStatus.BEST_EFFORT if lost else _status(solved),
             penalties_usd_per_h=penalties,
             lower_bound_usd_per_h=solved.lower_bound_usd_per_h + arrays.fixed_usd_per_h,
             served_fraction_bound=fraction_bound,
-            binding=_binding(problem, arrays, solved),
+            switches=tuple(switches),
             limits_hit=solved.limits_hit,
             multipliers_usd_per_h={
                 name: float(value)
                 for name, value in zip(arrays.resource_names, solved.mu_usd_per_h, strict=True)
                 if value > 0.0
             },
-            notes=(*_hopeless(problem), *_broken_promises(arrays, solved)),
+            notes=(*lost, *broken_promises(problem, kept)),
         )
     except InvalidValue as error:
         # The re-check in floating point refused the solver's answer.
         return failed(problem, name, f"the solver's plan does not hold: {error}", solved.limits_hit)
+    reliefs = {
+        (_BINDING.get(what, what), subject): value
+        for (what, subject), value in made.multipliers_usd_per_h.items()
+    }
+    return replace(
+        made,
+        binding=bindings(problem, made, reliefs),
+        notes=(*made.notes, *outside_slo(problem, made)),
+    )
 
 
 def _status(solved: AllocationResult) -> PlanStatus:
@@ -135,45 +214,16 @@ def _status(solved: AllocationResult) -> PlanStatus:
     return _STATUS[solved.status]
 
 
-def _binding(
-    problem: PlanningProblem, arrays: Arrays, solved: AllocationResult
-) -> tuple[Binding, ...]:
-    """Resource rows without room, in words. Pools bind when no further node can be had."""
-    bound = []
-    not_full = {
-        key.subject
-        for key, count, most in zip(arrays.keys, solved.counts, arrays.problem.upper, strict=True)
-        if key.kind in _NODE_KINDS and count < most
-    }
-    for row in solved.binding:
-        what, subject = arrays.resource_names[int(row)]
-        relief = float(solved.mu_usd_per_h[int(row)])
-        if what == "GPUs":
-            pool = problem.cluster.pool(subject)
-            if subject not in not_full and pool.max_nodes:
-                nodes = problem.nodes_now(pool) + problem.nodes_to_get(pool)
-                text = f"all {nodes} nodes of {pool.region}/{pool.name} ({pool.market}) in use"
-                bound.append(Binding("pool", subject, text, relief))
-        elif what == "spot share":
-            share = problem.cluster.service(subject).spot_share
-            if share > 0.0 and problem.needed_req_per_s(subject) > 0.0:
-                bound.append(Binding("spot", subject, f"spot <= {share:.0%}", relief))
-        elif what == "ceiling":
-            most = problem.cluster.service(subject).max_instances
-            bound.append(Binding("ceiling", subject, f"at most {most} instances", relief))
-        elif what == "budget":
-            budget = problem.cluster.policy.budget_usd_per_h
-            bound.append(Binding("budget", subject, f"budget {budget:.2f} USD/h", relief))
-    return tuple(bound)
+def _fraction_bound(problem: PlanningProblem, arrays: Arrays, solved: AllocationResult) -> float:
+    """No plan serves a larger smallest fraction of a model's demand than this.
 
-
-def _fraction_bound(arrays: Arrays, solved: AllocationResult) -> float:
-    """No plan serves a larger smallest fraction of a model's demand than this."""
-    bounds = [
-        float(bound)
-        for (what, _), bound in zip(arrays.demand_names, solved.served_fraction_bound, strict=True)
-        if what == "demand"
-    ]
+    The rows hold what is missing beside the combos that stand.
+    """
+    bounds = []
+    for (what, model), bound in zip(arrays.demand_names, solved.served_fraction_bound, strict=True):
+        if what == "demand":
+            missing = missing_req_per_s(problem, model) / problem.needed_req_per_s(model)
+            bounds.append(min(1.0, 1.0 - missing * (1.0 - float(bound))))
     return min(bounds, default=1.0)
 
 
@@ -184,28 +234,6 @@ def _shares(arrays: Arrays, solved: AllocationResult) -> dict[str, float]:
         for (what, model), target in zip(arrays.demand_names, solved.served_target, strict=True)
         if what == "demand"
     }
-
-
-def _hopeless(problem: PlanningProblem) -> tuple[str, ...]:
-    """Models with a demand that no slice of any pool can serve."""
-    return tuple(
-        f"{model}: no pool it may use can hold and serve it"
-        for model in problem.planned_models()
-        if not problem.can_be_served(model)
-        and (problem.demands[model].req_per_s > 0.0 or problem.cluster.service(model).min_instances)
-    )
-
-
-def _broken_promises(arrays: Arrays, solved: AllocationResult) -> tuple[str, ...]:
-    """Floors, budgets and survival that could not be kept next to the demand."""
-    broken = [
-        f"{subject}: {what} cannot be kept"
-        for (what, subject), fraction in zip(
-            arrays.demand_names, solved.served_fraction, strict=True
-        )
-        if what not in ("demand", "share of demand") and fraction < 1.0 - 1e-6
-    ]
-    return tuple(dict.fromkeys(broken))
 
 
 def _nothing_wanted(problem: AllocationProblem) -> AllocationResult:

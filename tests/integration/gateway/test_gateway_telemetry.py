@@ -59,6 +59,27 @@ async def test_telemetry_is_kept_while_the_broker_is_away(bench: MakeBench) -> N
     assert first.age_ms - last.age_ms == last.end_ms - first.end_ms
 
 
+async def test_a_clean_shutdown_signs_off_for_every_model(bench: MakeBench) -> None:
+    """The last record of each model says so, and no record before it; a crash says nothing."""
+    b = await bench(speed=50.0)
+    b.route()
+    b.route(model="mini", generation=3)
+    await until(lambda: len(b.link.records) >= 4)
+    await b.gateway.__aexit__(None, None, None)
+    for model in ("chat", "mini"):
+        said = [record.leaving for record in b.link.records if record.model == model]
+        assert said[-1] and not any(said[:-1])
+
+
+async def test_a_gateway_that_dies_of_an_error_does_not_sign_off(bench: MakeBench) -> None:
+    """It will be started again: its silence is a loss of telemetry until then."""
+    b = await bench(speed=50.0)
+    b.route()
+    await until(lambda: len(b.link.records) >= 2)
+    await b.gateway.__aexit__(RuntimeError, RuntimeError("bug"), None)
+    assert not any(record.leaving for record in b.link.records)
+
+
 async def test_a_full_buffer_drops_the_oldest_and_says_so(bench: MakeBench) -> None:
     b = await bench(speed=50.0)
     b.gateway.reporter._limit = 5

@@ -7,8 +7,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoscaler.demand.duplicates import Producer
 from autoscaler.demand.windows import MAX_AHEAD_S, NoData, Stats, TelemetryWindows
-from topics.sketch import bucket_of, quantile_ms
+from topics.sketch import bucket_of, merge, quantile_ms
 from topics.telemetry import Telemetry
 
 T0_S = 1_700_000_000
@@ -39,6 +40,7 @@ def histories(draw: st.DrawFn) -> list[tuple[Telemetry, int]]:
                 input_tokens_arrived=arrivals * 100,
                 output_tokens=done * 7,
                 ttft_ms={bucket_of(slow): done} if done else {},
+                input_lengths={bucket_of(slow + 7): arrivals} if arrivals else {},
             )
             found.append((made, T0 + second * 1000))
     copies = draw(st.lists(st.sampled_from(found), max_size=10)) if found else []
@@ -95,6 +97,53 @@ def test_sliding_sums_equal_a_recount(
         )
         assert found.ttft_p95_ms == quantile_ms(sketch, 0.95)
         assert found.req_per_s == arrivals / covered
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories(), st.sampled_from([20, 35, 60]), st.data())
+def test_spans_blocks_and_lengths_equal_a_recount(
+    history: list[tuple[Telemetry, int]], window_s: int, data: st.DataObject
+) -> None:
+    """Cumulative sums survive records out of order, repeats, gaps and ticks in between."""
+    windows = TelemetryWindows(600)
+    seen: list[tuple[Telemetry, int]] = []
+    now_s = T0_S
+    for made, at in history:
+        windows.add(made, at)
+        seen.append((made, at))
+        if data.draw(st.booleans()):
+            continue
+        now_s += data.draw(st.integers(0, 9))
+        now_ms = now_s * 1000
+        newest_ms = min(max(at for _, at in seen), now_ms)
+        spans = [brute_force(seen, newest_ms, span)[:2] for span in (1, 2, 7)]
+        assert windows.recent("chat", now_ms, (1, 2, 7)) == tuple(s for s in spans if s[0])
+        blocks = range(-(-(now_s - window_s) // 10), now_s // 10)
+        assert windows.blocks("chat", now_ms, window_s) == tuple(
+            brute_force(seen, (block + 1) * 10_000, 10)[:2] for block in blocks
+        )
+        lengths = windows.lengths("chat", now_ms, window_s)
+        distinct = {(r.gateway, r.sequence): (r, at) for r, at in seen}
+        inside = [r for r, at in distinct.values() if now_s - window_s < at // 1000 <= now_s]
+        assert dict(lengths.inputs) == merge(r.input_lengths for r in inside)
+        assert lengths.arrivals == sum(r.arrivals for r in inside)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 300), max_size=200), st.sampled_from([1, 97, 400]))
+def test_bits_know_what_a_set_knows(sequences: list[int], stride: int) -> None:
+    """Each sequence is new once, in any order, as long as the producer's memory reaches."""
+    producer = Producer()
+    known: set[int] = set()
+    for sequence in sequences:
+        number = sequence * stride
+        if stride < 100:  # 300 x 97 is within half of what is remembered
+            assert producer.is_new(number) is (number not in known)
+        elif number in known:
+            assert not producer.is_new(number)
+        else:
+            producer.is_new(number)
+        known.add(number)
 
 
 @settings(max_examples=100, deadline=None)

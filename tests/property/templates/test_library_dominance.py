@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.property.templates.placement_oracle import Floats, best_placement_by_dp
 
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.models import ModelSpec
@@ -19,6 +18,7 @@ from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.templates.build import build_library
 from autoscaler.templates.engines import CORAL, VLLM, VLLM_PIPELINE, EngineCapabilities
 from autoscaler.templates.request import LibraryRequest
+from tests.property.templates.placement_oracle import Floats, best_placement_by_dp
 
 Multiset = tuple[int, ...]
 

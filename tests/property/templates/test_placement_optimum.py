@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from autoscaler.templates.placement import Placement, PlacementSearch
 from tests.property.templates.placement_oracle import (
     Floats,
     best_placement_by_dp,
     best_placement_by_ilp,
 )
-
-from autoscaler.templates.placement import Placement, PlacementSearch
 
 
 @st.composite

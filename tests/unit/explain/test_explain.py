@@ -65,7 +65,7 @@ def test_an_slo_relief_saves_what_it_says_when_the_slo_is_really_loosened() -> N
 
 
 def test_a_node_relief_serves_what_it_says_when_the_nodes_are_there() -> None:
-    rates = (12.0, 8.0, 30.0)
+    rates = (40.0, 8.0, 30.0)
     problem = problem_of(rates)
     made = plan(problem, Shoal())
     assert set(made.shortfall_req_per_s) >= {"chat"}

@@ -6,7 +6,7 @@ import pytest
 
 from executors.gateway.meter import Ending, Meter, Outcome
 from topics.records import Telemetry
-from topics.sketch import quantile_ms
+from topics.sketch import bucket_of, quantile_ms
 
 
 def report(meter: Meter) -> Telemetry:
@@ -85,3 +85,20 @@ def test_guesses_of_prompt_tokens_learn_from_what_engines_count() -> None:
     report(meter)
     meter.arrived(100)
     assert report(meter).input_tokens_arrived == 150
+
+
+def test_lengths_are_counted_where_they_become_known() -> None:
+    """Input as it arrives, scaled like the sum of tokens; output as it completes; then afresh."""
+    meter = Meter()
+    meter.guess_ratio = 1.5
+    meter.arrived(100)
+    meter.arrived(200)
+    meter.ended(Outcome(Ending.COMPLETED, 900.0, 50.0, 150, 40), 100, 100.0, 50.0)
+    meter.ended(Outcome(Ending.FAILED), 200, 100.0, 50.0)
+    record = report(meter)
+    assert record.input_lengths == {bucket_of(150): 1, bucket_of(300): 1}
+    assert record.output_lengths == {bucket_of(40): 1}
+    assert not record.leaving
+    after = report(meter)
+    assert after.input_lengths == after.output_lengths == {}
+    assert sum(record.input_lengths.values()) == record.arrivals

@@ -74,7 +74,7 @@ def allocations(problem: PlanningProblem) -> Iterator[tuple[float, dict[str, flo
     """(cost + penalties, capacity per model) of every allocation that breaks no rule but demand."""
     models = problem.planned_models()
     options = steps(problem, models)
-    fixed = [(problem.running[i], n) for i, n in problem.fixed().items()]
+    fixed = [(problem.running[i], n) for i, n in problem.standing().items()]
     policy = problem.cluster.policy
     k = {"keep": 0.0, "switch": policy.k_switch, "load": policy.k_load, "start": policy.k_start}
     for counts in product(*(range(step.most + 1) for step in options)):
@@ -86,18 +86,25 @@ def allocations(problem: PlanningProblem) -> Iterator[tuple[float, dict[str, flo
         if not _nodes_suffice(problem, nodes, fixed, chosen):
             continue
         capacity = dict.fromkeys(models, 0.0)
-        spot = dict.fromkeys(models, 0.0)
+        firm = dict.fromkeys(models, 0.0)
         number = dict.fromkeys(models, 0)
+        firm_number = dict.fromkeys(models, 0)
         for step, n in chosen:
             capacity[step.combo.model] += n * step.combo.req_per_s
             number[step.combo.model] += n
-            if is_spot(step.combo):
-                spot[step.combo.model] += n * step.combo.req_per_s
+            if not is_spot(step.combo):
+                firm[step.combo.model] += n * step.combo.req_per_s
+                firm_number[step.combo.model] += n
         promised = True
         for model in models:
             declared = problem.cluster.service(model)
-            limit = declared.spot_share * problem.needed_req_per_s(model)
-            promised = promised and spot[model] <= limit + 1e-9
+            offered = [*problem.candidates[model], *(c for c, _ in problem.running_of(model))]
+            off_spot = 1.0 - declared.spot_share
+            if not all(is_spot(one) for one in offered):
+                needed = off_spot * problem.needed_req_per_s(model)
+                promised = promised and firm[model] >= needed - 1e-9
+                least = math.floor(off_spot * declared.min_instances + 1e-9)
+                promised = promised and firm_number[model] >= least
             promised = promised and number[model] >= declared.min_instances
             promised = promised and not 0 < declared.max_instances < number[model]
         if not promised:
@@ -107,7 +114,7 @@ def allocations(problem: PlanningProblem) -> Iterator[tuple[float, dict[str, flo
         if budget and bill > budget + 1e-9:
             continue
         penalty = sum(
-            n * k[s.kind] * ranking_usd_per_h(s.combo, problem.cluster.pools) for s, n in chosen
+            n * k[s.kind] * ranking_usd_per_h(s.combo, problem.pools()) for s, n in chosen
         )
         yield bill + penalty, capacity
 

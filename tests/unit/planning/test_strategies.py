@@ -326,7 +326,7 @@ def test_what_cannot_be_running_is_refused_by_name() -> None:
         ({"mini:a1@nowhere/l4/spot": 1}, "nowhere"),
         ({"mini": 1}, "mini"),
         ({"nobody:a1@us-east/l40s/spot": 1}, "nobody"),
-        ({"mini:a1@us-east/h100/owned": 9}, "us-east/h100/owned"),
+        ({"mini:a8@us-east/l40s/spot": 1}, "gpus"),
     ):
         with pytest.raises(InvalidValue, match=named):
             make_problem(cluster, wanted, PROFILE, fleet=fleet)

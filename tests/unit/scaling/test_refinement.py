@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from autoscaler.controller_state import Refinement
+
 from autoscaler.domain.cluster import Policy
 from autoscaler.effects import RefinementRequested
-from tests.unit.scaling.scaling_world import AGGREGATED, World, combo, pool, service, table, world
+from tests.unit.decide.decide_world import AGGREGATED, World, combo, pool, service, table, world
 
 DEAR, CHEAP = pool("dear", nodes=4, per_node=1, usd=9.0), pool("cheap", nodes=2, per_node=4)
 OLD = combo("chat", [(AGGREGATED, 1, DEAR, 1, 10.0)])

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
+from autoscaler.scaling.scale_in import Removable, choose
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.demand.drift import STEP, drifted
-from autoscaler.demand.windows import NoData, Stats
-from autoscaler.domain.workload import Lengths
-from autoscaler.scaling.scale_in import Removable, choose
-from tests.unit.scaling.scaling_world import T0, pool, service, world
+from tests.unit.decide.decide_world import T0, pool, service, world
 
 
 def running(*rates: float, usd: float = 1.0) -> list[Removable]:
@@ -51,37 +47,6 @@ def test_never_more_than_the_excess_the_budget_or_the_floor_allow(
     assert len(chosen) <= 1 or taken <= budget * sum(rates) * (1 + 1e-6)
     could = [r for r in rates if r <= excess]
     assert chosen or not could or len(fleet) <= floor
-
-
-def seen(inputs: float, outputs: float, count: int = 500) -> Stats:
-    return Stats(120, 0, count, count, 0, 0, count, 5.0, inputs, outputs, None, None)
-
-
-@pytest.mark.parametrize("factor", [0.8, 1.0, 1.2, 1.34])
-def test_a_workload_near_its_bucket_stays_there(factor: float) -> None:
-    """Up to 0.75 steps away nothing changes."""
-    lengths = Lengths(1000.0, 200.0)
-    assert drifted(lengths, lengths, seen(1000 * factor, 200 * factor)) == lengths
-
-
-def test_a_workload_that_left_gets_the_nearest_point_of_the_declared_grid() -> None:
-    """2300 of 1000 is two steps of 1.5; the output stays."""
-    lengths = Lengths(1000.0, 200.0)
-    assert drifted(lengths, lengths, seen(2300, 200)) == Lengths(1000.0 * STEP**2, 200.0)
-
-
-def test_a_mean_on_a_border_does_not_flap() -> None:
-    """Between two grid points the lengths that is in force stays, whichever it is."""
-    low, high = Lengths(1000.0, 200.0), Lengths(1500.0, 200.0)
-    border = seen(1000 * STEP**0.5, 200)
-    assert drifted(low, low, border) == low and drifted(high, low, border) == high
-
-
-def test_few_samples_and_no_data_say_nothing() -> None:
-    """Ten requests of any length, or none: the lengths stays."""
-    lengths = Lengths(1000.0, 200.0)
-    assert drifted(lengths, lengths, seen(9000, 9000, count=10)) == lengths
-    assert drifted(lengths, lengths, NoData(None)) == lengths
 
 
 def test_a_surge_keeps_what_was_on_its_way_out() -> None:

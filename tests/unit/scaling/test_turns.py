@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from autoscaler.domain.cluster import Policy
 from autoscaler.scaling.turns import MOST_PER_H, Turns, may_go_in, moved
-from tests.unit.scaling.scaling_world import T0, World, pool, service, world
+
+from autoscaler.domain.cluster import Policy
+from tests.unit.decide.decide_world import T0, World, pool, service, world
 
 
 def test_the_same_move_again_is_no_reversal() -> None:

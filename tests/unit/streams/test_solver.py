@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from autoscaler.controller_state import Refinement
+
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.effects import RefinementRequested, ScaleOutTablesRequested

@@ -1,0 +1,229 @@
+"""How long requests are: from what was declared to what is measured, in small steps.
+
+Owns which lengths a model is planned at. Knows nothing of the capacity that follows from them,
+except its sign: longer requests mean less of it.
+
+Being wrong costs differently on the two sides. Requests that are longer than believed overload
+the fleet, so a mean counts as longer once the lower bound of either window says so. Requests that
+are shorter only save money, so a mean counts as shorter once the upper bound of the long window
+says so, over many requests and minutes, and the local window does not object. Between the bounds
+the estimate stays where it is: noise does not move it, and what it is planned at hits the caches.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import accumulate
+
+from autoscaler.demand.observed import ModelDemand
+from autoscaler.demand.seconds import Sketch
+from autoscaler.demand.windows import LengthsSeen, Stats
+from autoscaler.domain.workload import LEVELS, WEIGHTS, Lengths, Spread
+from topics.sketch import HIGHEST, LOWEST, middle_ms
+
+STEP = 1.03
+PRIOR_REQUESTS = 20
+LONGER_SIGMAS = 2.5
+SURE_SIGMAS = 3.0
+ONCE_SURE_SIGMAS = 1.5
+SHORTER_SIGMAS = 2.0
+MANY_REQUESTS = 300
+MANY_S = 600
+SHAPE_REQUESTS = 100
+_SHAPE_SIGMAS = 3.5
+_SHAPE_TOLERANCE = 1.1
+_PLAIN_CV = 1.0
+_SHORTEST, _LONGEST = 1.0, 1e6
+_LOG_STEP = math.log(STEP)
+_MIDDLES = {bucket: middle_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One side (input or output) of a window."""
+
+    requests: int
+    mean: float
+    sketch: Sketch
+
+
+def estimate(current: Lengths, declared: Lengths, demand: ModelDemand) -> Lengths:
+    """The lengths to plan at, given those planned at now; `current` itself if nothing moved.
+
+    Start with `declared`, which counts as much as 20 requests that were seen. Means are
+    `declared` times powers of 1.03. Worked value: requests with a standard deviation of their
+    mean that become twice as long are planned for as 1.3 times as long after 50 of them, 1.55
+    after 120, 1.8 after 600. Where a sketch contradicts the shape of the spread, beyond chance and
+    by more than 10%, the shape is measured again.
+    """
+    local, long = demand.local_lengths, demand.long_lengths
+    much = _is_much(demand)
+    inputs = _side(
+        (current.input_tokens, current.inputs),
+        (declared.input_tokens, declared.inputs),
+        _inputs(local),
+        _inputs(long),
+        much,
+    )
+    outputs = _side(
+        (current.output_tokens, current.outputs),
+        (declared.output_tokens, declared.outputs),
+        _outputs(local),
+        _outputs(long),
+        much,
+    )
+    moved = Lengths(inputs[0], outputs[0], inputs[1], outputs[1])
+    return current if moved == current else moved
+
+
+def _is_much(demand: ModelDemand) -> bool:
+    """Whether the long window covers time enough to believe in shorter requests."""
+    enough_s = min(MANY_S, 5 * len(demand.blocks)) if demand.blocks else MANY_S
+    return isinstance(demand.long, Stats) and demand.long.covered_s >= enough_s
+
+
+def _side(
+    current: tuple[float, Spread],
+    declared: tuple[float, Spread],
+    local: _Seen | None,
+    long: _Seen | None,
+    much: bool,
+) -> tuple[float, Spread]:
+    mean = _mean(current[0], declared, local, long, much)
+    shape = _shape(current, declared, long)
+    if shape is None:
+        if mean == current[0]:
+            return current
+        shape = tuple(tokens / current[0] for tokens in current[1])
+    return mean, tuple(min(_LONGEST, max(_SHORTEST, mean * share)) for share in shape)
+
+
+def _mean(
+    current: float,
+    declared: tuple[float, Spread],
+    local: _Seen | None,
+    long: _Seen | None,
+    much: bool,
+) -> float:
+    least = max(
+        (
+            _least(seen, declared, current)
+            for seen in (local, long)
+            if seen is not None and seen.mean > current  # else no bound is above either
+        ),
+        default=0.0,
+    )
+    if least > current:
+        return _on_grid(least, declared[0], current, up=True)
+    if long is None or not much or long.requests < MANY_REQUESTS or long.mean >= current:
+        return current
+    most = _bound(long, declared, SHORTER_SIGMAS)
+    if most >= current or (local is not None and local.mean > most):
+        return current  # what is new is not shorter: the long window is of another time
+    return _on_grid(most, declared[0], current, up=False)
+
+
+def _least(seen: _Seen, declared: tuple[float, Spread], current: float) -> float:
+    """What the mean is at least. Where it is surely longer, less far below what was measured."""
+    if _bound(seen, declared, -SURE_SIGMAS) >= current * STEP:
+        return _bound(seen, declared, -ONCE_SURE_SIGMAS)
+    return _bound(seen, declared, -LONGER_SIGMAS)
+
+
+def _bound(seen: _Seen, declared: tuple[float, Spread], sigmas: float) -> float:
+    """The mean, drawn to the declared one, and `sigmas` standard errors further.
+
+    The declared mean only holds back: it never makes a bound go beyond what was measured.
+    """
+    weight = seen.requests + PRIOR_REQUESTS
+    drawn = (PRIOR_REQUESTS * declared[0] + seen.requests * seen.mean) / weight
+    mean = min(seen.mean, drawn) if sigmas < 0 else max(seen.mean, drawn)
+    expected = _cv_of(declared)
+    measured = _cv(seen.sketch)
+    cv = expected if measured is None else measured
+    variance = (PRIOR_REQUESTS * expected**2 + seen.requests * cv**2) / weight
+    return mean + sigmas * seen.mean * math.sqrt(variance / weight)
+
+
+def _on_grid(tokens: float, declared: float, current: float, up: bool) -> float:
+    """The grid point next to `tokens` on the side of `current`, which stays within one step."""
+    exact = math.log(max(_SHORTEST, min(_LONGEST, tokens)) / declared) / _LOG_STEP
+    step = math.floor(exact + 1e-9) if up else math.ceil(exact - 1e-9)
+    found = declared if step == 0 else declared * STEP**step
+    within = found <= current * (1 + 1e-9) if up else found >= current * (1 - 1e-9)
+    return current if within else min(_LONGEST, max(_SHORTEST, found))
+
+
+def _shape(
+    current: tuple[float, Spread], declared: tuple[float, Spread], long: _Seen | None
+) -> tuple[float, ...] | None:
+    """The measured spread in means, where the one in `current` is contradicted; else None."""
+    if long is None or not long.sketch:
+        return None
+    buckets = sorted(long.sketch)
+    below = list(accumulate(long.sketch[bucket] for bucket in buckets))
+    seen = below[-1]
+    if seen < SHAPE_REQUESTS:
+        return None
+
+    def tokens_at(level: float) -> float:
+        rank = min(seen, max(1, math.ceil(level * seen)))
+        return _MIDDLES[buckets[bisect_left(below, rank)]]
+
+    planned = current[1] or (current[0],) * len(LEVELS)
+    for level, tokens in zip(LEVELS, planned, strict=True):
+        chance = _SHAPE_SIGMAS * math.sqrt(level * (1.0 - level) / seen)
+        scaled = long.mean * tokens / current[0]
+        if level + chance < 1.0 and tokens_at(level + chance) * _SHAPE_TOLERANCE < scaled:
+            break
+        if level - chance > 0.0 and tokens_at(level - chance) > scaled * _SHAPE_TOLERANCE:
+            break
+    else:
+        return None
+    prior = declared[1] or (declared[0],) * len(LEVELS)
+    points = []
+    for level, expected in zip(LEVELS, prior, strict=True):
+        measured = tokens_at(level) / long.mean
+        beyond = seen * min(level, 1.0 - level)  # requests that pin this point down
+        weight = beyond / (beyond + 1.0)
+        points.append(measured**weight * (expected / declared[0]) ** (1.0 - weight))
+    total = sum(w * x for w, x in zip(WEIGHTS, points, strict=True))
+    return tuple(accumulate((point / total for point in points), max))
+
+
+def _cv_of(lengths: tuple[float, Spread]) -> float:
+    """The coefficient of variation of a spread; 1 for fixed lengths, which are no measurement."""
+    mean, spread = lengths
+    if not spread:
+        return _PLAIN_CV
+    square = sum(w * x * x for w, x in zip(WEIGHTS, spread, strict=True))
+    return math.sqrt(max(0.0, square / mean**2 - 1.0)) or _PLAIN_CV
+
+
+def _inputs(seen: LengthsSeen) -> _Seen | None:
+    return _seen(seen.arrivals, seen.mean_input_tokens, seen.inputs)
+
+
+def _outputs(seen: LengthsSeen) -> _Seen | None:
+    return _seen(seen.completions, seen.mean_output_tokens, seen.outputs)
+
+
+def _seen(requests: int, mean: float | None, sketch: Sketch) -> _Seen | None:
+    if mean is None or mean <= 0.0 or requests <= 0:
+        return None
+    return _Seen(requests, mean, sketch)
+
+
+def _cv(sketch: Sketch) -> float | None:
+    seen, total, squares = 0, 0.0, 0.0
+    for bucket, count in sketch.items():
+        tokens = _MIDDLES[bucket]
+        seen += count
+        total += count * tokens
+        squares += count * tokens * tokens
+    if seen < 2:
+        return None
+    variance = max(0.0, squares - total * total / seen) / (seen - 1)
+    return math.sqrt(variance) * seen / total

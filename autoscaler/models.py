@@ -1,0 +1,162 @@
+"""What a tick knows of each model: its state brought up to date, and the view that rules read.
+
+Owns the way from observations to `ModelState` and `ModelView`, apart from the target itself
+(`autoscaler.targets`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from autoscaler.demand.freshness import is_stale
+from autoscaler.demand.lengths import estimate
+from autoscaler.demand.observed import UNKNOWN
+from autoscaler.demand.windows import NoData
+from autoscaler.domain.cluster import Cluster, Mode, Service
+from autoscaler.domain.combo import Combo
+from autoscaler.domain.workload import Lengths
+from autoscaler.said import hold
+from autoscaler.state import ControllerState, ModelState, Observation
+from autoscaler.targets.view import ModelView
+from autoscaler.transitions.accounts import by_model, raw_req_per_s
+from autoscaler.transitions.faults import Faults
+from autoscaler.transitions.groups import Group
+from autoscaler.transitions.sight import Sight
+from topics.decisions import Decision
+
+_LENGTHS_EVERY_MS = 10_000
+_SAY_SILENCE_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What views are made from; the same for all models of a tick."""
+
+    state: ControllerState
+    observation: Observation
+    cluster: Cluster
+    combos: Mapping[str, Combo]
+    now_ms: int
+
+
+def known(inputs: Inputs, faults: Faults) -> dict[str, ModelState]:
+    """The state of every declared model, with measured lengths and capacity lost just now."""
+    hit = {failure.group.model for failure in faults.failures}
+    hit |= {group.model for group in (*faults.lost, *faults.forgotten) if group.counts}
+    found = {}
+    for service in inputs.cluster.services:
+        state = inputs.state.models.get(service.model, ModelState(service.lengths))
+        if service.model in hit:
+            state = replace(state, lost_ms=inputs.now_ms, unmet_until_ms=0)
+        found[service.model] = _with_lengths(state, service, inputs)
+    return found
+
+
+def _with_lengths(state: ModelState, service: Service, inputs: Inputs) -> ModelState:
+    """Measured lengths, looked at every ten seconds: they move slowly, models take turns."""
+    offset_ms = sum(service.model.encode()) * 1000
+    if (inputs.now_ms + offset_ms) // 1000 * 1000 % _LENGTHS_EVERY_MS:
+        return state
+    demand = inputs.observation.demand.get(service.model, UNKNOWN)
+    lengths = estimate(state.lengths, service.lengths, demand)
+    return state if lengths == state.lengths else replace(state, lengths=lengths)
+
+
+def views(
+    inputs: Inputs, groups: Iterable[Group], models: Mapping[str, ModelState], sight: Sight
+) -> dict[str, ModelView]:
+    """A view of every declared model."""
+    of = by_model(groups)
+    return {
+        s.model: _view(inputs, s, models[s.model], of.get(s.model, []), sight)
+        for s in inputs.cluster.services
+    }
+
+
+def _view(
+    inputs: Inputs, service: Service, state: ModelState, groups: list[Group], sight: Sight
+) -> ModelView:
+    combos = inputs.combos
+    counting = [group for group in groups if sight.counts(group)]
+    if service.mode is Mode.ACT:
+        count, raw = len(counting), raw_req_per_s(counting, combos)
+    else:
+        count = sum(n for _, n in state.recommended)
+        raw = sum(combos[i].req_per_s * n for i, n in state.recommended if i in combos)
+    ready = [g for g in counting if sight.views[g.name].all_ready]
+    settled = len(ready) == len(counting)
+    since_ms = (state.settled_ms or inputs.now_ms) if settled else 0
+    instances = sight.fleet.instances
+    held = sum(
+        instances[p.instance].in_flight for g in groups for p in g.placed if p.instance in instances
+    )
+    routes = inputs.state.routes.get(service.model)
+    return ModelView(
+        service=service,
+        policy=inputs.cluster.policy,
+        now_ms=inputs.now_ms,
+        started_ms=inputs.state.started_ms,
+        state=replace(state, settled_ms=since_ms) if since_ms != state.settled_ms else state,
+        demand=inputs.observation.demand.get(service.model, UNKNOWN),
+        groups=count,
+        raw_req_per_s=raw,
+        ready=tuple(combos[g.combo_id] for g in ready if g.combo_id in combos),
+        settled=settled,
+        held=held,
+        route_generation=routes.generation if routes else 0,
+    )
+
+
+def with_states(
+    views_: Mapping[str, ModelView], models: Mapping[str, ModelState]
+) -> dict[str, ModelView]:
+    """The same views with other states."""
+    return {
+        model: view if view.state is models[model] else replace(view, state=models[model])
+        for model, view in views_.items()
+    }
+
+
+def silences(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState], list[Decision]]:
+    """Mark models whose telemetry stopped; say so once it lasts."""
+    models: dict[str, ModelState] = {}
+    said = []
+    for model, view in views_.items():
+        state, local = view.state, view.demand.local
+        silent = is_stale(view.demand)
+        if isinstance(local, NoData):
+            age_ms = view.now_ms - local.last_ms if local.last_ms is not None else 0
+        else:
+            age_ms = local.age_ms
+        told = state.said_no_data and silent
+        if silent and not told and age_ms >= _SAY_SILENCE_MS:
+            why = f"no telemetry for {age_ms / 1000:.0f} s; scale-in paused"
+            said.append(hold(model, why, view.now_ms))
+            told = True
+        if (silent, told) != (state.no_data, state.said_no_data):
+            state = replace(state, no_data=silent, said_no_data=told)
+        models[model] = state
+    return models, said
+
+
+def valued(
+    state: ControllerState, observation: Observation, cluster: Cluster
+) -> tuple[dict[str, Combo], dict[str, Lengths]]:
+    """Combos as the planner last valued them, and the lengths they are valued at, per model.
+
+    Combos that neither run nor stand in an answer are forgotten.
+    """
+    declared = {service.model for service in cluster.services}
+    running = {group.combo_id for group in state.groups}
+    running |= {i for m in state.models.values() for i, _ in m.recommended}
+    combos = {i: combo for i, combo in state.combos.items() if i in running}
+    lengths = {m: value for m, value in state.valued.items() if m in declared}
+    for answer in observation.answers:
+        pending = state.pending.get(answer.urgency)
+        if pending is None or pending.request.number != answer.number or not answer.combos:
+            continue
+        combos.update({combo.id: combo for combo in answer.combos})
+        asked = pending.request.demands
+        lengths.update({d.model: d.lengths for d in asked if d.model in answer.scope})
+    return combos, lengths

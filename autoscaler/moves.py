@@ -1,0 +1,99 @@
+"""What moves by itself in a tick: waves of groups on their way out, groups wanted again, groups of
+models that are no longer declared.
+
+Owns nothing but the order of these steps over all models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autoscaler.domain.cluster import Mode
+from autoscaler.models import Inputs
+from autoscaler.targets.view import ModelView
+from autoscaler.transitions.accounts import by_model, raw_req_per_s
+from autoscaler.transitions.apply import revived
+from autoscaler.transitions.groups import Group, Life, ready_req_per_s
+from autoscaler.transitions.sight import Sight
+from autoscaler.transitions.waves import WaveInputs, retire, step
+
+_LEAST = 1e-6
+
+
+def withdraw(groups: tuple[Group, ...], inputs: Inputs) -> tuple[Group, ...]:
+    """Groups of models that are not declared any more leave."""
+    declared = {service.model for service in inputs.cluster.services}
+    return tuple(
+        group
+        if group.model in declared or group.life is not Life.ACTIVE
+        else retire(group, inputs.now_ms)
+        for group in groups
+    )
+
+
+def waves(
+    groups: tuple[Group, ...], views: Mapping[str, ModelView], sight: Sight, inputs: Inputs
+) -> tuple[Group, ...]:
+    """One step of every model's waves."""
+    if all(group.life is Life.ACTIVE for group in groups):
+        return groups
+    moved: list[Group] = []
+    for model, own in by_model(groups).items():
+        view = views.get(model)
+        idle = all(group.life is Life.ACTIVE for group in own)
+        if idle or (view is not None and view.service.mode is not Mode.ACT):
+            moved += own
+            continue
+        moved += step(own, _wave_inputs(own, view, sight, inputs))
+    return tuple(moved)
+
+
+def _wave_inputs(
+    own: list[Group], view: ModelView | None, sight: Sight, inputs: Inputs
+) -> WaveInputs:
+    needed, floor, disruption = 0.0, 0, 1.0
+    gateways = view.demand.gateways if view is not None else ()
+    if view is not None:
+        service = view.service
+        needed = view.state.target_req_per_s / (service.utilization * view.state.derate)
+        # What is wanted may be less than demand: the plan yields to others, or makes room first.
+        wanted = [group for group in own if sight.counts(group)]
+        needed = min(needed, raw_req_per_s(wanted, inputs.combos))
+        floor = min(service.min_instances, len(wanted))
+        disruption = service.max_disruption
+    combos = inputs.combos
+    return WaveInputs(
+        now_ms=inputs.now_ms,
+        demand_req_per_s=needed,
+        ready_req_per_s={
+            g.name: ready_req_per_s(combos[g.combo_id], sight.views[g.name])
+            if g.combo_id in combos
+            else 0.0
+            for g in own
+        },
+        views=sight.views,
+        gateways=gateways,
+        fleet=sight.fleet,
+        assignments=inputs.state.assignments,
+        floor=floor,
+        drain_timeout_ms=int(inputs.cluster.policy.drain_timeout_s * 1000),
+        max_disruption=disruption,
+    )
+
+
+def revive(
+    groups: tuple[Group, ...], views: Mapping[str, ModelView], sight: Sight, now_ms: int
+) -> tuple[Group, ...]:
+    """Where a model is short, pending removals are cancelled: nothing serves sooner."""
+    leaving = {g.model for g in groups if g.life in (Life.RETIRING, Life.UNROUTED)}
+    short = {
+        model
+        for model in leaving
+        if model in views
+        and views[model].planned_req_per_s < views[model].state.target_req_per_s * (1.0 - _LEAST)
+    }
+    if not short:
+        return groups
+    candidates = [g for g in groups if g.model in short and not sight.views[g.name].lost]
+    kept = {group.name: group for group in revived(candidates, now_ms)}
+    return tuple(kept.get(group.name, group) for group in groups)

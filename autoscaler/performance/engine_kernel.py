@@ -1,0 +1,353 @@
+"""One engine's continuous batching over a given list of requests, as a compiled kernel.
+
+Owns the same machine as `autoscaler.serving.batching.Batcher`, without its events: a list of
+requests goes in, the latencies of each come out. A differential test holds the two together; the
+Batcher is what counts. Knows nothing of rates, SLOs or distributions.
+
+Sequences that decode step together, so a request is two numbers: the global decode step at which
+it ends, and its context less that counter. Only one prompt can be half computed at a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.performance.compiled import compiled
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+WHOLE, PREFILL, DECODE = 0, 1, 2
+_NEVER = 1e300
+# Places in the array of scalars, see `timing_grid`.
+COMPUTE, TRAFFIC, BLEND, WINDOW, SHARE, STEP, SEQUENCE = range(7)
+SCALARS = 7
+
+
+@compiled
+def attention_ms(scalars: Floats, tokens: float, sequences: float, context: float) -> float:
+    """`Roofline.attention_ms` of all layers."""
+    seen = context + 0.5 * tokens
+    cached = context + tokens
+    window = scalars[WINDOW]
+    if window > 0.0:
+        share = scalars[SHARE]
+        seen = (1.0 - share) * seen + share * min(seen, window)
+        cached = (1.0 - share) * cached + share * min(cached, window + tokens)
+    compute = scalars[COMPUTE] * sequences * tokens * seen
+    traffic = scalars[TRAFFIC] * sequences * cached
+    if compute <= 0.0:
+        return float(traffic)
+    exponent = scalars[BLEND]
+    return float(compute * (1.0 + (traffic / compute) ** exponent) ** (1.0 / exponent))
+
+
+@compiled
+def _factor_ms(factors: Floats, batch: int, context: float) -> float:
+    """Correction of a decode iteration; columns are half doublings of the context."""
+    if factors.shape[1] == 1:
+        return float(factors[0, 0])
+    at = 2.0 * np.log2(max(context, 1.0))
+    low = min(int(at), factors.shape[1] - 2)
+    part = min(at - low, 1.0)
+    return float(factors[batch, low] * (1.0 - part) + factors[batch, low + 1] * part)
+
+
+@compiled
+def decode_ms(
+    scalars: Floats, dense: Floats, head: Floats, factors: Floats, batch: int, context: float
+) -> float:
+    """`StepTimes.decode_ms`."""
+    time = dense[batch] + head[batch] + scalars[STEP] + batch * scalars[SEQUENCE]
+    time += attention_ms(scalars, 1.0, batch, context)
+    return float(_factor_ms(factors, batch, context) * time)
+
+
+@compiled
+def mixed_ms(
+    scalars: Floats,
+    dense: Floats,
+    head: Floats,
+    prompt_factor: Floats,
+    tokens: int,
+    context: float,
+    batch: int,
+    batch_context: float,
+) -> float:
+    """`StepTimes.mixed_ms`, or `prefill_ms` where nothing decodes."""
+    total = tokens + batch
+    time = dense[total] + attention_ms(scalars, tokens, 1.0, context) + scalars[STEP]
+    if batch > 0:
+        time += attention_ms(scalars, 1.0, batch, batch_context) + batch * scalars[SEQUENCE]
+    return float(prompt_factor[total] * (time + head[batch + 1]))
+
+
+@compiled
+def serve(
+    kind: int,
+    arrival_ms: Floats,
+    inputs: Ints,
+    outputs: Ints,
+    hold_ms: Floats,
+    max_seqs: int,
+    kv_tokens: int,
+    batched_tokens: int,
+    scalars: Floats,
+    dense: Floats,
+    head: Floats,
+    prompt_factor: Floats,
+    factors: Floats,
+    first_ms: Floats,
+    last_ms: Floats,
+    stats: Floats,
+) -> None:
+    """Serve the requests in order of arrival; fills first_ms and last_ms (absolute), and stats.
+
+    kind: WHOLE, PREFILL (outputs are 1) or DECODE.  hold_ms, (n,): of a DECODE how long its KV
+    takes to arrive, of a PREFILL how long its KV is kept afterwards.  A request that never fits
+    the KV cache is refused: both of its times are infinite.
+    stats, (5,): ms with work, ms x decoding sequences, ms in which the head of the queue waited
+    for KV, preemptions, iterations.
+    """
+    count = len(arrival_ms)
+    now = 0.0
+    used = 0
+    step = 0  # decode iterations so far
+    arrived = 0  # requests that have come
+    at_queue = 0  # next of them that was never admitted
+    again = np.empty(max_seqs + 1, np.int64)  # preempted, last one first
+    agains = 0
+    running = np.empty(max_seqs, np.int64)
+    batch = 0
+    fresh = 0  # of these, DECODEs that have made no step yet
+    order = 0
+    order_of = np.zeros(count, np.int64)
+    ends_at = np.zeros(count, np.int64)
+    context_base = np.zeros(count, np.int64)
+    kept_base = np.zeros(count, np.int64)
+    produced = np.zeros(count, np.int64)
+    lost = np.zeros(count, np.bool_)  # preempted: its KV is computed again, here
+    contexts = 0  # sum over the batch
+    loading = np.empty(max_seqs, np.int64)
+    ready_ms = np.empty(count, np.float64)
+    loads = 0
+    held = np.empty(count, np.int64)  # PREFILLs whose KV is kept
+    helds = 0
+    partial = -1
+    partial_todo = 0
+    partial_done = 0
+    done = 0
+    chunk_of = np.empty(max_seqs + 1, np.int64)
+    for i in range(count):
+        first_ms[i] = last_ms[i] = -1.0
+    while done < count:
+        while arrived < count and arrival_ms[arrived] <= now:
+            arrived += 1
+        # Leases that end, KV that has arrived.
+        i = 0
+        while i < helds:
+            r = held[i]
+            if ready_ms[r] <= now:
+                used -= inputs[r]
+                helds -= 1
+                held[i] = held[helds]
+            else:
+                i += 1
+        i = 0
+        while i < loads:
+            r = loading[i]
+            if ready_ms[r] <= now:
+                loads -= 1
+                for j in range(i, loads):
+                    loading[j] = loading[j + 1]
+                running[batch] = r
+                batch += 1
+                fresh += 1
+                order += 1
+                order_of[r] = order
+                ends_at[r] = step + outputs[r]
+                context_base[r] = inputs[r] - 1 - step
+                kept_base[r] = inputs[r] - 1 - step
+                contexts += inputs[r] - 1
+            else:
+                i += 1
+        # Preempt the latest until every decode can grow.
+        while used + batch - fresh > kv_tokens and (batch > 0 or partial >= 0):
+            stats[3] += 1.0
+            if partial >= 0:
+                victim = partial
+                used -= inputs[victim] + produced[victim]
+                partial = -1
+            else:
+                at = 0
+                for j in range(1, batch):
+                    if order_of[running[j]] > order_of[running[at]]:
+                        at = j
+                victim = running[at]
+                batch -= 1
+                running[at] = running[batch]
+                contexts -= context_base[victim] + step
+                made = outputs[victim] - (ends_at[victim] - step)
+                if kind == DECODE and made == 0:
+                    fresh -= 1
+                    used -= inputs[victim]
+                else:
+                    used -= kept_base[victim] + step
+                produced[victim] = made
+            lost[victim] = True
+            again[agains] = victim
+            agains += 1
+        # Chunks of this iteration.
+        growth = batch - fresh
+        budget = batched_tokens - batch
+        tokens = 0
+        seen = 0.0
+        chunks = 0  # prompts that this iteration completes
+        if partial >= 0:
+            n = min(partial_todo, budget)
+            tokens += n
+            seen += n * (partial_done + 0.5 * n)
+            budget -= n
+            partial_todo -= n
+            partial_done += n
+            if partial_todo == 0:
+                chunk_of[chunks] = partial
+                chunks += 1
+                partial = -1
+        blocked = False
+        while budget > 0 and (agains > 0 or at_queue < arrived):
+            r = again[agains - 1] if agains > 0 else at_queue
+            if agains == 0 and inputs[r] + outputs[r] > kv_tokens:
+                first_ms[r] = last_ms[r] = np.inf
+                done += 1
+                at_queue += 1
+                continue
+            if batch + chunks + loads >= max_seqs:
+                break
+            todo = inputs[r] + produced[r]
+            if used + growth + todo > kv_tokens:
+                blocked = True
+                break
+            if agains > 0:
+                agains -= 1
+            else:
+                at_queue += 1
+            used += todo
+            order += 1
+            order_of[r] = order
+            if kind == DECODE and not lost[r]:
+                ready_ms[r] = now + hold_ms[r]
+                loading[loads] = r
+                loads += 1
+                continue
+            n = min(todo, budget)
+            tokens += n
+            seen += n * 0.5 * n
+            budget -= n
+            if n == todo:
+                chunk_of[chunks] = r
+                chunks += 1
+            else:
+                partial, partial_todo, partial_done = r, todo - n, n
+        if done >= count:
+            break
+        if tokens > 0:
+            middle = contexts / batch if batch > 0 else 0.0
+            time = mixed_ms(
+                scalars, dense, head, prompt_factor,
+                tokens, seen / tokens - 0.5 * tokens, batch, middle,
+            )  # fmt: skip
+            steps = 1
+        elif batch > 0:
+            middle = contexts / batch
+            steps = ends_at[running[0]] - step
+            for j in range(1, batch):
+                steps = min(steps, ends_at[running[j]] - step)
+            steps = min(steps, 1 + max(0, kv_tokens - used - growth) // batch)
+            until = _NEVER
+            if arrived < count:
+                until = arrival_ms[arrived]
+            for j in range(loads):
+                until = min(until, ready_ms[loading[j]])
+            span = until - now
+            centre = middle + 0.5 * (steps - 1)
+            time = steps * decode_ms(scalars, dense, head, factors, batch, centre)
+            if time >= span and steps > 1:
+                # The iteration under way at that moment still runs to its end.
+                low, high = 0, steps
+                guess = int(span / time * steps)
+                while high - low > 1:
+                    k = min(max(guess, low + 1), high - 1)
+                    centre = middle + 0.5 * (k - 1)
+                    took = k * decode_ms(scalars, dense, head, factors, batch, centre)
+                    if took >= span:
+                        high, time = k, took
+                        guess = k - 1
+                    else:
+                        low = k
+                        guess = k + 1
+                steps = high
+        else:
+            wake = _NEVER
+            if arrived < count:
+                wake = arrival_ms[arrived]
+            for j in range(loads):
+                wake = min(wake, ready_ms[loading[j]])
+            if agains > 0 or at_queue < arrived:
+                for j in range(helds):
+                    wake = min(wake, ready_ms[held[j]])
+            now = max(now, wake)
+            continue
+        stats[0] += time
+        stats[1] += time * batch
+        stats[4] += 1.0
+        if blocked:
+            stats[2] += time
+        if fresh > 0:
+            one = time
+            if steps > 1:
+                one = decode_ms(scalars, dense, head, factors, batch, middle)
+            for j in range(batch):
+                r = running[j]
+                if first_ms[r] < 0.0:
+                    first_ms[r] = now + one
+        now += time
+        step += steps
+        contexts += steps * batch
+        used += steps * batch - fresh
+        fresh = 0
+        j = 0
+        while j < batch:
+            r = running[j]
+            if ends_at[r] <= step:
+                last_ms[r] = now
+                done += 1
+                batch -= 1
+                running[j] = running[batch]
+                contexts -= context_base[r] + step
+                used -= kept_base[r] + step
+            else:
+                j += 1
+        for j in range(chunks):
+            r = chunk_of[j]
+            if first_ms[r] < 0.0:
+                first_ms[r] = now
+            todo = inputs[r] + produced[r]
+            left = outputs[r] - produced[r] - 1
+            if left <= 0:
+                last_ms[r] = now
+                done += 1
+                if kind == PREFILL:
+                    ready_ms[r] = now + hold_ms[r]
+                    held[helds] = r
+                    helds += 1
+                else:
+                    used -= todo
+                continue
+            running[batch] = r
+            batch += 1
+            ends_at[r] = step + left
+            context_base[r] = todo - step
+            kept_base[r] = todo - step
+            contexts += todo

@@ -1,0 +1,116 @@
+"""The sample of requests that attainment is reckoned on: the same for every engine and rate.
+
+Owns how shares of requests become a list of requests (common random numbers). Two rates, two GPUs
+or two percentiles see the same requests in the same order, so what differs between them is not
+chance. Knows no engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.domain.checks import finite
+from autoscaler.domain.workload import LEVELS, Lengths
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+REQUESTS = 3600
+MEASURED = slice(400, 3300)
+"""The first ones meet an engine that is filling up, the last ones an engine that empties."""
+MEASURED_REQUESTS = MEASURED.stop - MEASURED.start
+
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draws:
+    """Numbers in (0, 1), each column evenly spread and shuffled on its own, (REQUESTS,) each.
+
+    gap, inputs, outputs: quantile levels.  round_up: a token count is rounded up where its
+    fraction lies above, so that a mean of 7.3 tokens stays one.
+    """
+
+    gap: Floats
+    inputs: Floats
+    outputs: Floats
+    round_up: Floats
+
+
+@lru_cache(maxsize=16)
+def draws(seed: int) -> Draws:
+    """The numbers of `seed`."""
+    random = np.random.default_rng(seed)
+    even = (np.arange(REQUESTS) + 0.5) / REQUESTS
+    return Draws(*(random.permutation(even) for _ in range(4)))
+
+
+@lru_cache(maxsize=16)
+def unit_arrivals(arrival_cv: float, seed: int) -> Floats:
+    """Arrival times at a rate of 1 per ms: independent Gamma gaps, exponential at CV 1.
+
+    arrival_cv: standard deviation of a gap over its mean. An instance that gets every n-th of
+    Poisson arrivals (round robin) sees 1 / sqrt(n).
+    """
+    finite("arrival_cv", arrival_cv, 0.05, 20.0)
+    level = draws(seed).gap
+    if arrival_cv == 1.0:
+        gaps = -np.log1p(-level)
+    else:
+        shape = 1.0 / (arrival_cv * arrival_cv)
+        known = np.sort(np.random.default_rng(seed).standard_gamma(shape, 64 * REQUESTS))
+        gaps = known[(level * len(known)).astype(np.int64)]
+    found: Floats = np.cumsum(gaps / gaps.mean())
+    return found
+
+
+def lengths_of(lengths: Lengths, most: int, seed: int) -> tuple[Ints, Ints]:
+    """Input and output tokens of every request, no count above `most`."""
+    drawn = draws(seed)
+    inputs = _spread(lengths.input_tokens, lengths.inputs, drawn.inputs)
+    outputs = _spread(lengths.output_tokens, lengths.outputs, drawn.outputs)
+    return _tokens(inputs, drawn.round_up, most), _tokens(outputs, 1.0 - drawn.round_up, most)
+
+
+def _spread(mean: float, points: tuple[float, ...], level: Floats) -> Floats:
+    """Quantiles of a spread at `level`, with its mean kept.
+
+    Between the points the logarithm is linear in the normal score, which is exact for a lognormal
+    distribution; beyond the last points it goes on as between the last two.
+    """
+    if not points:
+        return np.full(len(level), mean)
+    score, log = _scores(), np.log(points)
+    at = _score_of_level()[np.searchsorted(_even(), level)]
+    found = np.interp(at, score, log)
+    low = (log[1] - log[0]) / (score[1] - score[0])
+    high = (log[-1] - log[-2]) / (score[-1] - score[-2])
+    found = np.where(at < score[0], log[0] + low * (at - score[0]), found)
+    found = np.exp(np.where(at > score[-1], log[-1] + high * (at - score[-1]), found))
+    kept: Floats = found * (mean / found.mean())
+    return kept
+
+
+def _tokens(tokens: Floats, round_up: Floats, most: int) -> Ints:
+    return np.clip(np.floor(tokens + round_up), 1, most).astype(np.int64)
+
+
+@lru_cache(maxsize=1)
+def _scores() -> Floats:
+    return np.array([_NORMAL.inv_cdf(level) for level in LEVELS])
+
+
+@lru_cache(maxsize=1)
+def _even() -> Floats:
+    found: Floats = (np.arange(REQUESTS) + 0.5) / REQUESTS
+    return found
+
+
+@lru_cache(maxsize=1)
+def _score_of_level() -> Floats:
+    return np.array([_NORMAL.inv_cdf(level) for level in _even()])

@@ -1,0 +1,107 @@
+"""Step times of one instance as arrays, for the compiled engine.
+
+Owns the sampling of `StepTimes`. Knows no requests. numpy only here and above: simulated engines
+read `StepTimes` itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.performance import engine_kernel as kernel
+from autoscaler.performance.steps import StepTimes
+
+Floats = npt.NDArray[np.float64]
+
+_CONTEXT_COLUMNS = 42  # half doublings of the context: up to 2 million tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimingGrid:
+    """Arrays for `engine_kernel.serve`, all in ms.
+
+    dense: a pass over T tokens without attention, head and fixed times, (batched_tokens + 1,).
+    head: the output head for n sequences, (max_batch + 2,).  prompt_factor: measured over
+    estimated, by T.  factors: the same of decode iterations, by batch and half doublings of the
+    context; (1, 1) where nothing was measured.
+    """
+
+    scalars: Floats
+    dense: Floats
+    head: Floats
+    prompt_factor: Floats
+    factors: Floats
+
+    def decode_ms(self, batch: int, context: float) -> float:
+        """As `StepTimes.decode_ms`, from the arrays."""
+        return float(
+            kernel.decode_ms(self.scalars, self.dense, self.head, self.factors, batch, context)
+        )
+
+
+@lru_cache(maxsize=1024)
+def timing_grid(times: StepTimes, batched_tokens: int) -> TimingGrid:
+    """The arrays of `times` for iterations of up to `batched_tokens` tokens."""
+    bound, layers = times.roofline, times.roofline.model.layers
+    model = bound.model
+    scalars = np.zeros(kernel.SCALARS)
+    scalars[kernel.COMPUTE] = (
+        layers * 4.0 * model.heads * model.head_dim / bound.attention_flops_per_ms
+    )
+    bandwidth = bound.gpu.mem_bw_gb_s * 1e6 * bound.kv_shards * bound.eff.kv
+    scalars[kernel.TRAFFIC] = layers * bound.shape.kv_bytes / bandwidth
+    scalars[kernel.BLEND] = bound.eff.blend
+    scalars[kernel.WINDOW] = float(model.sliding_window)
+    scalars[kernel.SHARE] = model.sliding_share
+    scalars[kernel.STEP] = bound.eff.step_ms
+    scalars[kernel.SEQUENCE] = bound.eff.sequence_us / 1e3
+    tokens = _sampled(batched_tokens)
+    dense = [
+        layers * (bound.layer_ms(t, 1.0, 0.0) - bound.attention_ms(t, 1.0, 0.0)) for t in tokens
+    ]
+    sequences = _sampled(times.max_batch + 1)
+    head = [bound.head_ms(n) for n in sequences]
+    every = np.arange(batched_tokens + 1, dtype=float)
+    return TimingGrid(
+        scalars,
+        np.interp(every, tokens, dense),
+        np.interp(np.arange(times.max_batch + 2, dtype=float), sequences, head),
+        _prompt_factor(times, every, tokens),
+        _decode_factors(times),
+    )
+
+
+def _prompt_factor(times: StepTimes, every: Floats, tokens: list[float]) -> Floats:
+    if not times.correction.prefill:
+        return np.ones(len(every))
+    known = [times.correction.prefill_factor(t, 1.0) for t in tokens]
+    return np.interp(every, tokens, known)
+
+
+def _decode_factors(times: StepTimes) -> Floats:
+    if not times.correction.decode:
+        return np.ones((1, 1))
+    batches = _sampled(times.max_batch)
+    every = np.arange(times.max_batch + 1, dtype=float)
+    columns = [
+        np.interp(
+            every,
+            batches,
+            [times.correction.decode_factor(2.0 ** (0.5 * k), b) for b in batches],
+        )
+        for k in range(_CONTEXT_COLUMNS)
+    ]
+    return np.ascontiguousarray(np.array(columns).T)
+
+
+def _sampled(most: int) -> list[float]:
+    """1, 2, 3, ... up to `most`: every number to 64, then in steps of 1.6%."""
+    found = list(range(1, min(most, 64) + 1))
+    while found[-1] < most:
+        found.append(min(most, found[-1] + max(1, math.ceil(found[-1] / 64))))
+    return [float(n) for n in found]

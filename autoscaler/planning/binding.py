@@ -1,0 +1,99 @@
+"""Which constraints hold a plan where it is, in words.
+
+Owns finding them in a plan's counts, so that they read the same whichever strategy made it.
+Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from autoscaler.domain.cluster import Market, Pool, Service
+from autoscaler.domain.combo import Combo
+from autoscaler.planning.modelrows import limits_spot
+from autoscaler.planning.plan import Binding, Plan
+from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.usage import is_spot
+
+Named = tuple[str, str]
+"""(kind, subject): ("pool", its id), ("ceiling" or "spot", the model) or ("budget", "*")."""
+
+
+def bindings(
+    problem: PlanningProblem, plan: Plan, reliefs: Mapping[Named, float]
+) -> tuple[Binding, ...]:
+    """What holds `plan`: full pools, ceilings and limits of spot that are reached, the budget.
+
+    The budget holds where a model goes short and one more combo of some kind would break it.
+    reliefs: what one more unit would save in USD/h, where the solver knows.
+    """
+    pools = {pool.id: pool for pool in problem.cluster.pools}
+    used = used_gpus(problem, plan)
+    most = {i: problem.nodes_now(pool) + problem.nodes_to_get(pool) for i, pool in pools.items()}
+    found: dict[Named, str] = {}
+    for pool in pools.values():
+        if most[pool.id] and used.get(pool.id, 0) >= most[pool.id] * pool.per_node:
+            text = f"all {most[pool.id]} nodes of {pool.region}/{pool.name} ({pool.market}) in use"
+            found["pool", pool.id] = text
+    for model in problem.planned_models():
+        found.update(_of_model(problem, plan, problem.cluster.service(model)))
+        if model in plan.shortfall_req_per_s:
+            for combo in problem.candidates.get(model, ()):
+                for named, text in _blockers(problem, plan, combo, pools, used):
+                    found.setdefault(named, text)
+    return tuple(
+        Binding(what, subject, text, reliefs.get((what, subject), 0.0))
+        for (what, subject), text in found.items()
+    )
+
+
+def _of_model(
+    problem: PlanningProblem, plan: Plan, service: Service
+) -> Iterator[tuple[Named, str]]:
+    """The ceiling, where it is reached, and the limit of spot, where nothing off spot may go."""
+    counted = [target for target in plan.of(service.model) if target.count]
+    if 0 < service.max_instances <= sum(target.count for target in counted):
+        text = f"at most {service.max_instances} instances"
+        yield ("ceiling", service.model), text
+    firm = [target for target in counted if not is_spot(target.combo)]
+    needed = (1.0 - service.spot_share) * problem.needed_req_per_s(service.model)
+    if not firm or needed <= 0.0 or not limits_spot(problem, service):
+        return
+    left = sum(t.count * t.combo.req_per_s for t in firm)
+    if left - min(t.combo.req_per_s for t in firm) < needed * (1.0 - 1e-9):
+        yield ("spot", service.model), f"spot <= {service.spot_share:.0%}"
+
+
+def _blockers(
+    problem: PlanningProblem,
+    plan: Plan,
+    combo: Combo,
+    pools: Mapping[str, Pool],
+    used: Mapping[str, int],
+) -> Iterator[tuple[Named, str]]:
+    """What speaks against one more `combo`: its pools, or the price of the nodes it needs."""
+    usd = 0.0
+    planned = {node.pool: node for node in plan.nodes}
+    for pool_id, gpus in combo.gpus_by_pool().items():
+        pool = pools[pool_id]
+        nodes = problem.nodes_now(pool) + problem.nodes_to_get(pool)
+        left = nodes * pool.per_node - used.get(pool_id, 0)
+        if left < gpus:
+            words = f"{max(0, left)} GPUs left" if nodes else "no nodes available"
+            yield ("pool", pool_id), f"{pool.region}/{pool.name} ({pool.market}): {words}"
+            return
+        missing = gpus + used.get(pool_id, 0) - planned[pool_id].count * pool.per_node
+        if missing > 0 and pool.market is not Market.OWNED:
+            usd += -(-missing // pool.per_node) * pool.price_usd_per_h
+    budget = problem.cluster.policy.budget_usd_per_h
+    if budget > 0.0 and plan.cost_usd_per_h + usd > budget + 1e-9:
+        yield ("budget", "*"), f"budget {budget:.2f} USD/h"
+
+
+def used_gpus(problem: PlanningProblem, plan: Plan) -> dict[str, int]:
+    """GPUs per pool under `plan`."""
+    used = dict(problem.taken_gpus)
+    for target in plan.targets:
+        for pool_id, gpus in target.combo.gpus_by_pool().items():
+            used[pool_id] = used.get(pool_id, 0) + gpus * target.count
+    return used

@@ -1,0 +1,63 @@
+"""What a plan could not keep, in words for people.
+
+Owns these sentences. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from autoscaler.domain.cluster import Service
+from autoscaler.planning.modelrows import OFF_SPOT
+from autoscaler.planning.plan import Plan
+from autoscaler.planning.problem import PlanningProblem
+
+
+def hopeless(problem: PlanningProblem) -> tuple[str, ...]:
+    """Models with a demand or a floor that nothing in their pools can serve."""
+    return tuple(
+        f"{service.model}: {_why_hopeless(problem, service)}"
+        for service in map(problem.cluster.service, problem.planned_models())
+        if not problem.can_be_served(service.model)
+        and (problem.demands[service.model].req_per_s > 0.0 or service.min_instances)
+    )
+
+
+def _why_hopeless(problem: PlanningProblem, service: Service) -> str:
+    open_to_it = [p for p in problem.cluster.pools if p.region in (service.regions or (p.region,))]
+    if open_to_it and not any(pool.max_nodes for pool in open_to_it):
+        return "no usable node is left in the pools it may use"
+    return "no pool it may use can hold and serve it"
+
+
+def outside_slo(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
+    """Models planned on combos that miss the SLO at the measured lengths, as nothing meets it."""
+    for model in problem.planned_models():
+        late = [t.combo for t in plan.of(model) if t.count and not t.combo.meets_slo]
+        if not late:
+            continue
+        slo = problem.cluster.service(model).slo
+        ttft_ms = max(combo.ttft_ms for combo in late)
+        tpot_ms = max(combo.tpot_ms for combo in late)
+        yield (
+            f"{model}: planned on GPUs that miss the SLO at the present request lengths "
+            f"(predicted TTFT {ttft_ms:.0f} ms of {slo.ttft_ms:g} ms, "
+            f"TPOT {tpot_ms:.0f} ms of {slo.tpot_ms:g} ms)"
+        )
+
+
+def broken_promises(
+    problem: PlanningProblem, kept: Iterable[tuple[tuple[str, str], float]]
+) -> tuple[str, ...]:
+    """Promises that cannot be kept beside the demand. kept: fraction by (what, model)."""
+    broken = []
+    for (what, model), fraction in kept:
+        if what in ("demand", "share of demand") or fraction >= 1.0 - 1e-6:
+            continue
+        service = problem.cluster.service(model)
+        words = {
+            OFF_SPOT: f"spot <= {service.spot_share:.0%}",
+            "floor": f"floor of {service.min_instances} instances",
+        }.get(what, what)
+        broken.append(f"{model}: {words} cannot be kept with the capacity available")
+    return tuple(dict.fromkeys(broken))

@@ -1,0 +1,154 @@
+"""The end of a tick: records where they say something new, and the state that remembers them.
+
+Owns the projection of a state onto records. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from autoscaler.domain.cluster import Cluster, Market, Mode
+from autoscaler.effects import (
+    Effect,
+    PublishAssignment,
+    PublishDecision,
+    PublishPlan,
+    PublishRoutes,
+)
+from autoscaler.state import ControllerState
+from autoscaler.transitions.accounts import billed_usd_per_h, by_model
+from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
+from autoscaler.transitions.groups import Group, Life
+from autoscaler.transitions.sight import Sight
+from topics.decisions import Decision, PlannedCombo, PlanRecord
+from topics.routing import Routes
+
+
+def publish(
+    before: ControllerState,
+    after: ControllerState,
+    sight: Sight,
+    cluster: Cluster,
+    decisions: Iterable[Decision],
+    now_ms: int,
+) -> tuple[ControllerState, tuple[Effect, ...]]:
+    """`after` with what is published now, and the effects: decisions, routes, assignments, plan.
+
+    cluster: with the prices of this moment.
+    """
+    token = before.leader_token
+    numbered = [
+        replace(
+            decision,
+            number=before.decision_number + 1 + index,
+            leader_token=token,
+            applied=decision.applied and _acts(cluster, decision.model),
+        )
+        for index, decision in enumerate(decisions)
+    ]
+    effects: list[Effect] = [PublishDecision(decision) for decision in numbered]
+    routes = dict(after.routes)
+    of = by_model(after.groups)
+    told: dict[str, int] = {}
+    for service in cluster.services:
+        if service.mode is not Mode.ACT:
+            continue
+        own = of.get(service.model, [])
+        lengths = after.models[service.model].lengths
+        found = route_groups(own, sight.views, after.combos, lengths)
+        record = changed_routes(service, found, routes.get(service.model), token, now_ms)
+        if record is not None:
+            routes[service.model] = record
+            effects.append(PublishRoutes(record))
+        told[service.model] = routes[service.model].generation
+    groups = _confirmable(after.groups, told, routes)
+    assignments = dict(after.assignments)
+    if _may_differ(before, groups):
+        for assignment in changed_assignments(groups, assignments, token, now_ms):
+            assignments[assignment.node] = assignment
+            effects.append(PublishAssignment(assignment))
+    plan_number = before.plan_number
+    if _targets(groups) != _targets(before.groups):
+        plan_number += 1
+        effects.append(PublishPlan(_plan(after, groups, sight, cluster, plan_number, now_ms)))
+    return (
+        replace(
+            after,
+            groups=groups,
+            routes=routes,
+            assignments=assignments,
+            decision_number=before.decision_number + len(numbered),
+            plan_number=plan_number,
+        ),
+        tuple(effects),
+    )
+
+
+def _acts(cluster: Cluster, model: str) -> bool:
+    return all(s.mode is Mode.ACT for s in cluster.services if s.model == model)
+
+
+def _confirmable(
+    groups: Iterable[Group], told: Mapping[str, int], routes: Mapping[str, Routes]
+) -> tuple[Group, ...]:
+    """Unrouted groups learn which routes are the first without them, by age; models that are no
+    longer declared keep their last routes, so theirs leave by time-out."""
+    kept = []
+    for group in groups:
+        if group.life is Life.UNROUTED and not group.unrouted_generation:
+            generation = told.get(group.model)
+            if generation is None and group.model in routes:
+                generation = routes[group.model].generation
+            if generation:
+                group = replace(group, unrouted_generation=generation)
+        kept.append(group)
+    return tuple(sorted(kept, key=lambda g: (g.created_ms, g.name)))
+
+
+def _may_differ(before: ControllerState, groups: tuple[Group, ...]) -> bool:
+    """Assignments are looked at only where groups or the leader token changed."""
+    tokens = {assignment.leader_token for assignment in before.assignments.values()}
+    same_token = tokens <= {before.leader_token} and (bool(tokens) or not groups)
+    return groups != before.groups or not same_token
+
+
+def _targets(groups: Iterable[Group]) -> Counter[tuple[str, str]]:
+    return Counter((group.model, group.combo_id) for group in groups if group.counts)
+
+
+def _plan(
+    state: ControllerState,
+    groups: tuple[Group, ...],
+    sight: Sight,
+    cluster: Cluster,
+    number: int,
+    now_ms: int,
+) -> PlanRecord:
+    targets = []
+    raw: Counter[str] = Counter()
+    for (model, combo_id), count in sorted(_targets(groups).items()):
+        combo = state.combos.get(combo_id)
+        rate, usd = (combo.req_per_s, combo.usd_per_h) if combo else (0.0, 0.0)
+        targets.append(PlannedCombo(model, combo_id, count, rate * count, usd * count))
+        raw[model] += rate * count  # type: ignore[assignment]
+    shortfall = {}
+    for service in cluster.services:
+        model_state = state.models[service.model]
+        held = raw[service.model] * service.utilization * model_state.derate
+        missing = model_state.target_req_per_s - held
+        if missing > 1e-6 and service.mode is Mode.ACT:
+            shortfall[service.model] = round(missing, 4)
+    prices = {p.id: 0.0 if p.market is Market.OWNED else p.price_usd_per_h for p in cluster.pools}
+    full = state.last_full_ms == now_ms
+    return PlanRecord(
+        number,
+        state.leader_token,
+        now_ms,
+        "full" if full else "urgent",
+        round(billed_usd_per_h(groups, sight, prices), 4),
+        state.gap if full else -1.0,
+        tuple(targets),
+        shortfall,
+    )

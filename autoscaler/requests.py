@@ -1,0 +1,154 @@
+"""What the planner is asked in a tick: urgently for models that are short, fully when triggered.
+
+Owns when a request goes out and what stands in it. One request per urgency is under way at a time;
+one that is not answered in time is given up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from autoscaler.domain.cluster import Cluster, Market, Mode
+from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.workload import Demand, Lengths
+from autoscaler.planning.request import PlanRequest, Urgency
+from autoscaler.state import ModelState, Pending
+from autoscaler.targets.view import ModelView
+from autoscaler.transitions.accounts import nodes_of, rented_since_ms
+from autoscaler.transitions.backoff import Backoff, resting_nodes, scarce_pools
+from autoscaler.transitions.groups import Group
+from autoscaler.transitions.sight import Sight
+from autoscaler.transitions.supply import Supply, obtainable
+from autoscaler.triggers.news import Trigger
+
+GIVE_UP_MS = {Urgency.URGENT: 30_000, Urgency.FULL: 300_000}
+_LEAST = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What requests are made from: the loop's view of everything, after this tick's changes."""
+
+    cluster: Cluster
+    sight: Sight
+    groups: tuple[Group, ...]
+    models: Mapping[str, ModelState]
+    views: Mapping[str, ModelView]
+    supply: Supply
+    backoff: Mapping[str, Backoff]
+    now_ms: int
+
+    def shut(self) -> frozenset[str]:
+        """Nodes that get no launch now."""
+        return self.sight.unusable | resting_nodes(self.backoff, self.now_ms)
+
+    def closed_pools(self) -> frozenset[str]:
+        """Pools that get no launch now."""
+        serving = self.sight.serving_pools()
+        return self.sight.cut_pools | scarce_pools(self.backoff, serving, self.now_ms)
+
+    def obtainable(self) -> dict[str, int]:
+        """Further nodes that can be had, per rented pool that anything is known of."""
+        rented = rented_since_ms(self.groups)
+        return obtainable(self.supply, self.cluster.pools, rented, self.closed_pools())
+
+
+def short_models(ground: Ground, valued: Mapping[str, Lengths]) -> tuple[str, ...]:
+    """Models that need more at once: below their target or floor, or of unknown capacity.
+
+    valued: lengths at which the planner last valued each model's combos.
+    """
+    found = []
+    for service in ground.cluster.services:
+        state = ground.models[service.model]
+        view = ground.views[service.model]
+        waits = (
+            ground.now_ms < state.unmet_until_ms
+            and state.target_req_per_s <= state.unmet_req_per_s * 1.05
+        )
+        if view.groups and valued.get(service.model) != state.lengths:
+            found.append(service.model)
+            continue
+        below = view.planned_req_per_s < state.target_req_per_s * (1.0 - _LEAST)
+        if (below or view.groups < service.min_instances) and not waits:
+            found.append(service.model)
+    return tuple(found)
+
+
+def urgent(number: int, ground: Ground, scope: tuple[str, ...]) -> Pending:
+    """A request for additions to the models in `scope`."""
+    reasons = tuple(("short", ground.models[model].target_why) for model in scope)
+    return Pending(_request(number, Urgency.URGENT, ground, scope), reasons)
+
+
+def full(
+    number: int, ground: Ground, scope: tuple[str, ...], triggers: Iterable[Trigger]
+) -> Pending:
+    """A request to plan `scope` anew."""
+    reasons = tuple((trigger.name, trigger.why) for trigger in triggers)
+    return Pending(_request(number, Urgency.FULL, ground, scope), reasons)
+
+
+def alive(pending: Mapping[Urgency, Pending], now_ms: int) -> dict[Urgency, Pending]:
+    """Requests that may still be answered."""
+    return {
+        urgency: one
+        for urgency, one in pending.items()
+        if now_ms - one.request.at_ms < GIVE_UP_MS[urgency]
+    }
+
+
+def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ...]) -> PlanRequest:
+    fleet: Counter[str] = Counter()
+    demands = []
+    acting = {s.model for s in ground.cluster.services if s.mode is Mode.ACT}
+    for group in ground.groups:
+        if group.model in acting and ground.sight.counts(group):
+            fleet[group.combo_id] += 1
+    for service in ground.cluster.services:
+        state = ground.models[service.model]
+        rate = state.target_req_per_s / state.derate
+        demands.append(Demand(service.model, rate, state.lengths))
+        if service.mode is not Mode.ACT:
+            fleet.update(dict(state.recommended))
+    return PlanRequest(
+        number=number,
+        urgency=urgency,
+        at_ms=ground.now_ms,
+        demands=tuple(demands),
+        fleet=tuple(sorted(fleet.items())),
+        rented_nodes=_rented(ground),
+        unusable_nodes=_unusable(ground),
+        obtainable=tuple(sorted(ground.obtainable().items())),
+        prices_usd_per_h=tuple(sorted(ground.supply.prices_usd_per_h().items())),
+        scope=scope,
+    )
+
+
+def _rented(ground: Ground) -> tuple[tuple[str, int], ...]:
+    owned = {pool.id for pool in ground.cluster.pools if pool.market is Market.OWNED}
+    rented = Counter(
+        pool
+        for node, pool in nodes_of(ground.groups).items()
+        if pool not in owned and node not in ground.sight.silent
+    )
+    return tuple(sorted(rented.items()))
+
+
+def _unusable(ground: Ground) -> tuple[tuple[str, int], ...]:
+    """Declared nodes that get no launch and carry nothing that counts, per pool."""
+    carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
+    shut = ground.shut()
+    found = []
+    for pool in ground.cluster.pools:
+        if pool.id in ground.sight.cut_pools:
+            out = sum(node not in carrying for node in node_ids(pool))
+        elif shut:
+            out = sum(node in shut and node not in carrying for node in node_ids(pool))
+        else:
+            out = 0
+        if out:
+            found.append((pool.id, out))
+    return tuple(found)

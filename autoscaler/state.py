@@ -1,0 +1,124 @@
+"""What the controller remembers from tick to tick, and what a tick is told.
+
+Owns the values. Everything else is read off records. Times are domain ms since the epoch; 0 in a
+field that ends in `_ms` means "not yet".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autoscaler.demand.observed import ModelDemand
+from autoscaler.demand.peaks import Peaks
+from autoscaler.domain.cluster import Service
+from autoscaler.domain.combo import Combo
+from autoscaler.domain.workload import Lengths
+from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
+from autoscaler.transitions.backoff import Backoff
+from autoscaler.transitions.groups import Group
+from autoscaler.transitions.supply import Supply
+from autoscaler.transitions.turns import Turns
+from topics.alerts import Alert
+from topics.fleet import Assignment, Status
+from topics.routing import Routes
+from topics.supply import Availability, Price
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a tick is told.
+
+    demand: per model. statuses: latest per node. availability, prices: latest per pool, as feeds
+    said them. answers: of the planner, each in one observation only. alerts: since the last tick.
+    """
+
+    demand: Mapping[str, ModelDemand] = field(default_factory=dict)
+    statuses: Mapping[str, Status] = field(default_factory=dict)
+    availability: Mapping[str, Availability] = field(default_factory=dict)
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    answers: tuple[PlanAnswer, ...] = ()
+    alerts: tuple[Alert, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """What is remembered of one model.
+
+    lengths: of requests, as planned for. target_req_per_s: the demand planned for, raised by
+    evidence and lowered by lasting evidence; target_why: in words. derate: measured over predicted
+    capacity where SLOs were missed without a shortage, in (0, 1]; derated_ms: when it last moved.
+    informed: windows have shown the rate, so the declared workload no longer counts. over_since_ms:
+    since when demand exceeds what is planned. no_data / said_no_data: telemetry stopped, and a
+    decision says so. lost_ms: when capacity was lost that is not replaced yet. settled_ms: since
+    when everything wanted is ready. peaks: of the wanted rate while it is watched for excess.
+    unmet_req_per_s / unmet_until_ms: what the planner could not add to, and until when it is not
+    asked again for as much. told_ms: when it was last said that demand cannot be met. recommended /
+    recommended_ms: counts last recommended, in modes that do not act.
+    """
+
+    lengths: Lengths
+    target_req_per_s: float = 0.0
+    target_why: str = ""
+    derate: float = 1.0
+    derated_ms: int = 0
+    informed: bool = False
+    over_since_ms: int = 0
+    no_data: bool = False
+    said_no_data: bool = False
+    lost_ms: int = 0
+    settled_ms: int = 0
+    peaks: Peaks = ()
+    last_out_ms: int = 0
+    last_in_ms: int = 0
+    turns: Turns = field(default_factory=Turns)
+    unmet_req_per_s: float = 0.0
+    unmet_until_ms: int = 0
+    told_ms: int = 0
+    recommended: tuple[tuple[str, int], ...] = ()
+    recommended_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A request the planner has not answered yet, and why it was made: (trigger, in words)."""
+
+    request: PlanRequest
+    reasons: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerState:
+    """All that the controller remembers.
+
+    assignments and routes: the latest it published; an edge may write them again at any time.
+    combos: what the planner says of combos that run or were chosen, valued at lengths `valued`.
+    services: as declared when last looked at. pending: at most one request per urgency. due:
+    triggers that wait for the rate limit, as (trigger, scope, words). full_ms: times of the last
+    full requests, last_full_ms: of the last full answer. planned_usd_per_h: node prices at the last
+    full request.
+    """
+
+    started_ms: int
+    leader_token: int = 0
+    groups: tuple[Group, ...] = ()
+    assignments: Mapping[str, Assignment] = field(default_factory=dict)
+    routes: Mapping[str, Routes] = field(default_factory=dict)
+    models: Mapping[str, ModelState] = field(default_factory=dict)
+    combos: Mapping[str, Combo] = field(default_factory=dict)
+    valued: Mapping[str, Lengths] = field(default_factory=dict)
+    services: Mapping[str, Service] = field(default_factory=dict)
+    supply: Supply = field(default_factory=Supply)
+    backoff: Mapping[str, Backoff] = field(default_factory=dict)
+    silent_nodes: frozenset[str] = frozenset()
+    pending: Mapping[Urgency, Pending] = field(default_factory=dict)
+    due: tuple[tuple[str, tuple[str, ...], str], ...] = ()
+    full_ms: tuple[int, ...] = ()
+    last_full_ms: int = 0
+    planned_usd_per_h: Mapping[str, float] = field(default_factory=dict)
+    gap: float = -1.0
+    next_serial: int = 1
+    request_number: int = 0
+    decision_number: int = 0
+    plan_number: int = 0
+    announce: str = ""

@@ -1,0 +1,62 @@
+"""Less than is planned for arrives, for long enough and seen well enough to be believed.
+
+Owns the evidence and the lower target. What leaves, if anything, is the planner's choice; missed
+SLOs and rising latency hold removals back when an answer is carried out (`demand.freshness`).
+"""
+
+from __future__ import annotations
+
+from autoscaler.demand.dispersion import burst_req_per_s
+from autoscaler.demand.freshness import is_stale, objection
+from autoscaler.demand.present import present_rate
+from autoscaler.demand.significance import upper_rate
+from autoscaler.demand.windows import Stats
+from autoscaler.explain import reasons
+from autoscaler.targets.burst import lasting_blocks
+from autoscaler.targets.view import ModelView, Proposal
+
+_COVERED = 0.9
+_MATTERS = 0.99
+_SURELY = 0.16  # one standard deviation: a short sample of the rate must not undershoot it
+
+
+def propose(view: ModelView) -> Proposal | None:
+    """A lower target: the most that the whole time of an excess speaks for."""
+    seen = view.demand.local
+    if not view.state.informed or doubt(view) or not isinstance(seen, Stats):
+        return None
+    count = lasting_blocks(view)
+    blocks = view.demand.blocks[-count:]
+    covered_s = sum(seconds for seconds, _ in blocks)
+    lasting_s = count * 10
+    if view.now_ms - view.started_ms < lasting_s * 1000 or covered_s < _COVERED * lasting_s:
+        return None
+    arrivals = sum(number for _, number in blocks)
+    if not arrivals and not seen.arrivals:
+        return _lower(view, 0.0, f"no requests for {reasons.duration(lasting_s)}")
+    mean = arrivals / covered_s
+    rate = max(
+        upper_rate(arrivals, covered_s, _SURELY),
+        present_rate(view.demand, view.policy).req_per_s,
+        burst_req_per_s(blocks, view.service.percentile, mean),
+    )
+    return _lower(
+        view,
+        rate,
+        reasons.under(rate, view.service.utilization, view.raw_req_per_s, lasting_s),
+    )
+
+
+def doubt(view: ModelView) -> str:
+    """Why less demand may not be believed now; empty where nothing speaks against it."""
+    if view.now_ms - view.started_ms < view.policy.local_window_s * 1000:
+        return "no full window since the start"
+    if is_stale(view.demand):
+        return "telemetry is stale"
+    return objection(view.demand, view.policy, view.route_generation, view.held)
+
+
+def _lower(view: ModelView, rate: float, why: str) -> Proposal | None:
+    if rate >= _MATTERS * view.state.target_req_per_s:
+        return None
+    return Proposal("excess", rate, why)

@@ -1,0 +1,62 @@
+"""Requests miss their SLO although the load is what was planned for: capacity was overestimated.
+
+Owns the derating of a model's capacity: down after little evidence, up again slowly. Misses while
+something starts, or while more arrives than is planned for, say nothing about capacity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoscaler.demand.significance import poisson_tail
+from autoscaler.demand.windows import Stats
+from autoscaler.state import ModelState
+from autoscaler.targets.view import ModelView
+
+LEAST = 0.5
+_STEP = 0.85
+_BACK = 1.03
+_BACK_EVERY_MS = 600_000
+_LOADED = 0.5
+
+
+def derated(view: ModelView) -> ModelState:
+    """The model's state with its capacity derated, or a little less so; unchanged if neither."""
+    state, now_ms = view.state, view.now_ms
+    settle_ms = view.policy.local_window_s * 1000
+    calm = view.settled and state.settled_ms and now_ms - state.settled_ms >= 2 * settle_ms
+    if not calm or now_ms - state.derated_ms < 2 * settle_ms:
+        return state
+    if missed(view):
+        return replace(state, derate=max(LEAST, state.derate * _STEP), derated_ms=now_ms)
+    if state.derate < 1.0 and now_ms - state.derated_ms >= _BACK_EVERY_MS:
+        return replace(state, derate=min(1.0, state.derate * _BACK), derated_ms=now_ms)
+    return state
+
+
+def missed(view: ModelView) -> bool:
+    """Whether more requests missed than the percentile allows, beyond chance, at a planned load.
+
+    Below half of the planned load more capacity is no remedy; where no combo can meet the SLO it
+    would be none either.
+    """
+    seen, planned = view.demand.local, view.planned_req_per_s
+    if not isinstance(seen, Stats) or not any(combo.meets_slo for combo in view.ready):
+        return False
+    if not _LOADED * planned <= seen.req_per_s <= planned:
+        return False
+    ended = seen.completions + seen.failures + seen.refused
+    misses = ended - seen.attained
+    if misses < view.policy.min_samples:
+        return False
+    allowed = ended * (1.0 - view.service.percentile)
+    return poisson_tail(misses, allowed) <= view.policy.significance
+
+
+def share_attained(view: ModelView) -> tuple[float, int]:
+    """(share, requests) of the local window that attained their SLO; (1, 0) where none ended."""
+    seen = view.demand.local
+    if not isinstance(seen, Stats):
+        return 1.0, 0
+    ended = seen.completions + seen.failures + seen.refused
+    return (seen.attained / ended if ended else 1.0), ended

@@ -1,0 +1,69 @@
+"""More requests arrive than are planned for: at once where that is beyond chance.
+
+Owns the test and the size. Many spans are looked at, from one second to the whole long window: a
+tenfold burst shows within a second or two, a rise by a tenth within minutes. What lies within the
+planned capacity is followed without a test, because it costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoscaler.demand.observed import ModelDemand
+from autoscaler.demand.present import present_rate
+from autoscaler.demand.significance import lower_rate, poisson_tail
+from autoscaler.demand.windows import Stats
+from autoscaler.explain import reasons
+from autoscaler.targets.view import ModelView, Proposal
+
+_LONGER = 1.5
+_SIZED_S = 10
+_CAUTION = 0.25
+
+
+def propose(view: ModelView) -> Proposal | None:
+    """The present rate, where arrivals prove that it exceeds what is planned."""
+    demand, policy = view.demand, view.policy
+    seen = demand.local
+    if not isinstance(seen, Stats) or seen.age_ms > policy.surge_window_s * 1000:
+        return None
+    planned = view.planned_req_per_s
+    proving = [
+        (covered_s, arrivals)
+        for covered_s, arrivals in spans(demand)
+        if arrivals >= policy.min_samples
+        and arrivals > planned * covered_s
+        and poisson_tail(arrivals, planned * covered_s) <= policy.significance
+    ]
+    if not proving:
+        if seen.arrivals < policy.min_samples or seen.req_per_s <= view.state.target_req_per_s:
+            return None
+        return Proposal("surge", seen.req_per_s, "", evident=False)
+    rate = present_rate(demand, policy)
+    covered_s, arrivals = max(proving)
+    # A span of a few seconds may be just a spike: it is sized by what it makes likely.
+    size = rate.req_per_s
+    if rate.window_s < _SIZED_S:
+        size = max(rate.low, lower_rate(arrivals, covered_s, _CAUTION))
+    since_ms = rate.since_ms or view.now_ms - seen.age_ms - min(proving)[0] * 1000
+    why = reasons.over(max(size, planned), view.service.utilization, view.raw_req_per_s)
+    return Proposal("surge", max(size, planned), why, since_ms)
+
+
+def spans(demand: ModelDemand) -> Iterator[tuple[int, int]]:
+    """(covered seconds, arrivals): the short spans, then longer ones out of 10 s blocks."""
+    longest = 0
+    for covered_s, arrivals in demand.recent:
+        longest = max(longest, covered_s)
+        yield covered_s, arrivals
+    seen = demand.local
+    if isinstance(seen, Stats):
+        longest = max(longest, seen.covered_s)
+        yield seen.covered_s, seen.arrivals
+    covered_s = arrivals = 0
+    for block_s, count in reversed(demand.blocks):
+        covered_s += block_s
+        arrivals += count
+        if covered_s >= _LONGER * longest:
+            longest = covered_s
+            yield covered_s, arrivals

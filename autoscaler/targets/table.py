@@ -1,0 +1,78 @@
+"""All target rules, listed once, and how their proposals become a model's target.
+
+The highest proposal raises the target at once; only where none does, lasting evidence lowers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from autoscaler.demand.timeline import BLOCK_S
+from autoscaler.state import ModelState
+from autoscaler.targets import backlog, burst, declared, excess, slo, surge, wake
+from autoscaler.targets.view import ModelView, Proposal
+
+Rule = Callable[[ModelView], Proposal | None]
+
+RAISING: tuple[Rule, ...] = (
+    declared.propose,
+    wake.propose,
+    surge.propose,
+    burst.propose,
+    backlog.propose,
+)
+LOWERING: tuple[Rule, ...] = (excess.propose,)
+
+
+def retarget(view: ModelView) -> ModelState:
+    """The model's state with the target, and the derating, that its view speaks for."""
+    view = replace(view, state=_informed(view, slo.derated(view)))
+    state, planned = view.state, view.planned_req_per_s
+    proposals = [proposal for rule in RAISING if (proposal := rule(view)) is not None]
+    raised = max(proposals, key=lambda p: _worth(p, planned), default=None)
+    if raised is not None and _worth(raised, planned) > state.target_req_per_s:
+        return _raised(view, raised)
+    if raised is None or not raised.evident:
+        lowered = [proposal for rule in LOWERING if (proposal := rule(view)) is not None]
+        if lowered:
+            best = max(lowered, key=lambda proposal: proposal.req_per_s)
+            return replace(
+                state, target_req_per_s=best.req_per_s, target_why=best.why, over_since_ms=0
+            )
+    if state.over_since_ms and state.target_req_per_s <= planned:
+        return replace(state, over_since_ms=0)
+    return state
+
+
+def _raised(view: ModelView, proposal: Proposal) -> ModelState:
+    state, planned = view.state, view.planned_req_per_s
+    rate = _worth(proposal, planned)
+    over_ms = state.over_since_ms
+    if rate > planned:
+        over_ms = over_ms or proposal.since_ms or view.now_ms
+    why = proposal.why or state.target_why
+    return replace(state, target_req_per_s=rate, target_why=why, over_since_ms=over_ms)
+
+
+def _worth(proposal: Proposal, planned_req_per_s: float) -> float:
+    """What a proposal is good for: without proof, no more than is planned anyway."""
+    if proposal.evident:
+        return proposal.req_per_s
+    return min(proposal.req_per_s, planned_req_per_s)
+
+
+def _informed(view: ModelView, state: ModelState) -> ModelState:
+    """Windows know better than what was declared once traffic was seen for a whole local window,
+    or once none came for so long that none is to be expected."""
+    if state.informed:
+        return state
+    blocks = view.demand.blocks
+    first = next((k for k, (_, arrivals) in enumerate(blocks) if arrivals), len(blocks))
+    seen_s = BLOCK_S * (len(blocks) - first)
+    none_s = 2.0 * max(view.service.scale_in_after_s, view.policy.local_window_s)
+    waited_ms = view.now_ms - view.started_ms
+    silent = not seen_s and not excess.doubt(view) and waited_ms >= none_s * 1000
+    if seen_s >= view.policy.local_window_s or silent:
+        return replace(state, informed=True)
+    return state

@@ -1,0 +1,56 @@
+"""What a target rule may read of one model, and what it may propose.
+
+Owns these two values. Rules propose rates; whether they are acted upon is for `targets.table`, and
+what runs for them is the planner's choice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoscaler.demand.observed import ModelDemand
+from autoscaler.domain.cluster import Policy, Service
+from autoscaler.domain.combo import Combo
+from autoscaler.state import ModelState
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """One model as it stands now.
+
+    groups: how many combos are wanted; raw_req_per_s: what they hold, starting instances included.
+    In modes that do not act: of what was recommended. ready: combos of which every instance is
+    ready. settled: nothing is starting. held: requests that engines hold.
+    """
+
+    service: Service
+    policy: Policy
+    now_ms: int
+    started_ms: int
+    state: ModelState
+    demand: ModelDemand
+    groups: int = 0
+    raw_req_per_s: float = 0.0
+    ready: tuple[Combo, ...] = ()
+    settled: bool = False
+    held: int = 0
+    route_generation: int = 0
+
+    @property
+    def planned_req_per_s(self) -> float:
+        """Demand that the wanted capacity is good for: utilization and derating applied."""
+        return self.raw_req_per_s * self.service.utilization * self.state.derate
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Plan for this demand. rule: who says so; why: for people; since_ms: of the evidence, 0 = now.
+
+    evident: it was proven beyond chance (or is a promise), so it may exceed what is planned.
+    """
+
+    rule: str
+    req_per_s: float
+    why: str
+    since_ms: int = 0
+    evident: bool = True

@@ -1,0 +1,22 @@
+"""A model that runs nothing wakes on its first request."""
+
+from __future__ import annotations
+
+from autoscaler.demand.significance import lower_rate
+from autoscaler.demand.windows import Stats
+from autoscaler.targets.view import ModelView, Proposal
+
+_SURELY = 0.05
+_LEAST_REQ_PER_S = 1e-3
+
+
+def propose(view: ModelView) -> Proposal | None:
+    """What the arrivals so far prove: two of them do not establish 2 req/s."""
+    seen = view.demand.local
+    if view.raw_req_per_s > 0.0 or not isinstance(seen, Stats):
+        return None
+    arrived = seen.arrivals + seen.refused
+    if not arrived:
+        return None
+    rate = max(_LEAST_REQ_PER_S, lower_rate(arrived, seen.covered_s, _SURELY))
+    return Proposal("wake", rate, "its first requests arrived")

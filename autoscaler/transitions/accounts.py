@@ -1,0 +1,54 @@
+"""What groups hold and cost: capacity, nodes, the bill.
+
+Owns these sums. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from autoscaler.domain.combo import Combo
+from autoscaler.transitions.groups import Group
+from autoscaler.transitions.sight import Sight
+
+
+def by_model(groups: Iterable[Group]) -> dict[str, list[Group]]:
+    """Groups of each model that has any, in their order."""
+    found: dict[str, list[Group]] = {}
+    for group in groups:
+        found.setdefault(group.model, []).append(group)
+    return found
+
+
+def raw_req_per_s(groups: Iterable[Group], combos: Mapping[str, Combo]) -> float:
+    """Capacity of `groups` once they are ready, before utilization. Unknown combos hold nothing."""
+    return sum(combos[g.combo_id].req_per_s for g in groups if g.combo_id in combos)
+
+
+def nodes_of(groups: Iterable[Group]) -> dict[str, str]:
+    """Node -> pool of all nodes that `groups` stand on."""
+    return {placed.node: placed.pool for group in groups for placed in group.placed}
+
+
+def billed_usd_per_h(
+    groups: Iterable[Group], sight: Sight, prices_usd_per_h: Mapping[str, float]
+) -> float:
+    """Price of the nodes under `groups`; silent nodes are not counted."""
+    nodes = nodes_of(groups)
+    return sum(
+        prices_usd_per_h.get(pool, 0.0) for node, pool in nodes.items() if node not in sight.silent
+    )
+
+
+def rented_since_ms(groups: Iterable[Group]) -> dict[str, list[int]]:
+    """Per pool, when each node was first used by one of `groups`."""
+    first: dict[str, tuple[str, int]] = {}
+    for group in groups:
+        for placed in group.placed:
+            known = first.get(placed.node)
+            if known is None or group.created_ms < known[1]:
+                first[placed.node] = (placed.pool, group.created_ms)
+    found: dict[str, list[int]] = {}
+    for pool, at_ms in first.values():
+        found.setdefault(pool, []).append(at_ms)
+    return found

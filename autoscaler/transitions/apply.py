@@ -1,0 +1,118 @@
+"""From a plan's counts to groups: what starts, what retires, what stays for lack of room.
+
+Owns the difference between counts and groups, and which groups of a kind leave. Whether anything
+may leave at all is the caller's decision; when it leaves is for `transitions.waves`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.combo import Combo
+from autoscaler.transitions.groups import Group, Life, Placed
+from autoscaler.transitions.placement import Used, place
+from autoscaler.transitions.sight import Sight
+from autoscaler.transitions.waves import keep
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where groups can be placed. used: GPUs taken. obtainable: further nodes per rented pool.
+    shut: nodes that get no launch. serial: of the next group."""
+
+    cluster: Cluster
+    used: Used
+    obtainable: Mapping[str, int]
+    shut: Collection[str]
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Groups that were placed, the site after them, and what found no room (combo id -> count)."""
+
+    groups: tuple[Group, ...]
+    site: Site
+    unplaced: Counter[str]
+
+
+def difference(
+    groups: Iterable[Group], wanted: Mapping[str, int]
+) -> tuple[Counter[str], Counter[str]]:
+    """(to add, to remove) by combo id, from groups that count to `wanted`."""
+    have = Counter(group.combo_id for group in groups)
+    want = Counter({combo_id: count for combo_id, count in wanted.items() if count > 0})
+    return want - have, have - want
+
+
+def revived(groups: Iterable[Group], now_ms: int) -> tuple[Group, ...]:
+    """Groups on their way out that were not yet told to drain, wanted again."""
+    return tuple(
+        keep(group, now_ms)
+        for group in groups
+        if group.life in (Life.RETIRING, Life.UNROUTED) and not group.failed_ms
+    )
+
+
+def start(
+    adds: Mapping[str, int],
+    combos: Mapping[str, Combo],
+    service: Service,
+    site: Site,
+    now_ms: int,
+) -> Started:
+    """Place what `adds` names, larger combos first; what does not fit is left out."""
+    groups: list[Group] = []
+    unplaced: Counter[str] = Counter()
+    order = sorted(adds, key=lambda i: (-sum(combos[i].gpus_by_pool().values()), i))
+    for combo_id in order:
+        for _ in range(adds[combo_id]):
+            found = place(
+                combos[combo_id], site.serial, site.cluster, site.used, site.obtainable, site.shut
+            )
+            if found is None:
+                unplaced[combo_id] += 1
+                continue
+            placed, used = found
+            groups.append(
+                Group(
+                    name=f"{combo_id}:{site.serial}",
+                    model=service.model,
+                    combo_id=combo_id,
+                    engine=service.engine,
+                    placed=placed,
+                    created_ms=now_ms,
+                    since_ms=now_ms,
+                )
+            )
+            site = _after(site, placed, used)
+    return Started(tuple(groups), site, unplaced)
+
+
+def _after(site: Site, placed: tuple[Placed, ...], used: Used) -> Site:
+    """The site with one more group on it; new nodes are taken off what can be had."""
+    left = dict(site.obtainable)
+    for pool in {p.node: p.pool for p in placed if p.node not in site.used}.values():
+        if pool in left:
+            left[pool] = max(0, left[pool] - 1)
+    return Site(site.cluster, used, left, site.shut, site.serial + 1)
+
+
+def leaving(removes: Mapping[str, int], groups: Iterable[Group], sight: Sight) -> tuple[Group, ...]:
+    """Which groups go: those that do not serve yet, then those whose leaving empties a node, then
+    the youngest."""
+    alive = list(groups)
+    tenants = Counter(node for group in alive for node in {p.node for p in group.placed})
+
+    def rank(group: Group) -> tuple[bool, int, int, str]:
+        shared = sum(tenants[node] - 1 for node in {p.node for p in group.placed})
+        return sight.views[group.name].all_ready, shared, -group.created_ms, group.name
+
+    going: list[Group] = []
+    for combo_id, count in sorted(removes.items()):
+        kind = sorted((g for g in alive if g.combo_id == combo_id), key=rank)
+        going += kind[:count]
+    return tuple(going)

@@ -1,0 +1,69 @@
+"""Groups that will not come up, and nodes that went silent.
+
+Owns what becomes of them: a broken group retires and its node backs off; a lost group no longer
+counts, and is forgotten once its node was silent for long. What comes in their place is for the
+planner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from autoscaler.transitions.backoff import Backoff, failed
+from autoscaler.transitions.groups import Group
+from autoscaler.transitions.sight import Sight
+from autoscaler.transitions.waves import retire
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A launch that failed or timed out. why: for people. wait_s: back-off of its node."""
+
+    group: Group
+    node: str
+    pool: str
+    why: str
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What was noticed. groups: after it. lost: groups whose nodes fell silent and still count as
+    wanted; forgotten: names of groups given up with their nodes."""
+
+    groups: tuple[Group, ...]
+    backoff: Mapping[str, Backoff]
+    failures: tuple[Failure, ...]
+    lost: tuple[Group, ...]
+    forgotten: tuple[Group, ...]
+
+
+def notice(
+    groups: Iterable[Group],
+    sight: Sight,
+    backoff: Mapping[str, Backoff],
+    acts: Callable[[str], bool],
+    now_ms: int,
+) -> Faults:
+    """Look at every group once. acts: whether a model's groups are ours to change."""
+    kept: list[Group] = []
+    failures: list[Failure] = []
+    lost: list[Group] = []
+    forgotten: list[Group] = []
+    marks = dict(backoff)
+    for group in groups:
+        view = sight.views[group.name]
+        if any(placed.node in sight.gone for placed in group.placed):
+            forgotten.append(group)
+            continue
+        if view.lost:
+            lost.append(group)
+        elif view.broken and group.counts and acts(group.model):
+            mark = failed(marks, view.broken_node, view.broken_pool, now_ms)
+            marks[view.broken_node] = mark
+            wait_s = (mark.until_ms - now_ms) / 1000
+            failures.append(Failure(group, view.broken_node, view.broken_pool, view.broken, wait_s))
+            group = retire(replace(group, failed_ms=now_ms), now_ms)
+        kept.append(group)
+    return Faults(tuple(kept), marks, tuple(failures), tuple(lost), tuple(forgotten))

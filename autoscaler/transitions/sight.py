@@ -1,0 +1,103 @@
+"""What the fleet looks like at one moment: every group by what executors report of it.
+
+Owns who counts as lost and which regions are cut off. Knows nothing of demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.domain.combo import Combo
+from autoscaler.transitions.groups import FleetView, Group, GroupView, fleet_view, look
+from topics.fleet import InstanceState, Status
+
+SILENT_MS = 60_000
+FORGOTTEN_MS = 600_000
+_CUT_OFF = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The fleet now.
+
+    views: by group name. silent: nodes not heard of for a minute; gone: of these, nodes given up
+    after ten. unusable: silent nodes that get no launch; a rented node that is gone may be tried
+    again, an owned one not before it is heard of. cut_pools: pools of regions of which every known
+    node (two at least) is silent: something lies between us and them, so nothing there is given up
+    and nothing is started there.
+    """
+
+    fleet: FleetView
+    views: Mapping[str, GroupView]
+    silent: frozenset[str]
+    gone: frozenset[str]
+    unusable: frozenset[str]
+    cut_pools: frozenset[str]
+
+    def counts(self, group: Group) -> bool:
+        """Whether `group` is planned capacity: wanted, not broken, its nodes heard of."""
+        return group.counts and not self.views[group.name].lost
+
+    def with_new(self, groups: Iterable[Group]) -> Sight:
+        """The same sight with views of groups that were just placed: nothing of them is up yet."""
+        new = {g.name: GroupView((), False, "", False) for g in groups if g.name not in self.views}
+        return replace(self, views={**self.views, **new}) if new else self
+
+    def serving_pools(self) -> frozenset[str]:
+        """Pools on whose nodes some instance is ready."""
+        return frozenset(
+            status.pool
+            for node, status in self.fleet.statuses.items()
+            if node not in self.silent
+            and any(seen.state is InstanceState.READY for seen in status.instances)
+        )
+
+
+def look_at(
+    groups: Iterable[Group],
+    statuses: Mapping[str, Status],
+    combos: Mapping[str, Combo],
+    cluster: Cluster,
+    now_ms: int,
+) -> Sight:
+    """How everything is doing, from the latest status per node."""
+    fleet = fleet_view(statuses)
+    ages_ms = {node: now_ms - status.at_ms for node, status in statuses.items()}
+    silent = frozenset(node for node, age_ms in ages_ms.items() if age_ms > SILENT_MS)
+    cut_pools = _cut_pools(cluster, statuses, silent) if silent else frozenset()
+    gone = frozenset(
+        node
+        for node in silent
+        if ages_ms[node] > FORGOTTEN_MS and statuses[node].pool not in cut_pools
+    )
+    owned = {pool.id for pool in cluster.pools if pool.market is Market.OWNED}
+    unusable = frozenset(
+        node for node in silent if node not in gone or statuses[node].pool in owned
+    )
+    views = {}
+    for group in groups:
+        timeout_s = cluster.policy.start_timeout_s
+        combo = combos.get(group.combo_id)
+        if combo is not None:
+            timeout_s = max(timeout_s, 2.0 * combo.start_s)
+        views[group.name] = look(group, fleet, now_ms, int(timeout_s * 1000), SILENT_MS)
+    return Sight(fleet, views, silent, gone, unusable, cut_pools)
+
+
+def _cut_pools(
+    cluster: Cluster, statuses: Mapping[str, Status], silent: frozenset[str]
+) -> frozenset[str]:
+    region_of = {pool.id: pool.region for pool in cluster.pools}
+    known: dict[str, int] = {}
+    heard: set[str] = set()
+    for node, status in statuses.items():
+        region = region_of.get(status.pool)
+        if region is None:
+            continue
+        known[region] = known.get(region, 0) + 1
+        if node not in silent:
+            heard.add(region)
+    cut = {region for region, count in known.items() if count >= _CUT_OFF and region not in heard}
+    return frozenset(pool for pool, region in region_of.items() if region in cut)

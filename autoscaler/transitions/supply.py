@@ -1,0 +1,108 @@
+"""What pools cost and how many further nodes they have, as feeds say it, believed with care.
+
+Owns the fold of price and availability records: the last good value stands. A price that jumps
+beyond a factor of the last good one is set aside; nodes that a feed offered are used up as they are
+rented. Knows nothing of plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from autoscaler.domain.cluster import Cluster, Market, Pool
+from topics.supply import Availability, Price
+
+MOST_TIMES = 20.0
+"""A price this many times the last good one, or this small a part of it, is not believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoodPrice:
+    """USD per node and hour, believed since `observed_ms`."""
+
+    usd_per_h: float
+    observed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Further nodes of a pool that could be had at `observed_ms`."""
+
+    nodes: int
+    observed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """Last good values by pool id; a pool without one has its declared price, or its maximum."""
+
+    prices: Mapping[str, GoodPrice] = field(default_factory=dict)
+    offers: Mapping[str, Offer] = field(default_factory=dict)
+
+    def prices_usd_per_h(self) -> dict[str, float]:
+        """Per node and hour, of pools whose price a feed told."""
+        return {pool: price.usd_per_h for pool, price in self.prices.items()}
+
+
+def fold(
+    supply: Supply,
+    cluster: Cluster,
+    prices: Mapping[str, Price],
+    availability: Mapping[str, Availability],
+) -> Supply:
+    """`supply` after the latest records; the same object where they say nothing new.
+
+    Records of pools that are not declared are ignored, and so are prices of owned pools.
+    """
+    pools = {pool.id: pool for pool in cluster.pools if pool.market is not Market.OWNED}
+    good = {pool: price for pool, price in supply.prices.items() if pool in pools}
+    for pool_id, record in prices.items():
+        pool = pools.get(pool_id)
+        known = good.get(pool_id)
+        if pool is None or (known is not None and record.observed_ms <= known.observed_ms):
+            continue
+        if believable(record.usd_per_node_h, known.usd_per_h if known else pool.price_usd_per_h):
+            good[pool_id] = GoodPrice(record.usd_per_node_h, record.observed_ms)
+    offers = {pool: offer for pool, offer in supply.offers.items() if pool in pools}
+    for pool_id, offered in availability.items():
+        before = offers.get(pool_id)
+        if pool_id in pools and (before is None or offered.observed_ms > before.observed_ms):
+            offers[pool_id] = Offer(offered.nodes, offered.observed_ms)
+    if good == supply.prices and offers == supply.offers:
+        return supply
+    return Supply(good, offers)
+
+
+def believable(usd_per_h: float, last_good_usd_per_h: float) -> bool:
+    """Whether a price is within a factor of MOST_TIMES of the last good one.
+
+    Next to a price of 0 every finite price is believed.
+    """
+    if last_good_usd_per_h <= 0.0:
+        return usd_per_h >= 0.0
+    ratio = usd_per_h / last_good_usd_per_h
+    return 1.0 / MOST_TIMES <= ratio <= MOST_TIMES
+
+
+def obtainable(
+    supply: Supply,
+    pools: Iterable[Pool],
+    rented_since_ms: Mapping[str, Iterable[int]],
+    scarce: Iterable[str],
+) -> dict[str, int]:
+    """Further nodes that can be had now, per rented pool that anything is known of.
+
+    rented_since_ms: per pool, when each node that is rented now was first used. What was rented
+    after an offer was made is taken off it.
+    """
+    found = {
+        pool: max(
+            0,
+            offer.nodes - sum(at > offer.observed_ms for at in rented_since_ms.get(pool, ())),
+        )
+        for pool, offer in supply.offers.items()
+    }
+    closed = frozenset(scarce)
+    found.update({p.id: 0 for p in pools if p.id in closed and p.market is not Market.OWNED})
+    return found

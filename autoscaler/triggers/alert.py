@@ -1,0 +1,18 @@
+"""An alert fires. A resolved one triggers nothing: a dead exporter resolves alerts too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoscaler.triggers.news import News, Trigger
+
+
+def fire(news: News) -> Iterator[Trigger]:
+    """One trigger per firing alert, for the models it names."""
+    known = {service.model for service in news.cluster.services}
+    for alert in news.alerts:
+        if alert.state != "firing":
+            continue
+        scope = tuple(model for model in alert.models if model in known)
+        if scope or not alert.models:
+            yield Trigger("alert", scope, f"alert {alert.name}")

@@ -1,0 +1,19 @@
+"""Nodes can be had where none could, or none where some could."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoscaler.triggers.news import News, Trigger
+
+
+def fire(news: News) -> Iterator[Trigger]:
+    """The offer of a pool appeared, ran out, or moved by more than `policy.ratio`."""
+    ratio = news.cluster.policy.ratio
+    for pool in news.cluster.pools:
+        old, new = news.state.supply.offers.get(pool.id), news.supply.offers.get(pool.id)
+        if new is None or new == old:
+            continue
+        before = pool.max_nodes if old is None else old.nodes
+        if (before > 0) != (new.nodes > 0) or abs(new.nodes - before) > ratio * before:
+            yield Trigger("availability", (), f"{pool.id}: {new.nodes} nodes obtainable")

@@ -1,0 +1,19 @@
+"""Lasting excess lowered a target so far that something may leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoscaler.triggers.news import News, Trigger
+
+
+def fire(news: News) -> Iterator[Trigger]:
+    """Models whose target was lowered while capacity worth an instance lies above it."""
+    for model, view in news.views.items():
+        before = news.state.models.get(model)
+        if before is None or view.state.target_req_per_s >= before.target_req_per_s:
+            continue
+        spare = view.planned_req_per_s - view.state.target_req_per_s
+        smallest = min((combo.req_per_s for combo in view.ready), default=0.0)
+        if view.ready and spare >= smallest * view.service.utilization * view.state.derate:
+            yield Trigger("excess", (model,), f"{model} needs less")

@@ -1,0 +1,47 @@
+"""What happened since the last tick, as far as it can call for a new plan.
+
+Owns the two values. A trigger reads news and says for which models, and why, all of them should be
+planned anew; how often that happens is for `triggers.table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.state import ControllerState
+from autoscaler.targets.view import ModelView
+from autoscaler.transitions.faults import Failure
+from autoscaler.transitions.supply import Supply
+from topics.alerts import Alert
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One tick's news.
+
+    state: as the tick found it. cluster: as declared now. supply: after the latest records.
+    silent: nodes not heard of now. failures: launches that were given up in this tick. replan:
+    models of which a part of an answer was left out, with the reason.
+    """
+
+    now_ms: int
+    state: ControllerState
+    cluster: Cluster
+    supply: Supply
+    views: Mapping[str, ModelView]
+    silent: frozenset[str] = frozenset()
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+    alerts: tuple[Alert, ...] = ()
+    replan: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A reason to plan anew. name: of the rule. scope: models it concerns, empty for all."""
+
+    name: str
+    scope: tuple[str, ...]
+    why: str

@@ -1,0 +1,21 @@
+"""A node went silent, or one that was silent is back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoscaler.triggers.news import News, Trigger
+
+_NAMED = 3
+
+
+def fire(news: News) -> Iterator[Trigger]:
+    """Nodes lost and nodes back, since the last tick."""
+    for nodes, words in (
+        (news.silent - news.state.silent_nodes, "lost"),
+        (news.state.silent_nodes - news.silent, "back"),
+    ):
+        if nodes:
+            named = sorted(nodes)
+            rest = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+            yield Trigger(f"node {words}", (), f"{', '.join(named[:_NAMED])}{rest} {words}")

@@ -1,0 +1,19 @@
+"""A period has passed: what has changed a little everywhere may add up.
+
+A re-solve that would change little changes nothing, because transitions are priced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoscaler.explain import reasons
+from autoscaler.triggers.news import News, Trigger
+
+
+def fire(news: News) -> Iterator[Trigger]:
+    """Every `policy.replan_every_s`, counted from the last full plan."""
+    every_s = news.cluster.policy.replan_every_s
+    last_ms = max(news.state.last_full_ms, news.state.started_ms)
+    if news.now_ms - last_ms >= every_s * 1000:
+        yield Trigger("period", (), f"every {reasons.duration(every_s).removeprefix('~')}")

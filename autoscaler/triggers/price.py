@@ -1,0 +1,18 @@
+"""A price moved by enough to matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoscaler.triggers.news import News, Trigger
+
+
+def fire(news: News) -> Iterator[Trigger]:
+    """A pool's price changed by more than `policy.ratio`, compared with the last full plan."""
+    planned = news.state.planned_usd_per_h
+    now = news.supply.prices_usd_per_h()
+    for pool in news.cluster.pools:
+        before = planned.get(pool.id, pool.price_usd_per_h)
+        after = now.get(pool.id, pool.price_usd_per_h)
+        if abs(after - before) > news.cluster.policy.ratio * before:
+            yield Trigger("price", (), f"{pool.id} now {after:.2f} USD/h (was {before:.2f})")

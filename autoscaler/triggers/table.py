@@ -1,0 +1,69 @@
+"""All triggers of a full plan, listed once, and how often they may have one.
+
+A new trigger is one file with a `fire` and one line here. Triggers that come while a plan is made,
+or faster than the limit, wait and are answered together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from autoscaler.triggers import (
+    alert,
+    availability,
+    excess,
+    launch,
+    leftover,
+    missed,
+    nodes,
+    period,
+    price,
+    service,
+)
+from autoscaler.triggers.news import News, Trigger
+
+Rule = Callable[[News], Iterator[Trigger]]
+
+TRIGGERS: tuple[Rule, ...] = (
+    period.fire,
+    price.fire,
+    availability.fire,
+    nodes.fire,
+    launch.fire,
+    service.fire,
+    alert.fire,
+    missed.fire,
+    excess.fire,
+    leftover.fire,
+)
+
+MOST = 6
+WITHIN_MS = 60_000
+_MOST_DUE = 50
+
+
+def collect(news: News, due: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
+    """What waits, and what this tick's news adds to it; each (name, scope) once, with its latest
+    words."""
+    found = {(trigger.name, trigger.scope): trigger for trigger in due}
+    for rule in TRIGGERS:
+        for trigger in rule(news):
+            found[(trigger.name, trigger.scope)] = trigger
+    kept = tuple(found.values())
+    if len(kept) <= _MOST_DUE:
+        return kept
+    rest = len(kept) - _MOST_DUE
+    return (*kept[:_MOST_DUE], Trigger("more", (), f"{rest} further reasons"))
+
+
+def allowed(full_ms: tuple[int, ...], now_ms: int) -> bool:
+    """Whether a full plan may be asked for now: at most MOST in a minute."""
+    return sum(now_ms - at_ms < WITHIN_MS for at_ms in full_ms) < MOST
+
+
+def scope_of(triggers: tuple[Trigger, ...], models: tuple[str, ...]) -> tuple[str, ...]:
+    """The models that `triggers` concern together, in the order of `models`."""
+    if any(not trigger.scope for trigger in triggers):
+        return models
+    named = {model for trigger in triggers for model in trigger.scope}
+    return tuple(model for model in models if model in named)

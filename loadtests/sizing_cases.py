@@ -1,0 +1,90 @@
+"""Cases of the sizing benchmark: engines with their SLOs, and requests to draw from.
+
+Owns which cases there are and the drawing of independent requests. Knows no sizing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.domain.workload import LEVELS, Lengths
+from streams.replay.traces import load_trace
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+# model, quantization, GPU, GPUs, TTFT ms, TPOT ms
+ENGINES = (
+    ("openai/gpt-oss-20b", None, "L4", 1, 1000.0, 50.0),
+    ("openai/gpt-oss-20b", None, "L4", 1, 4000.0, 80.0),
+    ("openai/gpt-oss-20b", None, "L40S", 1, 1000.0, 50.0),
+    ("meta-llama/Llama-3.1-8B", None, "L4", 1, 3000.0, 100.0),
+    ("meta-llama/Llama-3.1-8B", None, "A100", 1, 1000.0, 30.0),
+    ("meta-llama/Llama-3.1-8B", None, "H100", 1, 500.0, 20.0),
+    ("Qwen/Qwen3-32B", "fp8", "L40S", 1, 2000.0, 80.0),
+    ("Qwen/Qwen3-32B", "fp8", "L40S", 2, 2000.0, 80.0),
+    ("meta-llama/Llama-3.3-70B-Instruct", "fp8", "L40S", 4, 2000.0, 60.0),
+    ("meta-llama/Llama-3.3-70B-Instruct", "fp8", "H100", 4, 2000.0, 60.0),
+)
+# name, mean input, mean output, standard deviation over mean; the last is long prompts (p95 7,300)
+_DRAWN = (
+    ("fixed", 1155.0, 211.0, 0.0),
+    ("chat", 1155.0, 211.0, 1.0),
+    ("short", 400.0, 120.0, 0.7),
+    ("long", 2000.0, 250.0, 1.6),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Requests to draw from: (input, output) pairs, (n,) each; drawn with replacement."""
+
+    name: str
+    inputs: Ints
+    outputs: Ints
+
+    def lengths(self) -> Lengths:
+        """What telemetry would know: means and quantiles."""
+        if len(set(self.inputs)) == len(set(self.outputs)) == 1:
+            return Lengths(float(self.inputs[0]), float(self.outputs[0]))
+        return Lengths(
+            float(self.inputs.mean()),
+            float(self.outputs.mean()),
+            tuple(np.maximum(1.0, np.quantile(self.inputs, LEVELS)).tolist()),
+            tuple(np.maximum(1.0, np.quantile(self.outputs, LEVELS)).tolist()),
+        )
+
+
+def drawn_traffic() -> Iterator[Traffic]:
+    """Lognormal lengths, and fixed ones."""
+    random = np.random.default_rng(7)
+    for name, mean_in, mean_out, cv in _DRAWN:
+        sigma = np.sqrt(np.log1p(cv * cv))
+        pairs = [
+            np.maximum(
+                1, np.rint(mean * np.exp(sigma * random.standard_normal(20_000) - sigma**2 / 2))
+            )
+            for mean in (mean_in, mean_out)
+        ]
+        yield Traffic(name, pairs[0].astype(np.int64), pairs[1].astype(np.int64))
+
+
+def trace_traffic(path: Path, most: int = 16_000) -> Traffic:
+    """The pairs of a trace, each count at least 1 and at most `most`."""
+    trace = load_trace(path)
+    inputs = np.clip(np.array(trace.input_tokens), 1, most).astype(np.int64)
+    outputs = np.clip(np.array(trace.output_tokens), 1, most).astype(np.int64)
+    return Traffic(path.name.split(".")[0], inputs, outputs)
+
+
+def draw(traffic: Traffic, count: int, seed: int) -> tuple[Floats, Ints, Ints]:
+    """Arrivals at 1 per ms, input and output tokens."""
+    random = np.random.default_rng(seed)
+    at = random.integers(0, len(traffic.inputs), count)
+    gaps = random.exponential(1.0, count)
+    return np.cumsum(gaps), traffic.inputs[at], traffic.outputs[at]

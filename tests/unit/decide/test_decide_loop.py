@@ -1,0 +1,202 @@
+"""decide() over a small fleet in virtual time: what starts, what stops, and when."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from autoscaler.decide import Observation, decide, rebuild
+from autoscaler.domain.cluster import Mode
+from autoscaler.effects import PublishAssignment, SolveRequested
+from autoscaler.planning.request import Urgency
+from tests.unit.decide.decide_world import T0, pool, service, simple, world
+
+
+def test_without_an_answer_of_the_planner_nothing_starts_and_it_is_asked_again() -> None:
+    """A planner that never answers: the request is given up after half a minute and made anew."""
+    w = world(5.0, answers=False).run(70)
+    numbers = [e.request.number for e in w.effects if isinstance(e, SolveRequested)]
+    urgent = [
+        e.request.at_ms
+        for e in w.effects
+        if isinstance(e, SolveRequested) and e.request.urgency is Urgency.URGENT
+    ]
+    assert numbers == sorted(set(numbers))
+    assert [later - earlier for earlier, later in pairwise(urgent)] == [30_000, 30_000]
+    assert w.wanted("chat") == 0 and w.decisions == []
+
+
+def test_the_floor_is_started_at_once_without_any_traffic() -> None:
+    """min 2: two instances are assigned in the first tick that has tables."""
+    w = world(0.0, service(min_instances=2)).run(1)
+    assert w.wanted("chat") == 2
+    assert w.decisions[0].kind == "scale_out" and "floor of 2" in w.decisions[0].reason
+
+
+def test_min_zero_runs_nothing_until_the_first_request_wakes_it() -> None:
+    """A model at zero costs nothing; its first arrival starts a combo in the same tick."""
+    w = world(lambda _m, t: 1.0 if t == 30 else 0.0, service(min_instances=0)).run(29)
+    assert w.wanted("chat") == 0
+    w.run(1)
+    assert w.wanted("chat") == 1 and "first requests" in w.decisions[-1].reason
+
+
+def test_instances_are_routed_only_when_ready_and_weighted_by_goodput() -> None:
+    """Routes are empty while it starts, then carry its goodput as weight."""
+    w = world(5.0).run(50)
+    assert w.routes["chat"].groups == ()
+    w.run(20)
+    (group,) = w.routes["chat"].groups
+    assert group.weight == 10.0 and len(group.aggregated) == 1
+
+
+def test_a_ramp_scales_out_with_a_reason_and_the_price_of_new_nodes() -> None:
+    """5 -> 30 requests/s on combos of 10: more are started, the reason has figures and units."""
+    w = world(lambda _m, t: 5.0 if t < 100 else 30.0).run(400)
+    assert w.ready("chat") == 4  # 30 / 0.8 = 37.5 requests/s of raw capacity
+    out = [d for d in w.of_kind("scale_out") if d.at_ms >= T0 + 100_000]
+    assert "80% of 10.0 req/s" in out[0].reason and "serving in ~60 s" in out[0].reason
+    assert out[0].applied and 0 < out[0].at_ms - out[0].over_since_ms <= 3_000
+    assert sum(d.cost_delta_usd_per_h for d in w.decisions) == 8.0  # all four fit on one node
+
+
+def test_missed_slos_scale_out_where_the_rate_alone_says_nothing() -> None:
+    """15 of 20 requests/s planned for is no deficit, yet half of all miss: a step is added."""
+    w = world(lambda _m, t: 20.0 if t < 100 else 15.0).run(600)
+    wanted = w.wanted("chat")
+    w.missing["chat"] = 0.5
+    w.run(120)
+    step = w.of_kind("scale_out")[-1]
+    assert w.wanted("chat") == wanted + 1
+    assert "requests attain the SLO at 15.0 of" in step.reason
+    w.run(2500)
+    assert w.routed_req_per_s("chat") * 0.8 <= 2 * 15.0 + 10.0  # never far beyond twice the load
+
+
+def test_requests_that_wait_are_demand_too() -> None:
+    """9 of 10 requests/s raw: no surge by the rate, but 300 wait and would for five minutes."""
+    w = world(lambda _m, t: 7.0 if t < 100 else 9.0).run(600)
+    wanted = w.wanted("chat")
+    assert wanted == 1
+    w.in_flight["chat"] = 100  # what one such combo holds while it keeps up
+    w.run(60)
+    assert w.wanted("chat") == wanted
+    w.in_flight["chat"] = 400
+    w.run(3)
+    assert w.wanted("chat") == wanted + 1
+    w.run(20)
+    assert w.wanted("chat") == wanted + 1  # what is starting counts
+
+
+def test_missed_slos_at_a_low_load_are_not_answered_with_capacity() -> None:
+    """2 requests/s on 10 all miss: more engines are no remedy."""
+    w = world(2.0, missing={"chat": 1.0}).run(1500)
+    assert w.wanted("chat") == 1
+
+
+def test_the_cooldown_holds_but_not_against_a_surge_larger_than_what_was_added() -> None:
+    """30 requests/s, then 300 half a minute later: the second step does not wait 120 s."""
+    w = world(lambda _m, t: 5.0 if t < 100 else 30.0 if t < 130 else 250.0).run(135)
+    late = [d for d in w.of_kind("scale_out") if d.at_ms >= T0 + 130_000]
+    assert late and late[0].at_ms <= T0 + 134_000
+
+
+def test_what_cannot_be_had_is_said_once_and_not_tried_in_every_tick() -> None:
+    """One GPU in all: the surge ends in one "infeasible" and no assignment beyond it."""
+    small = pool(nodes=1, per_node=1)
+    w = world(lambda _m, t: 5.0 if t < 90 else 50.0, pools=(small,)).run(300)
+    assert w.kinds().count("infeasible") == 1
+    assert w.wanted("chat") == 1
+
+
+def test_a_ceiling_is_kept() -> None:
+    """max 2 stays 2 under any load."""
+    w = world(lambda _m, t: 5.0 if t < 90 else 90.0, service(max_instances=2)).run(300)
+    assert w.wanted("chat") == 2
+    assert "ceiling of 2" in w.of_kind("infeasible")[0].reason
+
+
+def test_recommend_says_everything_and_changes_nothing() -> None:
+    """Mode recommend: decisions with applied False; no assignment, no routes, ever."""
+    quiet = service(mode=Mode.RECOMMEND)
+    w = world(lambda _m, t: 5.0 if t < 100 else 30.0, quiet).run(1500)
+    assert w.of_kind("scale_out") and not any(d.applied for d in w.decisions)
+    assert w.applied == {} and w.routes == {} and w.plans == []
+    assert len(w.decisions) < 10
+
+
+def test_a_mixed_cluster_acts_only_for_models_in_mode_act() -> None:
+    """One model acts, the other only recommends."""
+    where = pool()
+    both = (service("chat"), service("code", mode=Mode.APPROVE))
+    catalogue = {m: simple(m, where) for m in ("chat", "code")}
+    w = world(20.0, *both, pools=(where,), catalogue=catalogue).run(60)
+    assert w.wanted("chat") == 2 and w.wanted("code") == 0
+    assert {d.applied for d in w.decisions if d.model == "code"} == {False}
+
+
+def test_deciding_is_deterministic_and_leaves_its_inputs_alone() -> None:
+    """The same state and observation give equal effects twice."""
+    w = world(lambda _m, t: 5.0 if t < 50 else 40.0).run(60)
+    seen = Observation(statuses=dict(w.statuses))
+    before = w.state
+    first = decide(w.state, seen, w.cluster, w.now_ms + 1000)
+    second = decide(w.state, seen, w.cluster, w.now_ms + 1000)
+    assert first == second and w.state is before
+
+
+def test_a_tick_without_news_publishes_nothing() -> None:
+    """Steady load on a settled fleet: 200 ticks, no effect at all."""
+    w = world(7.0).run(200)
+    count = len(w.effects)
+    w.run(200)
+    assert len(w.effects) == count
+
+
+def test_a_new_leader_publishes_every_key_again_under_its_token() -> None:
+    """After a restart every assignment and route comes anew, generation higher, content equal."""
+    w = world(20.0).run(200)
+    before = dict(w.applied)
+    w.restart_controller()
+    effects = w.tick()
+    again = {e.record.node: e.record for e in effects if isinstance(e, PublishAssignment)}
+    assert set(again) == set(before)
+    for node, record in again.items():
+        assert record.leader_token == 2 and record.generation == before[node].generation + 1
+        assert record.instances == before[node].instances
+
+
+def test_a_restart_causes_neither_scale_out_nor_scale_in() -> None:
+    """Rebuilt in the middle of steady load: only "rebuilt" is said, numbers go on."""
+    w = world(20.0).run(300)
+    wanted, number = w.wanted("chat"), w.decisions[-1].number
+    w.restart_controller()
+    w.windows.__init__(1800)  # type: ignore[misc]  # not even the windows could be replayed
+    w.run(300)
+    assert [d.kind for d in w.decisions if d.number > number] == ["rebuilt"]
+    assert w.wanted("chat") == wanted
+
+
+def test_serials_are_not_used_twice_after_a_restart() -> None:
+    """Instances started after a rebuild have names of their own."""
+    w = world(lambda _m, t: 5.0 if t < 200 else 60.0).run(150)
+    old = {i.instance for a in w.applied.values() for i in a.instances}
+    w.restart_controller()
+    w.run(200)
+    new = {i.instance for a in w.applied.values() for i in a.instances}
+    assert old < new
+
+
+def test_rebuilding_from_nothing_is_a_first_start() -> None:
+    """Empty topics: no announcement, nothing wanted."""
+    w = world(1.0)
+    state = rebuild(w.cluster, {}, {}, {}, [], T0)
+    assert state.groups == () and state.announce == "" and state.next_serial == 1
+
+
+def test_a_higher_priority_gets_the_last_gpu() -> None:
+    """Two models want the only GPU: the one with priority has it."""
+    small = pool(nodes=1, per_node=1)
+    both = (service("aaa", min_instances=1), service("zzz", min_instances=1, priority=5))
+    catalogue = {m: simple(m, small) for m in ("aaa", "zzz")}
+    w = world(1.0, *both, pools=(small,), catalogue=catalogue).run(5)
+    assert (w.wanted("aaa"), w.wanted("zzz")) == (0, 1)

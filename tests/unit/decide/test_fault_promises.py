@@ -1,0 +1,359 @@
+"""What must hold under faults: the promises of the pure core, over virtual time."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from autoscaler.domain.cluster import Market, Policy
+from autoscaler.transitions.turns import MOST_PER_H
+from tests.unit.decide.decide_world import (
+    AGGREGATED,
+    DECODE,
+    PREFILL,
+    T0,
+    World,
+    combo,
+    combos,
+    pool,
+    service,
+    simple,
+    world,
+)
+from topics.fleet import InstanceState
+from topics.telemetry import Telemetry
+
+
+def over_provisioned(**switches: object) -> World:
+    """40 requests/s on five combos, then 4: excess from t = 300 on."""
+    return world(lambda _m, t: 40.0 if t < 300 else 4.0, **switches)
+
+
+def test_lasting_excess_is_taken_away_down_to_the_floor() -> None:
+    """The reference for all guards below: without a fault, scale-in does happen."""
+    w = over_provisioned().run(299)
+    assert w.ready("chat") == 5
+    w.run(3300)
+    assert w.ready("chat") == 1
+    ins = w.of_kind("scale_in")
+    assert ins and all(d.change and d.change[0][1] < 0 for d in ins)
+    # Excess shows once the local window is below; it must then last ten minutes.
+    assert ins[0].at_ms - (T0 + 300_000) >= 600_000
+
+
+@pytest.mark.parametrize("gap_s", [10, 60, 600])
+def test_a_telemetry_gap_never_scales_in_and_is_marked_within_two_ticks(gap_s: int) -> None:
+    """Gaps of 10, 60 and 600 s: NoData within 2 ticks, nothing is taken away in the gap."""
+    w = world(40.0).run(800)
+    wanted = w.wanted("chat")
+    w.silent.add("g1")
+    w.run(2)
+    assert w.state.models["chat"].no_data
+    w.run(gap_s - 2)
+    w.silent.clear()
+    w.run(900)
+    assert w.of_kind("scale_in") == [] and w.wanted("chat") == wanted
+    assert not w.state.models["chat"].no_data
+    assert sum("no telemetry" in d.reason for d in w.decisions) == 1
+
+
+def test_a_gap_never_counts_as_idle() -> None:
+    """Excess, then silence for an hour: what ran when telemetry stopped still runs."""
+    w = over_provisioned().run(500)
+    w.silent.add("g1")
+    w.run(1500)
+    assert w.of_kind("scale_in") == [] and w.ready("chat") == 5
+
+
+def test_zero_reported_by_a_gateway_without_the_routes_is_no_evidence() -> None:
+    """Exactly 0 while its peer is normal: held, until the gateway confirms the routes."""
+    where = pool()
+    both = (service("chat"), service("code"))
+    catalogue = {m: simple(m, where) for m in ("chat", "code")}
+    w = world(40.0, *both, pools=(where,), catalogue=catalogue).run(400)
+    w.zero.add("chat")
+    w.confirm = False
+    w.run(1500)
+    assert w.of_kind("scale_in") == []
+    w.confirm = True
+    w.run(1200)
+    assert {d.model for d in w.of_kind("scale_in")} == {"chat"}
+
+
+def test_zero_reported_while_engines_hold_requests_is_no_evidence() -> None:
+    """The engines' own in-flight count speaks against a false zero."""
+    w = world(40.0).run(400)
+    w.zero.add("chat")
+    w.busy.add("chat")
+    w.run(1500)
+    assert w.of_kind("scale_in") == []
+
+
+def test_rising_latency_forbids_scale_in() -> None:
+    """Low utilisation, yet TTFT climbs: nothing is taken away while it does."""
+    w = over_provisioned().run(600)
+
+    def climb(w: World) -> None:
+        w.ttft_ms["chat"] = 300.0 * 1.002 ** (w.t_s - 600)  # doubles in six minutes
+        w.ttft_ms["chat"] = min(w.ttft_ms["chat"], 990.0)
+
+    w.run(500, climb)
+    assert w.of_kind("scale_in") == []
+
+
+def test_a_missed_slo_forbids_scale_in() -> None:
+    """One request in four misses at a percentile of 95: nothing is taken away."""
+    w = over_provisioned(missing={"chat": 0.25}).run(1500)
+    assert w.of_kind("scale_in") == []
+
+
+def test_misses_of_a_surge_that_is_over_do_not_start_the_period_again() -> None:
+    """Excess from t = 300 on, misses until t = 800: down once the window is clean of them."""
+    w = over_provisioned(missing={"chat": 0.25}).run(800)
+    w.missing.clear()
+    w.run(700)
+    first = w.of_kind("scale_in")[0]
+    assert first.at_ms - T0 >= 900_000  # ten minutes of excess
+    assert first.at_ms - T0 < 1_300_000  # and not ten more after the last miss
+
+
+def test_a_cold_controller_takes_nothing_away_before_a_full_window() -> None:
+    """Restarted amid excess: the first scale-in comes after a window and the whole period."""
+    w = over_provisioned().run(700)
+    w.restart_controller()
+    restarted = w.now_ms
+    w.run(1500)
+    first = w.of_kind("scale_in")[0]
+    assert first.at_ms - restarted >= 600_000
+
+
+def test_scale_in_keeps_to_the_disruption_budget() -> None:
+    """Load falls to 10%: per ten minutes at most 10% of capacity, or one combo."""
+    w = world(lambda _m, t: 160.0 if t < 300 else 16.0).run(299)
+    start = w.ready("chat")
+    assert start >= 17
+    w.run(3600)
+    ins = w.of_kind("scale_in")
+    assert len(ins) >= 5
+    for before, after in pairwise(ins):
+        assert after.at_ms - before.at_ms >= 600_000
+    for decision in ins:
+        taken = -sum(count for _, count in decision.change) * 10.0
+        assert taken <= max(0.1 * decision.capacity_req_per_s, 10.0) + 1e-9
+
+
+@pytest.mark.parametrize("rate", [1.0, 5.0, 20.0])
+def test_a_tenfold_burst_is_answered_within_three_seconds(rate: float) -> None:
+    """From the burst's first second to the assignment: at most 3 s, for many seeds."""
+    for seed in range(20):
+        where = pool(nodes=100)
+        catalogue = {"chat": simple("chat", where, rate=rate / 0.8)}
+        w = world(
+            lambda _m, t: rate if t <= 180 else 10 * rate,
+            pools=(where,),
+            catalogue=catalogue,
+            seed=seed,
+        ).run(180)
+        before = w.wanted("chat")
+        w.run(3)
+        assert w.wanted("chat") > before, f"seed {seed}"
+
+
+def test_every_message_a_hundred_times_changes_nothing() -> None:
+    """Telemetry delivered 100 times over: the same decisions as delivered once."""
+    once = over_provisioned(copies=1).run(450)
+    often = over_provisioned(copies=100).run(450)
+    assert once.decisions == often.decisions and once.applied == often.applied
+
+
+def test_a_replacement_that_never_comes_up_drains_nothing() -> None:
+    """An engine dies for good where nothing else starts: no other instance is touched."""
+    first, second = pool("one", nodes=1, per_node=2), pool("two", nodes=4, usd=90.0)
+    catalogue = {
+        "chat": combos(
+            combo("chat", [(AGGREGATED, 1, first, 1, 10.0)]),
+            combo("chat", [(AGGREGATED, 1, second, 1, 10.0)]),
+        )
+    }
+    w = world(12.0, pools=(first, second), catalogue=catalogue, stuck={second.id}).run(200)
+    assert w.wanted("chat") == 2 and w.ready("chat") == 2
+    broken, other = (i.instance for i in w.applied["us.one.on-demand.0"].instances)
+    original = w._instance
+
+    def failing(i: object, where: str) -> object:
+        seen = original(i, where)  # type: ignore[arg-type]
+        if seen.instance != broken:
+            return seen
+        return type(seen)(
+            seen.instance,
+            seen.model,
+            seen.phase,
+            seen.group,
+            InstanceState.FAILED,
+            seen.gpus,
+            launched_ms=seen.launched_ms,
+            reason="segmentation fault",
+        )
+
+    w._instance = failing  # type: ignore[method-assign, assignment]
+
+    def check(w: World) -> None:
+        kept = [i for i in w.applied["us.one.on-demand.0"].instances if i.instance == other]
+        assert kept and not kept[0].drain and w.ready("chat") >= 1
+
+    w.run(3000, check)
+    assert any("segmentation fault" in d.reason for d in w.decisions)
+    assert w.of_kind("replace")
+
+
+def test_a_pool_where_nothing_starts_is_left_alone_and_other_models_do_not_notice() -> None:
+    """Starts fail again and again: back-off doubles; the peer on another pool is unaffected."""
+    bad, good = pool("bad", nodes=2), pool("good", nodes=2)
+    both = (service("chat"), service("code"))
+    catalogue = {"chat": simple("chat", bad), "code": simple("code", good)}
+    w = world(5.0, *both, pools=(bad, good), catalogue=catalogue, failing={bad.id}).run(3600)
+    failures = [d for d in w.decisions if d.model == "chat" and "no CUDA device" in d.reason]
+    gaps = [b.at_ms - a.at_ms for a, b in pairwise(failures)]
+    assert 3 <= len(failures) <= 7
+    assert all(later > earlier for earlier, later in pairwise(gaps))
+    assert w.ready("code") == 1 and [d.kind for d in w.decisions if d.model == "code"] == [
+        "scale_out"
+    ]
+
+
+def test_a_failing_pool_is_replaced_by_another() -> None:
+    """The first choice fails to start: the same capacity comes up elsewhere."""
+    bad, good = pool("bad", usd=1.0), pool("good", usd=9.0)
+    catalogue = {
+        "chat": combos(
+            combo("chat", [(AGGREGATED, 1, bad, 1, 10.0)]),
+            combo("chat", [(AGGREGATED, 1, good, 1, 10.0)]),
+        )
+    }
+    w = world(5.0, pools=(bad, good), catalogue=catalogue, failing={bad.id}).run(200)
+    assert w.ready("chat") == 1
+    assert {a.pool for a in w.applied.values() if a.instances} == {good.id}
+
+
+def test_a_start_that_times_out_counts_as_failed() -> None:
+    """An instance that never listens: given up after the start time-out, started elsewhere."""
+    bad, good = pool("bad", usd=1.0), pool("good", usd=9.0)
+    catalogue = {
+        "chat": combos(
+            combo("chat", [(AGGREGATED, 1, bad, 1, 10.0)]),
+            combo("chat", [(AGGREGATED, 1, good, 1, 10.0)]),
+        )
+    }
+    policy = Policy(start_timeout_s=180.0)
+    w = world(5.0, pools=(bad, good), catalogue=catalogue, policy=policy, stuck={bad.id}).run(300)
+    assert any("not ready after 180 s" in d.reason for d in w.decisions)
+    assert w.ready("chat") == 1
+
+
+def test_a_region_without_word_is_replaced_and_not_doubled_for_ever() -> None:
+    """Its nodes silent for minutes: others take over; its own routes stay; healed, it shrinks."""
+    east, west = pool("p", region="east", usd=1.0), pool("p", region="west", usd=9.0)
+    catalogue = {
+        "chat": combos(
+            combo("chat", [(AGGREGATED, 1, east, 1, 10.0)]),
+            combo("chat", [(AGGREGATED, 1, west, 1, 10.0)]),
+        )
+    }
+    w = world(12.0, pools=(east, west), catalogue=catalogue).run(300)
+    assert w.ready("chat") == 2
+    w.cut.add(east.id)
+    w.run(600)
+    assert w.of_kind("replace") and w.ready("chat") == 4
+    w.cut.clear()
+    w.run(3600)
+    assert w.ready("chat") == 2
+
+
+def test_capacity_never_falls_below_demand_during_scale_in() -> None:
+    """In every tick of a long descent the routed capacity covers demand at utilization."""
+    w = world(lambda _m, t: 60.0 if t < 300 else max(6.0, 60.0 - (t - 300) / 60)).run(400)
+
+    def check(w: World) -> None:
+        assert w.routed_req_per_s("chat") * 0.8 >= w.rate("chat", w.t_s) - 1e-6
+
+    w.run(3000, check)
+    assert w.of_kind("scale_in")
+
+
+def test_a_drain_starts_only_after_gateways_confirm_the_routes() -> None:
+    """Routes without it first; drain true only once the gateway applies them or time is up."""
+    w = over_provisioned().run(900)
+    drained: list[tuple[int, int]] = []
+
+    def watch(w: World) -> None:
+        for a in w.applied.values():
+            for i in a.instances:
+                routed = {e.instance for g in w.routes["chat"].groups for e in g.aggregated}
+                if i.drain:
+                    assert i.instance not in routed
+                    drained.append((w.t_s, w.routes["chat"].generation))
+
+    w.confirm = False
+    w.run(400, watch)
+    out = next(d for d in w.of_kind("scale_in"))
+    assert drained and drained[0][0] * 1000 + T0 - out.at_ms >= 15_000
+
+
+def test_prefill_and_decode_are_routed_together_and_reach_zero_together() -> None:
+    """A pair is routed only whole enough to serve, and leaves as one."""
+    where = pool(market=Market.OWNED, nodes=2, per_node=8)
+    pair = combo("chat", [(PREFILL, 1, where, 1, 12.0), (DECODE, 2, where, 2, 6.0)])
+    served = service(min_instances=0)
+    w = world(
+        lambda _m, t: 5.0 if 10 <= t < 300 else 0.0,
+        served,
+        pools=(where,),
+        catalogue={"chat": combos(pair)},
+    )
+
+    def check(w: World) -> None:
+        for group in w.routes["chat"].groups if "chat" in w.routes else ():
+            assert group.prefill and group.decode
+
+    w.run(290, check)
+    assert w.ready("chat") == 3 and w.routed_req_per_s("chat") == 12.0
+    w.run(2000, check)
+    assert w.wanted("chat") == 0 and all(not a.instances for a in w.applied.values())
+
+
+def test_with_all_metrics_gone_the_floor_is_still_enforced() -> None:
+    """No telemetry from the start: min instances run all the same."""
+    w = world(5.0, service(min_instances=3), silent={"g1"}).run(100)
+    assert w.ready("chat") == 3
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_steady_noisy_load_hardly_ever_turns_the_fleet_around(seed: int) -> None:
+    """Rate noise of CV 0.3 in 10 s steps on 40 requests/s: at most 4 reversals in an hour."""
+    noise = random.Random(seed)
+    steps = [max(0.0, noise.gauss(40.0, 12.0)) for _ in range(400)]
+    w = world(lambda _m, t: steps[t // 10], pools=(pool(nodes=20),), seed=seed).run(3900)
+    moves = [d.kind for d in w.decisions if d.at_ms > T0 + 300_000 and d.change]
+    assert sum(1 for a, b in pairwise(moves) if a != b) <= MOST_PER_H
+
+
+def test_records_that_arrive_late_and_out_of_order_give_the_same_end() -> None:
+    """Telemetry in fives, each five in reverse: the fleet ends where it does in order."""
+    straight = world(lambda _m, t: 5.0 if t < 300 else 30.0).run(900)
+    mixed = world(lambda _m, t: 5.0 if t < 300 else 30.0)
+    add, held = mixed.windows.add, []
+
+    def late(record: Telemetry, event_ms: int) -> bool:
+        held.append((record, event_ms))
+        if len(held) == 5:
+            for one in reversed(held):
+                add(*one)
+            held.clear()
+        return True
+
+    mixed.windows.add = late  # type: ignore[method-assign]
+    mixed.run(900)
+    assert mixed.wanted("chat") == straight.wanted("chat") == 4
+    assert mixed.of_kind("scale_in") == []

@@ -1,0 +1,157 @@
+"""Lengths to plan at: longer is believed soon, shorter late, noise never."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoscaler.demand.lengths import MANY_REQUESTS, MANY_S, STEP, estimate
+from autoscaler.demand.observed import UNKNOWN, ModelDemand
+from autoscaler.demand.windows import LengthsSeen, Stats
+from autoscaler.domain.workload import LEVELS, Lengths
+from topics.sketch import bucket_of
+
+DECLARED = Lengths.expected(1000.0, 200.0)
+
+
+def lengths_of(inputs: np.ndarray, outputs: np.ndarray) -> LengthsSeen:
+    def sketch(values: np.ndarray) -> dict[int, int]:
+        return dict(Counter(bucket_of(float(value)) for value in values))
+
+    return LengthsSeen(
+        sketch(inputs),
+        sketch(outputs),
+        float(inputs.mean()),
+        float(outputs.mean()),
+        len(inputs),
+        len(outputs),
+    )
+
+
+def means(inputs: float, outputs: float, requests: int) -> LengthsSeen:
+    """A window of a producer without sketches."""
+    return LengthsSeen({}, {}, inputs, outputs, requests, requests)
+
+
+def seen(local: LengthsSeen, long: LengthsSeen, covered_s: int = 1800) -> ModelDemand:
+    stats = Stats(covered_s, 0, long.arrivals, 0, 0, 0, 0, 1.0, None, None, None, None)
+    return ModelDemand(long=stats, blocks=((10, 1),) * 180, local_lengths=local, long_lengths=long)
+
+
+def test_fifty_three_shorter_requests_do_not_hide_an_overload() -> None:
+    """The finding: after 53 requests a mean snapped down by a third. It stays where it was."""
+    window = means(667.0, 133.0, 53)
+    assert estimate(DECLARED, DECLARED, seen(window, window, covered_s=60)) is DECLARED
+    assert estimate(DECLARED, DECLARED, seen(window, window)) is DECLARED
+
+
+@pytest.mark.parametrize(
+    ("requests", "least", "most"),
+    [(50, 1.25, 1.4), (120, 1.5, 1.65), (600, 1.75, 1.9)],
+)
+def test_longer_requests_are_believed_as_evidence_grows(
+    requests: int, least: float, most: float
+) -> None:
+    """Twice as long: planned for as ever more of it, though the long window is of before."""
+    before = means(1000.0, 200.0, 2000)
+    found = estimate(DECLARED, DECLARED, seen(means(2000.0, 200.0, requests), before))
+    assert least <= found.input_tokens / 1000.0 <= most
+    assert found.output_tokens == 200.0 and found.outputs == DECLARED.outputs
+
+
+def test_shorter_requests_are_believed_after_many_and_minutes() -> None:
+    """Half as long: nothing on few requests or little time, near the mean on enough of both."""
+    half = means(500.0, 100.0, 4000)
+    few = means(500.0, 100.0, MANY_REQUESTS - 1)
+    assert estimate(DECLARED, DECLARED, seen(half, few)) is DECLARED
+    assert estimate(DECLARED, DECLARED, seen(half, half, MANY_S - 1)) is DECLARED
+    found = estimate(DECLARED, DECLARED, seen(half, half, MANY_S))
+    assert 500.0 <= found.input_tokens < 500.0 * 1.08
+    assert found.inputs[-1] / found.input_tokens == pytest.approx(DECLARED.inputs[-1] / 1000.0)
+
+
+def test_the_past_being_shorter_does_not_lower_what_the_present_raised() -> None:
+    """After a step up the long window still says short: the estimate must not go back and forth."""
+    demand = seen(means(2000.0, 200.0, 300), means(1100.0, 200.0, 3000))
+    raised = estimate(DECLARED, DECLARED, demand)
+    assert raised.input_tokens > 1500.0
+    assert estimate(raised, DECLARED, demand) is raised
+
+
+def test_the_declared_lengths_hold_back_a_handful_of_requests() -> None:
+    """Five requests of five times the length are not yet a workload."""
+    window = means(5000.0, 1000.0, 5)
+    assert estimate(DECLARED, DECLARED, seen(window, window)) is DECLARED
+
+
+def test_means_are_on_a_fine_grid_of_the_declared_ones() -> None:
+    """Whatever is measured, the estimate is declared x 1.03^k, so that caches hit."""
+    for factor in (0.4, 0.71, 1.3, 2.2):
+        window = means(1000.0 * factor, 200.0, 5000)
+        found = estimate(DECLARED, DECLARED, seen(window, window))
+        steps = math.log(found.input_tokens / 1000.0) / math.log(STEP)
+        assert steps == pytest.approx(round(steps), abs=1e-6)
+        assert abs(steps) > 1
+
+
+def test_nothing_known_changes_nothing() -> None:
+    """No telemetry, no requests: what is planned at stays, and is the same object."""
+    other = Lengths(700.0, 50.0)
+    assert estimate(other, DECLARED, UNKNOWN) is other
+    assert estimate(other, DECLARED, seen(LengthsSeen(), LengthsSeen())) is other
+
+
+@pytest.mark.parametrize("rate", [0.5, 2.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_moves_the_estimate_by_no_more_than_a_step(rate: float, seed: int) -> None:
+    """Three hours of lognormal lengths as spread as their mean: one step at most."""
+    rng = np.random.default_rng(seed)
+    times = np.cumsum(rng.exponential(1.0 / rate, int(rate * 10_800)))
+    inputs = rng.lognormal(math.log(1000.0) - 0.3466, 0.8326, len(times)) + 1.0
+    outputs = rng.lognormal(math.log(200.0) - 0.3466, 0.8326, len(times)) + 1.0
+    current = DECLARED
+    found = []
+    for now in range(30, 10_800, 30):
+        ends = [np.searchsorted(times, max(0, now - span)) for span in (120, 1800, 0)]
+        end = np.searchsorted(times, now)
+        if ends[0] == end:
+            continue
+        local = lengths_of(inputs[ends[0] : end], outputs[ends[0] : end])
+        long = lengths_of(inputs[ends[1] : end], outputs[ends[1] : end])
+        current = estimate(current, DECLARED, seen(local, long, min(now, 1800)))
+        found.append((current.input_tokens, current.output_tokens))
+    for values in zip(*found, strict=True):
+        assert max(values) / min(values) <= STEP**2 * 1.001
+        changes = sum(a != b for a, b in itertools.pairwise(values))
+        assert changes <= 4
+
+
+def test_a_heavier_tail_is_measured_from_the_sketch() -> None:
+    """Declared fixed, seen with a p95 of 3.7 means: the points follow what was seen."""
+    rng = np.random.default_rng(5)
+    sigma = 1.2
+    inputs = rng.lognormal(math.log(2000.0) - sigma * sigma / 2, sigma, 6000) + 1.0
+    outputs = np.full(6000, 200.0)
+    window = lengths_of(inputs, outputs)
+    fixed = Lengths(2000.0, 200.0)
+    found = estimate(fixed, fixed, seen(window, window))
+    assert found.outputs == ()
+    for level, tokens in zip(LEVELS[:-1], found.inputs[:-1], strict=True):
+        assert tokens == pytest.approx(float(np.quantile(inputs, level)), rel=0.12)
+    assert estimate(found, fixed, seen(window, window)) is found
+
+
+def test_a_spread_as_declared_is_left_alone() -> None:
+    """Five hundred requests of the declared shape: its noise is no reason for new points."""
+    rng = np.random.default_rng(7)
+    for _ in range(20):
+        inputs = rng.lognormal(math.log(1000.0) - 0.3466, 0.8326, 500) + 1.0
+        window = lengths_of(inputs, inputs / 5.0)
+        found = estimate(DECLARED, DECLARED, seen(replace(window), window))
+        share = [p / found.input_tokens for p in found.inputs]
+        assert share == pytest.approx([p / 1000.0 for p in DECLARED.inputs])

@@ -1,0 +1,148 @@
+"""Windows: what no data, a dead series and zero traffic look like, and that ticks stay cheap."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+from autoscaler.demand.duplicates import Producer
+from autoscaler.demand.windows import NoData, Stats, TelemetryWindows
+from topics.telemetry import Telemetry
+
+T0 = 1_700_000_000_000
+BLANK = Telemetry("chat", "g", "b", 0, T0, 1000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 7)
+
+
+def filled(seconds: int, arrivals: int = 4) -> TelemetryWindows:
+    windows = TelemetryWindows(600)
+    for k in range(1, seconds + 1):
+        windows.add(replace(BLANK, sequence=k, arrivals=arrivals), T0 + k * 1000)
+    return windows
+
+
+def test_never_seen_dead_and_zero_are_three_things() -> None:
+    """No series, a series that ended, and a series of zeros."""
+    windows = filled(10, arrivals=0)
+    assert windows.stats("other", T0 + 10_000, 10) == NoData(None)
+    assert windows.stats("chat", T0 + 60_000, 10) == NoData(T0 + 10_000)
+    zero = windows.stats("chat", T0 + 61_000, 120)
+    assert isinstance(zero, Stats) and zero.arrivals == 0 and zero.covered_s == 10
+    assert zero.mean_input_tokens is None and zero.ttft_p95_ms is None
+
+
+def test_the_age_of_the_newest_second_is_stated() -> None:
+    """5 s after the last reported second the window says so."""
+    found = filled(10).stats("chat", T0 + 15_000, 10)
+    assert isinstance(found, Stats) and found.age_ms == 5000 and found.covered_s == 5
+
+
+def test_a_half_reported_window_gives_the_rate_of_what_was_seen() -> None:
+    """Gaps are not zeros: 4 requests/s over the 5 seconds seen, not 2 over 10."""
+    found = filled(10).stats("chat", T0 + 15_000, 10)
+    assert isinstance(found, Stats) and found.req_per_s == 4.0
+
+
+def test_recent_counts_back_from_the_newest_second() -> None:
+    """Cumulative arrivals of the last 1, 2, 3 seconds, unhurt by a second without word yet."""
+    windows = filled(10)
+    assert windows.recent("chat", T0 + 11_000, (1, 2, 3)) == ((1, 4), (2, 8), (3, 12))
+
+
+def test_sequences_are_per_gateway_and_boot() -> None:
+    """The same sequence of another boot or gateway is another record."""
+    windows = TelemetryWindows()
+    at = T0 + 1000
+    assert windows.add(BLANK, at)
+    assert not windows.add(BLANK, at + 1000)
+    assert windows.add(replace(BLANK, boot="c"), at)
+    assert windows.add(replace(BLANK, gateway="h"), at)
+    assert windows.counters.duplicate == 1
+
+
+def test_very_old_sequences_stay_known_as_seen() -> None:
+    """Beyond the remembered ones a low sequence is a repeat, however late it comes."""
+    windows = TelemetryWindows(86_400)
+    for k in range(6000):
+        windows.add(replace(BLANK, sequence=k), T0 + k * 1000)
+    assert not windows.add(replace(BLANK, sequence=3), T0 + 6_000_000)
+
+
+def test_gateways_show_their_last_word_while_they_live() -> None:
+    """in_flight and route_generation of the newest record; gone after ten seconds."""
+    windows = filled(5)
+    (seen,) = windows.gateways("chat", T0 + 6_000)
+    assert (seen.gateway, seen.in_flight, seen.route_generation) == ("g", 3, 7)
+    assert windows.gateways("chat", T0 + 16_000) == ()
+
+
+def test_memory_is_bounded_by_the_horizon() -> None:
+    """A day of seconds leaves no more than the horizon and its slack."""
+    windows = TelemetryWindows(600)
+    for k in range(1, 20_000):
+        windows.add(replace(BLANK, sequence=k, arrivals=1), T0 + k * 1000)
+        if k % 10 == 0:
+            windows.stats("chat", T0 + k * 1000, 600)
+    held = windows._series["chat"]
+    assert len(held.seconds) < 900
+    found = windows.stats("chat", T0 + 20_000_000, 600)
+    assert isinstance(found, Stats) and found.arrivals == found.covered_s == 599
+
+
+def test_gateways_that_were_started_again_are_forgotten_in_time() -> None:
+    """Each boot is a producer of its own; a year of restarts must not stay in memory."""
+    windows = TelemetryWindows(60)
+    for k in range(1, 2001):
+        record = replace(BLANK, sequence=1, boot=f"boot-{k}")
+        windows.add(record, T0 + k * 1000)
+        windows.stats("chat", T0 + k * 1000, 10)
+    assert windows.producers("chat") < 400
+    again = replace(BLANK, sequence=1, boot="boot-2000")
+    assert not windows.add(again, T0 + 2_000_000)
+    assert not windows.add(replace(BLANK, sequence=1, boot="boot-1"), T0 + 1000)
+    assert (windows.counters.duplicate, windows.counters.late) == (1, 1)
+
+
+def test_blocks_are_whole_and_unseen_ones_are_said_to_be() -> None:
+    """25 s of 4/s from a multiple of ten: two whole blocks; an hour later all are unseen."""
+    windows = filled(25)
+    assert windows.blocks("chat", T0 + 29_000, 20) == ((10, 40),)
+    assert windows.blocks("chat", T0 + 30_000, 30) == ((10, 40), (10, 40), (5, 20))
+    assert windows.blocks("chat", T0 + 500_000, 30) == ((0, 0),) * 3
+    assert windows.blocks("other", T0 + 30_000, 30) == ()
+
+
+def test_a_late_record_changes_the_block_it_belongs_to() -> None:
+    """What a slow gateway says of a second that was counted already is counted as well."""
+    windows = filled(40)
+    assert windows.blocks("chat", T0 + 40_000, 40) == ((10, 40),) * 4
+    windows.add(replace(BLANK, gateway="slow", arrivals=9), T0 + 13_000)
+    assert windows.blocks("chat", T0 + 40_000, 40) == ((10, 40), (10, 49), (10, 40), (10, 40))
+    assert windows.recent("chat", T0 + 40_000, (10, 30)) == ((10, 40), (30, 129))
+
+
+def test_a_goodbye_counts_whatever_comes_after_it_of_that_boot() -> None:
+    """A retried record behind the last one does not bring the gateway back; a new boot does."""
+    windows = filled(5)
+    windows.add(replace(BLANK, sequence=7, leaving=True), T0 + 7_000)
+    windows.add(replace(BLANK, sequence=6), T0 + 7_000)
+    assert windows.gateways("chat", T0 + 8_000) == ()
+    windows.add(replace(BLANK, boot="again", sequence=1), T0 + 9_000)
+    assert [seen.boot for seen in windows.gateways("chat", T0 + 9_000)] == ["again"]
+
+
+def test_gateways_say_how_long_ago_they_spoke_and_served() -> None:
+    """Age is of the last word; serving is of the last request."""
+    windows = TelemetryWindows()
+    windows.add(replace(BLANK, arrivals=1, in_flight=0), T0 + 1000)
+    windows.add(replace(BLANK, sequence=1, in_flight=0), T0 + 2000)
+    (seen,) = windows.gateways("chat", T0 + 62_000, 1800)
+    assert (seen.age_ms, seen.served_ms) == (60_000, T0 + 1000)
+
+
+def test_a_producer_is_remembered_in_little_memory() -> None:
+    """Hours of one gateway that serves a hundred models: no more than 10 KiB."""
+    producer = Producer()
+    for sequence in range(0, 2_000_000, 100):
+        assert producer.is_new(sequence)
+    assert sys.getsizeof(producer.bits) < 10_240
+    assert not producer.is_new(1_999_900) and not producer.is_new(100)

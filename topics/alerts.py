@@ -1,0 +1,33 @@
+"""What an alerting system says.
+
+Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
+Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from topics import checks
+
+STATES = ("firing", "resolved")
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One alert. models: those it concerns, empty for all. A "resolved" one permits nothing: a
+    dead exporter resolves alerts too."""
+
+    fingerprint: str
+    name: str
+    state: str
+    starts_ms: int
+    models: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        checks.name("fingerprint", self.fingerprint)
+        checks.name("name", self.name)
+        checks.one_of("state", self.state, STATES)
+        checks.time_ms("starts_ms", self.starts_ms)
+        for model in self.models:
+            checks.name("models", model)

@@ -1,0 +1,28 @@
+"""What operators declare: the services that count, beside the file they come from.
+
+Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
+Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from topics import checks
+
+MOST_TEXT = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredService:
+    """A model as it is declared now. declared: its section of `shoal.yaml` as YAML (or JSON) text,
+    read as strictly as the file. A tombstone withdraws the model."""
+
+    model: str
+    declared: str
+    at_ms: int
+
+    def __post_init__(self) -> None:
+        checks.name("model", self.model)
+        checks.text("declared", self.declared, MOST_TEXT)
+        checks.time_ms("at_ms", self.at_ms)
