@@ -12,6 +12,7 @@ from typing import Protocol
 from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster
 from autoscaler.planning.request import PlanAnswer, PlanRequest
+from topics.alerts import Alert
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment, Status
 from topics.routing import Routes
@@ -29,7 +30,7 @@ class Seen:
     availability: Mapping[str, Availability] = field(default_factory=dict)
     prices: Mapping[str, Price] = field(default_factory=dict)
     answers: tuple[PlanAnswer, ...] = ()
-    alerts: tuple[object, ...] = ()
+    alerts: tuple[Alert, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

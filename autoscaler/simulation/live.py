@@ -6,16 +6,14 @@ restarted starts from `state` as `rebuild` gave it.
 
 from __future__ import annotations
 
-from autoscaler.decide import (
-    ControllerState,
-    Observation,
+from autoscaler.decide import ControllerState, Observation, decide
+from autoscaler.demand.observed import observe
+from autoscaler.effects import (
     PublishAssignment,
     PublishDecision,
     PublishPlan,
     PublishRoutes,
-    decide,
 )
-from autoscaler.demand.observed import observe
 from autoscaler.planning.request import PlanRequest
 from autoscaler.simulation.decider import Said, Seen
 from topics.decisions import Decision, PlanRecord

@@ -1,9 +1,9 @@
 """The world of a simulation: gateways, engines, nodes and feeds around a decider, in virtual time.
 
 Owns the order of things within a second and what is written down. At each full second gateways
-report what they saw of it, then the decider ticks; its records reach nodes and gateways
-`CONTROL_MS` later. Deterministic: no clock, no randomness. It must not know how anything is
-decided or judged (`measures`).
+report what they saw of it, then the decider ticks; it also ticks when an answer of the planner
+comes. Its records reach nodes and gateways `CONTROL_MS` later. Deterministic: no clock, no
+randomness. It must not know how anything is decided or judged (`measures`).
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from autoscaler.simulation.script import (
 )
 from autoscaler.simulation.solver import Plan, SimSolver, SolveTimes, plan_in_process
 from autoscaler.simulation.timeline import Ordered, Timeline, ordered_counts
+from topics.alerts import Alert
 from topics.fleet import Assignment, DesiredInstance, Status
 from topics.routing import Routes
 from topics.supply import Availability, Price
@@ -109,7 +110,7 @@ class World:
         self._availability: dict[str, Availability] = {}
         self._prices: dict[str, Price] = {}
         self._obtainable: dict[str, int] = {}
-        self._alerts: list[object] = []
+        self._alerts: list[Alert] = []
         self._failing: dict[str, float] = {}
         self._silent: dict[int, float] = {}
         self._setups: dict[tuple[object, ...], EngineSetup] = {}
@@ -210,9 +211,14 @@ class World:
             for record in gateway.report(now_ms, _TICK_MS):
                 if now_s > self._silent.get(index, -1.0):
                     self.windows.add(record, now_ms)
+        self._decide()
+
+    def _decide(self) -> None:
+        """At each full second, and when an answer of the planner comes between two."""
+        now_ms = self.agenda.now_ms
+        answers = self.solver.answers(now_ms)
+        self.timeline.answered.extend((now_ms / 1000.0, found) for found in answers)
         alerts, self._alerts = tuple(self._alerts), []
-        answers = self.solver.answers(self.agenda.now_ms)
-        self.timeline.answered.extend((now_s, found) for found in answers)
         said = self._decider.decide(
             Seen(
                 self.cluster,
@@ -223,16 +229,21 @@ class World:
                 answers,
                 alerts,
             ),
-            now_ms,
+            self.epoch_ms(now_ms),
         )
         self._carry_out(said)
+
+    def _answer(self) -> None:
+        if self.solver.is_due(self.agenda.now_ms):  # no tick of this moment has taken it
+            self._decide()
 
     def _carry_out(self, said: Said) -> None:
         agenda = self.agenda
         now_s = agenda.now_ms / 1000.0
         for request in said.requests:
             self.timeline.asked.append((now_s, request))
-            self.solver.ask(request, self.cluster, agenda.now_ms)
+            due_ms = self.solver.ask(request, self.cluster, agenda.now_ms)
+            agenda.at(due_ms, self._answer)
         if said.assignments:
             self.assignments.update({record.node: record for record in said.assignments})
             self.timeline.ordered.append(Ordered(now_s, ordered_counts(self.assignments.values())))
@@ -279,16 +290,17 @@ class World:
 
     def _happen(self, event: Happening) -> None:
         now_ms = self.epoch_ms(self.agenda.now_ms)
+        now_s = (now_ms - ORIGIN_MS) / 1000.0  # whole ms, as in statuses
         match event:
-            case PriceChanged(at_s, pool, usd):
-                self._bill.reprice(pool, usd, at_s)
+            case PriceChanged(_, pool, usd):
+                self._bill.reprice(pool, usd, now_s)
                 self._prices[pool] = Price(pool, usd, now_ms)
             case AvailabilityChanged(_, pool, nodes):
                 self._availability[pool] = Availability(pool, nodes, now_ms)
                 self._obtainable[pool] = self._bill.billed(pool) + nodes
-            case NodeLost(at_s, name):
+            case NodeLost(_, name):
                 self.nodes[name].lose()
-                self._bill.end_node(name, at_s)
+                self._bill.end_node(name, now_s)
             case NodeBack(_, name):
                 self.nodes[name].come_back()
                 if name in self.assignments:

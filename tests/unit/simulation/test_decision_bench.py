@@ -16,14 +16,13 @@ from autoscaler.simulation.measures import Truth, smoothed_rates
 from autoscaler.simulation.script import PriceChanged
 from autoscaler.simulation.world import Scenario, simulate
 from loadtests.decision_bench import _arguments, cases, main
-from loadtests.decision_cases import GENERATED_CONFIG, Case, Prepared, prepare
+from loadtests.decision_cases import Case, Prepared, prepare
 from loadtests.decision_runs import Run, as_json, judge, percentile, run_with, write_timeline
 from loadtests.decision_static import Fleet, Sweep, _Search, dominance, kinds, sweep
 from tests.unit.simulation.worlds import OD, ONE, cluster, evenly, service
 
-STEP = Case(
-    "step", "steps", GENERATED_CONFIG, rates=(1.0, 6.0), before_s=60.0, duration_s=60.0, lead_s=120
-)
+CONFIG = Path(__file__).with_name("mini.yaml")
+STEP = Case("step", "steps", CONFIG, rates=(1.0, 6.0), before_s=60.0, duration_s=60.0, lead_s=120)
 
 
 def fixed(case: Case, seed: int, counts: dict[str, int]) -> Run:
@@ -85,7 +84,7 @@ def test_a_step_changes_the_rate_when_it_says() -> None:
 
 
 def test_a_steady_scenario_starts_with_a_fleet_for_more_than_its_rate() -> None:
-    case = Case("s", "steady", GENERATED_CONFIG, rates=(9.0,), duration_s=60.0, load=0.75)
+    case = Case("s", "steady", CONFIG, rates=(9.0,), duration_s=60.0, load=0.75)
     held = prepare(case, 1).scenario.cluster.services[0]
     assert held.req_per_s == pytest.approx(12.0)
     assert held.min_instances >= 2
@@ -93,7 +92,7 @@ def test_a_steady_scenario_starts_with_a_fleet_for_more_than_its_rate() -> None:
 
 def test_gamma_arrivals_come_in_bursts() -> None:
     """The variance of counts in long spans is CV^2 times that of Poisson arrivals."""
-    case = Case("g", "gamma", GENERATED_CONFIG, rates=(5.0,), cv=3.5, duration_s=20_000.0)
+    case = Case("g", "gamma", CONFIG, rates=(5.0,), cv=3.5, duration_s=20_000.0)
     counts = [0] * 200
     for arrival in prepare(case, 5).scenario.arrivals:
         counts[int(arrival.at_s // 100.0)] += 1
