@@ -17,8 +17,10 @@ from autoscaler.simulation.script import PriceChanged
 from autoscaler.simulation.world import Scenario, simulate
 from loadtests.decision_bench import _arguments, cases, main
 from loadtests.decision_cases import Case, Prepared, prepare
+from loadtests.decision_compare import dominance
+from loadtests.decision_fleets import kinds
 from loadtests.decision_runs import Run, as_json, judge, percentile, run_with, write_timeline
-from loadtests.decision_static import Fleet, Sweep, _Search, dominance, kinds, sweep
+from loadtests.decision_static import Fleet, Sweep, _Search, sweep
 from tests.unit.simulation.worlds import OD, ONE, cluster, evenly, service
 
 CONFIG = Path(__file__).with_name("mini.yaml")
@@ -102,6 +104,19 @@ def test_gamma_arrivals_come_in_bursts() -> None:
     assert 8.0 < spread < 17.0  # 12.25 in the limit
 
 
+def test_a_swing_goes_from_lowest_to_highest_and_back() -> None:
+    case = Case("d", "swing", CONFIG, rates=(5.0,), swing=4.0, duration_s=8000.0, lead_s=100.0)
+    prepared = prepare(case, 1)
+    rate = prepared.truth.rates["mini"]
+    assert (rate(50.0), rate(100.0), rate(4100.0)) == pytest.approx((0.0, 2.0, 8.0))
+    counts = [0] * 8
+    for arrival in prepared.scenario.arrivals:
+        counts[int(arrival.at_s // 1000.0)] += 1
+    assert sum(counts) == pytest.approx(40_000, rel=0.03)
+    assert counts[3] == pytest.approx(7700, rel=0.05)  # the mean of the swing over that eighth
+    assert counts[7] == pytest.approx(2300, rel=0.05)
+
+
 def test_percentiles_count_what_never_came_as_infinite() -> None:
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert percentile([1.0] * 19 + [None], 0.95) == 1.0
@@ -163,7 +178,7 @@ def test_owned_nodes_are_filled_first_and_are_finite() -> None:
     owned = replace(pools[0], market=Market.OWNED, price_usd_per_h=0.0, max_nodes=1)
     where = replace(prepared.scenario.cluster, pools=(*pools, owned))
     prepared = replace(prepared, scenario=replace(prepared.scenario, cluster=where))
-    (kind,) = kinds(where, where.services[0], prepared)
+    (kind,) = kinds(where, where.services[0], prepared.truth.lengths["mini"])
     assert kind.most() == 9
     found = sweep(prepared, "mini", (0.97,)).found[0.97]
     assert found is not None
