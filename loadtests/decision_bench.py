@@ -1,8 +1,8 @@
 """How well the controller decides, in simulations: attainment, cost, speed and steadiness.
 
 usage: python -m loadtests.decision_bench [--trace FILE --config FILE | --steps 1:2.5,1:10 |
-       --gamma 3.5 | --steady 1,5,20] [--seeds N] [--timeline FILE] [--json OUT] [--static]
-       [--jobs N] [--duration S] [--rate R] [--lengths TRACE] [--load L]
+       --gamma 3.5 | --swing 4 | --steady 1,5,20] [--seeds N] [--timeline FILE] [--json OUT]
+       [--static] [--jobs N] [--duration S] [--rate R] [--lengths TRACE] [--load L]
 
 Without a scenario: the bundled trace and configuration. What each figure means stands in
 `autoscaler.simulation.measures`. Owns the command line and the processes.
@@ -21,14 +21,16 @@ from typing import Any
 
 from autoscaler.domain.checks import InvalidValue
 from loadtests.decision_cases import GENERATED_CONFIG, TRACE_CONFIG, Case, prepare
+from loadtests.decision_compare import TARGETS, report
+from loadtests.decision_compare import as_json as static_json
 from loadtests.decision_runs import Run, as_json, run, summary
-from loadtests.decision_static import TARGETS, Sweep, report, sweep
-from loadtests.decision_static import as_json as static_json
+from loadtests.decision_static import Sweep, sweep
 from streams.files.errors import UserError
 
 BUNDLED_TRACE = TRACE_CONFIG.with_name("azure2023_conv.csv.gz")
 AFTER_STEP_S = 600.0
 STEADY_S = 3600.0
+DAY_S = 86_400.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -47,11 +49,14 @@ def _arguments() -> argparse.ArgumentParser:
     what.add_argument("--trace", type=Path, help="a recorded trace")
     what.add_argument("--steps", type=_steps, help="rates before:after in req/s, e.g. 1:2.5,1:10")
     what.add_argument("--gamma", type=_number(0.01, 100.0), help="CV of Gamma arrivals")
+    what.add_argument("--swing", type=_number(1.0, 1e3), help="highest by lowest rate of a day")
     what.add_argument("--steady", type=_rates, help="Poisson arrivals at these rates, e.g. 1,5,20")
     parser.add_argument("--config", type=Path, help="a shoal.yaml; one model but for --trace")
     parser.add_argument("--seeds", type=int, default=1, help="how many, from 1 on")
     parser.add_argument("--duration", type=_number(1.0, 1e7), help="seconds of arrivals")
-    parser.add_argument("--rate", type=_number(1e-3, 1e5), default=5.0, help="of --gamma, req/s")
+    parser.add_argument(
+        "--rate", type=_number(1e-3, 1e5), default=5.0, help="mean of --gamma and --swing, req/s"
+    )
     parser.add_argument("--load", type=_number(0.05, 1.0), default=0.75, help="of --steady")
     parser.add_argument("--lengths", type=Path, help="trace whose lengths generated requests have")
     parser.add_argument("--lead", type=_number(0.0, 1e5), default=240.0, help="s before requests")
@@ -107,6 +112,10 @@ def cases(args: argparse.Namespace) -> list[Case]:
     if args.gamma:
         name = f"Gamma arrivals, CV {args.gamma:g}, {args.rate:g} req/s"
         return [base(name, "gamma", rates=(args.rate,), cv=args.gamma, duration_s=length_s)]
+    if args.swing:
+        name = f"a day that swings {args.swing:g}:1 around {args.rate:g} req/s"
+        day_s = args.duration or DAY_S
+        return [base(name, "swing", rates=(args.rate,), swing=args.swing, duration_s=day_s)]
     if args.steady:
         return [
             base(
@@ -122,7 +131,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
 
 
 def _is_generated(args: argparse.Namespace) -> bool:
-    return bool(args.steps or args.gamma or args.steady)
+    return bool(args.steps or args.gamma or args.swing or args.steady)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -19,11 +19,13 @@ from autoscaler.simulation.arrivals import (
     Arrival,
     Draw,
     Step,
+    Swing,
     gamma_renewal,
     lognormal_lengths,
     measured_lengths,
     poisson,
     resampled_lengths,
+    swinging,
 )
 from autoscaler.simulation.measures import Rate, Truth, smoothed_rates
 from autoscaler.simulation.solver import plan_in_process
@@ -40,7 +42,8 @@ TRACE_CONFIG = Path(__file__).parents[1] / "streams" / "data" / "demo.yaml"
 class Case:
     """One scenario to be run with many seeds.
 
-    kind: "trace", "steps", "gamma" or "steady". rates: before and after the step, or the one rate.
+    kind: "trace", "steps", "gamma", "swing" or "steady". rates: before and after the step, or the
+    mean rate. swing: highest by lowest rate of a swing, which takes all of duration_s once.
     before_s: until the step. duration_s: of arrivals, 0 = the whole trace. load: of a steady
     scenario, demand as a share of what the fleet is planned for.
     """
@@ -51,6 +54,7 @@ class Case:
     trace: Path | None = None
     rates: tuple[float, ...] = ()
     cv: float = 1.0
+    swing: float = 1.0
     before_s: float = 600.0
     duration_s: float = 0.0
     load: float = 0.75
@@ -81,15 +85,22 @@ def prepare(case: Case, seed: int) -> Prepared:
     end_s = case.duration_s
     step_s: float | None = None
     steps: tuple[Step, ...] = (Step(0.0, case.rates[0]),)
+    rate = _rate_of(steps, case.lead_s)
     if case.kind == "gamma":
         found = gamma_renewal(service.model, case.rates[0], case.cv, end_s, draw, random)
         declared = replace(service, req_per_s=case.rates[0])
+    elif case.kind == "swing":
+        swing = Swing(case.rates[0], case.swing, end_s)
+        found = swinging(service.model, swing, end_s, draw, random)
+        declared = replace(service, req_per_s=swing.req_per_s(0.0))
+        rate = _shifted(swing.req_per_s, case.lead_s)
     elif case.kind == "steps":
         end_s += case.before_s
         step_s = case.lead_s + case.before_s
         steps = (*steps, Step(case.before_s, case.rates[1]))
         found = poisson(service.model, steps, end_s, draw, random)
         declared = replace(service, req_per_s=case.rates[0])
+        rate = _rate_of(steps, case.lead_s)
     else:
         found = poisson(service.model, steps, end_s, draw, random)
         declared = _sized(cluster, service, case.rates[0] / case.load)
@@ -101,7 +112,7 @@ def prepare(case: Case, seed: int) -> Prepared:
             lead_s=case.lead_s,
             gateways=case.gateways,
         ),
-        Truth({service.model: _rate_of(steps, case.lead_s)}, measured_lengths(found)),
+        Truth({service.model: rate}, measured_lengths(found)),
         step_s,
     )
 
@@ -151,6 +162,10 @@ def _sized(cluster: Cluster, service: Service, req_per_s: float) -> Service:
     request = PlanRequest(1, Urgency.FULL, 0, (demand,), scope=(service.model,))
     planned = sum(count for _, count in plan_in_process(request, cluster).counts)
     return replace(service, req_per_s=req_per_s, min_instances=max(1, planned))
+
+
+def _shifted(rate: Rate, lead_s: float) -> Rate:
+    return lambda at_s: rate(at_s - lead_s) if at_s >= lead_s else 0.0
 
 
 def _rate_of(steps: tuple[Step, ...], lead_s: float) -> Rate:

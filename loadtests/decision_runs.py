@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from autoscaler.planning.request import Urgency
 from autoscaler.simulation.decider import Decider
 from autoscaler.simulation.live import LiveController
 from autoscaler.simulation.measures import (
@@ -41,6 +42,8 @@ class Run:
     billed_s: float
     judged_s: float
     step: StepFigures | None
+    urgent_solves: int = 0
+    full_solves: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """As it stands in `runs[]`."""
@@ -68,6 +71,8 @@ class Run:
             "over_provisioning": sum(over) / len(over),
             "reversals_per_h": max(f.reversals_per_h for f in self.models.values()),
             "false_scale_outs": sum(f.false_scale_outs for f in self.models.values()),
+            "urgent_solves": self.urgent_solves,
+            "full_solves": self.full_solves,
             "model_days": len(self.models) * self.judged_s / 86_400.0,
         }
 
@@ -113,6 +118,8 @@ def judge(name: str, seed: int, prepared: Prepared, found: Timeline) -> Run:
         scenario.end_s,
         scenario.duration_s,
         step,
+        sum(request.urgency is Urgency.URGENT for _, request in found.asked),
+        sum(request.urgency is Urgency.FULL for _, request in found.asked),
     )
 
 
@@ -174,6 +181,11 @@ def summary(runs: Sequence[Run]) -> list[str]:
     lines.append(
         f"  reversals at most {most}/h; {false_outs} false scale-outs in {days:.2f} "
         f"model-days ({false_outs / days:.2f} per model-day)"
+    )
+    hours = sum(one.judged_s for one in runs) / 3600.0
+    lines.append(
+        f"  planner asked {sum(one.urgent_solves for one in runs) / hours:.1f} times/h urgently, "
+        f"{sum(one.full_solves for one in runs) / hours:.1f} times/h in full"
     )
     return lines
 

@@ -84,6 +84,41 @@ def poisson(
     return arrivals
 
 
+@dataclass(frozen=True, slots=True)
+class Swing:
+    """A rate that swings around its mean, from the lowest to `ratio` times that and back, once in
+    `period_s`; it starts at the lowest."""
+
+    mean_req_per_s: float
+    ratio: float
+    period_s: float
+
+    def __post_init__(self) -> None:
+        finite("swing: mean_req_per_s", self.mean_req_per_s, 1e-6, 1e6)
+        finite("swing: ratio", self.ratio, 1.0, 1e3)
+        finite("swing: period_s", self.period_s, 1.0, 1e7)
+
+    def req_per_s(self, at_s: float) -> float:
+        """The rate at `at_s`."""
+        part = (self.ratio - 1.0) / (self.ratio + 1.0)
+        return self.mean_req_per_s * (1.0 - part * math.cos(2.0 * math.pi * at_s / self.period_s))
+
+
+def swinging(
+    model: str, swing: Swing, end_s: float, lengths: Draw, random: np.random.Generator
+) -> list[Arrival]:
+    """Poisson arrivals with the rate of `swing`, by thinning those of its highest rate."""
+    highest = swing.req_per_s(0.5 * swing.period_s)
+    arrivals: list[Arrival] = []
+    at_s = 0.0
+    while True:
+        at_s += random.exponential(1.0 / highest)
+        if at_s >= end_s:
+            return arrivals
+        if random.random() * highest < swing.req_per_s(at_s):
+            arrivals.append(Arrival(at_s, model, *lengths(random)))
+
+
 def gamma_renewal(
     model: str,
     req_per_s: float,

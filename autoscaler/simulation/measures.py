@@ -17,11 +17,11 @@ fleet was sufficient at the step.
 Over-provisioning: the mean over time, from the first arrival on, of ordered x utilization / true
 rate, minus 1, where the true rate is not 0.
 
-A scale-out (scale-in) is an applied decision whose change adds (removes) capacity of a model: one
-that only adds (removes), or one that does both and changes what was ordered by more than a tenth;
-the rest are exchanges. A reversal is one that follows its opposite for the same model; per hour is
-the most within any hour of any model. A false scale-out is one at a time when what was ordered
-already was sufficient, and no node had been lost in the two minutes before.
+A scale-out (scale-in) is an applied decision that only adds (removes) groups of a model, or one
+that does both, raises (lowers) what was ordered by more than a tenth, and costs more (less); the
+rest are exchanges. A reversal is one that follows its opposite for the same model; per hour is the
+most within any hour of any model. A false scale-out is one after the first possible arrival, while
+what was ordered already was sufficient, and no node had been lost in the two minutes before.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Lengths, Slo
@@ -203,8 +204,16 @@ def model_figures(
     usable = [service.utilization * ordered.value(at_s) for at_s in _seconds(span_s)]
     over = [u / rate(s) for u, s in zip(usable, _seconds(span_s), strict=True) if rate(s) > 0.0]
     p99 = p99_of_10s_rates([row.arrival_s for row in rows], span_s)
-    reversals, false_outs = _moves(model, timeline, capacity, ordered, rate, service.utilization)
-    false_outs = [at for at in false_outs if not any(0 <= at - s < _AFTER_LOSS_S for s in lost_s)]
+    moves = _moves(model, timeline, capacity, ordered)
+    reversals = [at for (_, last), (at, now) in pairwise(moves) if last != now]
+    enough = [
+        at_s
+        for at_s, direction in moves
+        if direction > 0
+        and at_s >= span_s[0]
+        and 0.0 < rate(at_s) <= service.utilization * ordered.before(at_s)
+        and not any(0.0 <= at_s - lost < _AFTER_LOSS_S for lost in lost_s)
+    ]
     return ModelFigures(
         requests=len(rows),
         served=sum(row.outcome == Ending.SERVED for row in rows),
@@ -214,7 +223,7 @@ def model_figures(
         over_provisioning=sum(over) / len(over) - 1.0 if over else 0.0,
         over_p99=sum(usable) / len(usable) / p99 if p99 > 0.0 else 0.0,
         reversals_s=tuple(reversals),
-        false_scale_outs=len(false_outs),
+        false_scale_outs=len(enough),
     )
 
 
@@ -262,30 +271,22 @@ def _seconds(span_s: tuple[float, float]) -> range:
 
 
 def _moves(
-    model: str,
-    timeline: Timeline,
-    capacity: Capacity,
-    ordered: Orders,
-    rate: Rate,
-    utilization: float,
-) -> tuple[list[float], list[float]]:
-    """Times of reversals, and of scale-outs while capacity was sufficient."""
-    reversals: list[float] = []
-    false_outs: list[float] = []
-    last = 0
+    model: str, timeline: Timeline, capacity: Capacity, ordered: Orders
+) -> list[tuple[float, int]]:
+    """(second, +1 = scale-out or -1 = scale-in) of each."""
+    moves: list[tuple[float, int]] = []
     for decision in timeline.decisions:
-        if not decision.applied or not decision.change:
+        if not decision.applied:
             continue
         at_s = timeline.second_of(decision.at_ms)
         mine = [(c, n) for c, n in decision.change if n and capacity.of(c)[0] == model]
-        net, before = capacity.total(mine, model), ordered.before(at_s)
-        signs = {n > 0 for _, n in mine}
-        if not mine or (len(signs) == 2 and abs(net) <= EXCHANGE * before):
-            continue
+        net = capacity.total(mine, model)
         direction = 1 if net > 0 else -1
-        if last == -direction:
-            reversals.append(at_s)
-        last = direction
-        if direction > 0 and before > 0.0 and before * utilization >= rate(at_s):
-            false_outs.append(at_s)
-    return reversals, false_outs
+        if len({n > 0 for _, n in mine}) == 2 and (
+            abs(net) <= EXCHANGE * ordered.before(at_s)
+            or direction * decision.cost_delta_usd_per_h <= 0.0
+        ):
+            continue
+        if mine:
+            moves.append((at_s, direction))
+    return moves

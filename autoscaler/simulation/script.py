@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Service
+from topics.alerts import Alert
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,10 @@ class ServiceChanged:
 
 @dataclass(frozen=True, slots=True)
 class AlertRaised:
-    """`alert`, a record of the alerts topic, reaches the controller."""
+    """`alert` reaches the controller."""
 
     at_s: float
-    alert: object
+    alert: Alert
 
 
 @dataclass(frozen=True, slots=True)

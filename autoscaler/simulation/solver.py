@@ -21,7 +21,7 @@ Plan = Callable[[PlanRequest, Cluster], PlanAnswer]
 
 @dataclass(frozen=True, slots=True)
 class SolveTimes:
-    """Domain seconds from question to answer. An urgent answer is there at the next tick."""
+    """Domain seconds from question to answer."""
 
     urgent_s: float = 0.5
     full_s: float = 3.0
@@ -47,9 +47,9 @@ class SimSolver:
         self.away_until_ms = 0.0
         self.asked = dict.fromkeys(Urgency, 0)
 
-    def ask(self, request: PlanRequest, cluster: Cluster, now_ms: float) -> None:
-        """Take a question; while the solver is away it comes back unanswered."""
-        self.asked[request.urgency] += 1
+    def ask(self, request: PlanRequest, cluster: Cluster, now_ms: float) -> float:
+        """Take a question; when its answer is due. While the solver is away it comes back
+        unanswered."""
         urgent = request.urgency is Urgency.URGENT
         takes_ms = 1000.0 * (self._times.urgent_s if urgent else self._times.full_s)
         if now_ms < self.away_until_ms:
@@ -59,6 +59,11 @@ class SimSolver:
         due_ms = max(now_ms, self._free_ms[request.urgency]) + takes_ms
         self._free_ms[request.urgency] = due_ms
         self._due.append((due_ms, found))
+        return due_ms
+
+    def is_due(self, now_ms: float) -> bool:
+        """Whether an answer has come by `now_ms` that was not handed out yet."""
+        return any(due_ms <= now_ms for due_ms, _ in self._due)
 
     def answers(self, now_ms: float) -> tuple[PlanAnswer, ...]:
         """What has come by `now_ms` and was not handed out yet."""

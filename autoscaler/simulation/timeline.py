@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from autoscaler.planning.request import PlanAnswer, PlanRequest
 from autoscaler.simulation.bill import NodeSpan
 from autoscaler.simulation.requests import Call, Ending
 from autoscaler.transitions.groups import combo_id_of
@@ -45,6 +46,7 @@ class Ordered:
 class Timeline:
     """calls: in order of arrival, as they stand; requests: their rows, after `finish`.
 
+    asked, answered: questions to the planner and its answers, with the second of the tick.
     origin_ms: second 0 of the axis in ms since the epoch, for the records of the controller.
     """
 
@@ -55,6 +57,8 @@ class Timeline:
     ordered: list[Ordered] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     plans: list[PlanRecord] = field(default_factory=list)
+    asked: list[tuple[float, PlanRequest]] = field(default_factory=list)
+    answered: list[tuple[float, PlanAnswer]] = field(default_factory=list)
 
     def finish(self) -> None:
         """Make rows of the calls; those that have not ended are dropped."""

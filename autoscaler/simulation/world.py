@@ -1,15 +1,16 @@
 """The world of a simulation: gateways, engines, nodes and feeds around a decider, in virtual time.
 
 Owns the order of things within a second and what is written down. At each full second gateways
-report what they saw of it, then the decider ticks; its records reach nodes and gateways
-`CONTROL_MS` later. Deterministic: no clock, no randomness. It must not know how anything is
-decided or judged (`measures`).
+report what they saw of it, then the decider ticks; it also ticks when an answer of the planner
+comes. Its records reach nodes and gateways `CONTROL_MS` later. Deterministic: no clock, no
+randomness. It must not know how anything is decided or judged (`measures`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.checks import InvalidValue, finite, whole
@@ -40,6 +41,7 @@ from autoscaler.simulation.script import (
 )
 from autoscaler.simulation.solver import Plan, SimSolver, SolveTimes, plan_in_process
 from autoscaler.simulation.timeline import Ordered, Timeline, ordered_counts
+from topics.alerts import Alert
 from topics.fleet import Assignment, DesiredInstance, Status
 from topics.routing import Routes
 from topics.supply import Availability, Price
@@ -108,11 +110,12 @@ class World:
         self._availability: dict[str, Availability] = {}
         self._prices: dict[str, Price] = {}
         self._obtainable: dict[str, int] = {}
-        self._alerts: list[object] = []
+        self._alerts: list[Alert] = []
         self._failing: dict[str, float] = {}
         self._silent: dict[int, float] = {}
         self._setups: dict[tuple[object, ...], EngineSetup] = {}
         self._pending = 0
+        self._started = False
         self._bill = Bill({p.id: p.price_usd_per_h for p in self.cluster.pools}, ORIGIN_MS)
         longest = {s.model: s.max_len_tokens for s in self.cluster.services}
         self.gateways = [
@@ -128,23 +131,35 @@ class World:
 
     def run(self) -> Timeline:
         """Everything, to the end; the timeline of what happened."""
+        self.advance(self.scenario.end_s)
+        return self.finish()
+
+    def advance(self, to_s: float) -> None:
+        """Go on until `to_s`, at most to the end of the scenario."""
+        if not self._started:
+            self._start()
+        self.agenda.run(1000.0 * min(to_s, self.scenario.end_s))
+
+    def finish(self) -> Timeline:
+        """Close the bill now, let requests under way end, and write the rows."""
+        end_ms = self.agenda.now_ms
+        self._bill.close(end_ms / 1000.0)
+        self.timeline.nodes = list(self._bill.spans)
+        while self._pending and self.agenda.now_ms < end_ms + 1000.0 * _DRAIN_S:
+            self.agenda.run(self.agenda.now_ms + 1000.0)
+        self.timeline.finish()
+        return self.timeline
+
+    def _start(self) -> None:
         agenda, scenario = self.agenda, self.scenario
+        self._started = True
         for event in sorted(scenario.script, key=lambda e: e.at_s):
-            agenda.at(1000.0 * event.at_s, lambda event=event: self._happen(event))  # type: ignore[misc]
+            agenda.at(1000.0 * event.at_s, partial(self._happen, event))
         agenda.every(HEARTBEAT_MS, nodes_heartbeat(lambda: list(self.nodes.values())))
         agenda.every(LOOK_MS, self._look)
         agenda.every(_TICK_MS, self._tick)
         self._pending = len(scenario.arrivals)
         self._arrive(0)
-        end_ms = 1000.0 * scenario.end_s
-        agenda.run(end_ms)
-        self._bill.close(scenario.end_s)
-        self.timeline.nodes = list(self._bill.spans)
-        last_ms = end_ms + 1000.0 * _DRAIN_S
-        while self._pending and agenda.now_ms < last_ms:
-            agenda.run(agenda.now_ms + 1000.0)
-        self.timeline.finish()
-        return self.timeline
 
     # -- what nodes stand on ------------------------------------------------------------------
 
@@ -196,6 +211,13 @@ class World:
             for record in gateway.report(now_ms, _TICK_MS):
                 if now_s > self._silent.get(index, -1.0):
                     self.windows.add(record, now_ms)
+        self._decide()
+
+    def _decide(self) -> None:
+        """At each full second, and when an answer of the planner comes between two."""
+        now_ms = self.agenda.now_ms
+        answers = self.solver.answers(now_ms)
+        self.timeline.answered.extend((now_ms / 1000.0, found) for found in answers)
         alerts, self._alerts = tuple(self._alerts), []
         said = self._decider.decide(
             Seen(
@@ -204,18 +226,24 @@ class World:
                 dict(self.statuses),
                 dict(self._availability),
                 dict(self._prices),
-                self.solver.answers(self.agenda.now_ms),
+                answers,
                 alerts,
             ),
-            now_ms,
+            self.epoch_ms(now_ms),
         )
         self._carry_out(said)
+
+    def _answer(self) -> None:
+        if self.solver.is_due(self.agenda.now_ms):  # no tick of this moment has taken it
+            self._decide()
 
     def _carry_out(self, said: Said) -> None:
         agenda = self.agenda
         now_s = agenda.now_ms / 1000.0
         for request in said.requests:
-            self.solver.ask(request, self.cluster, agenda.now_ms)
+            self.timeline.asked.append((now_s, request))
+            due_ms = self.solver.ask(request, self.cluster, agenda.now_ms)
+            agenda.at(due_ms, self._answer)
         if said.assignments:
             self.assignments.update({record.node: record for record in said.assignments})
             self.timeline.ordered.append(Ordered(now_s, ordered_counts(self.assignments.values())))
@@ -262,16 +290,17 @@ class World:
 
     def _happen(self, event: Happening) -> None:
         now_ms = self.epoch_ms(self.agenda.now_ms)
+        now_s = (now_ms - ORIGIN_MS) / 1000.0  # whole ms, as in statuses
         match event:
-            case PriceChanged(at_s, pool, usd):
-                self._bill.reprice(pool, usd, at_s)
+            case PriceChanged(_, pool, usd):
+                self._bill.reprice(pool, usd, now_s)
                 self._prices[pool] = Price(pool, usd, now_ms)
             case AvailabilityChanged(_, pool, nodes):
                 self._availability[pool] = Availability(pool, nodes, now_ms)
                 self._obtainable[pool] = self._bill.billed(pool) + nodes
-            case NodeLost(at_s, name):
+            case NodeLost(_, name):
                 self.nodes[name].lose()
-                self._bill.end_node(name, at_s)
+                self._bill.end_node(name, now_s)
             case NodeBack(_, name):
                 self.nodes[name].come_back()
                 if name in self.assignments:

@@ -16,14 +16,15 @@ from autoscaler.simulation.measures import Truth, smoothed_rates
 from autoscaler.simulation.script import PriceChanged
 from autoscaler.simulation.world import Scenario, simulate
 from loadtests.decision_bench import _arguments, cases, main
-from loadtests.decision_cases import GENERATED_CONFIG, Case, Prepared, prepare
+from loadtests.decision_cases import Case, Prepared, prepare
+from loadtests.decision_compare import dominance
+from loadtests.decision_fleets import kinds
 from loadtests.decision_runs import Run, as_json, judge, percentile, run_with, write_timeline
-from loadtests.decision_static import Fleet, Sweep, _Search, dominance, kinds, sweep
+from loadtests.decision_static import Fleet, Sweep, _Search, sweep
 from tests.unit.simulation.worlds import OD, ONE, cluster, evenly, service
 
-STEP = Case(
-    "step", "steps", GENERATED_CONFIG, rates=(1.0, 6.0), before_s=60.0, duration_s=60.0, lead_s=120
-)
+CONFIG = Path(__file__).with_name("mini.yaml")
+STEP = Case("step", "steps", CONFIG, rates=(1.0, 6.0), before_s=60.0, duration_s=60.0, lead_s=120)
 
 
 def fixed(case: Case, seed: int, counts: dict[str, int]) -> Run:
@@ -85,7 +86,7 @@ def test_a_step_changes_the_rate_when_it_says() -> None:
 
 
 def test_a_steady_scenario_starts_with_a_fleet_for_more_than_its_rate() -> None:
-    case = Case("s", "steady", GENERATED_CONFIG, rates=(9.0,), duration_s=60.0, load=0.75)
+    case = Case("s", "steady", CONFIG, rates=(9.0,), duration_s=60.0, load=0.75)
     held = prepare(case, 1).scenario.cluster.services[0]
     assert held.req_per_s == pytest.approx(12.0)
     assert held.min_instances >= 2
@@ -93,7 +94,7 @@ def test_a_steady_scenario_starts_with_a_fleet_for_more_than_its_rate() -> None:
 
 def test_gamma_arrivals_come_in_bursts() -> None:
     """The variance of counts in long spans is CV^2 times that of Poisson arrivals."""
-    case = Case("g", "gamma", GENERATED_CONFIG, rates=(5.0,), cv=3.5, duration_s=20_000.0)
+    case = Case("g", "gamma", CONFIG, rates=(5.0,), cv=3.5, duration_s=20_000.0)
     counts = [0] * 200
     for arrival in prepare(case, 5).scenario.arrivals:
         counts[int(arrival.at_s // 100.0)] += 1
@@ -101,6 +102,19 @@ def test_gamma_arrivals_come_in_bursts() -> None:
     spread = sum((count - mean) ** 2 for count in counts) / len(counts) / mean
     assert mean == pytest.approx(500.0, rel=0.1)
     assert 8.0 < spread < 17.0  # 12.25 in the limit
+
+
+def test_a_swing_goes_from_lowest_to_highest_and_back() -> None:
+    case = Case("d", "swing", CONFIG, rates=(5.0,), swing=4.0, duration_s=8000.0, lead_s=100.0)
+    prepared = prepare(case, 1)
+    rate = prepared.truth.rates["mini"]
+    assert (rate(50.0), rate(100.0), rate(4100.0)) == pytest.approx((0.0, 2.0, 8.0))
+    counts = [0] * 8
+    for arrival in prepared.scenario.arrivals:
+        counts[int(arrival.at_s // 1000.0)] += 1
+    assert sum(counts) == pytest.approx(40_000, rel=0.03)
+    assert counts[3] == pytest.approx(7700, rel=0.05)  # the mean of the swing over that eighth
+    assert counts[7] == pytest.approx(2300, rel=0.05)
 
 
 def test_percentiles_count_what_never_came_as_infinite() -> None:
@@ -164,7 +178,7 @@ def test_owned_nodes_are_filled_first_and_are_finite() -> None:
     owned = replace(pools[0], market=Market.OWNED, price_usd_per_h=0.0, max_nodes=1)
     where = replace(prepared.scenario.cluster, pools=(*pools, owned))
     prepared = replace(prepared, scenario=replace(prepared.scenario, cluster=where))
-    (kind,) = kinds(where, where.services[0], prepared)
+    (kind,) = kinds(where, where.services[0], prepared.truth.lengths["mini"])
     assert kind.most() == 9
     found = sweep(prepared, "mini", (0.97,)).found[0.97]
     assert found is not None

@@ -64,8 +64,20 @@ def test_the_rate_of_a_trace_is_its_count_around_a_moment() -> None:
     assert rate(20.0) == 0.0
 
 
-def decision(at_s: float, *change: tuple[str, int], applied: bool = True) -> Decision:
-    return Decision(1, 1, "mini", "scale_out", int(1000 * at_s), applied, "", change=change)
+def decision(
+    at_s: float, *change: tuple[str, int], applied: bool = True, usd_per_h: float = 0.0
+) -> Decision:
+    return Decision(
+        1,
+        1,
+        "mini",
+        "scale_out",
+        int(1000 * at_s),
+        applied,
+        "",
+        cost_delta_usd_per_h=usd_per_h,
+        change=change,
+    )
 
 
 def figures_of(timeline: Timeline, rate: float):  # type: ignore[no-untyped-def]
@@ -98,6 +110,16 @@ def test_reversals_and_false_scale_outs_come_from_applied_decisions() -> None:
     assert figures.reversals_s == (40.0, 60.0)
     assert figures.reversals_per_h == 2
     assert figures.false_scale_outs == 2
+
+
+def test_an_exchange_for_more_capacity_at_less_cost_is_no_scale_out() -> None:
+    spot = ONE.replace("on-demand", "spot")
+    more = (spot, 3), (ONE, -1)
+    for usd_per_h, false_outs in ((-0.5, 0), (0.4, 1)):
+        timeline = Timeline(
+            ordered=[Ordered(0.0, {ONE: 4})], decisions=[decision(10.0, *more, usd_per_h=usd_per_h)]
+        )
+        assert figures_of(timeline, 1.0).false_scale_outs == false_outs
 
 
 def test_a_scale_out_that_was_needed_is_not_false() -> None:

@@ -1,0 +1,107 @@
+"""Ours beside the cheapest fixed fleets: what is said of it, and whether ours is dominated.
+
+Owns the comparison and its JSON form. Simulates nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from loadtests.decision_runs import Run
+from loadtests.decision_static import Fleet, Sweep
+
+TARGETS = (0.97, 0.95)
+
+
+def report(ours: Run, sweeps: Sequence[Sweep]) -> list[str]:
+    """What the fixed fleets say of ours, for people."""
+    lines = []
+    for found in sweeps:
+        for target, fleet in sorted(found.found.items(), reverse=True):
+            if target not in TARGETS:
+                continue
+            lines.append(f"  fixed, {found.model} at {100 * target:.0f}%: {_say(fleet)}")
+        cut = "; search cut short, a cheaper mix may exist" if found.cut else ""
+        lines.append(f"    ({found.simulated} fleets simulated{cut})")
+    for target in TARGETS:
+        fleets = [found.found[target] for found in sweeps]
+        if all(fleet is not None for fleet in fleets):
+            total = sum(fleet.cost_usd for fleet in fleets if fleet is not None)
+            lines.append(
+                f"  fixed, every model at {100 * target:.0f}%: {total:.2f} USD; ours "
+                f"{ours.cost_usd:.2f} USD ({100 * (ours.cost_usd / total - 1):+.1f}%)"
+                if total > 0
+                else f"  fixed, every model at {100 * target:.0f}%: 0 USD"
+            )
+    lines.append("  " + dominance(ours, sweeps))
+    return lines
+
+
+def as_good_usd(ours: Run, sweeps: Sequence[Sweep]) -> float | None:
+    """What the cheapest fixed fleets cost that attain at least as much as ours for every model;
+    None where for some model there is none."""
+    total = 0.0
+    for found in sweeps:
+        fleet = found.found.get(ours.models[found.model].slo_attainment)
+        if fleet is None:
+            return None
+        total += fleet.cost_usd
+    return total
+
+
+def is_dominated(ours: Run, sweeps: Sequence[Sweep]) -> bool:
+    """Whether fixed fleets attain as much for each model for less, or more for as much."""
+    total = as_good_usd(ours, sweeps)
+    if total is None or total > ours.cost_usd:
+        return False
+    more = False
+    for found in sweeps:
+        share = ours.models[found.model].slo_attainment
+        fleet = found.found[share]
+        more = more or (fleet is not None and fleet.attainment > share)
+    return total < ours.cost_usd or more
+
+
+def dominance(ours: Run, sweeps: Sequence[Sweep]) -> str:
+    """The same for people."""
+    total = as_good_usd(ours, sweeps)
+    if total is None:
+        return "ours is not dominated: no fixed fleet attains as much for every model"
+    if is_dominated(ours, sweeps):
+        return f"ours is DOMINATED: fixed fleets attain as much for {total:.2f} USD"
+    return f"ours is not dominated: fixed fleets that attain as much cost {total:.2f} USD"
+
+
+def as_json(ours: Run, sweeps: Sequence[Sweep]) -> dict[str, Any]:
+    """The sweep of one scenario and seed."""
+    return {
+        "scenario": ours.scenario,
+        "seed": ours.seed,
+        "models": {
+            found.model: {
+                f"{target:.6f}": None
+                if fleet is None
+                else {
+                    "counts": dict(fleet.counts),
+                    "usd_per_h": fleet.usd_per_h,
+                    "cost_usd": fleet.cost_usd,
+                    "slo_attainment": fleet.attainment,
+                }
+                for target, fleet in found.found.items()
+            }
+            for found in sweeps
+        },
+        "as_good_usd": as_good_usd(ours, sweeps),
+        "dominated": is_dominated(ours, sweeps),
+    }
+
+
+def _say(fleet: Fleet | None) -> str:
+    if fleet is None:
+        return "none attains it"
+    parts = ", ".join(f"{count} {name}" for name, count in fleet.counts)
+    return (
+        f"{fleet.usd_per_h:.2f} USD/h, attains {100 * fleet.attainment:.2f}%, "
+        f"{fleet.cost_usd:.2f} USD in all: {parts}"
+    )
