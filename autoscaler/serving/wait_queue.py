@@ -1,7 +1,11 @@
-"""Requests of one model that wait for an instance with room, first come, first served.
+"""Requests of one model that wait for an instance with room.
 
-Owns the order, who gets the next place, and who has waited too long. Knows nothing of HTTP, tasks
+Owns the order, who gets the next slot, and who has waited too long. Knows nothing of HTTP, tasks
 or clocks: callers say what the time is (`now_ms`, domain ms) and carry out what comes back.
+
+First come, first served among those that can still meet the TTFT limit of the routes; requests
+that have waited too long for it come after them. Without that, a queue left over from a minute of
+overload makes every later request miss its SLO as well, long after capacity is there again.
 
 Why wait here and not at the engines: what waits in an engine's own queue stays there. Fifteen
 minutes of prompts collected by the first instance are of no use to the ten that start meanwhile.
@@ -10,15 +14,19 @@ minutes of prompts collected by the first instance are of no use to the ten that
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autoscaler.serving.routing import Pick, Router
 from topics.records import Endpoint
 
+LATE = 0.75
+"""Share of the TTFT limit after which a waiting request is late: prefill takes the rest."""
+
 
 class Refusal(StrEnum):
-    """Why a request gets no place."""
+    """Why a request gets no slot."""
 
     NO_INSTANCE = "no_instance"  # nothing serves the model
     NO_ROOM = "no_room"  # instances serve it, all full for too long
@@ -39,8 +47,8 @@ class Ticket:
 
 @dataclass(slots=True)
 class WaitQueue:
-    """Those who wait for `router`'s instances. After whatever may have made room (`Router.done`,
-    `apply`, `readmit`) and after `join`, `dispatch` must be asked.
+    """Requests that wait for `router`'s instances. Call `dispatch` after whatever may have made
+    room (`Router.done`, `apply`, `readmit`) and after `join`.
 
     hold_ms: longest wait while nothing serves. queue_ms: longest wait of all.
     """
@@ -48,8 +56,10 @@ class WaitQueue:
     router: Router
     hold_ms: float
     queue_ms: float
-    _waiting: dict[Ticket, None] = field(default_factory=dict)  # by the time they joined
+    _waiting: dict[Ticket, bool] = field(default_factory=dict)  # by time joined: is it late?
     _turns: list[tuple[int, int, Ticket]] = field(default_factory=list)  # a heap; leavers stay in
+    _late: list[tuple[int, int, Ticket]] = field(default_factory=list)  # likewise, of late ones
+    _on_time: deque[tuple[int, int, Ticket]] = field(default_factory=deque)  # by time joined
     _joined: int = 0
     _closed_ms: int | None = None
 
@@ -60,44 +70,63 @@ class WaitQueue:
         """Begin to wait, behind those of lower `order`."""
         ticket = Ticket(order, tried, now_ms)
         self._joined += 1
-        self._waiting[ticket] = None
-        heapq.heappush(self._turns, (order, self._joined, ticket))
+        self._waiting[ticket] = False
+        turn = (order, self._joined, ticket)
+        heapq.heappush(self._turns, turn)
+        self._on_time.append(turn)
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
         """Wait no longer; nothing happens if it does not."""
         self._waiting.pop(ticket, None)
-        if len(self._turns) > 2 * len(self._waiting) + 64:
-            self._turns = [turn for turn in self._turns if turn[2] in self._waiting]
-            heapq.heapify(self._turns)
+        if len(self._turns) + len(self._late) > 2 * len(self._waiting) + 64:
+            for turns in (self._turns, self._late):
+                turns[:] = [turn for turn in turns if turn[2] in self._waiting]
+                heapq.heapify(turns)
+            self._on_time = deque(turn for turn in self._on_time if turn[2] in self._waiting)
 
-    def dispatch(self) -> list[tuple[Ticket, Pick]]:
+    def dispatch(self, now_ms: int) -> list[tuple[Ticket, Pick]]:
         """Everyone whose turn it is, and where each goes; they wait no longer.
 
         One that was tried somewhere waits for another instance as long as another one serves;
         meanwhile those behind it may take the room that it does not want.
         """
+        self._set_late_aside(now_ms)
         found: list[tuple[Ticket, Pick]] = []
-        passed: list[tuple[int, int, Ticket]] = []
-        while self._turns and self.router.has_room():
-            turn = heapq.heappop(self._turns)
-            ticket = turn[2]
-            if ticket not in self._waiting:
-                continue
-            pick = self.router.pick(ticket.tried)
-            if pick is None and not self.router.is_open(ticket.tried):
-                pick = self.router.pick()
-            if pick is None:
-                passed.append(turn)
-                continue
-            del self._waiting[ticket]
-            found.append((ticket, pick))
-        for turn in passed:
-            heapq.heappush(self._turns, turn)
+        for turns in (self._turns, self._late):
+            passed: list[tuple[int, int, Ticket]] = []
+            while turns and self.router.has_room():
+                turn = heapq.heappop(turns)
+                ticket = turn[2]
+                if self._waiting.get(ticket) is not (turns is self._late):
+                    continue  # it left, or waits among the late ones by now
+                pick = self.router.pick(ticket.tried)
+                if pick is None and not self.router.is_open(ticket.tried):
+                    pick = self.router.pick()
+                if pick is None:
+                    passed.append(turn)
+                    continue
+                del self._waiting[ticket]
+                found.append((ticket, pick))
+            for turn in passed:
+                heapq.heappush(turns, turn)
         return found
 
+    def _set_late_aside(self, now_ms: int) -> None:
+        """Move those that can no longer meet the TTFT limit behind all others."""
+        limit_ms = self.router.routes.ttft_limit_ms if self.router.routes else 0.0
+        while self._on_time:
+            turn = self._on_time[0]
+            ticket = turn[2]
+            if ticket in self._waiting:
+                if limit_ms <= 0.0 or now_ms - ticket.joined_ms <= LATE * limit_ms:
+                    return  # who joined later has waited less
+                self._waiting[ticket] = True
+                heapq.heappush(self._late, turn)
+            self._on_time.popleft()
+
     def expired(self, now_ms: int) -> list[tuple[Ticket, Refusal]]:
-        """Everyone who has waited too long; they wait no longer. To be asked now and then."""
+        """Everyone who has waited too long; they wait no longer. Call periodically."""
         if self.router.is_open():
             self._closed_ms = None
         elif self._closed_ms is None:

@@ -124,7 +124,7 @@ class SimGateway:
 
     def _dispatch(self, front: _Front) -> None:
         while front.waiting:
-            turns = front.queue.dispatch()
+            turns = front.queue.dispatch(int(self._agenda.now_ms))
             if not turns:
                 return
             sent = [(front.waiting.pop(ticket), pick) for ticket, pick in turns]

@@ -42,8 +42,9 @@ def propose(view: ModelView) -> Proposal | None:
         return Proposal("surge", seen.req_per_s, why, evident=False)
     rate = present_rate(demand, policy)
     covered_s, arrivals = max(proving)
-    # A span of a few seconds may be just a spike: it is sized by what it makes likely.
-    size = rate.req_per_s
+    # A span of a few seconds may be just a spike: it is sized by what it makes likely. Later the
+    # estimate errs to the high side: what is ordered short must be ordered, and started, again.
+    size = 0.5 * (rate.req_per_s + rate.high)
     if rate.window_s < _SIZED_S:
         size = max(rate.low, lower_rate(arrivals, covered_s, _CAUTION))
     since_ms = rate.since_ms or view.now_ms - seen.age_ms - min(proving)[0] * 1000

@@ -101,7 +101,7 @@ class Admission:
         """Give away the room that there is."""
         queue = self._queues.get(model)
         while queue is not None and len(queue):
-            turns = queue.dispatch()
+            turns = queue.dispatch(self._clock.now_ms())
             for ticket, pick in turns:
                 answer = self._answers[ticket]
                 if answer.done():  # cancelled, and its task had no turn yet to leave the queue

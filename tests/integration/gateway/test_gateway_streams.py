@@ -44,7 +44,7 @@ class SlowClient:
     """Looks, each time it is written to, whom the gateway would take for hung just then."""
 
     def __init__(self, b: Bench) -> None:
-        self.hang_detector = b.gateway.relay.stalls = HangDetector(0.0)
+        self.hang_detector = b.gateway.relay.hang_detector = HangDetector(0.0)
         self.hung: list[list[Endpoint]] = []
 
     async def answer(self, status: int, body: bytes) -> None:

@@ -37,7 +37,7 @@ async def test_what_finds_no_room_waits_here_and_goes_to_the_new_instance(
     asked = []
     for n in range(5):
         asked.append(asyncio.create_task(b.post(prompt=f"p{n}")))
-        await until(lambda n=n: len(old.seen) + b.gateway.relay.places.waiting("chat") == n + 1)
+        await until(lambda n=n: len(old.seen) + b.gateway.relay.admission.waiting("chat") == n + 1)
     await until(lambda: len(old.seen) == 2)
     assert await b.metric("waiting") == 3
     assert await b.metric("in_flight") == 5
@@ -74,7 +74,7 @@ async def test_a_client_that_goes_leaves_the_line(bench: MakeBench) -> None:
     b.route(RouteGroup("g", 1.0, (Endpoint("e", engine.endpoint.address, slots=1),)))
     first = asyncio.create_task(b.post(prompt="first"))
     await until(lambda: bool(engine.seen))
-    places = b.gateway.relay.places
+    places = b.gateway.relay.admission
     gone = asyncio.create_task(b.post(prompt="gone"))
     await until(lambda: places.waiting("chat") == 1)
     behind = asyncio.create_task(b.post(prompt="behind"))

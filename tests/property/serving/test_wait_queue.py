@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from autoscaler.serving.routing import Router
-from autoscaler.serving.wait_queue import Refusal, Ticket, WaitQueue
+from autoscaler.serving.wait_queue import LATE, Refusal, Ticket, WaitQueue
 from topics.records import Endpoint, RouteGroup, Routes
 
-HOLD_MS, QUEUE_MS = 3_000, 10_000
+HOLD_MS, QUEUE_MS, TTFT_MS = 3_000, 10_000, 2_000
 ENDS = [Endpoint(name, f"h:{name}") for name in "abcd"]
 
 # instance -> slots; every two make a group, the first of weight 1, the second of weight 3
@@ -37,7 +37,7 @@ class TheLine(RuleBasedStateMachine):
     def _settle(self) -> None:
         before = Counter(end for _, end in self.inside)
         came = Counter[Endpoint]()
-        for ticket, pick in self.line.dispatch():
+        for ticket, pick in self.line.dispatch(self.now_ms):
             end = pick.endpoint
             assert end in self.slots.keys() - self.out
             came[end] += 1
@@ -45,10 +45,14 @@ class TheLine(RuleBasedStateMachine):
             self.inside.append((ticket, end))
             others = self.slots.keys() - self.out - ticket.tried
             assert not (end in ticket.tried and others), "sent back though another one serves"
-            earlier = [w for w in self.waiting if w.order < ticket.order]
-            assert all(w.tried for w in earlier), "overtook one that would go anywhere"
+            late = self._late(ticket)
+            ahead = [w for w in self.waiting if (self._late(w), w.order) < (late, ticket.order)]
+            assert all(w.tried for w in ahead), "overtook one that would go anywhere"
         for end, count in came.items():
             assert not self.slots[end] or before[end] + count <= self.slots[end]
+
+    def _late(self, ticket: Ticket) -> bool:
+        return self.now_ms - ticket.joined_ms > LATE * TTFT_MS
 
     def _room(self) -> set[Endpoint]:
         load = Counter(end for _, end in self.inside)
@@ -103,7 +107,7 @@ class TheLine(RuleBasedStateMachine):
             if ends:
                 groups.append(RouteGroup(f"g{group}", 1.0 + 2.0 * group, ends))
         self.generation += 1
-        self.router.apply(Routes("m", self.generation, 1, 0, 1.0, 1.0, tuple(groups)))
+        self.router.apply(Routes("m", self.generation, 1, 0, TTFT_MS, 1.0, tuple(groups)))
         self.slots = {ENDS[n]: slots for n, slots in fleet.items()}
         self.out &= self.slots.keys()
         self._settle()

@@ -29,10 +29,10 @@ def apply(here: WaitQueue, *groups: RouteGroup) -> None:
 def test_a_freed_slot_goes_to_who_came_first() -> None:
     here = line(group("g", (A, 1)))
     tickets = [here.join(order, NONE, 0) for order in (1, 2, 3)]
-    assert [ticket for ticket, _ in here.dispatch()] == tickets[:1]
-    assert here.dispatch() == []
+    assert [ticket for ticket, _ in here.dispatch(0)] == tickets[:1]
+    assert here.dispatch(0) == []
     here.router.done(A)
-    assert [ticket for ticket, _ in here.dispatch()] == tickets[1:2]
+    assert [ticket for ticket, _ in here.dispatch(0)] == tickets[1:2]
     assert len(here) == 1
 
 
@@ -40,9 +40,9 @@ def test_a_new_instance_takes_what_waits_up_to_its_slots() -> None:
     here = line(group("g", (A, 1)))
     for order in range(6):
         here.join(order, NONE, 0)
-    here.dispatch()
+    here.dispatch(0)
     apply(here, group("g", (A, 1)), group("h", (B, 3)))
-    assert [pick.endpoint for _, pick in here.dispatch()] == [B, B, B]
+    assert [pick.endpoint for _, pick in here.dispatch(0)] == [B, B, B]
     assert len(here) == 2
 
 
@@ -51,29 +51,29 @@ def test_weights_share_among_those_with_room() -> None:
     here = line(group("g", (A, 10)), group("h", (B, 6), weight=3.0))
     for order in range(8):
         here.join(order, NONE, 0)
-    assert [pick.endpoint for _, pick in here.dispatch()].count(B) == 6
+    assert [pick.endpoint for _, pick in here.dispatch(0)].count(B) == 6
     for order in range(8, 12):
         here.join(order, NONE, 0)
-    assert {pick.endpoint for _, pick in here.dispatch()} == {A}
+    assert {pick.endpoint for _, pick in here.dispatch(0)} == {A}
 
 
 def test_fewer_slots_than_in_flight_only_stop_what_is_new() -> None:
     here = line(group("g", (A, 3)))
     for order in range(4):
         here.join(order, NONE, 0)
-    assert len(here.dispatch()) == 3
+    assert len(here.dispatch(0)) == 3
     apply(here, group("g", (A, 1)))
     here.router.done(A)
     here.router.done(A)
-    assert here.dispatch() == []
+    assert here.dispatch(0) == []
     here.router.done(A)
-    assert len(here.dispatch()) == 1
+    assert len(here.dispatch(0)) == 1
 
 
 def test_slots_that_move_leave_ejection_and_counts_as_they_are() -> None:
     here = line(group("g", (A, 2), (B, 2)))
     here.join(1, NONE, 0)
-    here.dispatch()
+    here.dispatch(0)
     here.router.eject(B, 0)
     apply(here, group("g", (A, 5), (B, 5)))
     assert here.router.ejected() == {B}
@@ -86,12 +86,12 @@ def test_one_that_is_tried_again_keeps_its_turn_and_waits_for_another_instance()
     here = line(group("g", (A, 1), (B, 1)))
     for order in (1, 2, 3, 4):
         here.join(order, NONE, 0)
-    assert [pick.endpoint for _, pick in here.dispatch()] == [A, B]
+    assert [pick.endpoint for _, pick in here.dispatch(0)] == [A, B]
     here.router.done(A)
     again = here.join(1, frozenset({A}), 0)
-    assert [(ticket.order, pick.endpoint) for ticket, pick in here.dispatch()] == [(3, A)]
+    assert [(ticket.order, pick.endpoint) for ticket, pick in here.dispatch(0)] == [(3, A)]
     here.router.done(B)
-    ((ticket, pick),) = here.dispatch()
+    ((ticket, pick),) = here.dispatch(0)
     assert (ticket, pick.endpoint) == (again, B)
 
 
@@ -99,13 +99,13 @@ def test_what_was_tried_gets_another_chance_when_nothing_else_serves() -> None:
     here = line(group("g", (A, 1), (B, 1)))
     here.router.eject(B, 0)
     here.join(1, frozenset({A}), 0)
-    assert [pick.endpoint for _, pick in here.dispatch()] == [A]
+    assert [pick.endpoint for _, pick in here.dispatch(0)] == [A]
 
 
 def test_a_wait_without_any_instance_is_shorter_than_one_for_room() -> None:
     here = line(group("g", (A, 1)))
     first, second = here.join(1, NONE, 0), here.join(2, NONE, 0)
-    assert [ticket for ticket, _ in here.dispatch()] == [first]
+    assert [ticket for ticket, _ in here.dispatch(0)] == [first]
     assert here.expired(4_999) == []
     assert here.expired(5_000) == [(second, Refusal.NO_ROOM)]
     third = here.join(3, NONE, 5_000)
@@ -125,4 +125,18 @@ def test_those_who_leave_are_forgotten() -> None:
     assert len(here) == 1
     assert len(here._turns) < 100
     apply(here, group("g", (A, 1)))
-    assert [ticket for ticket, _ in here.dispatch()] == [stays]
+    assert [ticket for ticket, _ in here.dispatch(0)] == [stays]
+
+
+def test_requests_that_can_no_longer_meet_the_ttft_limit_come_after_those_that_can() -> None:
+    """Three waited out a minute of overload: the fresh one is served first, then the oldest."""
+    here = line(group("g", (A, 1)))
+    here.router.apply(Routes("m", 3, 1, 0, 2_000.0, 60.0, (group("g", (A, 1)),)))
+    old = [here.join(order, NONE, 0) for order in (1, 2, 3)]
+    assert [ticket for ticket, _ in here.dispatch(1_500)] == old[:1]  # 0.75 of the limit: in time
+    fresh = here.join(4, NONE, 60_000)
+    served = []
+    for _ in range(3):
+        here.router.done(A)
+        served += [ticket for ticket, _ in here.dispatch(60_000)]
+    assert served == [fresh, old[1], old[2]]
