@@ -15,8 +15,10 @@ from autoscaler.performance.engine_limits import batched_tokens
 from autoscaler.performance.profile import default_profile
 from autoscaler.performance.steps import StepTimes, step_times
 from autoscaler.performance.throughput import InstanceRate, instance_throughput
+from autoscaler.planning.instances import instance
 from autoscaler.serving.batching import Batcher
 from autoscaler.serving.requests import Finished, FirstToken, Limits, Work
+from tests.unit.planning.planning_clusters import service
 
 PROFILE = default_profile()
 MINI = catalog.model("openai/gpt-oss-20b")
@@ -161,3 +163,15 @@ def test_refused_arguments_are_named() -> None:
     times = step_times(MINI, L4, Phase.AGGREGATED, PROFILE)
     with pytest.raises(InvalidValue, match="req_per_s"):
         attainment(times, Phase.AGGREGATED, MINI_SLO, CHAT, -1.0)
+
+
+def test_the_declared_percentile_of_a_service_reaches_its_instances() -> None:
+    """It was the same capacity for 0.5 and 0.999."""
+    rates = [
+        instance(
+            service("mini", MINI.name, MINI_SLO, percentile=percentile),
+            L40S, Phase.AGGREGATED, CHAT, PROFILE,
+        ).req_per_s
+        for percentile in (0.5, 0.95, 0.99)
+    ]  # fmt: skip
+    assert rates[0] > 1.05 * rates[1] > 1.05 * rates[2] > 0.0
