@@ -28,8 +28,8 @@ from autoscaler.simulation.arrivals import (
     swinging,
 )
 from autoscaler.simulation.measures import Rate, Truth, smoothed_rates
+from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.solver import plan_in_process
-from autoscaler.simulation.world import Scenario
 from streams.files.config import load_config
 from streams.replay.schedule import schedule
 from streams.replay.traces import load_trace
@@ -128,7 +128,8 @@ def _from_trace(case: Case, cluster: Cluster, seed: int) -> Prepared:
     if case.trace is None:
         raise InvalidValue("--trace", None, "a file")
     trace = load_trace(case.trace)
-    duration_s = case.duration_s or trace.duration_s + 1e-3
+    whole_s = max(1.0, trace.duration_s + 1e-3)
+    duration_s = min(case.duration_s or whole_s, whole_s)
     jobs = schedule(
         trace,
         {service.model: service.traffic_share for service in cluster.services},
