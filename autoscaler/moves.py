@@ -52,7 +52,7 @@ def _wave_inputs(
     own: list[Group], view: ModelView | None, sight: Sight, inputs: Inputs
 ) -> WaveInputs:
     needed, floor, disruption = 0.0, 0, 1.0
-    gateways = view.demand.gateways if view is not None else ()
+    gateways = view.demand.speaking if view is not None else ()
     if view is not None:
         service = view.service
         needed = view.state.target_req_per_s / (service.utilization * view.state.derate)

@@ -24,7 +24,7 @@ from autoscaler.transitions.supply import Supply, obtainable
 from autoscaler.triggers.news import Trigger
 
 GIVE_UP_MS = {Urgency.URGENT: 30_000, Urgency.FULL: 300_000}
-_LEAST = 1e-6
+SLIVER = 0.025
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,17 @@ def short_models(ground: Ground, valued: Mapping[str, Lengths]) -> tuple[str, ..
         if view.groups and valued.get(service.model) != state.lengths:
             found.append(service.model)
             continue
-        below = view.planned_req_per_s < state.target_req_per_s * (1.0 - _LEAST)
-        if (below or view.groups < service.min_instances) and not waits:
+        if (not covers(view) or view.groups < service.min_instances) and not waits:
             found.append(service.model)
     return tuple(found)
+
+
+def covers(view: ModelView) -> bool:
+    """Whether what is wanted covers the target, but for a sliver that utilization leaves room for.
+
+    Without the sliver a fleet that fits exactly would be changed by every change of the target.
+    """
+    return view.planned_req_per_s >= view.state.target_req_per_s * (1.0 - SLIVER)
 
 
 def urgent(number: int, ground: Ground, scope: tuple[str, ...]) -> Pending:
@@ -109,7 +116,10 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
             fleet[group.combo_id] += 1
     for service in ground.cluster.services:
         state = ground.models[service.model]
+        view = ground.views[service.model]
         rate = state.target_req_per_s / state.derate
+        if covers(view):
+            rate = min(rate, view.planned_req_per_s / state.derate)
         demands.append(Demand(service.model, rate, state.lengths))
         if service.mode is not Mode.ACT:
             fleet.update(dict(state.recommended))

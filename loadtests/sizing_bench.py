@@ -301,7 +301,8 @@ def _more(traffic: list[Traffic], setups: Sequence[Setup]) -> None:
         if shares:
             print(
                 f"{len(shares)} pairs of prefill and decode at planned load, "
-                f"p{100 * percentile:g}: attain {np.median(shares):.1%} in the median, at least {min(shares):.1%}"
+                f"p{100 * percentile:g}: attain {np.median(shares):.1%} in the median, "
+                f"at least {min(shares):.1%}"
             )
 
 

@@ -11,12 +11,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from autoscaler.demand.significance import poisson_tail
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths
 
 SIGMAS = 3.0
-_CHANCE = 2e-3  # about what 3 sigma are for large counts; small ones are tested exactly
+_CHANCE = 3e-4
+_FULLEST = 0.85
+_MOST_SLOTS = 2000
 _BATCHES = 2.0
 _SPARE = 4.0
 
@@ -54,14 +55,28 @@ def expected_in_flight(req_per_s: float, ready: Iterable[Combo], lengths: Length
     return req_per_s * seconds
 
 
-def is_unexplained(in_flight: int, expected: float) -> bool:
-    """Whether N > L + 3 sqrt(L), and by chance (Poisson) in fewer than 1 of 500 cases.
+def most_explained(req_per_s: float, ready: Iterable[Combo], lengths: Lengths) -> float:
+    """The most requests in flight that `req_per_s` explains: L + 3 sqrt(L), or the queue of chance.
 
-    The second matters where L is small: 2 in flight where 0.3 are expected is no sign of anything.
+    With few slots requests also wait at loads that a fleet is planned for: 8 slots at 75% hold
+    more than L + 3 sqrt(L) for 5% of the time. So the limit is at least the number that a queue of
+    c = capacity x residence servers (M/M/c: Erlang's C, then a factor of the load for each one
+    more) exceeds with probability 3e-4. The load counts as 85% of capacity at most: more is not
+    explained but overloaded.
     """
-    if in_flight <= expected + SIGMAS * math.sqrt(expected):
-        return False
-    return expected <= 0.0 or poisson_tail(in_flight, expected) < _CHANCE
+    combos = tuple(ready)
+    capacity = sum(combo.req_per_s for combo in combos)
+    if not combos:
+        return 0.0
+    full = expected_in_flight(capacity, combos, lengths)
+    load = min(_FULLEST, req_per_s / capacity)
+    expected = load * full
+    limit = expected + SIGMAS * math.sqrt(expected)
+    slots = min(_MOST_SLOTS, max(1, round(full)))
+    waits = _erlang_c(slots, load)
+    if waits > _CHANCE:
+        limit = max(limit, full + math.log(_CHANCE / waits) / math.log(load))
+    return max(limit, _SPARE)  # a few requests at once are no sign of anything
 
 
 def overload(
@@ -73,17 +88,27 @@ def overload(
 ) -> Overload | None:
     """What requests in flight prove beyond the load, if anything.
 
-    req_per_s: the present rate, highest_req_per_s: its upper bound (`present.present_rate`).
-    The rate that follows is req_per_s x N / L, and no more than highest_req_per_s: beyond it the
-    excess is a queue that is left over and has to be drained, or combos slower than predicted.
+    req_per_s: the present rate, highest_req_per_s: its upper bound (`present.present_rate`). The
+    rate that follows is req_per_s x N / L, and no more than highest_req_per_s: beyond it the
+    excess is a queue that is left over and has to be drained, or combos are slower than predicted.
     None without ready combos: requests then wait because nothing serves, which is no measurement.
     """
     combos = tuple(ready)
     expected = expected_in_flight(req_per_s, combos, lengths)
-    if not combos or expected <= 0.0 or not is_unexplained(in_flight, expected):
+    if expected <= 0.0 or in_flight <= most_explained(req_per_s, combos, lengths):
         return None
-    rate = min(req_per_s * in_flight / expected, max(req_per_s, highest_req_per_s))
-    return Overload(in_flight, expected, rate, in_flight - expected)
+    highest = max(req_per_s, highest_req_per_s)
+    rate = min(req_per_s * max(1.0, in_flight / expected), highest)
+    return Overload(in_flight, expected, rate, max(0.0, in_flight - expected))
+
+
+def _erlang_c(servers: int, load: float) -> float:
+    """The probability that all of `servers` are busy at `load` (0 <= load < 1), by recursion."""
+    offered = servers * load
+    blocked = 1.0
+    for busy in range(1, servers + 1):
+        blocked = offered * blocked / (busy + offered * blocked)
+    return blocked / (1.0 - load * (1.0 - blocked))
 
 
 def raw_needed_req_per_s(rate_req_per_s: float, waiting_requests: float, drain_s: float) -> float:

@@ -26,14 +26,14 @@ def duration(seconds: float) -> str:
 
 
 def over(demand_req_per_s: float, utilization: float, raw_req_per_s: float) -> str:
-    """Why capacity is added: "15.1 > 80% of 17.6 req/s"."""
-    return f"{rate(demand_req_per_s)} > {utilization:.0%} of {rate(raw_req_per_s)} req/s"
+    """Why capacity is added: "15.1 req/s is over 80% of 17.6"."""
+    return f"{rate(demand_req_per_s)} req/s is over {utilization:.0%} of {rate(raw_req_per_s)}"
 
 
 def under(demand_req_per_s: float, utilization: float, raw_req_per_s: float, for_s: float) -> str:
-    """Why capacity is taken away: "at most 3.1 of 80% of 17.6 req/s for 10 min"."""
+    """Why capacity is removed: "demand at most 3.1 req/s for 10 min; target is 80% of 17.6"."""
     lasting = duration(for_s).removeprefix("~")
     return (
-        f"at most {rate(demand_req_per_s)} of {utilization:.0%} of {rate(raw_req_per_s)} req/s"
-        f" for {lasting}"
+        f"demand at most {rate(demand_req_per_s)} req/s for {lasting}; "
+        f"target is {utilization:.0%} of {rate(raw_req_per_s)}"
     )

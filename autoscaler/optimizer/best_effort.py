@@ -44,9 +44,11 @@ def largest_fraction(
     options: SolveOptions,
     active: Bools | None = None,
     mu: Floats | None = None,
+    nearest: Incumbent | None = None,
 ) -> Fraction:
     """The largest t such that the `active` (g,) groups (all, if None) can be served t of their
-    demand, and the other groups all of theirs. `mu` (k,): multipliers known to be about right."""
+    demand, and the other groups all of theirs. `mu` (k,): multipliers known to be about right.
+    `nearest`: a plan that serves everything but does not fit."""
     if active is None:
         active = np.ones(len(problem.groups), dtype=np.bool_)
     if any(len(g.ids) == 0 for g in problem.groups):
@@ -54,7 +56,7 @@ def largest_fraction(
     high, work, limits = _bound(problem, active, options.with_share(0.3))
     if sum(int(g.allowed.sum()) for g in problem.groups) <= MIP_COLUMNS:
         return _by_mip(problem, options, active, high, work)
-    found = _by_steps(problem, options.with_share(0.6), active, high, mu, work)
+    found = _by_steps(problem, options.with_share(0.6), active, high, mu, nearest, work)
     return replace(found, limits=(*limits, *found.limits))
 
 
@@ -115,6 +117,7 @@ def _by_steps(
     active: Bools,
     high: float,
     mu: Floats | None,
+    nearest: Incumbent | None,
     work: Work,
 ) -> Fraction:
     start = np.zeros(len(problem.capacity)) if mu is None else mu
@@ -127,7 +130,8 @@ def _by_steps(
         if options.out_of_time():
             return Fraction(least, high, plan, (*limits, "wall_clock"), work)
         feasible = replace(options.with_share(0.4), gap=1.0)  # the first plan that fits will do
-        outcome = solve_decomposed(scaled(problem, fraction, active), feasible, mu)
+        outcome = solve_decomposed(scaled(problem, fraction, active), feasible, mu, nearest)
+        nearest = outcome.nearest or nearest
         work += outcome.work
         if outcome.plan is not None:
             return Fraction(fraction, high, outcome.plan, limits, work)

@@ -14,7 +14,6 @@ import highspy
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.groups import FreeColumns
 from autoscaler.optimizer.pool import Covers
 
 
@@ -27,7 +26,6 @@ class Choice:
     """
 
     counts: tuple[Ints, ...]
-    free: Ints
     cost: float
     bound: float
     excess: Floats
@@ -39,7 +37,6 @@ class Choice:
 def choose(
     pools: list[Covers],
     capacity: Floats,
-    free: FreeColumns,
     nodes: int,
     seconds: float,
     gap: float,
@@ -52,12 +49,12 @@ def choose(
     resources, groups = len(capacity), len(pools)
     covers = sum(len(p) for p in pools)
     slack = 0 if penalty is None else resources
-    total = covers + len(free.cost) + slack
+    total = covers + slack
     owner = np.repeat(np.arange(groups), [len(p) for p in pools])
-    use = np.vstack([p.use for p in pools] + [free.use])
+    use = np.vstack([p.use for p in pools])
     if penalty is not None:
         use = np.vstack([use, -np.eye(resources)])
-    cost = [p.cost for p in pools] + [free.cost] + ([] if penalty is None else [penalty])
+    cost = [p.cost for p in pools] + ([] if penalty is None else [penalty])
     convexity = np.zeros((total, groups))
     convexity[np.arange(covers), owner] = np.concatenate([p.share for p in pools])
     dense = np.hstack([use, convexity])
@@ -67,7 +64,7 @@ def choose(
     lp.col_cost_ = np.concatenate(cost)
     lp.col_lower_ = np.zeros(total)
     most = [p.upper for p in pools]
-    lp.col_upper_ = np.concatenate([*most, free.upper, np.full(slack, highspy.kHighsInf)])
+    lp.col_upper_ = np.concatenate([*most, np.full(slack, highspy.kHighsInf)])
     lp.row_lower_ = np.concatenate([np.full(resources, -highspy.kHighsInf), np.ones(groups)])
     lp.row_upper_ = np.concatenate([capacity, np.full(groups, highspy.kHighsInf)])
     lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
@@ -86,13 +83,11 @@ def choose(
     whole_x = np.round(x).astype(np.int64)
     starts = np.cumsum([0] + [len(p) for p in pools])
     counts = tuple(whole_x[a:b] for a, b in itertools.pairwise(starts))
-    rented = whole_x[covers : covers + len(free.cost)]
-    used = sum((n @ p.use for p, n in zip(pools, counts, strict=True)), rented @ free.use)
+    used = sum((n @ p.use for p, n in zip(pools, counts, strict=True)), np.zeros(resources))
     money = sum((float(n @ p.cost) for p, n in zip(pools, counts, strict=True)), 0.0)
     return Choice(
         counts=counts,
-        free=rented,
-        cost=money + float(rented @ free.cost),
+        cost=money,
         bound=float(info.mip_dual_bound),
         excess=np.where(used > capacity + 1e-9, used - capacity, 0.0),
         solved=solver.getModelStatus() == highspy.HighsModelStatus.kOptimal,
@@ -112,7 +107,7 @@ def mip_solver(nodes: int, seconds: float, gap: float) -> highspy.Highs:
         ("mip_rel_gap", float(gap)),
         ("mip_feasibility_tolerance", 1e-9),
         ("primal_feasibility_tolerance", 1e-9),
-        # Costs 5 ms however small the problem (presolve and root: 0.6 ms), and finds no better plan.
+        # It costs 5 ms however small the problem; presolve and root need 0.6 ms.
         ("mip_heuristic_run_feasibility_jump", False),
     ):
         solver.setOptionValue(name, value)

@@ -1,7 +1,7 @@
 """The bridge between the general column form and groups, both ways.
 
-Owns the test whether a problem is structured (every serving column serves one row and only uses;
-the others are bounded), the lowering to groups, and the columns of a decomposed problem. Knows
+Owns the test whether a problem is structured (every column serves one row and only uses), the
+lowering to groups, and the columns of a decomposed problem. Knows
 nothing of solving.
 """
 
@@ -10,21 +10,20 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.groups import Decomposed, FreeColumns, Group, fitting, pairs
+from autoscaler.optimizer.groups import Decomposed, Group, fitting, pairs
 from autoscaler.optimizer.groups import units_of as units
 from autoscaler.optimizer.incumbent import Incumbent
 from autoscaler.optimizer.problem import AllocationProblem
 
 
 def is_structured(problem: AllocationProblem) -> bool:
-    """Whether the decomposition applies: at most one row a column, and none that serves gives."""
+    """Whether the decomposition applies: every column serves one row and provides nothing.
+
+    Rented nodes tie all groups together: the decomposition's bound is then worth little (4% below
+    what one MIP proves in a second), so such a problem is none for it.
+    """
     serves = np.diff(problem.serve_indptr)
-    owner = np.repeat(np.arange(problem.columns), np.diff(problem.use_indptr))
-    gives = np.zeros(problem.columns, dtype=np.bool_)
-    gives[owner[problem.use_amount < 0]] = True
-    free = serves == 0
-    bounded = np.isfinite(problem.upper[free]).all()
-    return bool((serves <= 1).all() and not gives[~free].any() and bounded)
+    return bool((serves == 1).all() and (problem.use_amount >= 0).all())
 
 
 def lower_columns(problem: AllocationProblem, target: Floats) -> Decomposed:
@@ -33,16 +32,9 @@ def lower_columns(problem: AllocationProblem, target: Floats) -> Decomposed:
     A bounded column gets a resource row of its own, unless its bound can never bind.
     """
     n, k = problem.columns, len(problem.capacity)
-    serves = np.diff(problem.serve_indptr)
-    row_of = np.full(n, -1, dtype=np.int64)
-    rate_of = np.zeros(n)
-    row_of[serves == 1] = problem.serve_row
-    rate_of[serves == 1] = problem.serve_rate
+    row_of, rate_of = problem.serve_row, problem.serve_rate
     demand = problem.demand_req_per_s * target
-    served = row_of >= 0
-    enough = np.full(n, np.inf)
-    enough[served] = np.ceil(demand[row_of[served]] / rate_of[served])
-    bounded = np.flatnonzero(served & (problem.upper < enough))
+    bounded = np.flatnonzero(problem.upper < np.ceil(demand[row_of] / rate_of))
     capacity = np.concatenate([problem.capacity, problem.upper[bounded]]).astype(np.float64)
     own = np.full(n, -1, dtype=np.int64)
     own[bounded] = k + np.arange(len(bounded))
@@ -51,19 +43,6 @@ def lower_columns(problem: AllocationProblem, target: Floats) -> Decomposed:
     amount = np.concatenate([problem.use_amount, np.ones(len(bounded))])
     order = np.lexsort((resource, column))
     column, resource, amount = column[order], resource[order], amount[order]
-    free_ids = np.flatnonzero(serves == 0)
-    dense = np.zeros((len(free_ids), len(capacity)))
-    slot = np.full(n, -1, dtype=np.int64)
-    slot[free_ids] = np.arange(len(free_ids))
-    mine = slot[column] >= 0
-    np.add.at(dense, (slot[column[mine]], resource[mine]), amount[mine])
-    free = FreeColumns(
-        problem.cost_usd_per_h[free_ids].astype(np.float64),
-        problem.upper[free_ids].astype(np.float64),
-        dense,
-        free_ids,
-    )
-    bare = Decomposed((), np.zeros((len(capacity), 1)), capacity, free)
     starts = np.searchsorted(column, np.arange(n + 1))
     groups = []
     for row in np.flatnonzero(demand > 0):
@@ -82,21 +61,20 @@ def lower_columns(problem: AllocationProblem, target: Floats) -> Decomposed:
             ids=ids,
             demand=float(demand[row]),
         )
-        groups.append(fitting(group, bare.most))
-    return Decomposed(tuple(groups), bare.money, capacity, free)
+        groups.append(fitting(group, capacity))
+    return Decomposed(tuple(groups), np.zeros((len(capacity), 1)), capacity)
 
 
-def counts_of(plan: Incumbent, problem: Decomposed, columns: int) -> Ints:
+def counts_of(plan: Incumbent, columns: int) -> Ints:
     """Counts by column of a plan over groups of one place."""
     counts = np.zeros(columns, dtype=np.int64)
     for chosen in plan.pairs:
         np.add.at(counts, chosen, 1)
-    counts[problem.free.ids] += plan.free
     return counts
 
 
 def columns_of(problem: Decomposed) -> tuple[AllocationProblem, Ints, Ints]:
-    """Every allowed pair as a column (free columns last), with its group (-1: free) and code.
+    """Every allowed pair as a column, with its group and code.
 
     The code of a pair is `id * R + place`, as in the covers.
     """
@@ -113,25 +91,21 @@ def columns_of(problem: Decomposed) -> tuple[AllocationProblem, Ints, Ints]:
         indptr.append(table.indptr[1:] + indptr[-1][-1])
         resource.append(table.resource)
         amount.append(table.amount)
-    free = problem.free
-    row, used = np.nonzero(free.use)
-    indptr.append(indptr[-1][-1] + np.searchsorted(row, np.arange(1, len(free.cost) + 1)))
-    owners = np.concatenate([*owner, np.full(len(free.cost), -1)]).astype(np.int64)
-    serving = int((owners >= 0).sum())
+    owners = np.concatenate(owner).astype(np.int64)
     flat = AllocationProblem(
-        cost_usd_per_h=np.concatenate([*cost, free.cost]),
-        upper=np.concatenate([np.full(serving, np.inf), free.upper]),
-        serve_indptr=np.minimum(np.arange(len(owners) + 1), serving),
-        serve_row=owners[:serving],
-        serve_rate=np.concatenate([*rate, np.zeros(0)]),
+        cost_usd_per_h=np.concatenate(cost),
+        upper=np.full(len(owners), np.inf),
+        serve_indptr=np.arange(len(owners) + 1),
+        serve_row=owners,
+        serve_rate=np.concatenate(rate),
         use_indptr=np.concatenate(indptr).astype(np.int64),
-        use_resource=np.concatenate([*resource, used]).astype(np.int64),
-        use_amount=np.concatenate([*amount, free.use[row, used]]),
+        use_resource=np.concatenate(resource).astype(np.int64),
+        use_amount=np.concatenate(amount),
         demand_req_per_s=np.array([g.demand for g in problem.groups]),
         priority=np.zeros(len(problem.groups), dtype=np.int64),
         capacity=problem.capacity,
     )
-    return flat, owners, np.concatenate([*code, free.ids]).astype(np.int64)
+    return flat, owners, np.concatenate(code).astype(np.int64)
 
 
 def plan_of(
@@ -141,15 +115,13 @@ def plan_of(
     groups, resources = len(problem.groups), len(problem.capacity)
     cost, use = np.zeros(groups), np.zeros((groups, resources))
     chosen: list[list[int]] = [[] for _ in range(groups)]
-    for j in np.flatnonzero((counts > 0) & (owners >= 0)):
+    for j in np.flatnonzero(counts > 0):
         k, n = int(owners[j]), int(counts[j])
         cost[k] += n * float(flat.cost_usd_per_h[j])
         at = slice(int(flat.use_indptr[j]), int(flat.use_indptr[j + 1]))
         np.add.at(use[k], flat.use_resource[at], n * flat.use_amount[at])
         chosen[k].extend([int(codes[j])] * n)
-    return Incumbent(
-        cost, use, tuple(np.array(c, dtype=np.int64) for c in chosen), counts[owners < 0]
-    )
+    return Incumbent(cost, use, tuple(np.array(c, dtype=np.int64) for c in chosen))
 
 
 def plan_from_counts(
@@ -169,7 +141,7 @@ def plan_from_counts(
         use[k] = np.bincount(group.feature, each, minlength=resources)
         chosen.append(np.repeat(group.ids, n))
     wanted = target[problem.serve_row] > 0
-    if sum(len(c) for c in chosen) < int(counts[np.diff(problem.serve_indptr) > 0][wanted].sum()):
+    if sum(len(c) for c in chosen) < int(counts[wanted].sum()):
         return None  # some of it no longer fits at all
-    plan = Incumbent(cost, use, tuple(chosen), counts[lowered.free.ids])
+    plan = Incumbent(cost, use, tuple(chosen))
     return None if plan.excess(lowered).any() else plan

@@ -15,6 +15,7 @@ from autoscaler.optimizer.dual import ascend, subproblem
 from autoscaler.optimizer.groups import Decomposed, Group, restrict
 from autoscaler.optimizer.incumbent import Incumbent, from_choice
 from autoscaler.optimizer.knapsack import near_pairs
+from autoscaler.optimizer.master import Master
 from autoscaler.optimizer.neighbourhood import Search, improve
 from autoscaler.optimizer.pool import (
     Covers,
@@ -28,7 +29,10 @@ from autoscaler.optimizer.pool import (
     take,
 )
 from autoscaler.optimizer.result import SolveOptions, Work
+from autoscaler.optimizer.strained import with_whole_covers
 
+QUICK_ROUNDS = 5
+"""Pricing rounds where only a plan is wanted and one to start from is there."""
 ASCENT_ROUNDS = 400
 """Most pricing rounds of the global dual ascent."""
 POOL_COLUMNS = 2400
@@ -42,6 +46,10 @@ PROOF_ITEMS = 200
 FEW_ITEMS = 3000
 """Up to this many single pairs in all groups, any group may enter by them where the bound is poor:
 groups that alone strain the capacities make mixes of covers a weak relaxation."""
+FIRST_COLUMNS = 4500
+"""Above this many columns the first plan is a rounded mix, not a MIP's."""
+RAISES = 4
+"""How often the penalty of exceeding a capacity is raised tenfold when no plan that fits is met."""
 POOR = 0.015
 """Relative gap above which the bound is called poor."""
 PROOF_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.08)
@@ -54,7 +62,8 @@ PROOF_TESTS = 30_000_000
 class Outcome:
     """A plan (None: nothing that fits was found), the proven bound, its multipliers (k,).
 
-    `infeasible`: proven that no plan serves the demand within the capacities.
+    `infeasible`: proven that no plan serves the demand within the capacities. `nearest`: without a
+    plan, one that serves the demand but exceeds capacities; where less demand starts.
     """
 
     plan: Incumbent | None
@@ -63,6 +72,7 @@ class Outcome:
     infeasible: bool
     limits: tuple[str, ...]
     work: Work
+    nearest: Incumbent | None = None
 
 
 def solve_decomposed(
@@ -73,28 +83,37 @@ def solve_decomposed(
 ) -> Outcome:
     """Solve to `options.gap`, or as far as the limits allow.
 
-    `mu` (k,): where ascent starts. `given`: a plan that fits and serves, to start from.
+    `mu` (k,): where ascent starts. `given`: a plan that serves, to start from; it is returned even
+    when there is no time for anything else. With a gap of 1 any plan that fits will do, and little
+    is spent on the bound.
     """
     resources = len(problem.capacity)
     start = np.zeros(resources) if mu is None else np.maximum(0.0, mu)
     options = options.for_groups(len(problem.groups))
     # Half of the time at most: a plan must come out too, and any multipliers prove something.
-    dual = ascend(problem, start, ASCENT_ROUNDS, options=options.with_share(0.5))
+    rounds = QUICK_ROUNDS if options.gap >= 1.0 and given is not None else ASCENT_ROUNDS
+    dual = ascend(problem, start, rounds, options=options.with_share(0.5))
     if dual is None:
         return Outcome(None, float("inf"), start, True, (), Work(pricing_rounds=1))
     work = Work(pricing_rounds=dual.rounds)
-    if dual.artificial > 1e-7 and proven_infeasible(problem, options.with_share(0.5)):
+    if (
+        rounds == ASCENT_ROUNDS
+        and dual.artificial > 1e-7
+        and proven_infeasible(problem, options.with_share(0.5))
+    ):
         return Outcome(None, float("inf"), dual.mu, True, (), work)
     marks = marks_for(resources, options.seed)
-    scene = Scene(problem.money, problem.weight(dual.mu), problem.most, marks)
+    scene = Scene(problem.money, problem.weight(dual.mu), problem.capacity, marks)
     bound, pools = _sharpen(problem, scene, dual.mu, options)
     work += Work(search_tests=sum(p.tests for p in pools))
     bound = max(bound, dual.bound)
     widest = max(0.02 * abs(bound), min(dual.mix_value - dual.bound, abs(bound)))
-    if not dual.fits:
+    if not dual.fits and (given is None or rounds == ASCENT_ROUNDS):
         most = int(np.clip(POOL_COLUMNS // len(problem.groups), 24, 250))
         pools = [
-            joined(pool(g, scene, widest, most, options.search_tests), p)
+            p
+            if options.out_of_time()
+            else joined(pool(g, scene, widest, most, options.search_tests), p)
             for g, p in zip(problem.groups, pools, strict=True)
         ]
         work += Work(search_tests=sum(p.tests for p in pools))
@@ -105,13 +124,13 @@ def solve_decomposed(
     penalty = _penalty(pools, resources)
     plan = given
     if plan is None:
-        plan, spent = _first(problem, pools, penalty, options)
+        plan, spent = _first(problem, scene, pools, penalty, options)
         work += spent
     if plan is None:
         return Outcome(None, bound, dual.mu, False, ("first_plan",), work)
     limits: tuple[str, ...] = ()
     value = plan.penalised(problem, penalty)
-    proven_for = np.inf
+    proven_for, raises = np.inf, 0
     while value - bound > options.gap * abs(value) or plan.excess(problem).any():
         room = options.mip_columns - work.mip_columns
         fits = not plan.excess(problem).any()
@@ -134,12 +153,15 @@ def solve_decomposed(
         plan, spent, limits = improve(near, search, plan, options, columns)
         limits = limits or ("gap_reached",)
         work += spent
+        if plan.excess(problem).any() and limits == ("search_exhausted",) and raises < RAISES:
+            # Exceeding is still cheaper than the covers that fit: they were dearer than all known.
+            penalty, raises, limits = 10.0 * penalty, raises + 1, ()
         value = plan.penalised(problem, penalty)
     limits = tuple(x for x in limits if x != "gap_reached")
     if dual.cut and value - bound > options.gap * abs(value):
         limits = tuple(dict.fromkeys((*limits, "wall_clock")))
     if plan.excess(problem).any():
-        return Outcome(None, bound, dual.mu, False, (*limits, "no_plan_fits"), work)
+        return Outcome(None, bound, dual.mu, False, (*limits, "no_plan_fits"), work, plan)
     return Outcome(plan, min(bound, value), dual.mu, False, limits, work)
 
 
@@ -160,13 +182,15 @@ def _sharpen(
     problem: Decomposed, scene: Scene, mu: Floats, options: SolveOptions
 ) -> tuple[float, list[Covers]]:
     """The Lagrangian bound with the exact cheapest real cover of every group, and those covers."""
-    free = problem.free
     bound = -float(mu @ problem.capacity)
-    if len(free.cost):
-        bound += float(np.minimum(0.0, free.cost + free.use @ mu) @ free.upper)
     pools: list[Covers] = []
     for group in problem.groups:
-        floor = float(subproblem(group, scene.weight)[0][-1])
+        least, _ = subproblem(group, scene.weight)
+        floor = float(least[-1])
+        if options.out_of_time():
+            bound += floor
+            pools.append(items_within(group, scene, least, 0.0, 1))
+            continue
         price, covers = cheapest(group, scene, 4.0 * floor + 1.0, options.search_tests)
         bound += price
         pools.append(covers)
@@ -183,15 +207,25 @@ def _penalty(pools: list[Covers], resources: int) -> Floats:
 
 
 def _first(
-    problem: Decomposed, pools: list[Covers], penalty: Floats, options: SolveOptions
+    problem: Decomposed,
+    scene: Scene,
+    pools: list[Covers],
+    penalty: Floats,
+    options: SolveOptions,
 ) -> tuple[Incumbent | None, Work]:
     """The best choice from the pools; where none fits, the one that exceeds capacities least."""
     work = Work()
+    if sum(len(p) for p in pools) > FIRST_COLUMNS:
+        made = [
+            with_whole_covers(group, covers, scene, options, k)
+            for k, (group, covers) in enumerate(zip(problem.groups, pools, strict=True))
+        ]
+        work = sum((spent for _, spent in made), work)
+        return _rounded(problem, [covers for covers, _ in made], penalty), work
     for price in (None, penalty):
         choice = choose(
             pools,
             problem.capacity,
-            problem.free,
             nodes=options.mip_nodes // 4,
             seconds=min(10.0, 0.3 * options.left_s()),
             gap=max(1e-6, options.gap / 2),
@@ -203,12 +237,36 @@ def _first(
     return _greedy(problem, pools, penalty), work
 
 
-def _greedy(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumbent | None:
-    """Group by group, dearest first, the whole cover that adds least money and excess; to repair.
+def _rounded(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumbent | None:
+    """The LP mix of whole covers, rounded group by group; to repair.
 
-    None where a group has no whole cover.
+    A MIP over thousands of covers spends its time at the root; the mix takes a second and tells
+    which few covers of a group to choose from.
     """
-    order = sorted(range(len(pools)), key=lambda k: -float(pools[k].cost.min(initial=np.inf)))
+    whole = [take(p, np.flatnonzero(p.share >= 1.0)) for p in pools]
+    dearest = np.array([float(p.cost.max(initial=0.0)) for p in whole])
+    master = Master(problem.capacity, 50.0 * dearest + 1.0)
+    owner = np.repeat(np.arange(len(whole)), [len(p) for p in whole])
+    master.add_covers(
+        owner.tolist(), np.concatenate([p.cost for p in whole]), np.vstack([p.use for p in whole])
+    )
+    master.solve()
+    shares = np.split(master.shares(), np.cumsum([len(p) for p in whole])[:-1])
+    mixed = [
+        take(p, np.flatnonzero(share > 0.01)) if (share > 0.01).any() else p
+        for p, share in zip(whole, shares, strict=True)
+    ]
+    return _greedy(problem, mixed, penalty)
+
+
+def _greedy(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumbent | None:
+    """Group by group the whole cover that adds least money and excess; to repair.
+
+    Groups with least choice come first, then the dearest. None where one has no whole cover.
+    """
+    order = sorted(
+        range(len(pools)), key=lambda k: (len(pools[k]), -float(pools[k].cost.min(initial=np.inf)))
+    )
     left = problem.capacity.copy()
     covers: list[Covers | None] = [None] * len(pools)
     for k in order:
@@ -224,7 +282,6 @@ def _greedy(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumb
         cost=np.array([float(c.cost[0]) for c in chosen]),
         use=np.array([c.use[0] for c in chosen]),
         pairs=tuple(c.pairs for c in chosen),
-        free=np.zeros(len(problem.free.cost), dtype=np.int64),
     )
 
 
@@ -291,7 +348,6 @@ def _prove(
     choice = choose(
         joint,
         problem.capacity,
-        problem.free,
         nodes=options.mip_nodes * 10,
         seconds=min(20.0, 0.8 * options.left_s()),
         gap=1e-9 if share >= 1.0 else options.gap / 10,

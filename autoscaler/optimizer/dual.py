@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.groups import Decomposed, FreeColumns, Group
+from autoscaler.optimizer.groups import Decomposed, Group
 from autoscaler.optimizer.knapsack import UNITS, cheapest_by_units, cover, trace
 from autoscaler.optimizer.master import Master
 from autoscaler.optimizer.result import SolveOptions
@@ -82,18 +82,15 @@ def ascend(
     at all, whatever the capacities.
     """
     features = problem.money.shape[0]
-    capacity, free = problem.capacity, problem.free
+    capacity = problem.capacity
     prices = problem.money if money else np.zeros_like(problem.money)
-    free_cost = free.cost if money else np.zeros_like(free.cost)
-    zero = np.zeros(0)
     seen: list[set[tuple[int, ...]]] = [set() for _ in problem.groups]
     master: Master | None = None
     best, best_mu, value, artificial, fits = -np.inf, mu, np.inf, 0.0, False
     spent, cut = 0, False
     for spent in range(1, rounds + 1):
         weight = np.ascontiguousarray(prices + mu.reshape(-1, features).T)
-        rent = np.minimum(0.0, free_cost + free.use @ mu) if len(free_cost) else zero
-        bound = float(rent @ free.upper) - float(mu @ capacity)
+        bound = -float(mu @ capacity)
         solutions = []
         for group in problem.groups:
             priced = group if money else _without_base(group)
@@ -106,9 +103,7 @@ def ascend(
             best, best_mu = bound, mu
         if master is None:
             start = np.array([50.0 * s[0] + 1.0 for s in solutions]) if money else None
-            master = Master(
-                capacity, _at_cost(free, free_cost), np.ones(len(seen)) if start is None else start
-            )
+            master = Master(capacity, np.ones(len(seen)) if start is None else start)
         total = np.zeros(len(capacity))
         owner, cost, use = [], [], []
         for k, (_, codes) in enumerate(solutions):
@@ -138,7 +133,3 @@ def ascend(
 
 def _without_base(group: Group) -> Group:
     return replace(group, base=np.zeros_like(group.base))
-
-
-def _at_cost(free: FreeColumns, cost: Floats) -> FreeColumns:
-    return replace(free, cost=cost)

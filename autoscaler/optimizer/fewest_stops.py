@@ -56,7 +56,7 @@ def fewest_stops(
         return None, Work()
     weight = problem.weight(outcome.mu)
     scene = Scene(
-        problem.money, weight, problem.most, marks_for(len(problem.capacity), options.seed)
+        problem.money, weight, problem.capacity, marks_for(len(problem.capacity), options.seed)
     )
     bound = -float(outcome.mu @ problem.capacity)
     bound += sum(float(subproblem(group, weight)[0][UNITS]) for group in problem.groups)
@@ -130,7 +130,6 @@ def _choose(
     x = np.round(np.asarray(solver.getSolution().col_value)).astype(np.int64)
     return Choice(
         counts=tuple(np.split(x, np.cumsum(sizes)[:-1])),
-        free=np.zeros(0, dtype=np.int64),
         cost=float(x @ cost),
         bound=float(info.mip_dual_bound),
         excess=np.maximum(0.0, x @ use - problem.capacity),

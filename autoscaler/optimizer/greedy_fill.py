@@ -21,7 +21,7 @@ def filled(problem: Decomposed, mu: Floats, active: Bools) -> tuple[float, Incum
     """The smallest share of demand over the `active` (g,) groups and the plan that serves it.
 
     The other groups come first and must be served in full; no plan where they cannot be. Prices
-    are money plus `mu` (k,). Free columns are not bought.
+    are money plus `mu` (k,).
     """
     flat = problem.money + mu.reshape(-1, problem.money.shape[0]).T
     tables = []
@@ -66,5 +66,5 @@ def filled(problem: Decomposed, mu: Floats, active: Bools) -> tuple[float, Incum
         cost[k] = float(table.money[picks].sum()) if picks else 0.0
         item, place = np.divmod(table.code[np.array(picks, dtype=np.int64)], places)
         codes.append(problem.groups[k].ids[item] * places + place)
-    plan = Incumbent(cost, use, tuple(codes), np.zeros(len(problem.free.cost), dtype=np.int64))
+    plan = Incumbent(cost, use, tuple(codes))
     return served, plan

@@ -33,36 +33,12 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class FreeColumns:
-    """Columns that serve no demand: rented nodes. Dense use (f, resources), costs and bounds."""
-
-    cost: Floats
-    upper: Floats
-    use: Floats
-    ids: Ints
-
-    @staticmethod
-    def none(resources: int) -> FreeColumns:
-        """No such columns."""
-        return FreeColumns(
-            np.zeros(0), np.zeros(0), np.zeros((0, resources)), np.zeros(0, dtype=np.int64)
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Decomposed:
     """Groups, the money per unit of a feature in a place (F, R), and capacities (R * F,)."""
 
     groups: tuple[Group, ...]
     money: Floats
     capacity: Floats
-    free: FreeColumns
-
-    @property
-    def most(self) -> Floats:
-        """Capacity with every free column bought: what a single item may use at most."""
-        provided = np.maximum(0.0, -self.free.use) * self.free.upper[:, None]
-        return np.asarray(self.capacity + provided.sum(axis=0))
 
     def weight(self, mu: Floats) -> Floats:
         """Money plus multipliers, laid out for the kernels: (F, R)."""

@@ -23,15 +23,14 @@ class Incumbent:
     cost: Floats
     use: Floats
     pairs: tuple[Ints, ...]
-    free: Ints
 
     def money(self, problem: Decomposed) -> float:
         """What the plan costs."""
-        return float(self.cost.sum() + self.free @ problem.free.cost)
+        return float(self.cost.sum())
 
     def excess(self, problem: Decomposed) -> Floats:
         """By how much it exceeds each capacity (k,)."""
-        over = self.use.sum(axis=0) + self.free @ problem.free.use - problem.capacity
+        over = self.use.sum(axis=0) - problem.capacity
         return np.where(over > 1e-9, over, 0.0)
 
     def penalised(self, problem: Decomposed, penalty: Floats) -> float:
@@ -51,7 +50,7 @@ class Incumbent:
         for k, covers, counts in zip(groups, pools, choice.counts, strict=True):
             cost[k], use[k] = float(counts @ covers.cost), counts @ covers.use
             pairs[k] = pairs_of(covers, counts)
-        return replace(self, cost=cost, use=use, pairs=tuple(pairs), free=choice.free)
+        return replace(self, cost=cost, use=use, pairs=tuple(pairs))
 
 
 def pairs_of(covers: Covers, counts: Ints) -> Ints:
@@ -70,5 +69,4 @@ def from_choice(pools: list[Covers], choice: Choice) -> Incumbent:
         cost=np.array([float(n @ p.cost) for p, n in chosen]),
         use=np.array([n @ p.use for p, n in chosen]),
         pairs=tuple(pairs_of(p, n) for p, n in chosen),
-        free=choice.free,
     )

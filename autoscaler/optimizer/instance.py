@@ -15,7 +15,6 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.groups import (
     Decomposed,
-    FreeColumns,
     Group,
     fitting,
     units_of,
@@ -78,4 +77,4 @@ def lower(instance: TemplateInstance, demand_req_per_s: Floats | None = None) ->
             demand=float(demand[k]),
         )
         groups.append(fitting(group, capacity))
-    return Decomposed(tuple(groups), money, capacity, FreeColumns.none(len(capacity)))
+    return Decomposed(tuple(groups), money, capacity)

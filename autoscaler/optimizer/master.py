@@ -10,7 +10,6 @@ import highspy
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats
-from autoscaler.optimizer.groups import FreeColumns
 
 
 class Master:
@@ -19,7 +18,7 @@ class Master:
     `artificial` (g,) prices a group's way out while its covers do not fit together yet.
     """
 
-    def __init__(self, capacity: Floats, free: FreeColumns, artificial: Floats) -> None:
+    def __init__(self, capacity: Floats, artificial: Floats) -> None:
         self.resources = len(capacity)
         self.groups = len(artificial)
         self._inf = highspy.kHighsInf
@@ -40,8 +39,6 @@ class Master:
         )
         convexity = np.eye(self.groups)
         self._add(artificial, np.full(self.groups, self._inf), None, convexity)
-        if len(free.cost):
-            self._add(free.cost, free.upper, free.use, None)
 
     def _add(
         self, cost: Floats, upper: Floats, use: Floats | None, convexity: Floats | None
@@ -68,6 +65,10 @@ class Master:
         convexity = np.zeros((len(group), self.groups))
         convexity[np.arange(len(group)), group] = 1.0
         self._add(cost, np.full(len(group), self._inf), use, convexity)
+
+    def shares(self) -> Floats:
+        """How much of each cover the last solve took, in the order in which they were added."""
+        return np.asarray(self._solver.getSolution().col_value, dtype=np.float64)[self.groups :]
 
     def solve(self) -> tuple[float, Floats, float]:
         """Objective, multipliers (k,) >= 0, and how much artificial cover is still used."""

@@ -64,7 +64,8 @@ def improve(
         if work.mip_columns > columns:
             return best, work, ("mip_columns",)
         size, tries, pool_size = sizes[step]
-        chosen = _neighbourhood(generator, best, search.mu, size)
+        over = best.excess(problem) if broken else None
+        chosen = _neighbourhood(generator, best, search.mu, size, over)
         key = tuple(int(k) for k in chosen)
         found = None
         if key not in failed or size == count:
@@ -93,16 +94,20 @@ def _sizes(count: int) -> list[tuple[int, int, int]]:
     return [*steps, (most, 1 if most == count else 8, LOCAL_POOL // 2)]
 
 
-def _neighbourhood(generator: np.random.Generator, plan: Incumbent, mu: Floats, size: int) -> Ints:
+def _neighbourhood(
+    generator: np.random.Generator, plan: Incumbent, mu: Floats, size: int, over: Floats | None
+) -> Ints:
     """Groups to free: a random one and, by chance in proportion, those that share what is scarce.
 
-    Sharing is counted in the multipliers' money, with a tenth of its mean for everybody, so that
-    groups that do not meet in this plan may meet in the next.
+    Where the plan exceeds capacities, the first uses one that is `over` (k,). Sharing is counted in
+    the multipliers' money, with a tenth of its mean for everybody, so that groups that do not meet
+    in this plan may meet in the next.
     """
     count = len(plan.cost)
     if size >= count:
         return np.arange(count)
-    first = int(generator.integers(count))
+    able = np.arange(count) if over is None else np.flatnonzero(plan.use @ over > 0)
+    first = int(generator.choice(able))
     scarce = plan.use * np.sqrt(np.maximum(mu, 0.0))
     sharing = scarce @ scarce[first]
     sharing[first] = 0.0
@@ -124,21 +129,20 @@ def _solve(
     """A better plan that differs only in the `chosen` groups, or None."""
     others = np.setdiff1d(np.arange(len(plan.cost)), chosen)
     taken = plan.use[others].sum(axis=0)
-    free = problem.free
     broken = plan.excess(problem).any()
     room = np.maximum(0.0, problem.capacity - taken)
-    local = Decomposed((), problem.money, room, free)
-    groups = tuple(fitting(problem.groups[k], local.most) for k in chosen)
+    local = Decomposed((), problem.money, room)
+    groups = tuple(fitting(problem.groups[k], room) for k in chosen)
     local = replace(local, groups=groups)
     dual = ascend(local, search.mu, rounds=60, tolerance=1e-4)
     if dual is None:
         return None, Work(neighbourhoods=1)
-    own = float(plan.cost[chosen].sum() + plan.free @ free.cost)
+    own = float(plan.cost[chosen].sum())
     old = own + float(plan.excess(problem) @ search.penalty)
     work = Work(pricing_rounds=dual.rounds, neighbourhoods=1)
     if dual.bound >= old - 1e-7 * abs(old):
         return None, work
-    scene = Scene(problem.money, local.weight(dual.mu), local.most, search.marks)
+    scene = Scene(problem.money, local.weight(dual.mu), room, search.marks)
     pools: list[Covers] = []
     for group, k in zip(groups, chosen, strict=True):
         near = pool(group, scene, old - dual.bound, pool_size, LOCAL_TESTS)
@@ -151,7 +155,6 @@ def _solve(
     choice = choose(
         pools,
         room,
-        free,
         nodes=max(20, options.mip_nodes // 10),
         seconds=min(10.0, options.left_s()),
         gap=1e-5,

@@ -58,7 +58,7 @@ def solve_instance(
     outcome = solve_decomposed(problem, options, start)
     if outcome.plan is not None:
         return read_back(instance, problem, outcome, options)
-    fraction = largest_fraction(problem, options, mu=outcome.mu)
+    fraction = largest_fraction(problem, options, mu=outcome.mu, nearest=outcome.nearest)
     work, limits = outcome.work + fraction.work, (*outcome.limits, *fraction.limits)
     if fraction.served <= 0 or fraction.plan is None:
         return _nothing(instance, fraction.bound, limits, work)

@@ -31,9 +31,9 @@ class SolveOptions:
 
     `gap`: relative gap at which to stop. `rounds` (neighbourhoods), `mip_columns` (over all MIPs of
     the decomposition), `mip_nodes` (of one MIP), `search_tests` (of one enumeration): work limits,
-    which keep the answer reproducible. The first two hold for up to `GROUPS` groups and grow in
-    proportion beyond. `time_limit_s` with `elapsed_s` (a monotonic clock of the caller, as the core
-    reads none): a wall-clock limit; where it strikes, the result says so.
+    which keep the answer reproducible. The first two hold for up to `GROUPS` groups and grow with
+    the square beyond, as pairs of groups do. `time_limit_s` with `elapsed_s` (a monotonic clock of
+    the caller, as the core reads none): a wall-clock limit; where it strikes, the result says so.
     """
 
     gap: float = 1e-6
@@ -67,7 +67,7 @@ class SolveOptions:
         """The same limits with the work that `groups` groups deserve."""
         scale = max(1.0, groups / GROUPS)
         return replace(
-            self, rounds=int(scale * self.rounds), mip_columns=int(scale * self.mip_columns)
+            self, rounds=int(scale**2 * self.rounds), mip_columns=int(scale**2 * self.mip_columns)
         )
 
 

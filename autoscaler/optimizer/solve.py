@@ -152,7 +152,7 @@ def _by_groups(
     outcome = solve_decomposed(lowered, options, mu, given)
     counts = None
     if outcome.plan is not None:
-        counts = counts_of(outcome.plan, lowered, problem.columns)
+        counts = counts_of(outcome.plan, problem.columns)
     return _Found(counts, outcome.bound, outcome.mu[:resources], outcome.limits, outcome.work)
 
 
@@ -176,7 +176,7 @@ def _fractions(
             value, most = part.served, part.bound
             plan = None
             if part.plan is not None:
-                plan = counts_of(part.plan, lowered, problem.columns)
+                plan = counts_of(part.plan, problem.columns)
         else:
             chosen, _ = select(problem, np.where(active, 1.0, target), MIP_COLUMNS, counts)
             got = maximise_fraction(

@@ -14,15 +14,15 @@ import numpy as np
 from autoscaler.optimizer.arrays import Floats
 from autoscaler.optimizer.choose import choose
 from autoscaler.optimizer.dual import subproblem
-from autoscaler.optimizer.groups import FreeColumns, Group
+from autoscaler.optimizer.groups import Group
 from autoscaler.optimizer.incumbent import pairs_of
 from autoscaler.optimizer.knapsack import UNITS
 from autoscaler.optimizer.pool import Covers, Scene, items_within, joined
 from autoscaler.optimizer.result import SolveOptions, Work
 
-FEW = 8
+FEW = 2
 """A group with fewer whole covers than this gets some made."""
-MADE = 12
+MADE = 6
 """Covers made for such a group."""
 ITEMS = 250
 """Pairs in each MIP, those nearest to the bound."""
@@ -61,9 +61,7 @@ def with_whole_covers(
 def _cheapest_of(parts: Covers, capacity: Floats, mu: Floats) -> tuple[Covers | None, Work]:
     """The cover made of `parts` with the least money plus `mu` (k,) for what it uses."""
     priced = replace(parts, cost=parts.cost + parts.use @ mu)
-    choice = choose(
-        [priced], capacity, FreeColumns.none(len(capacity)), nodes=NODES, seconds=5.0, gap=1e-3
-    )
+    choice = choose([priced], capacity, nodes=NODES, seconds=5.0, gap=1e-3)
     work = Work(mips=1, mip_columns=len(parts))
     if choice is None:
         return None, work

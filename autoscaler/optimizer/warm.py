@@ -16,7 +16,7 @@ from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.decomposition import Outcome, solve_decomposed
 from autoscaler.optimizer.dual import ascend
 from autoscaler.optimizer.fewest_stops import fewest_stops
-from autoscaler.optimizer.groups import Decomposed, FreeColumns, Group
+from autoscaler.optimizer.groups import Decomposed, Group
 from autoscaler.optimizer.incumbent import Incumbent
 from autoscaler.optimizer.instance import TemplateInstance, lower
 from autoscaler.optimizer.placements import (
@@ -177,7 +177,7 @@ def with_running(
         keeps[k].append((template, region, features + token))
     groups = tuple(_with_keeps(group, keeps[k]) for k, group in enumerate(problem.groups))
     flat = capacity.ravel()
-    return Decomposed(groups, money, flat, FreeColumns.none(len(flat)))
+    return Decomposed(groups, money, flat)
 
 
 def _with_keeps(group: Group, keeps: list[tuple[int, int, int]]) -> Group:

@@ -35,8 +35,8 @@ class InstanceRate:
     limits. 0 when the percentile is out of reach.  reachable: share of requests that attain when
     they are alone on the instance; below the percentile no rate is low enough.  batch: mean
     sequences that decode at the planned load.  ttft_ms, tpot_ms: what the percentile of requests
-    keeps at the planned load.  bound_by: "compute", "ttft", "tpot", "memory", "sequences" or
-    "does not fit".
+    keeps at the planned load; of a decode instance's TTFT its own part.  bound_by: "compute",
+    "ttft", "tpot", "memory", "sequences" or "does not fit".
     """
 
     req_per_s: float
@@ -75,14 +75,14 @@ def instance_throughput(
     times = step_times(model, node, phase, profile)
     if times.kv_capacity_tokens < 1.0:
         return InstanceRate(0.0, 0.0, 0.0, 0.0, "does not fit", times.uncertain, 0.0)
-    share = percentile if phase is Phase.AGGREGATED else 0.5 + 0.5 * percentile
+    wanted = percentile if phase is Phase.AGGREGATED else 0.5 + 0.5 * percentile
     built = engine(times, phase, lengths, arrival_cv)
     alone = built.at(0)
     reachable = built.share(alone, slo)
-    if reachable < share:
+    if reachable < wanted:
         bound = _late(built, alone, slo)
         return InstanceRate(0.0, 0.0, 0.0, 0.0, bound, times.uncertain, reachable)
-    share = _with_margin(share)
+    share = _with_margin(wanted)
     saturation, full = built.saturation()
     top = math.ceil(utilisation * GRID)
     low, high = 0, top + 1
@@ -104,8 +104,8 @@ def instance_throughput(
     return InstanceRate(
         req_per_s=capacity,
         batch=planned.batch,
-        ttft_ms=float(np.quantile(planned.ttft_ms, share, method="lower")) + times.first_token_ms,
-        tpot_ms=float(np.quantile(planned.tpot_ms, share, method="lower")),
+        ttft_ms=float(np.quantile(built.own_ttft_ms(planned), wanted, method="lower")),
+        tpot_ms=float(np.quantile(planned.tpot_ms, wanted, method="lower")),
         bound_by=bound,
         uncertain=times.uncertain,
         reachable=reachable,

@@ -140,7 +140,12 @@ def _add_combos(
     """Columns of every combo of the models that may change: their indices, by model."""
     policy = problem.cluster.policy
     pools = {pool.id: pool for pool in problem.cluster.pools}
-    there = {pool.id for pool in pools.values() if problem.nodes_now(pool)}
+    standing = problem.standing_gpus() if problem.additions_only else {}
+    free_there = {
+        pool.id: problem.nodes_now(pool) * pool.per_node - standing.get(pool.id, 0)
+        for pool in pools.values()
+    }
+    there = {pool_id for pool_id, gpus in free_there.items() if gpus > 0}
     to_get = {pool.id for pool in pools.values() if problem.nodes_to_get(pool)}
     made: dict[str, list[tuple[int, Combo]]] = {}
 
@@ -166,7 +171,7 @@ def _add_combos(
                 add(Kind.SWITCH, twin, policy.k_switch, float(count), tie, combo.id)
         for combo in candidates.values():
             used = combo.gpus_by_pool().keys()
-            if used <= there:
+            if all(gpus <= free_there[p] for p, gpus in combo.gpus_by_pool().items()):
                 add(Kind.LOAD, combo, policy.k_load, float("inf"), None, "")
             if used & to_get and used <= there | to_get:
                 add(Kind.START, combo, policy.k_start, float("inf"), None, "")

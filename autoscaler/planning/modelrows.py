@@ -139,7 +139,11 @@ def add_promises(
     if least_count > 0:
         rows.floor[model] = builder.demand("floor", model, float(least_count), classes.next())
     if limits_spot(problem, service):
-        _add_firm(builder, rows, problem, service, classes.next())
+        first, (missing, count) = classes.next(), missing_off_spot(problem, service)
+        rows.firm[model] = (
+            builder.demand(OFF_SPOT, model, missing, first) if missing > 0.0 else -1,
+            builder.demand(OFF_SPOT, model, float(count), first) if count else -1,
+        )
     running = problem.running_of(model)
     if not problem.options.limit_disruption or standing:
         return
@@ -164,11 +168,10 @@ def limits_spot(problem: PlanningProblem, service: Service) -> bool:
     return service.spot_share < 1.0 and any(spot) and not all(spot)
 
 
-def _add_firm(
-    builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem, service: Service, first: int
-) -> None:
-    """Capacity off spot >= (1 - share) x needed, and as many of the floor's combos, rounded down.
+def missing_off_spot(problem: PlanningProblem, service: Service) -> tuple[float, int]:
+    """Requests/s, and combos of the floor, that a plan must add off spot; 0 = enough stands.
 
+    Capacity off spot >= (1 - share) x needed, and as many of the floor's combos, rounded down.
     Counted with what runs: where one combo off spot runs already, the second may be spot.
     """
     model, off_spot = service.model, 1.0 - service.spot_share
@@ -177,10 +180,7 @@ def _add_firm(
     needed = problem.held(off_spot * problem.needed_req_per_s(model), _capacity(firm))
     missing = needed - _capacity(stays)
     count = math.floor(off_spot * service.min_instances + 1e-9) - sum(n for _, n in stays)
-    rows.firm[model] = (
-        builder.demand(OFF_SPOT, model, missing, first) if missing > 1e-9 * needed else -1,
-        builder.demand(OFF_SPOT, model, float(count), first) if count > 0 else -1,
-    )
+    return missing if missing > 1e-9 * needed else 0.0, max(0, count)
 
 
 def _capacity(combos: Iterable[tuple[Combo, int]]) -> float:

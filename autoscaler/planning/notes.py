@@ -6,11 +6,24 @@ Owns these sentences. Decides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from autoscaler.domain.cluster import Service
+from autoscaler.planning.binding import bindings
 from autoscaler.planning.modelrows import OFF_SPOT
-from autoscaler.planning.plan import Plan
+from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
+
+
+def with_words(problem: PlanningProblem, plan: Plan) -> Plan:
+    """`plan` with what binds and what could not be served; best effort where something could not.
+
+    For strategies without a proof; `shoal` knows more.
+    """
+    notes = (*plan.notes, *hopeless(problem), *outside_slo(problem, plan))
+    short = bool(plan.shortfall_req_per_s) or bool(hopeless(problem))
+    status = PlanStatus.BEST_EFFORT if short else plan.status
+    return replace(plan, status=status, binding=bindings(problem, plan, {}), notes=notes)
 
 
 def hopeless(problem: PlanningProblem) -> tuple[str, ...]:

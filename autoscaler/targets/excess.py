@@ -17,7 +17,7 @@ from autoscaler.targets.view import ModelView, Proposal
 
 _COVERED = 0.9
 _MATTERS = 0.99
-_SURELY = 0.16  # one standard deviation: a short sample of the rate must not undershoot it
+_SURELY = 0.025  # two standard deviations: a short sample must not undershoot the rate
 
 
 def propose(view: ModelView) -> Proposal | None:

@@ -38,7 +38,8 @@ def propose(view: ModelView) -> Proposal | None:
     if not proving:
         if seen.arrivals < policy.min_samples or seen.req_per_s <= view.state.target_req_per_s:
             return None
-        return Proposal("surge", seen.req_per_s, "", evident=False)
+        why = f"{reasons.rate(seen.req_per_s)} req/s"
+        return Proposal("surge", seen.req_per_s, why, evident=False)
     rate = present_rate(demand, policy)
     covered_s, arrivals = max(proving)
     # A span of a few seconds may be just a spike: it is sized by what it makes likely.

@@ -22,6 +22,8 @@ RAISING: tuple[Rule, ...] = (
     burst.propose,
     backlog.propose,
 )
+_NO_TRAFFIC_S = 600.0  # so long at least the declared rate stands while nothing arrives
+
 LOWERING: tuple[Rule, ...] = (excess.propose,)
 
 
@@ -70,7 +72,7 @@ def _informed(view: ModelView, state: ModelState) -> ModelState:
     blocks = view.demand.blocks
     first = next((k for k, (_, arrivals) in enumerate(blocks) if arrivals), len(blocks))
     seen_s = BLOCK_S * (len(blocks) - first)
-    none_s = 2.0 * max(view.service.scale_in_after_s, view.policy.local_window_s)
+    none_s = max(2.0 * view.service.scale_in_after_s, _NO_TRAFFIC_S)
     waited_ms = view.now_ms - view.started_ms
     silent = not seen_s and not excess.doubt(view) and waited_ms >= none_s * 1000
     if seen_s >= view.policy.local_window_s or silent:

@@ -1,28 +1,28 @@
 """Cauchy's strategies: the deployment ILP of eq. 16 and the two it is compared with.
 
-Owns their objectives. They know no running fleet, no whole nodes and no transitions: that is the
-difference to `shoal`, and their plans are billed by the same rules.
-Source: Cauchy sec. 3.3.2 and 4.3.
+Owns their objectives and their ILP, in PuLP: goodput per model, GPUs per pool, limits of spot,
+floors, ceilings and the budget. It knows no whole nodes and no transitions: that is the difference
+to `shoal`, and its plans are billed by the same rules. Source: Cauchy sec. 3.3.2 and 4.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import pulp
+
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.domain.cluster import Market
+from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.slices import SLICE_SIZES
-from autoscaler.domain.workload import Lengths
-from autoscaler.planning.combo_ilp import Column, CoverProblem, CoverStatus, solve_cover
 from autoscaler.planning.combos import ranking_usd_per_h
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd
-from autoscaler.planning.modelrows import limits_spot, missing_req_per_s
+from autoscaler.planning.modelrows import limits_spot, missing_off_spot, missing_req_per_s
+from autoscaler.planning.notes import with_words
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.readback import failed, read_back
-from autoscaler.planning.room import PoolRoom
+from autoscaler.planning.usage import is_spot
 
 Objective = Callable[[float, float], float]
 """Weight of one combo, from its USD/h and its tokens per USD."""
@@ -53,76 +53,179 @@ class CauchyStrategy:
     objective: Objective
 
     def solve(self, problem: PlanningProblem) -> Plan:
-        """All planned models jointly on all GPUs that models outside the scope leave."""
-        cover = solve_cover(self.cover_problem(problem))
-        if cover.status is CoverStatus.FAILED:
+        """All planned models jointly, on the GPUs that what stands leaves them."""
+        combos = [c for m in problem.planned_models() for c in problem.candidates.get(m, ())]
+        weights = self._weights(problem, combos)
+        needed = {m: missing_req_per_s(problem, m) for m in problem.planned_models()}
+        needed = {m: missing for m, missing in needed.items() if missing > 0.0}
+        status = PlanStatus.HEURISTIC
+        solved = _cheapest(problem, combos, weights, needed, promises=True)
+        if solved is None:
+            status = PlanStatus.BEST_EFFORT
+            reached = _most_goodput(problem, combos, needed)
+            solved = _cheapest(problem, combos, weights, reached, promises=False)
+        if solved is None:
             return failed(problem, self.name, "the solver returned no plan", ())
-        columns = _combos(problem)
-        counts = {c.id: n for c, n in zip(columns, cover.counts, strict=True)}
-        status = {
-            CoverStatus.SHORT: PlanStatus.BEST_EFFORT,
-            CoverStatus.LIMIT: PlanStatus.LIMIT,
-        }.get(cover.status, PlanStatus.HEURISTIC)
-        limits = ("time_limit",) if cover.status is CoverStatus.LIMIT else ()
+        numbers, proven = solved
+        limits = () if proven else ("time_limit",)
+        counts = {combo.id: n for combo, n in zip(combos, numbers, strict=True)}
         try:
-            return read_back(problem, self.name, counts, status, limits_hit=limits)
+            made = read_back(
+                problem,
+                self.name,
+                counts,
+                status if proven else PlanStatus.LIMIT,
+                limits_hit=limits,
+            )
         except InvalidValue as error:
             return failed(problem, self.name, f"the solver's plan does not hold: {error}", limits)
+        return with_words(problem, made)
 
-    def cover_problem(self, problem: PlanningProblem) -> CoverProblem:
-        """The ILP of this strategy: its columns are the candidates of the planned models."""
-        cluster = problem.cluster
-        missing = {m: missing_req_per_s(problem, m) for m in problem.planned_models()}
-        columns = []
-        for combo in _combos(problem):
-            weight = self._weight(combo, problem, problem.demands[combo.model].lengths)
-            columns.append(Column(combo, weight))
-        services = [cluster.service(model) for model in missing]
-        stand = {s.model: sum(n for _, n in problem.standing_of(s.model)) for s in services}
-        return CoverProblem(
-            columns=tuple(columns),
-            demand_req_per_s=missing,
-            room=room_for_all(problem),
-            spot_limit_req_per_s={
-                s.model: s.spot_share * missing[s.model]
-                for s in services
-                if limits_spot(problem, s)
-            },
-            floors={
-                s.model: max(0, s.min_instances - stand[s.model])
-                for s in services
-                if s.min_instances
-            },
-            ceilings={
-                s.model: max(0, s.max_instances - stand[s.model])
-                for s in services
-                if s.max_instances
-            },
-            time_limit_s=problem.options.time_limit_s,
-            relative_gap=problem.options.gap,
-            seed=problem.options.seed,
-        )
-
-    def _weight(self, combo: Combo, problem: PlanningProblem, lengths: Lengths) -> float:
-        usd_per_h = ranking_usd_per_h(combo, problem.pools())
-        return self.objective(usd_per_h, combo_tokens_per_usd(lengths, combo.req_per_s, usd_per_h))
+    def _weights(self, problem: PlanningProblem, combos: list[Combo]) -> list[float]:
+        """The objective, scaled to around 1: P / C is of the order of 1e-6 as it stands."""
+        pools = problem.pools()
+        weights = []
+        for combo in combos:
+            usd_per_h = ranking_usd_per_h(combo, pools)
+            lengths = problem.demands[combo.model].lengths
+            tokens = combo_tokens_per_usd(lengths, combo.req_per_s, usd_per_h)
+            weights.append(self.objective(usd_per_h, tokens))
+        scale = max(weights, default=0.0) or 1.0
+        return [weight / scale for weight in weights]
 
 
-def room_for_all(problem: PlanningProblem) -> dict[str, PoolRoom]:
-    """Whole pools, less what stands; nodes there and to get alike."""
+def _cheapest(
+    problem: PlanningProblem,
+    combos: list[Combo],
+    weights: list[float],
+    wanted: Mapping[str, float],
+    promises: bool,
+) -> tuple[list[int], bool] | None:
+    """Counts of least weight that serve `wanted`, and whether that is proven; None: no such."""
+    model, x = _rows(problem, combos)
+    for name, missing in wanted.items():
+        if missing > 0.0:
+            # Rows are scaled to 1 so that the solver's tolerance is relative to the demand.
+            model += _goodput(combos, x, name) / missing >= 1.0
+    if promises:
+        for service in map(problem.cluster.service, problem.planned_models()):
+            _add_promises(model, problem, combos, x, service)
+    model.setObjective(pulp.lpSum(w * v for w, v in zip(weights, x, strict=True)))
+    return _solved(model, x, problem)
+
+
+def _most_goodput(
+    problem: PlanningProblem, combos: list[Combo], needed: Mapping[str, float]
+) -> dict[str, float]:
+    """What can be served of `needed`: priority after priority, the worst served model first."""
+    reached: dict[str, float] = {}
+    services = [problem.cluster.service(name) for name in needed]
+    for priority in sorted({service.priority for service in services}, reverse=True):
+        names = [service.model for service in services if service.priority == priority]
+        model, x = _rows(problem, combos)
+        for name, rate in reached.items():
+            model += _goodput(combos, x, name) >= rate
+        least = model.add_variable("least", 0, 1)
+        shares = []
+        for i, name in enumerate(names):
+            share = model.add_variable(f"share{i}", 0, 1)
+            missing = needed[name]
+            model += _goodput(combos, x, name) / missing >= share
+            model += share >= least
+            shares.append(share)
+        model.setObjective(-(least + 0.01 / len(names) * pulp.lpSum(shares)))
+        solved = _solved(model, x, problem)
+        for name in names:
+            served = 0.0
+            for combo, n in zip(combos, solved[0] if solved else (), strict=False):
+                served += n * combo.req_per_s if combo.model == name else 0.0
+            # A hair less, so that rounding cannot make it impossible.
+            reached[name] = min(needed[name], served) * (1.0 - 1e-9)
+    return reached
+
+
+def _rows(
+    problem: PlanningProblem, combos: list[Combo]
+) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
+    """Counts within the GPUs of every pool, the ceilings and the budget.
+
+    Slices are powers of two and so are nodes: rows of GPUs are exact.
+    """
+    model = pulp.LpProblem("combos", pulp.LpMinimize)
+    x = [model.add_variable(f"x{i}", 0, None, cat="Integer") for i in range(len(combos))]
     standing = problem.standing_gpus()
-    room = {}
+    users: dict[str, list[pulp.LpAffineExpression]] = {}
+    for combo, variable in zip(combos, x, strict=True):
+        for pool_id, gpus in combo.gpus_by_pool().items():
+            users.setdefault(pool_id, []).append(gpus * variable)
+    bill = 0.0
     for pool in problem.cluster.pools:
         nodes = problem.nodes_now(pool) + problem.nodes_to_get(pool)
-        left = max(0, nodes * pool.per_node - standing.get(pool.id, 0))
-        whole_nodes, rest = divmod(left, pool.per_node)
-        blocks = [rest >> power & 1 for power in range(4)]
-        blocks[SLICE_SIZES.index(pool.per_node)] += whole_nodes
-        price = 0.0 if pool.market is Market.OWNED else pool.price_usd_per_h
-        free = (blocks[0], blocks[1], blocks[2], blocks[3])
-        room[pool.id] = PoolRoom(pool.per_node, free, 0, price)
-    return room
+        taken = standing.get(pool.id, 0)
+        bill += problem.standing_nodes(pool, taken) * pool.price_usd_per_h
+        if pool.id in users:
+            model += pulp.lpSum(users[pool.id]) <= max(0, nodes * pool.per_node - taken)
+    for service in map(problem.cluster.service, problem.planned_models()):
+        if service.max_instances:
+            left = service.max_instances - _standing(problem, service)
+            model += _number(combos, x, service.model) <= max(0, left)
+    budget = problem.cluster.policy.budget_usd_per_h
+    if budget > 0.0:
+        spent = [combo.usd_per_h * variable for combo, variable in zip(combos, x, strict=True)]
+        model += pulp.lpSum(spent) <= max(0.0, budget - bill)
+    return model, x
 
 
-def _combos(problem: PlanningProblem) -> list[Combo]:
-    return [c for model in problem.planned_models() for c in problem.candidates[model]]
+def _add_promises(
+    model: pulp.LpProblem,
+    problem: PlanningProblem,
+    combos: list[Combo],
+    x: list[pulp.LpVariable],
+    service: Service,
+) -> None:
+    """The floor, and what may not rest on spot."""
+    least = service.min_instances - _standing(problem, service)
+    if least > 0 and problem.can_be_served(service.model):
+        model += _number(combos, x, service.model) >= least
+    if limits_spot(problem, service):
+        missing, count = missing_off_spot(problem, service)
+        pairs = zip(combos, x, strict=True)
+        mine = [(c, v) for c, v in pairs if c.model == service.model and not is_spot(c)]
+        if missing > 0.0:
+            model += pulp.lpSum(c.req_per_s / missing * v for c, v in mine) >= 1.0
+        if count > 0:
+            model += pulp.lpSum(v for _, v in mine) >= count
+
+
+def _standing(problem: PlanningProblem, service: Service) -> int:
+    return sum(count for _, count in problem.standing_of(service.model))
+
+
+def _goodput(combos: list[Combo], x: list[pulp.LpVariable], model: str) -> pulp.LpAffineExpression:
+    return pulp.lpSum(c.req_per_s * v for c, v in zip(combos, x, strict=True) if c.model == model)
+
+
+def _number(combos: list[Combo], x: list[pulp.LpVariable], model: str) -> pulp.LpAffineExpression:
+    return pulp.lpSum(v for c, v in zip(combos, x, strict=True) if c.model == model)
+
+
+def _solved(
+    model: pulp.LpProblem, x: list[pulp.LpVariable], problem: PlanningProblem
+) -> tuple[list[int], bool] | None:
+    """Counts and whether they are proven; one thread, fixed seed. None: infeasible, or failed."""
+    options = problem.options
+    solver = pulp.HiGHS(
+        msg=False,
+        threads=1,
+        gapRel=options.gap,
+        gapAbs=1e-9,
+        timeLimit=options.time_limit_s,
+        random_seed=options.seed,
+    )
+    try:
+        model.solve(solver)
+    except (pulp.PulpSolverError, KeyError):
+        return None  # PuLP raises KeyError for HiGHS statuses that it does not list
+    if model.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+        return None
+    return [round(v.value() or 0.0) for v in x], model.sol_status == pulp.LpSolutionOptimal

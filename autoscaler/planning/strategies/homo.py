@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from autoscaler.domain.combo import Combo
 from autoscaler.planning.combos import ranking_usd_per_h
 from autoscaler.planning.modelrows import limits_spot, missing_req_per_s
+from autoscaler.planning.notes import with_words
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.readback import read_back
-from autoscaler.planning.room import PoolRoom, fits, take
-from autoscaler.planning.strategies.cauchy import room_for_all
-from autoscaler.planning.usage import is_spot, total_slices
+from autoscaler.planning.usage import is_spot
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,12 @@ class Homo:
 
     def solve(self, problem: PlanningProblem) -> Plan:
         """Model after model; on spot only what a service's share allows."""
-        room = room_for_all(problem)
+        standing = problem.standing_gpus()
+        room = {
+            pool.id: (problem.nodes_now(pool) + problem.nodes_to_get(pool)) * pool.per_node
+            - standing.get(pool.id, 0)
+            for pool in problem.cluster.pools
+        }
         counts: dict[str, int] = {}
         services = [problem.cluster.service(model) for model in problem.planned_models()]
         for service in sorted(
@@ -55,10 +59,7 @@ class Homo:
                 missing -= count * best.req_per_s
                 spot -= count * best.req_per_s if is_spot(best) else 0.0
                 taken += count
-        made = read_back(problem, self.name, counts, PlanStatus.HEURISTIC)
-        if made.shortfall_req_per_s:
-            return read_back(problem, self.name, counts, PlanStatus.BEST_EFFORT)
-        return made
+        return with_words(problem, read_back(problem, self.name, counts, PlanStatus.HEURISTIC))
 
 
 def _homogeneous(problem: PlanningProblem, model: str) -> list[Combo]:
@@ -76,16 +77,10 @@ def _usd_per_req(combo: Combo, problem: PlanningProblem) -> float:
     return ranking_usd_per_h(combo, problem.pools()) / combo.req_per_s
 
 
-def _place(combo: Combo, count: int, room: dict[str, PoolRoom]) -> int:
-    """Take as many of `combo` as fit, up to `count`; how many that were."""
-    while count > 0:
-        slices = total_slices([combo], [count])
-        if all(fits(wanted, room[pool].blocks) for pool, wanted in slices.items()):
-            for pool, wanted in slices.items():
-                old = room[pool]
-                left = take(wanted, old.blocks)
-                room[pool] = PoolRoom(old.per_node, left, 0, old.node_usd_per_h)
-            return count
-        free = [room[pool].free_gpus // gpus for pool, gpus in combo.gpus_by_pool().items()]
-        count = min(count - 1, *free)
-    return 0
+def _place(combo: Combo, count: int, room: dict[str, int]) -> int:
+    """Take as many of `combo` as the GPUs in `room` hold, up to `count`; how many that were."""
+    taken = combo.gpus_by_pool()
+    count = max(0, min(count, *(room[pool] // gpus for pool, gpus in taken.items())))
+    for pool, gpus in taken.items():
+        room[pool] -= gpus * count
+    return count

@@ -146,3 +146,15 @@ def test_a_producer_is_remembered_in_little_memory() -> None:
         assert producer.is_new(sequence)
     assert sys.getsizeof(producer.bits) < 10_240
     assert not producer.is_new(1_999_900) and not producer.is_new(100)
+
+
+def test_blocks_stay_right_and_small_over_hours() -> None:
+    """Three hours with a horizon of ten minutes, asked every second: 4/s in each whole block."""
+    windows = TelemetryWindows(600)
+    for k in range(1, 10_801):
+        windows.add(replace(BLANK, sequence=k, arrivals=4), T0 + k * 1000)
+        if k % 7 == 0:
+            windows.blocks("chat", T0 + k * 1000, 600)
+    assert windows.blocks("chat", T0 + 10_800_000, 600) == ((10, 40),) * 60
+    assert windows.recent("chat", T0 + 10_800_000, (1, 600)) == ((1, 4), (600, 2400))
+    assert len(windows._series["chat"].timeline.arrivals) < 1500

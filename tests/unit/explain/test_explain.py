@@ -44,7 +44,7 @@ def problem_of(rates: tuple[float, ...], cluster: Cluster | None = None) -> Plan
 
 
 def test_an_slo_relief_saves_what_it_says_when_the_slo_is_really_loosened() -> None:
-    problem = problem_of((3.0, 8.0, 60.0))
+    problem = problem_of((3.0, 8.0, 80.0))
     made = plan(problem, Shoal())
     reliefs = slo_reliefs(problem, made, "mini", PROFILE, Shoal())
     assert reliefs
@@ -59,7 +59,7 @@ def test_an_slo_relief_saves_what_it_says_when_the_slo_is_really_loosened() -> N
         else:
             looser = replace(service, spot_share=0.75)
         cluster = with_service(problem.cluster, looser)
-        really = plan(problem_of((3.0, 8.0, 60.0), cluster), Shoal())
+        really = plan(problem_of((3.0, 8.0, 80.0), cluster), Shoal())
         # Planned jointly it can only be cheaper than with the others standing.
         assert really.cost_usd_per_h <= made.cost_usd_per_h - relief.saves_usd_per_h + 0.02
 

@@ -7,7 +7,7 @@ import pytest
 
 from autoscaler.optimizer.choose import choose
 from autoscaler.optimizer.dual import ascend, subproblem
-from autoscaler.optimizer.groups import Decomposed, FreeColumns, Group, units_of
+from autoscaler.optimizer.groups import Decomposed, Group, units_of
 from autoscaler.optimizer.knapsack import UNITS
 from autoscaler.optimizer.pool import (
     Covers,
@@ -81,11 +81,11 @@ def test_a_part_may_be_taken_as_often_as_it_fits() -> None:
     least, _ = subproblem(items, np.zeros((1, 1)))
     parts = items_within(items, scene(9.0), least, 1.0)
     assert parts.share.tolist() == [0.25]
-    got = choose([parts], np.array([9.0]), FreeColumns.none(1), 10, np.inf, 1e-9)
+    got = choose([parts], np.array([9.0]), 10, np.inf, 1e-9)
     assert got is not None
     assert got.counts[0].tolist() == [4]
     assert got.cost == got.bound == 4.0
-    assert choose([parts], np.array([3.0]), FreeColumns.none(1), 10, np.inf, 1e-9) is None
+    assert choose([parts], np.array([3.0]), 10, np.inf, 1e-9) is None
 
 
 def test_exceeding_a_capacity_has_its_price() -> None:
@@ -93,7 +93,6 @@ def test_exceeding_a_capacity_has_its_price() -> None:
     got = choose(
         [whole(2.0, 3.0)],
         np.array([1.0]),
-        FreeColumns.none(1),
         10,
         np.inf,
         1e-9,
@@ -121,7 +120,7 @@ def test_the_bound_of_two_groups_on_one_node_is_that_of_the_best_mix() -> None:
         )
         for g in rows
     ]
-    problem = Decomposed(tuple(rows), np.zeros((1, 1)), np.array([1.0]), FreeColumns.none(1))
+    problem = Decomposed(tuple(rows), np.zeros((1, 1)), np.array([1.0]))
     got = ascend(problem, np.zeros(1), 50)
     assert got is not None
     assert got.bound == pytest.approx(4.0)

@@ -183,6 +183,7 @@ def test_engines_need_no_numpy() -> None:
     """Simulated engines start fast: the step times must not pull numpy in."""
     code = (
         "import sys; from autoscaler.performance import catalog, steps, profile;"
+        "import autoscaler.serving.setup;"
         "profile.default_profile(); sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
