@@ -28,13 +28,14 @@ from autoscaler.simulation.arrivals import (
     swinging,
 )
 from autoscaler.simulation.measures import Rate, Truth, smoothed_rates
+from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.solver import plan_in_process
-from autoscaler.simulation.world import Scenario
 from streams.files.config import load_config
 from streams.replay.schedule import schedule
 from streams.replay.traces import load_trace
 
 GENERATED_CONFIG = Path(__file__).with_name("decision_bench.yaml")
+_NO_SCALE_IN_S = 7 * 86_400.0
 TRACE_CONFIG = Path(__file__).parents[1] / "streams" / "data" / "demo.yaml"
 
 
@@ -128,7 +129,8 @@ def _from_trace(case: Case, cluster: Cluster, seed: int) -> Prepared:
     if case.trace is None:
         raise InvalidValue("--trace", None, "a file")
     trace = load_trace(case.trace)
-    duration_s = case.duration_s or trace.duration_s + 1e-3
+    whole_s = max(1.0, trace.duration_s + 1e-3)
+    duration_s = min(case.duration_s or whole_s, whole_s)
     jobs = schedule(
         trace,
         {service.model: service.traffic_share for service in cluster.services},
@@ -154,14 +156,20 @@ def _lengths(case: Case, service: Service) -> Draw:
 
 
 def _sized(cluster: Cluster, service: Service, req_per_s: float) -> Service:
-    """`service` declared and held at a fleet that is planned for `req_per_s`.
+    """`service` declared, and held, at a fleet that is planned for `req_per_s`.
 
-    Its floor keeps the fleet from shrinking to the demand, which would end the load asked for.
+    A floor and a scale-in that is put off keep the fleet from shrinking to the demand, which would
+    end the load asked for.
     """
     demand = Demand(service.model, req_per_s, service.lengths)
     request = PlanRequest(1, Urgency.FULL, 0, (demand,), scope=(service.model,))
     planned = sum(count for _, count in plan_in_process(request, cluster).counts)
-    return replace(service, req_per_s=req_per_s, min_instances=max(1, planned))
+    return replace(
+        service,
+        req_per_s=req_per_s,
+        min_instances=max(1, planned),
+        scale_in_after_s=_NO_SCALE_IN_S,
+    )
 
 
 def _shifted(rate: Rate, lead_s: float) -> Rate:

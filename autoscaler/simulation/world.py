@@ -8,25 +8,23 @@ randomness. It must not know how anything is decided or judged (`measures`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from autoscaler.demand.windows import TelemetryWindows
-from autoscaler.domain.checks import InvalidValue, finite, whole
-from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.serving.setup import EngineSetup, setup_on
 from autoscaler.simulation.agenda import Agenda
-from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.bill import Bill
 from autoscaler.simulation.decider import Decider, Said, Seen
 from autoscaler.simulation.engine import SimEngine
-from autoscaler.simulation.gateway import LOOK_MS, GatewayLimits, SimGateway
+from autoscaler.simulation.gateway import LOOK_MS, SimGateway
 from autoscaler.simulation.node import HEARTBEAT_MS, SimNode, nodes_heartbeat
 from autoscaler.simulation.requests import Call
+from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.script import (
     AlertRaised,
     AvailabilityChanged,
@@ -39,7 +37,7 @@ from autoscaler.simulation.script import (
     ServiceChanged,
     SolverAway,
 )
-from autoscaler.simulation.solver import Plan, SimSolver, SolveTimes, plan_in_process
+from autoscaler.simulation.solver import Plan, SimSolver, plan_in_process
 from autoscaler.simulation.timeline import Ordered, Timeline, ordered_counts
 from topics.alerts import Alert
 from topics.fleet import Assignment, DesiredInstance, Status
@@ -52,39 +50,6 @@ CONTROL_MS = 100.0
 """From a decision to the nodes and gateways that it reaches."""
 _TICK_MS = 1_000
 _DRAIN_S = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """What happens, whoever decides.
-
-    arrivals: by rising time, which counts from `lead_s` after the controller's start. duration_s:
-    from then on; it is what is billed and judged. Requests under way at its end get 10 min more.
-    script: in any order. gateways: how many share the requests in turn.
-    """
-
-    cluster: Cluster
-    arrivals: Sequence[Arrival]
-    duration_s: float
-    lead_s: float = 0.0
-    script: tuple[Happening, ...] = ()
-    gateways: int = 1
-    solve: SolveTimes = field(default_factory=SolveTimes)
-    limits: GatewayLimits = field(default_factory=GatewayLimits)
-
-    def __post_init__(self) -> None:
-        finite("scenario: duration_s", self.duration_s, 1.0, 366 * 86_400.0)
-        finite("scenario: lead_s", self.lead_s, 0.0, 86_400.0)
-        whole("scenario: gateways", self.gateways, 1, 100)
-        models = {service.model for service in self.cluster.services}
-        for arrival in self.arrivals:
-            if arrival.model not in models:
-                raise InvalidValue("arrival: model", arrival.model, " or ".join(sorted(models)))
-
-    @property
-    def end_s(self) -> float:
-        """The last second that is billed, on the simulation's axis."""
-        return self.lead_s + self.duration_s
 
 
 def simulate(scenario: Scenario, decider: Decider, plan: Plan = plan_in_process) -> Timeline:

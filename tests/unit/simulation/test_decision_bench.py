@@ -13,8 +13,9 @@ from autoscaler.domain.cluster import Market
 from autoscaler.simulation.arrivals import measured_lengths
 from autoscaler.simulation.fixed import FixedFleet
 from autoscaler.simulation.measures import Truth, smoothed_rates
+from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.script import PriceChanged
-from autoscaler.simulation.world import Scenario, simulate
+from autoscaler.simulation.world import simulate
 from loadtests.decision_bench import _arguments, cases, main
 from loadtests.decision_cases import Case, Prepared, prepare
 from loadtests.decision_compare import dominance

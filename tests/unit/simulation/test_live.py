@@ -12,9 +12,10 @@ from autoscaler.planning.request import Urgency
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.live import LiveController
 from autoscaler.simulation.measures import attains
+from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.script import Happening, NodeLost, PriceChanged
 from autoscaler.simulation.timeline import Timeline
-from autoscaler.simulation.world import Scenario, World
+from autoscaler.simulation.world import World
 from loadtests.decision_cases import Case
 from loadtests.decision_runs import as_json, run
 from tests.unit.simulation.worlds import OD, cluster, evenly, service

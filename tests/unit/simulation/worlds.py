@@ -9,9 +9,10 @@ from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.fixed import FixedFleet
+from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.script import Happening
 from autoscaler.simulation.timeline import Timeline
-from autoscaler.simulation.world import Scenario, World
+from autoscaler.simulation.world import World
 
 OD = "eu/l40s/on-demand"
 SPOT = "eu/l40s/spot"
