@@ -101,6 +101,9 @@ def ascend(
             solutions.append((float(least[UNITS]), codes))
         if bound > best:
             best, best_mu = bound, mu
+        if bound < 0.0 and spent == 1 and mu.any():
+            mu = np.zeros(len(capacity))  # multipliers of another demand; none at all prove more
+            continue
         if master is None:
             start = np.array([50.0 * s[0] + 1.0 for s in solutions]) if money else None
             master = Master(capacity, np.ones(len(seen)) if start is None else start)

@@ -107,7 +107,7 @@ def _neighbourhood(
     if size >= count:
         return np.arange(count)
     able = np.arange(count) if over is None else np.flatnonzero(plan.use @ over > 0)
-    first = int(generator.choice(able))
+    first = int(able[generator.integers(len(able))])
     scarce = plan.use * np.sqrt(np.maximum(mu, 0.0))
     sharing = scarce @ scarce[first]
     sharing[first] = 0.0

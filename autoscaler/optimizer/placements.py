@@ -58,7 +58,9 @@ def solve_instance(
     outcome = solve_decomposed(problem, options, start)
     if outcome.plan is not None:
         return read_back(instance, problem, outcome, options)
-    fraction = largest_fraction(problem, options, mu=outcome.mu, nearest=outcome.nearest)
+    # The plan at that fraction wants a bound of its own.
+    share = options.with_share(0.6)
+    fraction = largest_fraction(problem, share, mu=outcome.mu, nearest=outcome.nearest)
     work, limits = outcome.work + fraction.work, (*outcome.limits, *fraction.limits)
     if fraction.served <= 0 or fraction.plan is None:
         return _nothing(instance, fraction.bound, limits, work)
