@@ -15,7 +15,8 @@ from autoscaler.domain.cluster import Cluster, Market, Pool
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.combos import candidate_combos, combo_named, parse_combo_id
+from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.planning.combos import candidate_combos, combo_named
 
 if TYPE_CHECKING:
     from autoscaler.planning.plan import Plan

@@ -31,7 +31,7 @@ from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import plain_profile
-from autoscaler.planning.combos import combo_id
+from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.tables import ModelTable
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
