@@ -12,11 +12,11 @@ from functools import lru_cache
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.slices import NodeSlice
-from autoscaler.domain.workload import Lengths, Phase, Slo
+from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.profile import Profile
 from autoscaler.templates.build import build_library
-from autoscaler.templates.engines import EngineCapabilities, PipelineNodes
+from autoscaler.templates.declared import capabilities, request_of
 from autoscaler.templates.request import MAX_CONFIGS, LibraryRequest
 from autoscaler.templates.tables import throughput_table, uncertain_configs
 
@@ -32,11 +32,6 @@ class Pipeline:
     stages: Stages
     req_per_s: float
     uncertain: bool
-
-
-def capabilities(service: Service) -> EngineCapabilities:
-    """What the service's engine declares to run."""
-    return EngineCapabilities(service.engine, PipelineNodes(service.pipelines))
 
 
 def irreducible(
@@ -91,16 +86,8 @@ def _request(
     profile: Profile,
     stretch: float,
 ) -> LibraryRequest:
-    return LibraryRequest(
-        service.architecture,
-        phase,
-        Slo(service.slo.ttft_ms * stretch, service.slo.tpot_ms * stretch),
-        lengths,
-        slices,
-        capabilities(service),
-        profile.content_hash,
-        utilisation=min(service.utilization, 0.999),
-    )
+    engine = capabilities(service)
+    return request_of(service, phase, slices, lengths, profile.content_hash, engine, stretch)
 
 
 @lru_cache(maxsize=256)
