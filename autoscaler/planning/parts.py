@@ -25,8 +25,8 @@ from autoscaler.planning.pipelines import Pipeline, irreducible, rate_of
 # Owned GPUs cost nothing at the margin, yet some order among them is wanted: fewer and smaller
 # GPUs first. A thousandth of a USD per 100 TFLOPS and hour never outweighs a real price.
 _OWNED_USD_PER_TFLOPS_H = 1e-5
-_MOST_PIPELINES = 12
-"""Pipelines of one phase per region and set of markets that are paired with others."""
+_MOST_PAIRED = 12
+"""Instances of one phase per region and set of markets that are paired with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +131,27 @@ def parts_of(
                 made = instance(service, node, phase, lengths, profile, stretch)
                 if made.req_per_s > 0.0:
                     parts.append(_on_one_node(pool, made))
-    if service.pipelines == "none" or phase is Phase.AGGREGATED:
+    if phase is Phase.AGGREGATED:
         return parts
-    return parts + _pipelines(service, phase, lengths, pools, profile, stretch)
+    if service.pipelines != "none":
+        parts += _pipelines(service, phase, lengths, pools, profile, stretch)
+    return _worth_pairing(parts)
+
+
+def _worth_pairing(parts: list[Part]) -> list[Part]:
+    """Per region and markets the cheapest few by request and the two smallest, as pairs multiply.
+
+    A hundred instances of either phase would be ten thousand pairs of each region.
+    """
+    groups: dict[tuple[str, frozenset[Market]], list[Part]] = {}
+    for part in parts:
+        groups.setdefault((part.region, part.markets), []).append(part)
+    kept = []
+    for group in groups.values():
+        by_request = sorted(group, key=lambda p: p.usd_per_h / p.req_per_s)
+        small = sorted(by_request[_MOST_PAIRED:], key=lambda p: p.usd_per_h)[:2]
+        kept += by_request[:_MOST_PAIRED] + small
+    return kept
 
 
 def _pipelines(
@@ -164,7 +182,7 @@ def _pipelines(
     return [
         part
         for parts in groups.values()
-        for part in sorted(parts, key=lambda p: p.usd_per_h / p.req_per_s)[:_MOST_PIPELINES]
+        for part in sorted(parts, key=lambda p: p.usd_per_h / p.req_per_s)[:_MOST_PAIRED]
     ]
 
 
