@@ -15,7 +15,8 @@ from autoscaler.domain.cluster import Cluster, Market, Pool
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.combos import candidate_combos, combo_named, parse_combo_id
+from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.planning.combos import candidate_combos, combo_named
 
 if TYPE_CHECKING:
     from autoscaler.planning.plan import Plan
@@ -211,11 +212,13 @@ def make_problem(
         lengths = demands[model].lengths if model in demands else service.lengths
         running[combo_id] = combo_named(combo_id, now, service, lengths, profile)
     planned = {m: demand for m, demand in demands.items() if not scope or m in scope}
-    candidates = _candidates(now, planned, profile, _KEEP_FOR_PLANS)
-    total = sum(map(len, candidates.values()))
-    if total > _MOST_CANDIDATES:
-        fewer = max(2, _KEEP_FOR_PLANS * _MOST_CANDIDATES // total)
-        candidates = _candidates(now, planned, profile, fewer)
+    places = len({(pool.region, pool.market) for pool in now.pools})
+    each = _MOST_CANDIDATES // (4 * max(1, len(planned)) * max(1, places))
+    keep = max(2, min(_KEEP_FOR_PLANS, each))
+    candidates = {
+        model: candidate_combos(now, now.service(model), demand.lengths, profile, keep)
+        for model, demand in planned.items()
+    }
     least = fewest_nodes(now, [(running[i], n) for i, n in running_counts.items()])
     rented = {p.id: least.get(p.id, 0) for p in now.pools if p.market is not Market.OWNED}
     return PlanningProblem(
@@ -232,15 +235,6 @@ def make_problem(
         options=options or PlanOptions(),
         last_good=last_good,
     )
-
-
-def _candidates(
-    cluster: Cluster, demands: Mapping[str, Demand], profile: Profile, keep: int
-) -> dict[str, tuple[Combo, ...]]:
-    return {
-        model: candidate_combos(cluster, cluster.service(model), demand.lengths, profile, keep)
-        for model, demand in demands.items()
-    }
 
 
 def with_prices(cluster: Cluster, prices_usd_per_h: Mapping[str, float]) -> Cluster:

@@ -34,7 +34,8 @@ from itertools import pairwise
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.combos import combo_named, parse_combo_id
+from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.planning.combos import combo_named
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.requests import Ending
 from autoscaler.simulation.timeline import RequestRow, Timeline
