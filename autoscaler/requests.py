@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Cluster, Market, Mode
 from autoscaler.domain.nodes import node_ids
-from autoscaler.domain.workload import Demand, Lengths
+from autoscaler.domain.workload import Demand
 from autoscaler.planning.request import PlanRequest, Urgency
 from autoscaler.state import ModelState, Pending
 from autoscaler.targets.view import ModelView
@@ -25,6 +25,7 @@ from autoscaler.triggers.news import Trigger
 
 GIVE_UP_MS = {Urgency.URGENT: 30_000, Urgency.FULL: 300_000}
 SLIVER = 0.025
+_RATE_MATTERS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,10 @@ class Ground:
         return obtainable(self.supply, self.cluster.pools, rented, self.closed_pools())
 
 
-def short_models(ground: Ground, valued: Mapping[str, Lengths]) -> tuple[str, ...]:
+def short_models(ground: Ground, valued: Mapping[str, Demand]) -> tuple[str, ...]:
     """Models that need more at once: below their target or floor, or of unknown capacity.
 
-    valued: lengths at which the planner last valued each model's combos.
+    valued: the demand at which the planner last valued each model's combos.
     """
     found = []
     for service in ground.cluster.services:
@@ -68,12 +69,23 @@ def short_models(ground: Ground, valued: Mapping[str, Lengths]) -> tuple[str, ..
             ground.now_ms < state.unmet_until_ms
             and state.target_req_per_s <= state.unmet_req_per_s * 1.05
         )
-        if view.groups and valued.get(service.model) != state.lengths:
+        if view.groups and _is_stale(valued.get(service.model), state):
             found.append(service.model)
             continue
         if (not covers(view) or view.groups < service.min_instances) and not waits:
             found.append(service.model)
     return tuple(found)
+
+
+def _is_stale(valued: Demand | None, state: ModelState) -> bool:
+    """Whether combos must be valued again: capacity depends on lengths, on bursts, and on how
+    many instances share the arrivals."""
+    if valued is None:
+        return True
+    if (valued.lengths, valued.arrival_cv) != (state.lengths, state.arrival_cv):
+        return True
+    low, high = sorted((valued.req_per_s, state.target_req_per_s / state.derate))
+    return high > _RATE_MATTERS * max(low, 1e-3)
 
 
 def covers(view: ModelView) -> bool:
@@ -120,7 +132,7 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
         rate = state.target_req_per_s / state.derate
         if covers(view):
             rate = min(rate, view.planned_req_per_s / state.derate)
-        demands.append(Demand(service.model, rate, state.lengths))
+        demands.append(Demand(service.model, rate, state.lengths, state.arrival_cv))
         if service.mode is not Mode.ACT:
             fleet.update(dict(state.recommended))
     return PlanRequest(

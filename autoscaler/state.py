@@ -13,7 +13,7 @@ from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.peaks import Peaks
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Lengths
+from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
 from autoscaler.transitions.backoff import Backoff
 from autoscaler.transitions.groups import Group
@@ -45,8 +45,9 @@ class Observation:
 class ModelState:
     """What is remembered of one model.
 
-    lengths: of requests, as planned for. target_req_per_s: the demand planned for, raised by
-    evidence and lowered by lasting evidence; target_why: in words. derate: measured over predicted
+    lengths, arrival_cv: of requests and of the gaps between them, as planned for. target_req_per_s:
+    the demand planned for, raised by evidence and lowered by lasting evidence; target_why: in
+    words. derate: measured over predicted
     capacity where SLOs were missed without a shortage, in (0, 1]; derated_ms: when it last moved.
     informed: windows have shown the rate, so the declared workload no longer counts. over_since_ms:
     since when demand exceeds what is planned. no_data / said_no_data: telemetry stopped, and a
@@ -58,6 +59,7 @@ class ModelState:
     """
 
     lengths: Lengths
+    arrival_cv: float = 1.0
     target_req_per_s: float = 0.0
     target_why: str = ""
     derate: float = 1.0
@@ -92,7 +94,8 @@ class ControllerState:
     """All that the controller remembers.
 
     assignments and routes: the latest it published; an edge may write them again at any time.
-    combos: what the planner says of combos that run or were chosen, valued at lengths `valued`.
+    combos: what the planner says of combos that run or were chosen; valued: the demand of each
+    model that it valued them at.
     services: as declared when last looked at. pending: at most one request per urgency. due:
     triggers that wait for the rate limit, as (trigger, scope, words). full_ms: times of the last
     full requests, last_full_ms: of the last full answer. planned_usd_per_h: node prices at the last
@@ -106,7 +109,7 @@ class ControllerState:
     routes: Mapping[str, Routes] = field(default_factory=dict)
     models: Mapping[str, ModelState] = field(default_factory=dict)
     combos: Mapping[str, Combo] = field(default_factory=dict)
-    valued: Mapping[str, Lengths] = field(default_factory=dict)
+    valued: Mapping[str, Demand] = field(default_factory=dict)
     services: Mapping[str, Service] = field(default_factory=dict)
     supply: Supply = field(default_factory=Supply)
     backoff: Mapping[str, Backoff] = field(default_factory=dict)

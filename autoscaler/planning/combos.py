@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
-from autoscaler.domain.workload import Lengths, Phase
+from autoscaler.domain.workload import ALONE, Arrivals, Lengths, Phase
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import name_of, parsed
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd, phase_tokens_per_usd
@@ -39,8 +39,11 @@ def candidate_combos(
     lengths: Lengths,
     profile: Profile,
     keep: int = KEEP_PER_GROUP,
+    arrivals: Arrivals = ALONE,
 ) -> tuple[Combo, ...]:
     """Combos worth considering for `service` at `lengths`, best cost efficiency first.
+
+    arrivals: of the model as a whole, which the chosen combos are to share.
 
     Aggregated ones on every slice that holds the weights and one request of maximal length; pairs
     of prefill and decode instances within a region, each on a slice or, where the engine declares
@@ -50,17 +53,23 @@ def candidate_combos(
     fits in memory.
     """
     pools = usable_pools(cluster, service)
-    strict = _offers(service, lengths, pools, profile, 1.0)
+    strict = _offers(service, lengths, pools, profile, 1.0, arrivals)
     found = best_of_groups(strict, keep)
     stretch = 1.5
     while not found and stretch < 1e4:
-        found = best_of_groups(_offers(service, lengths, pools, profile, stretch), keep)
+        loose = _offers(service, lengths, pools, profile, stretch, arrivals)
+        found = best_of_groups(loose, keep)
         stretch *= 1.5
     return found
 
 
 def combo_named(
-    combo_id: str, cluster: Cluster, service: Service, lengths: Lengths, profile: Profile
+    combo_id: str,
+    cluster: Cluster,
+    service: Service,
+    lengths: Lengths,
+    profile: Profile,
+    arrivals: Arrivals = ALONE,
 ) -> Combo:
     """The combo called `combo_id`, evaluated at `lengths`, whether or not it is a candidate now.
 
@@ -77,7 +86,9 @@ def combo_named(
     ]
     stretch = 1.0
     while stretch < 1e4:
-        parts = [part_named(service, members, lengths, profile, stretch) for members in named]
+        parts = [
+            part_named(service, members, lengths, profile, stretch, arrivals) for members in named
+        ]
         if all(part.req_per_s > 0.0 for _, part in parts):
             return _combo(service, parts, stretch)
         stretch *= 1.5
@@ -109,10 +120,15 @@ def ranking_usd_per_h(combo: Combo, pools: Mapping[str, Pool]) -> float:
 
 
 def _offers(
-    service: Service, lengths: Lengths, pools: tuple[Pool, ...], profile: Profile, stretch: float
+    service: Service,
+    lengths: Lengths,
+    pools: tuple[Pool, ...],
+    profile: Profile,
+    stretch: float,
+    arrivals: Arrivals,
 ) -> list[Offer]:
     by_phase = {
-        phase: parts_of(service, phase, lengths, pools, profile, stretch)
+        phase: parts_of(service, phase, lengths, pools, profile, stretch, arrivals)
         for phase in Phase
         # An external scaler keeps a count of equal replicas, not matched pairs.
         if phase is Phase.AGGREGATED or not service.scale_targets

@@ -15,7 +15,7 @@ from itertools import product
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market, Pool, Service
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
-from autoscaler.domain.workload import Lengths, Phase
+from autoscaler.domain.workload import Arrivals, Lengths, Phase
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.startup import startup_s
 from autoscaler.planning.combo_names import Member
@@ -97,11 +97,12 @@ def part_named(
     lengths: Lengths,
     profile: Profile,
     stretch: float,
+    arrivals: Arrivals,
 ) -> tuple[int, Part]:
     """How many instances these members are together, and one of them."""
     first, (pool, slice_) = members[0]
     if not first.stage:
-        made = instance(service, slice_, first.phase, lengths, profile, stretch)
+        made = instance(service, slice_, first.phase, lengths, profile, stretch, arrivals)
         return first.count, _on_one_node(pool, made)
     count = math.gcd(*(member.count for member, _ in members))
     stages: dict[int, tuple[tuple[NodeSlice, ...], int]] = {}
@@ -121,6 +122,7 @@ def parts_of(
     pools: tuple[Pool, ...],
     profile: Profile,
     stretch: float,
+    arrivals: Arrivals,
 ) -> list[Part]:
     """Instances of one phase: on every slice of a node, and the best pipelines over nodes."""
     parts = []
@@ -128,7 +130,7 @@ def parts_of(
         for gpus in SLICE_SIZES:
             if gpus <= pool.per_node:
                 node = NodeSlice(pool.gpu, gpus)
-                made = instance(service, node, phase, lengths, profile, stretch)
+                made = instance(service, node, phase, lengths, profile, stretch, arrivals)
                 if made.req_per_s > 0.0:
                     parts.append(_on_one_node(pool, made))
     if phase is Phase.AGGREGATED:

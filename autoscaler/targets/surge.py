@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.present import present_rate
 from autoscaler.demand.significance import lower_rate, poisson_tail
@@ -28,12 +29,15 @@ def propose(view: ModelView) -> Proposal | None:
     if not isinstance(seen, Stats) or seen.age_ms > policy.surge_window_s * 1000:
         return None
     planned = view.planned_req_per_s
+    # Of arrivals that come in clumps of D, only one in D says something new.
+    spread = dispersion(demand.blocks).claimed
     proving = [
         (covered_s, arrivals)
         for covered_s, arrivals in spans(demand)
         if arrivals >= policy.min_samples
         and arrivals > planned * covered_s
-        and poisson_tail(arrivals, planned * covered_s) <= policy.significance
+        and poisson_tail(round(arrivals / spread), planned * covered_s / spread)
+        <= policy.significance
     ]
     if not proving:
         if seen.arrivals < policy.min_samples or seen.req_per_s <= view.state.target_req_per_s:

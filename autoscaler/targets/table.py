@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from autoscaler.demand.timeline import BLOCK_S
 from autoscaler.state import ModelState
-from autoscaler.targets import backlog, burst, declared, excess, slo, surge, wake
+from autoscaler.targets import backlog, declared, excess, slo, surge, wake
 from autoscaler.targets.view import ModelView, Proposal
 
 Rule = Callable[[ModelView], Proposal | None]
@@ -19,7 +19,6 @@ RAISING: tuple[Rule, ...] = (
     declared.propose,
     wake.propose,
     surge.propose,
-    burst.propose,
     backlog.propose,
 )
 _NO_TRAFFIC_S = 600.0  # so long at least the declared rate stands while nothing arrives
