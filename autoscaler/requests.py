@@ -25,6 +25,7 @@ from autoscaler.triggers.news import Trigger
 
 GIVE_UP_MS = {Urgency.URGENT: 30_000, Urgency.FULL: 300_000}
 SLIVER = 0.025
+_LEAST = 1e-6
 _RATE_MATTERS = 1.5
 
 
@@ -92,8 +93,10 @@ def covers(view: ModelView) -> bool:
     """Whether what is wanted covers the target, but for a sliver that utilization leaves room for.
 
     Without the sliver a fleet that fits exactly would be changed by every change of the target.
+    In a surge it does not count: then the target is what is known to arrive.
     """
-    return view.planned_req_per_s >= view.state.target_req_per_s * (1.0 - SLIVER)
+    sliver = _LEAST if view.is_surging else SLIVER
+    return view.planned_req_per_s >= view.state.target_req_per_s * (1.0 - sliver)
 
 
 def urgent(number: int, ground: Ground, scope: tuple[str, ...]) -> Pending:
@@ -131,7 +134,8 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
         view = ground.views[service.model]
         rate = state.target_req_per_s / state.derate
         if covers(view):
-            rate = min(rate, view.planned_req_per_s / state.derate)
+            # It may be asked about only to be valued anew: then the same sliver applies.
+            rate = min(rate * (1.0 - SLIVER), view.planned_req_per_s / state.derate)
         demands.append(Demand(service.model, rate, state.lengths, state.arrival_cv))
         if service.mode is not Mode.ACT:
             fleet.update(dict(state.recommended))

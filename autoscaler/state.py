@@ -50,7 +50,7 @@ class ModelState:
     words. derate: measured over predicted
     capacity where SLOs were missed without a shortage, in (0, 1]; derated_ms: when it last moved.
     informed: windows have shown the rate, so the declared workload no longer counts. over_since_ms:
-    since when demand exceeds what is planned. no_data / said_no_data: telemetry stopped, and a
+    since when demand exceeds what is planned; surge_ms: when that was last proven. no_data / said_no_data: telemetry stopped, and a
     decision says so. lost_ms: when capacity was lost that is not replaced yet. settled_ms: since
     when everything wanted is ready. peaks: of the wanted rate while it is watched for excess.
     unmet_req_per_s / unmet_until_ms: what the planner could not add to, and until when it is not
@@ -66,6 +66,7 @@ class ModelState:
     derated_ms: int = 0
     informed: bool = False
     over_since_ms: int = 0
+    surge_ms: int = 0
     no_data: bool = False
     said_no_data: bool = False
     lost_ms: int = 0

@@ -17,13 +17,13 @@ def propose(view: ModelView) -> Proposal | None:
     if not view.settled or not view.ready:
         return None
     rate = present_rate(view.demand, view.policy)
-    found = overload(
-        view.demand.in_flight, rate.req_per_s, rate.high, view.ready, view.state.lengths
-    )
+    # What is in flight arrived over the last half minute or so: a lull of seconds explains nothing.
+    recent = max(rate.req_per_s, view.demand.req_per_s)
+    found = overload(view.demand.in_flight, recent, rate.high, view.ready, view.state.lengths)
     if found is None or found.req_per_s <= view.planned_req_per_s:
         return None
     why = (
-        f"{found.in_flight} requests in flight where {reasons.rate(rate.req_per_s)} req/s explain "
+        f"{found.in_flight} requests in flight where {reasons.rate(recent)} req/s explain "
         f"{found.expected:.0f}; capacity {reasons.rate(view.raw_req_per_s)}"
     )
     return Proposal("backlog", found.req_per_s, why)

@@ -11,15 +11,14 @@ from collections.abc import Iterator
 
 from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.present import present_rate
-from autoscaler.demand.significance import lower_rate, poisson_tail
+from autoscaler.demand.present import RateEstimate, present_rate
+from autoscaler.demand.significance import poisson_tail
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.targets.view import ModelView, Proposal
 
 _LONGER = 1.5
-_SIZED_S = 10
-_CAUTION = 0.25
+SUSTAINED_S = 30
 
 
 def propose(view: ModelView) -> Proposal | None:
@@ -39,21 +38,34 @@ def propose(view: ModelView) -> Proposal | None:
         and poisson_tail(round(arrivals / spread), planned * covered_s / spread)
         <= policy.significance
     ]
+    if not proving and view.is_surging:
+        size = _sustained(demand, present_rate(demand, policy))
+        why = reasons.over(size, view.service.utilization, view.raw_req_per_s)
+        return Proposal("surge", size, why, followed=True)
     if not proving:
         if seen.arrivals < policy.min_samples or seen.req_per_s <= view.state.target_req_per_s:
             return None
         why = f"{reasons.rate(seen.req_per_s)} req/s"
         return Proposal("surge", seen.req_per_s, why, evident=False)
-    rate = present_rate(demand, policy)
-    covered_s, arrivals = max(proving)
-    # A span of a few seconds may be just a spike: it is sized by what it makes likely. Later the
-    # estimate errs to the high side: what is ordered short must be ordered, and started, again.
-    size = 0.5 * (rate.req_per_s + rate.high)
-    if rate.window_s < _SIZED_S:
-        size = max(rate.low, lower_rate(arrivals, covered_s, _CAUTION))
-    since_ms = rate.since_ms or view.now_ms - seen.age_ms - min(proving)[0] * 1000
-    why = reasons.over(max(size, planned), view.service.utilization, view.raw_req_per_s)
-    return Proposal("surge", max(size, planned), why, since_ms)
+    size = max(_sustained(demand, present_rate(demand, policy)), planned)
+    since_ms = view.now_ms - seen.age_ms - min(proving)[0] * 1000
+    why = reasons.over(size, view.service.utilization, view.raw_req_per_s)
+    return Proposal("surge", size, why, since_ms)
+
+
+def _sustained(demand: ModelDemand, rate: RateEstimate) -> float:
+    """What to plan for: the mean of half a minute, however high its last seconds are.
+
+    What is ordered now serves in a minute or two. A burst of three seconds is over by then, so it
+    counts for what it is over half a minute: the first seconds of a lasting surge order a part of
+    it, and half a minute all of it. Once the present rate has lasted so long the size errs to the
+    high side: what is ordered short has to be ordered, and started, again.
+    """
+    if rate.window_s >= SUSTAINED_S:
+        return 0.5 * (rate.req_per_s + rate.high)
+    longest = max(demand.recent, default=(0, 0))
+    covered_s, arrivals = next((c for c in demand.recent if c[0] >= SUSTAINED_S), longest)
+    return arrivals / max(covered_s, SUSTAINED_S)
 
 
 def spans(demand: ModelDemand) -> Iterator[tuple[int, int]]:

@@ -32,9 +32,11 @@ def retarget(view: ModelView) -> ModelState:
     state, planned = view.state, view.planned_req_per_s
     proposals = [proposal for rule in RAISING if (proposal := rule(view)) is not None]
     raised = max(proposals, key=lambda p: _worth(p, planned), default=None)
+    if any(p.rule == "surge" and p.evident and not p.followed for p in proposals):
+        state = replace(state, surge_ms=view.now_ms)
     if raised is not None and _worth(raised, planned) > state.target_req_per_s:
-        return _raised(view, raised)
-    if raised is None or not raised.evident:
+        return _raised(replace(view, state=state), raised)
+    if raised is None or not raised.evident or raised.followed:
         lowered = [proposal for rule in LOWERING if (proposal := rule(view)) is not None]
         if lowered:
             best = max(lowered, key=lambda proposal: proposal.req_per_s)
