@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.peaks import Peaks
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand, Lengths
@@ -50,9 +49,10 @@ class ModelState:
     words. derate: measured over predicted
     capacity where SLOs were missed without a shortage, in (0, 1]; derated_ms: when it last moved.
     informed: windows have shown the rate, so the declared workload no longer counts. over_since_ms:
-    since when demand exceeds what is planned; surge_ms: when that was last proven. no_data / said_no_data: telemetry stopped, and a
+    since when demand exceeds what is planned; surge_ms: when that was last proven. in_flight: (when,
+    requests in flight) at two moments lately. no_data / said_no_data: telemetry stopped, and a
     decision says so. lost_ms: when capacity was lost that is not replaced yet. settled_ms: since
-    when everything wanted is ready. peaks: of the wanted rate while it is watched for excess.
+    when everything wanted is ready. last_out_ms, last_in_ms: of the last addition and removal.
     unmet_req_per_s / unmet_until_ms: what the planner could not add to, and until when it is not
     asked again for as much. told_ms: when it was last said that demand cannot be met. recommended /
     recommended_ms: counts last recommended, in modes that do not act.
@@ -67,11 +67,11 @@ class ModelState:
     informed: bool = False
     over_since_ms: int = 0
     surge_ms: int = 0
+    in_flight: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
     no_data: bool = False
     said_no_data: bool = False
     lost_ms: int = 0
     settled_ms: int = 0
-    peaks: Peaks = ()
     last_out_ms: int = 0
     last_in_ms: int = 0
     turns: Turns = field(default_factory=Turns)

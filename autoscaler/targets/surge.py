@@ -11,14 +11,13 @@ from collections.abc import Iterator
 
 from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.present import RateEstimate, present_rate
 from autoscaler.demand.significance import poisson_tail
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
+from autoscaler.targets.sustained import sustained
 from autoscaler.targets.view import ModelView, Proposal
 
 _LONGER = 1.5
-SUSTAINED_S = 30
 
 
 def propose(view: ModelView) -> Proposal | None:
@@ -39,7 +38,7 @@ def propose(view: ModelView) -> Proposal | None:
         <= policy.significance
     ]
     if not proving and view.is_surging:
-        size = _sustained(demand, present_rate(demand, policy))
+        size = sustained(demand, policy).likely_req_per_s
         why = reasons.over(size, view.service.utilization, view.raw_req_per_s)
         return Proposal("surge", size, why, followed=True)
     if not proving:
@@ -47,25 +46,10 @@ def propose(view: ModelView) -> Proposal | None:
             return None
         why = f"{reasons.rate(seen.req_per_s)} req/s"
         return Proposal("surge", seen.req_per_s, why, evident=False)
-    size = max(_sustained(demand, present_rate(demand, policy)), planned)
+    size = max(sustained(demand, policy).likely_req_per_s, planned)
     since_ms = view.now_ms - seen.age_ms - min(proving)[0] * 1000
     why = reasons.over(size, view.service.utilization, view.raw_req_per_s)
     return Proposal("surge", size, why, since_ms)
-
-
-def _sustained(demand: ModelDemand, rate: RateEstimate) -> float:
-    """What to plan for: the mean of half a minute, however high its last seconds are.
-
-    What is ordered now serves in a minute or two. A burst of three seconds is over by then, so it
-    counts for what it is over half a minute: the first seconds of a lasting surge order a part of
-    it, and half a minute all of it. Once the present rate has lasted so long the size errs to the
-    high side: what is ordered short has to be ordered, and started, again.
-    """
-    if rate.window_s >= SUSTAINED_S:
-        return 0.5 * (rate.req_per_s + rate.high)
-    longest = max(demand.recent, default=(0, 0))
-    covered_s, arrivals = next((c for c in demand.recent if c[0] >= SUSTAINED_S), longest)
-    return arrivals / max(covered_s, SUSTAINED_S)
 
 
 def spans(demand: ModelDemand) -> Iterator[tuple[int, int]]:

@@ -28,7 +28,8 @@ LOWERING: tuple[Rule, ...] = (excess.propose,)
 
 def retarget(view: ModelView) -> ModelState:
     """The model's state with the target, and the derating, that its view speaks for."""
-    view = replace(view, state=_informed(view, slo.derated(view)))
+    state = replace(_informed(view, slo.derated(view)), in_flight=backlog.remembered(view))
+    view = replace(view, state=state)
     state, planned = view.state, view.planned_req_per_s
     proposals = [proposal for rule in RAISING if (proposal := rule(view)) is not None]
     raised = max(proposals, key=lambda p: _worth(p, planned), default=None)
@@ -36,7 +37,7 @@ def retarget(view: ModelView) -> ModelState:
         state = replace(state, surge_ms=view.now_ms)
     if raised is not None and _worth(raised, planned) > state.target_req_per_s:
         return _raised(replace(view, state=state), raised)
-    if raised is None or not raised.evident or raised.followed:
+    if not view.is_surging and (raised is None or not raised.evident):
         lowered = [proposal for rule in LOWERING if (proposal := rule(view)) is not None]
         if lowered:
             best = max(lowered, key=lambda proposal: proposal.req_per_s)
