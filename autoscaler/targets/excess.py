@@ -9,7 +9,8 @@ from __future__ import annotations
 from autoscaler.demand.dispersion import burst_req_per_s
 from autoscaler.demand.freshness import is_stale, objection
 from autoscaler.demand.present import present_rate
-from autoscaler.demand.significance import upper_rate
+from autoscaler.demand.significance import bounds
+from autoscaler.demand.timeline import BLOCK_S, Blocks
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.targets.burst import lasting_blocks
@@ -17,7 +18,8 @@ from autoscaler.targets.view import ModelView, Proposal
 
 _COVERED = 0.9
 _MATTERS = 0.99
-_SURELY = 0.025  # two standard deviations: a short sample must not undershoot the rate
+_SURELY = 1.96  # standard deviations: a short sample must not undershoot the rate
+_CHANCE = 1.0  # standard deviations that the highest of several windows lies above them by chance
 
 
 def propose(view: ModelView) -> Proposal | None:
@@ -36,7 +38,8 @@ def propose(view: ModelView) -> Proposal | None:
         return _lower(view, 0.0, f"no requests for {reasons.duration(lasting_s)}")
     mean = arrivals / covered_s
     rate = max(
-        upper_rate(arrivals, covered_s, _SURELY),
+        bounds(arrivals, _SURELY)[1] / covered_s,
+        _highest(blocks, view.policy.local_window_s // BLOCK_S),
         present_rate(view.demand, view.policy).req_per_s,
         burst_req_per_s(blocks, view.service.percentile, mean),
     )
@@ -45,6 +48,20 @@ def propose(view: ModelView) -> Proposal | None:
         rate,
         reasons.under(rate, view.service.utilization, view.raw_req_per_s, lasting_s),
     )
+
+
+def _highest(blocks: Blocks, length: int) -> float:
+    """The highest rate of any `length` blocks in a row, counted back from now, less what chance
+    makes of one among several. A mean over all of them would call half the time of excess enough.
+    """
+    found = 0.0
+    for last in range(len(blocks), 0, -max(1, length)):
+        window = blocks[max(0, last - max(1, length)) : last]
+        covered_s = sum(seconds for seconds, _ in window)
+        if covered_s:
+            arrivals = sum(number for _, number in window)
+            found = max(found, bounds(arrivals, _CHANCE)[0] / covered_s)
+    return found
 
 
 def doubt(view: ModelView) -> str:

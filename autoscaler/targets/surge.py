@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.present import present_rate
+from autoscaler.demand.present import NO_RATE, present_rate
 from autoscaler.demand.significance import lower_rate, poisson_tail
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
@@ -35,12 +35,16 @@ def propose(view: ModelView) -> Proposal | None:
         and arrivals > planned * covered_s
         and poisson_tail(arrivals, planned * covered_s) <= policy.significance
     ]
+    rate = present_rate(demand, policy) if proving else NO_RATE
+    # Beyond the local window only what came since the rate last changed speaks of the present:
+    # half an hour of 10 req/s proves nothing ten minutes after it fell to 3.
+    longest_s = max(rate.window_s, seen.covered_s)
+    proving = [span for span in proving if span[0] <= longest_s]
     if not proving:
         if seen.arrivals < policy.min_samples or seen.req_per_s <= view.state.target_req_per_s:
             return None
         why = f"{reasons.rate(seen.req_per_s)} req/s"
         return Proposal("surge", seen.req_per_s, why, evident=False)
-    rate = present_rate(demand, policy)
     covered_s, arrivals = max(proving)
     # A span of a few seconds may be just a spike: it is sized by what it makes likely. Later the
     # estimate errs to the high side: what is ordered short must be ordered, and started, again.
@@ -48,7 +52,8 @@ def propose(view: ModelView) -> Proposal | None:
     if rate.window_s < _SIZED_S:
         size = max(rate.low, lower_rate(arrivals, covered_s, _CAUTION))
     since_ms = rate.since_ms or view.now_ms - seen.age_ms - min(proving)[0] * 1000
-    why = reasons.over(max(size, planned), view.service.utilization, view.raw_req_per_s)
+    raw = view.raw_req_per_s * view.state.derate
+    why = reasons.over(max(size, planned), view.service.utilization, raw)
     return Proposal("surge", max(size, planned), why, since_ms)
 
 

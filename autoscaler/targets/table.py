@@ -54,6 +54,8 @@ def _raised(view: ModelView, proposal: Proposal) -> ModelState:
     if rate > planned:
         over_ms = over_ms or proposal.since_ms or view.now_ms
     why = proposal.why or state.target_why
+    if state.derate < 1.0:
+        why = f"{why}; capacity derated to {state.derate:.0%} because SLOs were missed"
     return replace(state, target_req_per_s=rate, target_why=why, over_since_ms=over_ms)
 
 
