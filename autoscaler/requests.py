@@ -138,11 +138,14 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
 
 
 def _rented(ground: Ground) -> tuple[tuple[str, int], ...]:
+    """Nodes that are paid for, but for those that get no launch and carry nothing that counts."""
+    shut = ground.shut()
+    carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
     owned = {pool.id for pool in ground.cluster.pools if pool.market is Market.OWNED}
     rented = Counter(
         pool
         for node, pool in nodes_of(ground.groups).items()
-        if pool not in owned and node not in ground.sight.silent
+        if pool not in owned and (node in carrying or node not in shut)
     )
     return tuple(sorted(rented.items()))
 

@@ -48,7 +48,8 @@ class ModelState:
     lengths: of requests, as planned for. target_req_per_s: the demand planned for, raised by
     evidence and lowered by lasting evidence; target_why: in words. derate: measured over predicted
     capacity where SLOs were missed without a shortage, in (0, 1]; derated_ms: when it last moved.
-    informed: windows have shown the rate, so the declared workload no longer counts. over_since_ms:
+    informed: windows have shown the rate, so the declared workload no longer counts. inherited: it
+    ran when the controller started. over_since_ms:
     since when demand exceeds what is planned. no_data / said_no_data: telemetry stopped, and a
     decision says so. lost_ms: when capacity was lost that is not replaced yet. settled_ms: since
     when everything wanted is ready. peaks: of the wanted rate while it is watched for excess.
@@ -63,6 +64,7 @@ class ModelState:
     derate: float = 1.0
     derated_ms: int = 0
     informed: bool = False
+    inherited: bool = False
     over_since_ms: int = 0
     no_data: bool = False
     said_no_data: bool = False

@@ -10,13 +10,14 @@ from dataclasses import replace
 
 from autoscaler.demand.timeline import BLOCK_S
 from autoscaler.state import ModelState
-from autoscaler.targets import backlog, burst, declared, excess, slo, surge, wake
+from autoscaler.targets import backlog, burst, declared, excess, inherited, slo, surge, wake
 from autoscaler.targets.view import ModelView, Proposal
 
 Rule = Callable[[ModelView], Proposal | None]
 
 RAISING: tuple[Rule, ...] = (
     declared.propose,
+    inherited.propose,
     wake.propose,
     surge.propose,
     burst.propose,
