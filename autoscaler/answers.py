@@ -46,7 +46,8 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What came of an answer. replan: models of which a part was left out, with the reason."""
+    """What came of an answer. replan: models of which a part was left out ("" for all of them),
+    with the reason."""
 
     groups: tuple[Group, ...]
     site: Site
@@ -108,9 +109,12 @@ def carry_out(
         now.update({group.name: group for group in placed.groups})
         staying = {n: g for n, g in now.items() if n not in {gone.name for gone in going}}
         delta_usd = billed_usd_per_h(staying.values(), scene.sight, prices) - before_usd
-        now.update({group.name: retire(group, scene.now_ms, after) for group in going})
+        yields = short > _LEAST
+        now.update(
+            {g.name: replace(retire(g, scene.now_ms, after), yields=yields) for g in going}
+        )
         if change.left_out:
-            replan.append((model, change.left_out))
+            replan.append((model, f"{model}: {change.left_out}"))
         if placed.groups or going:
             decisions.append(
                 _decision(answer, pending, state, scene, service, placed.groups, going, delta_usd)
@@ -121,6 +125,8 @@ def carry_out(
                 answer, short, sought[model], states[model], service, scene
             )
             decisions += said
+            if said and answer.urgency is Urgency.URGENT:
+                replan.append(("", f"{model}: additions alone do not serve it"))
     return Carried(tuple(now.values()), site, states, tuple(decisions), tuple(replan))
 
 

@@ -58,9 +58,12 @@ class Ground:
 def short_models(ground: Ground, valued: Mapping[str, Lengths]) -> tuple[str, ...]:
     """Models that need more at once: below their target or floor, or of unknown capacity.
 
-    valued: lengths at which the planner last valued each model's combos.
+    A model that could not be given more waits for a while; it is asked for with the others all the
+    same, so that what became free goes by priority. valued: lengths at which the planner last
+    valued each model's combos.
     """
     found = []
+    waiting = []
     for service in ground.cluster.services:
         state = ground.models[service.model]
         view = ground.views[service.model]
@@ -71,9 +74,9 @@ def short_models(ground: Ground, valued: Mapping[str, Lengths]) -> tuple[str, ..
         if view.groups and valued.get(service.model) != state.lengths:
             found.append(service.model)
             continue
-        if (not covers(view) or view.groups < service.min_instances) and not waits:
-            found.append(service.model)
-    return tuple(found)
+        if not covers(view) or view.groups < service.min_instances:
+            (waiting if waits else found).append(service.model)
+    return tuple(sorted(found + waiting)) if found else ()
 
 
 def covers(view: ModelView) -> bool:

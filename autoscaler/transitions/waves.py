@@ -65,7 +65,9 @@ def retire(group: Group, now_ms: int, after: tuple[str, ...] = ()) -> Group:
 
 def keep(group: Group, now_ms: int) -> Group:
     """`group` wanted again, before it was told to drain."""
-    return replace(group, life=Life.ACTIVE, since_ms=now_ms, after=(), unrouted_generation=0)
+    return replace(
+        group, life=Life.ACTIVE, since_ms=now_ms, after=(), unrouted_generation=0, yields=False
+    )
 
 
 def _enter(group: Group, life: Life, now_ms: int) -> Group:

@@ -84,6 +84,7 @@ class World:
         self.effects: list[Effect] = []
         self.planner = Planner(self.catalogue)
         self.due: list[tuple[int, PlanRequest]] = []
+        self.reasons: dict[int, str] = {}
         self.sequence = 0
         self.carry: dict[str, float] = {}
         self.state: ControllerState = rebuild(self.cluster, {}, {}, {}, [], T0, leader_token=1)
@@ -283,6 +284,8 @@ class World:
                 self.plans.append(effect.record)
             elif isinstance(effect, SolveRequested) and self.answers:
                 urgent = effect.request.urgency is Urgency.URGENT
+                pending = self.state.pending[effect.request.urgency]
+                self.reasons[effect.request.number] = ", ".join(w for _, w in pending.reasons)
                 self.due.append((self.t_s + (1 if urgent else self.full_s), effect.request))
 
 
