@@ -46,7 +46,8 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What came of an answer. replan: models of which a part was left out, with the reason."""
+    """What came of an answer. replan: models of which a part was left out ("" for all of them),
+    with the reason."""
 
     groups: tuple[Group, ...]
     site: Site
@@ -81,6 +82,7 @@ def carry_out(
     wanted = _counts(answer.counts)
     asked = _counts(pending.request.fleet)
     shortfall = dict(answer.shortfall_req_per_s)
+    sought = {demand.model: demand.req_per_s for demand in pending.request.demands}
     current = by_model(groups)
     order = sorted(
         (s for s in scene.cluster.services if s.model in answer.scope),
@@ -107,17 +109,22 @@ def carry_out(
         now.update({group.name: group for group in placed.groups})
         staying = {n: g for n, g in now.items() if n not in {gone.name for gone in going}}
         delta_usd = billed_usd_per_h(staying.values(), scene.sight, prices) - before_usd
-        now.update({group.name: retire(group, scene.now_ms, after) for group in going})
+        yields = short > _LEAST
+        now.update({g.name: replace(retire(g, scene.now_ms, after), yields=yields) for g in going})
         if change.left_out:
-            replan.append((model, change.left_out))
+            replan.append((model, f"{model}: {change.left_out}"))
         if placed.groups or going:
             decisions.append(
                 _decision(answer, pending, state, scene, service, placed.groups, going, delta_usd)
             )
             states[model] = _moved(state, bool(placed.groups), bool(going), scene.now_ms)
         if short > _LEAST or placed.unplaced:
-            said, states[model] = _unmet(answer, short, states[model], service, scene)
+            said, states[model] = _unmet(
+                answer, short, sought[model], states[model], service, scene
+            )
             decisions += said
+            if said and answer.urgency is Urgency.URGENT:
+                replan.append(("", f"{model}: additions alone do not serve it"))
     return Carried(tuple(now.values()), site, states, tuple(decisions), tuple(replan))
 
 
@@ -247,7 +254,8 @@ def _why(
 ) -> str:
     if answer.urgency is Urgency.FULL:
         triggers = ", ".join(dict.fromkeys(words for _, words in pending.reasons))
-        own = state.target_why if kind == "scale_in" else ""
+        lowered = kind == "scale_in" and any(name == "excess" for name, _ in pending.reasons)
+        own = state.target_why if lowered else ""
         return "; ".join(part for part in (own, f"re-solve: {triggers}") if part)
     if kind == "replace":
         return "capacity was lost"
@@ -272,13 +280,22 @@ def _moved(state: ModelState, out: bool, into: bool, now_ms: int) -> ModelState:
 
 
 def _unmet(
-    answer: PlanAnswer, short: float, state: ModelState, service: Service, scene: Scene
+    answer: PlanAnswer,
+    short: float,
+    sought: float,
+    state: ModelState,
+    service: Service,
+    scene: Scene,
 ) -> tuple[list[Decision], ModelState]:
-    """Nothing more can be had: remember it, and say so once in a while."""
+    """Nothing more can be had: remember it, and say so once in a while.
+
+    short, sought: what was left unserved of what the planner was asked for, in requests/s; both
+    hold the derating, which is taken off again. The target may have risen since: for more than
+    was sought the planner is asked at once.
+    """
     now_ms = scene.now_ms
-    state = replace(
-        state, unmet_req_per_s=state.target_req_per_s, unmet_until_ms=now_ms + _ASK_AGAIN_MS
-    )
+    short, sought = short * state.derate, sought * state.derate
+    state = replace(state, unmet_req_per_s=sought, unmet_until_ms=now_ms + _ASK_AGAIN_MS)
     if short <= _LEAST or (state.told_ms and now_ms - state.told_ms < _SAY_AGAIN_MS):
         return [], state
     bound = [text for _, subject, text in answer.binding if _concerns(subject, service, scene)]
@@ -292,8 +309,7 @@ def _unmet(
         kind="infeasible",
         at_ms=now_ms,
         applied=False,
-        reason=f"{reasons.rate(short)} of {reasons.rate(state.target_req_per_s)} req/s cannot be "
-        f"served: {held}",
+        reason=f"{reasons.rate(short)} of {reasons.rate(sought)} req/s cannot be served: {held}",
         demand_req_per_s=round(state.target_req_per_s, 4),
         capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
         over_since_ms=state.over_since_ms,
@@ -355,7 +371,8 @@ def _recommend(
             recommended_ms=scene.now_ms,
         )
     if short > _LEAST:
-        more, state = _unmet(answer, short, state, service, scene)
+        sought = {demand.model: demand.req_per_s for demand in pending.request.demands}
+        more, state = _unmet(answer, short, sought[service.model], state, service, scene)
         said += more
     return said, state
 

@@ -78,6 +78,7 @@ def _wave_inputs(
         floor=floor,
         drain_timeout_ms=int(inputs.cluster.policy.drain_timeout_s * 1000),
         max_disruption=disruption,
+        rated_req_per_s={g.name: raw_req_per_s([g], combos) for g in own},
     )
 
 

@@ -53,6 +53,7 @@ def rebuild(
             lengths=service.lengths,
             # The declared rate is for a first start; what runs says more than it does.
             informed=service.model in running,
+            inherited=service.model in running,
             turns=turns.get(service.model, Turns()),
             last_out_ms=added_ms.get(service.model, 0),
         )

@@ -60,9 +60,12 @@ class Ground:
 def short_models(ground: Ground, valued: Mapping[str, Demand]) -> tuple[str, ...]:
     """Models that need more at once: below their target or floor, or of unknown capacity.
 
-    valued: the demand at which the planner last valued each model's combos.
+    A model that could not be given more waits for a while; it is asked for with the others all the
+    same, so that what became free goes by priority. valued: the demand at which the planner
+    last valued each model's combos.
     """
-    found = []
+    found: list[str] = []
+    waiting: list[str] = []
     for service in ground.cluster.services:
         state = ground.models[service.model]
         view = ground.views[service.model]
@@ -73,9 +76,9 @@ def short_models(ground: Ground, valued: Mapping[str, Demand]) -> tuple[str, ...
         if view.groups and _is_stale(valued.get(service.model), state):
             found.append(service.model)
             continue
-        if (not covers(view) or view.groups < service.min_instances) and not waits:
-            found.append(service.model)
-    return tuple(found)
+        if not covers(view) or view.groups < service.min_instances:
+            (waiting if waits else found).append(service.model)
+    return tuple(sorted(found + waiting)) if found else ()
 
 
 def _is_stale(valued: Demand | None, state: ModelState) -> bool:
@@ -154,11 +157,14 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
 
 
 def _rented(ground: Ground) -> tuple[tuple[str, int], ...]:
+    """Nodes that are paid for, but for those that get no launch and carry nothing that counts."""
+    shut = ground.shut()
+    carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
     owned = {pool.id for pool in ground.cluster.pools if pool.market is Market.OWNED}
     rented = Counter(
         pool
         for node, pool in nodes_of(ground.groups).items()
-        if pool not in owned and node not in ground.sight.silent
+        if pool not in owned and (node in carrying or node not in shut)
     )
     return tuple(sorted(rented.items()))
 
@@ -167,7 +173,7 @@ def _unusable(ground: Ground) -> tuple[tuple[str, int], ...]:
     """Declared nodes that get no launch and carry nothing that counts, per pool."""
     carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
     shut = ground.shut()
-    found = []
+    found: list[str] = []
     for pool in ground.cluster.pools:
         if pool.id in ground.sight.cut_pools:
             out = sum(node not in carrying for node in node_ids(pool))

@@ -48,11 +48,12 @@ class ModelState:
     the demand planned for, raised by evidence and lowered by lasting evidence; target_why: in
     words. derate: measured over predicted
     capacity where SLOs were missed without a shortage, in (0, 1]; derated_ms: when it last moved.
-    informed: windows have shown the rate, so the declared workload no longer counts. over_since_ms:
-    since when demand exceeds what is planned; surge_ms: when that was last proven. in_flight:
-    (when, requests in flight) at two moments lately. no_data / said_no_data: telemetry stopped, and
-    a decision says so. lost_ms: when capacity was lost that is not replaced yet. settled_ms: since
-    when everything wanted is ready. last_out_ms, last_in_ms: of the last addition and removal.
+    informed: windows have shown the rate, so the declared workload no longer counts. inherited: it
+    ran when the controller started. over_since_ms: since when demand exceeds what is planned;
+    surge_ms: when that was last proven. in_flight: (when, requests in flight) at two moments
+    lately. no_data / said_no_data: telemetry stopped, and a decision says so. lost_ms: when
+    capacity was lost that is not replaced yet. settled_ms: since when everything wanted is ready.
+    last_out_ms, last_in_ms: of the last addition and removal.
     unmet_req_per_s / unmet_until_ms: what the planner could not add to, and until when it is not
     asked again for as much. told_ms: when it was last said that demand cannot be met. recommended /
     recommended_ms: counts last recommended, in modes that do not act.
@@ -65,6 +66,7 @@ class ModelState:
     derate: float = 1.0
     derated_ms: int = 0
     informed: bool = False
+    inherited: bool = False
     over_since_ms: int = 0
     surge_ms: int = 0
     in_flight: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))

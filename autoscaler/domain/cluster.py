@@ -139,7 +139,7 @@ class Policy:
     replan_every_s: float = 300.0
     ratio: float = 0.2
     min_samples: int = 3
-    significance: float = 1e-5
+    significance: float = 5e-5
     cooldown_s: float = 120.0
     start_timeout_s: float = 600.0
     drain_timeout_s: float = 120.0

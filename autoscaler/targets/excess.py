@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from autoscaler.demand.freshness import is_stale, objection
 from autoscaler.demand.present import present_rate
-from autoscaler.demand.significance import upper_rate
-from autoscaler.demand.timeline import BLOCK_S
+from autoscaler.demand.significance import bounds
+from autoscaler.demand.timeline import BLOCK_S, Blocks
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.targets.view import ModelView, Proposal
 
 _COVERED = 0.9
 _MATTERS = 0.99
-_SURELY = 0.025  # two standard deviations: a short sample must not undershoot the rate
+_SURELY = 1.96  # standard deviations: a short sample must not undershoot the rate
+_CHANCE = 1.0  # standard deviations that the highest of several windows lies above them by chance
 
 
 def propose(view: ModelView) -> Proposal | None:
@@ -34,7 +35,8 @@ def propose(view: ModelView) -> Proposal | None:
     if not arrivals and not seen.arrivals:
         return _lower(view, 0.0, f"no requests for {reasons.duration(lasting_s)}")
     rate = max(
-        upper_rate(arrivals, covered_s, _SURELY),
+        bounds(arrivals, _SURELY)[1] / covered_s,
+        _highest(blocks, view.policy.local_window_s // BLOCK_S),
         present_rate(view.demand, view.policy).req_per_s,
     )
     return _lower(
@@ -47,6 +49,20 @@ def propose(view: ModelView) -> Proposal | None:
 def lasting_blocks(view: ModelView) -> int:
     """How many 10 s blocks an excess must last: `scale_in_after`, at least the local window."""
     return round(max(view.service.scale_in_after_s, view.policy.local_window_s) / BLOCK_S)
+
+
+def _highest(blocks: Blocks, length: int) -> float:
+    """The highest rate of any `length` blocks in a row, counted back from now, less what chance
+    makes of one among several. A mean over all of them would call half the time of excess enough.
+    """
+    found = 0.0
+    for last in range(len(blocks), 0, -max(1, length)):
+        window = blocks[max(0, last - max(1, length)) : last]
+        covered_s = sum(seconds for seconds, _ in window)
+        if covered_s:
+            arrivals = sum(number for _, number in window)
+            found = max(found, bounds(arrivals, _CHANCE)[0] / covered_s)
+    return found
 
 
 def doubt(view: ModelView) -> str:

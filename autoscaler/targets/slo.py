@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from autoscaler.demand.significance import poisson_tail
 from autoscaler.demand.windows import Stats
+from autoscaler.explain import reasons
 from autoscaler.state import ModelState
 from autoscaler.targets.view import ModelView
 
@@ -28,7 +29,11 @@ def derated(view: ModelView) -> ModelState:
     if not calm or now_ms - state.derated_ms < 2 * settle_ms:
         return state
     if missed(view):
-        return replace(state, derate=max(LEAST, state.derate * _STEP), derated_ms=now_ms)
+        share, requests = share_attained(view)
+        load = f"{reasons.rate(view.demand.req_per_s)} of {reasons.rate(view.planned_req_per_s)}"
+        why = f"only {share:.0%} of {requests} requests met the SLO (load {load} req/s)"
+        lower = max(LEAST, state.derate * _STEP)
+        return replace(state, derate=lower, derated_ms=now_ms, target_why=why)
     if state.derate < 1.0 and now_ms - state.derated_ms >= _BACK_EVERY_MS:
         return replace(state, derate=min(1.0, state.derate * _BACK), derated_ms=now_ms)
     return state

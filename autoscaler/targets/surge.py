@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.observed import ModelDemand
+from autoscaler.demand.present import present_rate
 from autoscaler.demand.significance import poisson_tail
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
@@ -18,6 +19,7 @@ from autoscaler.targets.sustained import sustained
 from autoscaler.targets.view import ModelView, Proposal
 
 _LONGER = 1.5
+_AT_ONCE = 1.03
 
 
 def propose(view: ModelView) -> Proposal | None:
@@ -37,18 +39,26 @@ def propose(view: ModelView) -> Proposal | None:
         and poisson_tail(round(arrivals / spread), planned * covered_s / spread)
         <= policy.significance
     ]
+    if proving:
+        # Beyond the local window only what came since the rate last changed speaks of the present:
+        # half an hour of 10 req/s proves nothing ten minutes after it fell to 3.
+        longest_s = max(present_rate(demand, policy).window_s, seen.covered_s)
+        proving = [span for span in proving if span[0] <= longest_s]
+    raw = view.raw_req_per_s * view.state.derate
     if not proving and view.is_surging:
         size = sustained(demand, policy).likely_req_per_s
-        why = reasons.over(size, view.service.utilization, view.raw_req_per_s)
+        why = reasons.over(size, view.service.utilization, raw)
         return Proposal("surge", size, why, followed=True)
     if not proving:
         if seen.arrivals < policy.min_samples or seen.req_per_s <= view.state.target_req_per_s:
             return None
         why = f"{reasons.rate(seen.req_per_s)} req/s"
         return Proposal("surge", seen.req_per_s, why, evident=False)
-    size = max(sustained(demand, policy).likely_req_per_s, planned)
+    # The first proof orders something at once, whatever headroom half a minute of it would leave.
+    least = planned if view.is_surging else planned * _AT_ONCE
+    size = max(sustained(demand, policy).likely_req_per_s, least)
     since_ms = view.now_ms - seen.age_ms - min(proving)[0] * 1000
-    why = reasons.over(size, view.service.utilization, view.raw_req_per_s)
+    why = reasons.over(size, view.service.utilization, raw)
     return Proposal("surge", size, why, since_ms)
 
 

@@ -10,13 +10,14 @@ from dataclasses import replace
 
 from autoscaler.demand.timeline import BLOCK_S
 from autoscaler.state import ModelState
-from autoscaler.targets import backlog, declared, excess, slo, surge, wake
+from autoscaler.targets import backlog, declared, excess, inherited, slo, surge, wake
 from autoscaler.targets.view import ModelView, Proposal
 
 Rule = Callable[[ModelView], Proposal | None]
 
 RAISING: tuple[Rule, ...] = (
     declared.propose,
+    inherited.propose,
     wake.propose,
     surge.propose,
     backlog.propose,
@@ -56,6 +57,8 @@ def _raised(view: ModelView, proposal: Proposal) -> ModelState:
     if rate > planned:
         over_ms = over_ms or proposal.since_ms or view.now_ms
     why = proposal.why or state.target_why
+    if state.derate < 1.0:
+        why = f"{why}; capacity derated to {state.derate:.0%} because SLOs were missed"
     return replace(state, target_req_per_s=rate, target_why=why, over_since_ms=over_ms)
 
 

@@ -13,7 +13,7 @@ _LEAST_REQ_PER_S = 1e-3
 def propose(view: ModelView) -> Proposal | None:
     """What the arrivals so far prove: two of them do not establish 2 req/s."""
     seen = view.demand.local
-    if view.raw_req_per_s > 0.0 or not isinstance(seen, Stats):
+    if view.groups or view.raw_req_per_s > 0.0 or not isinstance(seen, Stats):
         return None
     arrived = seen.arrivals + seen.refused
     if not arrived:

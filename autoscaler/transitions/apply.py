@@ -49,11 +49,14 @@ def difference(
 
 
 def revived(groups: Iterable[Group], now_ms: int) -> tuple[Group, ...]:
-    """Groups on their way out that were not yet told to drain, wanted again."""
+    """Groups on their way out that were not yet told to drain, wanted again.
+
+    Not those that yield: what is planned for others would be taken back from them, for ever.
+    """
     return tuple(
         keep(group, now_ms)
         for group in groups
-        if group.life in (Life.RETIRING, Life.UNROUTED) and not group.failed_ms
+        if group.life in (Life.RETIRING, Life.UNROUTED) and not group.failed_ms and not group.yields
     )
 
 

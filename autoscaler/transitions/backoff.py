@@ -26,11 +26,14 @@ class Backoff:
 def failed(known: Mapping[str, Backoff], node: str, pool: str, now_ms: int) -> Backoff:
     """The back-off of `node` after one more failed launch: each time twice as long.
 
-    A strike is forgotten once the node was left alone as long again without another.
+    Strikes of other nodes of the pool count as its own: where a driver is broken, a hundred fresh
+    nodes must not be tried one after the other. A strike is forgotten once its node was left alone
+    for MOST_MS without another.
     """
-    mark = known.get(node)
-    recent = mark is not None and now_ms - mark.until_ms < MOST_MS
-    strikes = mark.strikes + 1 if mark and recent else 1
+    marks = [known[node]] if node in known else []
+    marks += [mark for mark in known.values() if mark.pool == pool]
+    recent = [mark.strikes for mark in marks if now_ms - mark.until_ms < MOST_MS]
+    strikes = max(recent, default=0) + 1
     return Backoff(pool, now_ms + min(MOST_MS, FIRST_MS << min(strikes - 1, 10)), strikes)
 
 
@@ -42,19 +45,25 @@ def resting_nodes(known: Mapping[str, Backoff], now_ms: int) -> frozenset[str]:
 def scarce_pools(
     known: Mapping[str, Backoff], serving: Iterable[str], now_ms: int
 ) -> frozenset[str]:
-    """Pools that get no launch now: two of their nodes back off and none serves, or four do.
+    """Pools that get no launch now.
 
-    serving: pools on whose nodes some instance is ready.
+    Where some instance is ready (`serving`): while four nodes back off. Where none is, two nodes
+    whose failures are remembered close the pool until the last of them may be tried again: else
+    each of its nodes in turn would end the rest of the others.
     """
-    counts: dict[str, int] = {}
+    alive = frozenset(serving)
+    resting: dict[str, int] = {}
+    remembered: dict[str, int] = {}
     for mark in known.values():
         if mark.until_ms > now_ms:
-            counts[mark.pool] = counts.get(mark.pool, 0) + 1
-    alive = frozenset(serving)
+            resting[mark.pool] = resting.get(mark.pool, 0) + 1
+        if now_ms - mark.until_ms < MOST_MS:
+            remembered[mark.pool] = remembered.get(mark.pool, 0) + 1
     return frozenset(
         pool
-        for pool, n in counts.items()
-        if n >= (_NODES_FOR_SERVING_POOL if pool in alive else _NODES_FOR_POOL)
+        for pool, n in resting.items()
+        if n >= _NODES_FOR_SERVING_POOL
+        or (pool not in alive and remembered[pool] >= _NODES_FOR_POOL)
     )
 
 

@@ -50,7 +50,8 @@ class Group:
 
     created_ms: when it was first assigned. since_ms: when it entered its life. after: names of
     groups that must be ready before it may leave. unrouted_generation: of the first routes without
-    it, 0 while they are not out. failed_ms: when it was found broken, 0 if it is not.
+    it, 0 while they are not out. failed_ms: when it was found broken, 0 if it is not. yields: it
+    leaves for the sake of others although its model is short.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Group:
     after: tuple[str, ...] = ()
     unrouted_generation: int = 0
     failed_ms: int = 0
+    yields: bool = False
 
     @property
     def counts(self) -> bool:

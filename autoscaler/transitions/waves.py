@@ -12,7 +12,7 @@ step in time; called again with nothing changed it changes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from autoscaler.demand.windows import GatewaySeen
 from autoscaler.transitions.groups import FleetView, Group, GroupView, Life
@@ -28,7 +28,8 @@ class WaveInputs:
 
     ready_req_per_s: raw goodput of the ready part of each group. floor: combos that must stay.
     max_disruption: share of the ready capacity that may be leaving at the same time; one group
-    always may.
+    always may. rated_req_per_s: of whole groups, which is what a group takes with it until it is
+    gone (a drain is over in seconds or minutes; its instances are not ready meanwhile).
     """
 
     now_ms: int
@@ -41,6 +42,7 @@ class WaveInputs:
     floor: int
     drain_timeout_ms: int
     max_disruption: float = 1.0
+    rated_req_per_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def step(groups: Sequence[Group], inputs: WaveInputs) -> tuple[Group, ...]:
@@ -63,7 +65,9 @@ def retire(group: Group, now_ms: int, after: tuple[str, ...] = ()) -> Group:
 
 def keep(group: Group, now_ms: int) -> Group:
     """`group` wanted again, before it was told to drain."""
-    return replace(group, life=Life.ACTIVE, since_ms=now_ms, after=(), unrouted_generation=0)
+    return replace(
+        group, life=Life.ACTIVE, since_ms=now_ms, after=(), unrouted_generation=0, yields=False
+    )
 
 
 def _enter(group: Group, life: Life, now_ms: int) -> Group:
@@ -96,13 +100,18 @@ def _within_budget(
     group: Group, current: Mapping[str, Group], inputs: WaveInputs, serving_req_per_s: float
 ) -> bool:
     leaving = [
-        inputs.ready_req_per_s[g.name]
+        max(inputs.ready_req_per_s[g.name], inputs.rated_req_per_s.get(g.name, 0.0))
         for g in current.values()
-        if g.life in (Life.UNROUTED, Life.DRAINING) and inputs.ready_req_per_s[g.name] > 0.0
+        if g.life in (Life.UNROUTED, Life.DRAINING) and _served(g, inputs)
     ]
     total = serving_req_per_s + sum(leaving)
     taken = sum(leaving) + inputs.ready_req_per_s[group.name]
     return not leaving or taken <= inputs.max_disruption * total + 1e-9
+
+
+def _served(group: Group, inputs: WaveInputs) -> bool:
+    """Whether a group that leaves was routed: one that never came up takes nothing away."""
+    return group.unrouted_generation > 0 or inputs.ready_req_per_s[group.name] > 0.0
 
 
 def _confirmed(group: Group, inputs: WaveInputs) -> bool:

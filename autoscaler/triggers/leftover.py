@@ -1,4 +1,5 @@
-"""A part of the last answer was left out because it no longer fitted."""
+"""A part of the last answer was left out because it no longer fitted, or additions alone were not
+enough: then others have to make room, so all models are planned."""
 
 from __future__ import annotations
 
@@ -10,4 +11,4 @@ from autoscaler.triggers.news import News, Trigger
 def fire(news: News) -> Iterator[Trigger]:
     """One trigger per model and reason."""
     for model, why in news.replan:
-        yield Trigger("leftover", (model,), f"{model}: {why}")
+        yield Trigger("leftover", (model,) if model else (), why)

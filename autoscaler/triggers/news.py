@@ -23,7 +23,7 @@ class News:
 
     state: as the tick found it. cluster: as declared now. supply: after the latest records.
     silent: nodes not heard of now. failures: launches that were given up in this tick. replan:
-    models of which a part of an answer was left out, with the reason.
+    models of which a part of an answer was left out ("" for all), with the reason.
     """
 
     now_ms: int

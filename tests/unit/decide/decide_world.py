@@ -8,16 +8,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from unittest import mock
+from dataclasses import dataclass, field
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide, rebuild
 from autoscaler.demand.observed import observe
 from autoscaler.demand.windows import TelemetryWindows
-from autoscaler.domain.checks import InvalidValue
-from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
-from autoscaler.domain.combo import Combo, ComboMember
-from autoscaler.domain.workload import Lengths, Phase, Slo
+from autoscaler.domain.cluster import Cluster, Policy, Pool, Service
 from autoscaler.effects import (
     PublishAssignment,
     PublishDecision,
@@ -25,13 +21,8 @@ from autoscaler.effects import (
     PublishRoutes,
     SolveRequested,
 )
-from autoscaler.performance import catalog
-from autoscaler.performance.profile import plain_profile
-from autoscaler.planning import answer as planner
-from autoscaler.planning import problem as problems
-from autoscaler.planning.combo_names import combo_id
-from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.request import PlanRequest, Urgency
+from tests.unit.decide.decide_catalogue import BUCKET, Catalogue, Planner, pool, service, simple
 from topics.alerts import Alert
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
@@ -41,120 +32,6 @@ from topics.supply import Availability, Price
 from topics.telemetry import Telemetry
 
 T0 = 1_700_000_000_000
-BUCKET = Lengths(1000.0, 200.0)
-LLAMA = catalog.model("meta-llama/Llama-3.1-8B")
-GPU = catalog.gpu("L40S")
-AGGREGATED, PREFILL, DECODE = Phase.AGGREGATED, Phase.PREFILL, Phase.DECODE
-
-
-def pool(
-    name: str = "l40s",
-    nodes: int = 8,
-    per_node: int = 4,
-    market: Market = Market.ON_DEMAND,
-    region: str = "us",
-    usd: float = 8.0,
-) -> Pool:
-    """A pool of L40S nodes."""
-    price = 0.0 if market is Market.OWNED else usd
-    return Pool(region, name, GPU, per_node, nodes, market, price)
-
-
-def service(model: str = "chat", **changes: object) -> Service:
-    """A service in mode act with quick scale-in."""
-    settings: dict[str, object] = {
-        "model": model,
-        "architecture": LLAMA,
-        "slo": Slo(1000.0, 50.0),
-        "mode": Mode.ACT,
-        "lengths": BUCKET,
-        "min_instances": 1,
-    }
-    return Service(**{**settings, **changes})  # type: ignore[arg-type]
-
-
-def combo(
-    model: str, members: list[tuple[Phase, int, Pool, int, float]], start_s: float = 60.0
-) -> Combo:
-    """A combo of (phase, GPUs, pool, count, requests/s of one)."""
-    rates: dict[Phase, float] = {}
-    for phase, _, _, count, rate in members:
-        rates[phase] = rates.get(phase, 0.0) + count * rate
-    return Combo(
-        id=combo_id(model, [(phase, gpus, p.id, count) for phase, gpus, p, count, _ in members]),
-        model=model,
-        region=members[0][2].region,
-        members=tuple(
-            ComboMember(phase, p.id, gpus, count, rate) for phase, gpus, p, count, rate in members
-        ),
-        req_per_s=min(rates.values()),
-        usd_per_h=sum(
-            count * gpus * p.price_usd_per_h / p.per_node for _, gpus, p, count, _ in members
-        ),
-        ttft_ms=300.0,
-        tpot_ms=20.0,
-        start_s=start_s,
-    )
-
-
-Catalogue = dict[str, tuple[Combo, ...]]
-"""Per model, what the planner may choose from, with what one combo holds."""
-
-
-def simple(model: str, where: Pool, rate: float = 10.0, start_s: float = 60.0) -> tuple[Combo, ...]:
-    """One kind of combo: one GPU that holds `rate` requests/s."""
-    return (combo(model, [(AGGREGATED, 1, where, 1, rate)], start_s),)
-
-
-def combos(*made: Combo) -> tuple[Combo, ...]:
-    """What the planner may choose from, for one model."""
-    return made
-
-
-class Planner:
-    """The real planner over a given catalogue, in place of the performance model's combos.
-
-    Prices are those of the cluster it is asked with. asked: every request, in order.
-    """
-
-    def __init__(self, catalogue: Catalogue) -> None:
-        self.catalogue = catalogue
-        self.asked: list[PlanRequest] = []
-
-    def answer(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
-        self.asked.append(request)
-        with (
-            mock.patch.object(problems, "candidate_combos", self._candidates),
-            mock.patch.object(problems, "combo_named", self._named),
-            mock.patch.object(planner, "combo_named", self._named),
-        ):
-            return planner.answer(request, cluster, plain_profile(), Shoal())
-
-    def _candidates(self, cluster: Cluster, service: Service, *_: object) -> tuple[Combo, ...]:
-        return tuple(
-            self._priced(combo, cluster)
-            for combo in self.catalogue.get(service.model, ())
-            if all(self._usable(m.pool, cluster, service) for m in combo.members)
-        )
-
-    def _named(self, name: str, cluster: Cluster, service: Service, *_: object) -> Combo:
-        for known in self.catalogue.get(service.model, ()):
-            if known.id == name:
-                return self._priced(known, cluster)
-        raise InvalidValue("combo", name, "a combo of the catalogue")
-
-    @staticmethod
-    def _usable(pool_id: str, cluster: Cluster, service: Service) -> bool:
-        where = next((p for p in cluster.pools if p.id == pool_id), None)
-        return where is not None and where.max_nodes > 0
-
-    @staticmethod
-    def _priced(known: Combo, cluster: Cluster) -> Combo:
-        usd = sum(
-            m.count * m.gpus * cluster.pool(m.pool).price_usd_per_h / cluster.pool(m.pool).per_node
-            for m in known.members
-        )
-        return replace(known, usd_per_h=usd)
 
 
 @dataclass
@@ -162,8 +39,9 @@ class World:
     """One controller, its gateways and executors, at 1 s per tick.
 
     rate(model, t_s) -> arrivals/s. poisson: seeded noise, else exact counts. Switches: silent
-    gateways, zero models, slow (TTFT in ms), missing (share of requests that miss), dead pools
-    (instances there fail), stuck pools (they never come up), cut pools and nodes (no status).
+    gateways, zero models, slow (TTFT in ms), missing (share of requests that miss), failing pools,
+    nodes and instances, stuck pools (nothing there comes up), cut pools and nodes (no status),
+    longer (how many times the declared input tokens requests have).
     Urgent requests are answered in the next tick, full ones after `full_s` seconds.
     """
 
@@ -183,6 +61,7 @@ class World:
     ttft_ms: dict[str, float] = field(default_factory=dict)
     in_flight: dict[str, int] = field(default_factory=dict)
     missing: dict[str, float] = field(default_factory=dict)
+    longer: dict[str, float] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
     stuck: set[str] = field(default_factory=set)
     cut: set[str] = field(default_factory=set)
@@ -205,6 +84,7 @@ class World:
         self.effects: list[Effect] = []
         self.planner = Planner(self.catalogue)
         self.due: list[tuple[int, PlanRequest]] = []
+        self.reasons: dict[int, str] = {}
         self.sequence = 0
         self.carry: dict[str, float] = {}
         self.state: ControllerState = rebuild(self.cluster, {}, {}, {}, [], T0, leader_token=1)
@@ -241,7 +121,7 @@ class World:
         return effects
 
     def restart_controller(self) -> None:
-        """The controller dies and comes back; windows are replayed, tables built again."""
+        """The controller dies and comes back; windows are replayed, open questions are lost."""
         self.state = rebuild(
             self.cluster,
             dict(self.applied),
@@ -279,6 +159,23 @@ class World:
             if i.model == model and not i.drain
         )
 
+    def requests(self, urgency: Urgency | None = None) -> list[PlanRequest]:
+        """What the planner was asked for, answered or not."""
+        found = [e.request for e in self.effects if isinstance(e, SolveRequested)]
+        return [r for r in found if urgency is None or r.urgency is urgency]
+
+    def runs(self, instance: str) -> bool:
+        """Whether its executor says that an instance serves, or finishes what it has."""
+        return any(
+            i.instance == instance and i.state in (InstanceState.READY, InstanceState.DRAINING)
+            for status in self.statuses.values()
+            for i in status.instances
+        )
+
+    def rented(self, pool_id: str) -> set[str]:
+        """Nodes of a pool that should run something."""
+        return {n for n, a in self.applied.items() if a.pool == pool_id and a.instances}
+
     def _arrivals(self, model: str) -> int:
         if model in self.zero:
             return 0
@@ -299,6 +196,7 @@ class World:
                     continue
                 routes = self.routes.get(s.model)
                 missed = round(part * self.missing.get(s.model, 0.0))
+                tokens = BUCKET.input_tokens * self.longer.get(s.model, 1.0)
                 ttft = bucket_of(self.ttft_ms.get(s.model, 300.0))
                 record = Telemetry(
                     model=s.model,
@@ -313,8 +211,8 @@ class World:
                     failures=0,
                     refused=0,
                     attained=part - missed,
-                    input_tokens_arrived=int(part * BUCKET.input_tokens),
-                    input_tokens=int(part * BUCKET.input_tokens),
+                    input_tokens_arrived=int(part * tokens),
+                    input_tokens=int(part * tokens),
                     output_tokens=int(part * BUCKET.output_tokens),
                     in_flight=self.in_flight.get(s.model, 0),
                     route_generation=routes.generation if routes and self.confirm else 0,
@@ -328,7 +226,7 @@ class World:
         for node, assignment in self.applied.items():
             if node in self.cut or assignment.pool in self.cut:
                 continue
-            seen = [self._instance(i, assignment.pool) for i in assignment.instances]
+            seen = [self._instance(i, assignment.pool, node) for i in assignment.instances]
             alive = {i.instance for i in assignment.instances}
             for gone in [n for n in self.launched if n not in alive and self._is_on(n, node)]:
                 del self.launched[gone]
@@ -345,7 +243,7 @@ class World:
         status = self.statuses.get(node)
         return status is not None and any(i.instance == instance for i in status.instances)
 
-    def _instance(self, i: DesiredInstance, where: str) -> ObservedInstance:
+    def _instance(self, i: DesiredInstance, where: str, node: str) -> ObservedInstance:
         launched = self.launched.setdefault(i.instance, self.now_ms)
         ready_ms = launched + self.start_s * 1000
         state, since = InstanceState.STARTING, launched
@@ -354,7 +252,7 @@ class World:
             held = i.model in self.busy
             over = self.now_ms - since >= self.drain_s * 1000 and not held
             state = InstanceState.STOPPED if over else InstanceState.DRAINING
-        elif where in self.failing and self.now_ms >= launched + 20_000:
+        elif self.failing & {where, node, i.instance} and self.now_ms >= launched + 20_000:
             state = InstanceState.FAILED
         elif where not in self.stuck and self.now_ms >= ready_ms:
             state, since = InstanceState.READY, ready_ms
@@ -386,6 +284,8 @@ class World:
                 self.plans.append(effect.record)
             elif isinstance(effect, SolveRequested) and self.answers:
                 urgent = effect.request.urgency is Urgency.URGENT
+                pending = self.state.pending[effect.request.urgency]
+                self.reasons[effect.request.number] = ", ".join(w for _, w in pending.reasons)
                 self.due.append((self.t_s + (1 if urgent else self.full_s), effect.request))
 
 

@@ -8,7 +8,8 @@ from autoscaler.decide import Observation, decide, rebuild
 from autoscaler.domain.cluster import Mode
 from autoscaler.effects import PublishAssignment, SolveRequested
 from autoscaler.planning.request import Urgency
-from tests.unit.decide.decide_world import T0, pool, service, simple, world
+from tests.unit.decide.decide_catalogue import pool, service, simple
+from tests.unit.decide.decide_world import T0, world
 
 
 def test_without_an_answer_of_the_planner_nothing_starts_and_it_is_asked_again() -> None:
@@ -26,16 +27,20 @@ def test_without_an_answer_of_the_planner_nothing_starts_and_it_is_asked_again()
 
 
 def test_the_floor_is_started_at_once_without_any_traffic() -> None:
-    """min 2: two instances are assigned in the first tick that has tables."""
+    """min 2: the planner is asked in the first tick and carried out in the second."""
     w = world(0.0, service(min_instances=2)).run(1)
+    assert [r.urgency for r in w.requests()] == [Urgency.URGENT]
+    w.run(1)
     assert w.wanted("chat") == 2
     assert w.decisions[0].kind == "scale_out" and "floor of 2" in w.decisions[0].reason
 
 
 def test_min_zero_runs_nothing_until_the_first_request_wakes_it() -> None:
-    """A model at zero costs nothing; its first arrival starts a combo in the same tick."""
+    """A model at zero costs nothing; its first arrival starts a combo with the next answer."""
     w = world(lambda _m, t: 1.0 if t == 30 else 0.0, service(min_instances=0)).run(29)
-    assert w.wanted("chat") == 0
+    assert w.wanted("chat") == 0 and w.requests() == []
+    w.run(1)
+    assert len(w.requests(Urgency.URGENT)) == 1
     w.run(1)
     assert w.wanted("chat") == 1 and "first requests" in w.decisions[-1].reason
 
@@ -54,37 +59,41 @@ def test_a_ramp_scales_out_with_a_reason_and_the_price_of_new_nodes() -> None:
     w = world(lambda _m, t: 5.0 if t < 100 else 30.0).run(400)
     assert w.ready("chat") == 4  # 30 / 0.8 = 37.5 requests/s of raw capacity
     out = [d for d in w.of_kind("scale_out") if d.at_ms >= T0 + 100_000]
-    assert "80% of 10.0 req/s" in out[0].reason and "serving in ~60 s" in out[0].reason
+    assert "req/s is over 80% of 10.0;" in out[0].reason and "serving in ~60 s" in out[0].reason
     assert out[0].applied and 0 < out[0].at_ms - out[0].over_since_ms <= 3_000
     assert sum(d.cost_delta_usd_per_h for d in w.decisions) == 8.0  # all four fit on one node
 
 
-def test_missed_slos_scale_out_where_the_rate_alone_says_nothing() -> None:
-    """15 of 20 requests/s planned for is no deficit, yet half of all miss: a step is added."""
-    w = world(lambda _m, t: 20.0 if t < 100 else 15.0).run(600)
-    wanted = w.wanted("chat")
+def test_missed_slos_at_a_planned_load_derate_capacity_and_are_made_up_for() -> None:
+    """15.5 of 16 req/s planned for is no deficit, yet half of all miss: capacity counts as 15%
+    less, which is short, and one more is added within half a minute."""
+    w = world(15.5, pools=(pool(nodes=40, per_node=1, usd=2.0),)).run(600)
+    assert w.wanted("chat") == 2
     w.missing["chat"] = 0.5
-    w.run(120)
+    w.run(30)
+    assert w.wanted("chat") == 3 and w.state.models["chat"].derate == 0.85
     step = w.of_kind("scale_out")[-1]
-    assert w.wanted("chat") == wanted + 1
-    assert "requests attain the SLO at 15.0 of" in step.reason
+    assert "80% of 17.0; capacity derated to 85% because SLOs were missed" in step.reason
+    triggers = [name for p in w.state.pending.values() for name, _ in p.reasons]
+    assert "missed" in triggers or any(r.urgency is Urgency.FULL for r in w.requests()[-3:])
     w.run(2500)
-    assert w.routed_req_per_s("chat") * 0.8 <= 2 * 15.0 + 10.0  # never far beyond twice the load
+    assert w.routed_req_per_s("chat") <= 40.0  # 15.5 / 0.8 / 0.5: derating ends at one half
 
 
 def test_requests_that_wait_are_demand_too() -> None:
-    """9 of 10 requests/s raw: no surge by the rate, but 300 wait and would for five minutes."""
-    w = world(lambda _m, t: 7.0 if t < 100 else 9.0).run(600)
-    wanted = w.wanted("chat")
-    assert wanted == 1
-    w.in_flight["chat"] = 100  # what one such combo holds while it keeps up
+    """8.15 on 8 req/s planned: no test of the rate calls it more than noise, but 400 are in
+    flight where 35 are explained. What such a rate explains is no reason for anything."""
+    w = world(8.15).run(600)
+    assert w.wanted("chat") == 1
+    w.in_flight["chat"] = 50  # L = 35, and the queue of chance beside it
     w.run(60)
-    assert w.wanted("chat") == wanted
+    assert w.wanted("chat") == 1
     w.in_flight["chat"] = 400
     w.run(3)
-    assert w.wanted("chat") == wanted + 1
+    assert w.wanted("chat") == 2
+    assert "400 requests in flight where 8.2 req/s explain 35" in w.decisions[-1].reason
     w.run(20)
-    assert w.wanted("chat") == wanted + 1  # what is starting counts
+    assert w.wanted("chat") == 2  # what is starting counts
 
 
 def test_missed_slos_at_a_low_load_are_not_answered_with_capacity() -> None:
@@ -112,7 +121,8 @@ def test_a_ceiling_is_kept() -> None:
     """max 2 stays 2 under any load."""
     w = world(lambda _m, t: 5.0 if t < 90 else 90.0, service(max_instances=2)).run(300)
     assert w.wanted("chat") == 2
-    assert "ceiling of 2" in w.of_kind("infeasible")[0].reason
+    (said,) = w.of_kind("infeasible")
+    assert "cannot be served: at most 2 instances" in said.reason
 
 
 def test_recommend_says_everything_and_changes_nothing() -> None:
@@ -125,12 +135,12 @@ def test_recommend_says_everything_and_changes_nothing() -> None:
 
 
 def test_a_mixed_cluster_acts_only_for_models_in_mode_act() -> None:
-    """One model acts, the other only recommends."""
+    """One model acts (20 / 0.8 = 25 req/s raw, three of 10), the other only recommends."""
     where = pool()
     both = (service("chat"), service("code", mode=Mode.APPROVE))
     catalogue = {m: simple(m, where) for m in ("chat", "code")}
     w = world(20.0, *both, pools=(where,), catalogue=catalogue).run(60)
-    assert w.wanted("chat") == 2 and w.wanted("code") == 0
+    assert w.wanted("chat") == 3 and w.wanted("code") == 0
     assert {d.applied for d in w.decisions if d.model == "code"} == {False}
 
 
@@ -145,11 +155,13 @@ def test_deciding_is_deterministic_and_leaves_its_inputs_alone() -> None:
 
 
 def test_a_tick_without_news_publishes_nothing() -> None:
-    """Steady load on a settled fleet: 200 ticks, no effect at all."""
+    """Steady load on a settled fleet: one plan per period is asked for, and changes nothing."""
     w = world(7.0).run(200)
     count = len(w.effects)
-    w.run(200)
-    assert len(w.effects) == count
+    w.run(800)
+    assert all(isinstance(effect, SolveRequested) for effect in w.effects[count:])
+    asked = [r.at_ms - T0 for r in w.requests(Urgency.FULL)]
+    assert asked == [300_000, 600_000, 900_000]
 
 
 def test_a_new_leader_publishes_every_key_again_under_its_token() -> None:

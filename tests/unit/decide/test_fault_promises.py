@@ -8,39 +8,49 @@ from itertools import pairwise
 import pytest
 
 from autoscaler.domain.cluster import Market, Policy
+from autoscaler.planning.request import Urgency
+from autoscaler.transitions.groups import Life
 from autoscaler.transitions.turns import MOST_PER_H
-from tests.unit.decide.decide_world import (
+from tests.unit.decide.decide_catalogue import (
     AGGREGATED,
     DECODE,
     PREFILL,
-    T0,
-    World,
     combo,
     combos,
     pool,
     service,
     simple,
-    world,
 )
-from topics.fleet import InstanceState
+from tests.unit.decide.decide_world import T0, World, world
 from topics.telemetry import Telemetry
+
+ONE = pool(nodes=40, per_node=1, usd=2.0)
 
 
 def over_provisioned(**switches: object) -> World:
-    """40 requests/s on five combos, then 4: excess from t = 300 on."""
-    return world(lambda _m, t: 40.0 if t < 300 else 4.0, **switches)
+    """40 req/s on five combos, each on a node of its own, then 4: excess from t = 300 on."""
+    return world(lambda _m, t: 40.0 if t < 300 else 4.0, pools=(ONE,), **switches)
 
 
 def test_lasting_excess_is_taken_away_down_to_the_floor() -> None:
-    """The reference for all guards below: without a fault, scale-in does happen."""
+    """The reference for all guards below: without a fault, scale-in does happen.
+
+    What the oldest local window within `scale_in_after` still needs stays: the first leaves after
+    eight minutes of excess at the earliest, the last after ten and two more.
+    """
     w = over_provisioned().run(299)
     assert w.ready("chat") == 5
-    w.run(3300)
+    w.run(301 + 720)
     assert w.ready("chat") == 1
     ins = w.of_kind("scale_in")
     assert ins and all(d.change and d.change[0][1] < 0 for d in ins)
-    # Excess shows once the local window is below; it must then last ten minutes.
-    assert ins[0].at_ms - (T0 + 300_000) >= 600_000
+    assert ins[0].at_ms - (T0 + 300_000) >= 480_000
+
+
+def test_what_a_paid_node_carries_costs_nothing_and_stays() -> None:
+    """Four combos on one node of four GPUs: taking three of them away would save nothing."""
+    w = world(lambda _m, t: 30.0 if t < 300 else 4.0).run(1500)
+    assert w.wanted("chat") == 4 and w.of_kind("scale_in") == []
 
 
 @pytest.mark.parametrize("gap_s", [10, 60, 600])
@@ -93,13 +103,14 @@ def test_zero_reported_while_engines_hold_requests_is_no_evidence() -> None:
 
 def test_rising_latency_forbids_scale_in() -> None:
     """Low utilisation, yet TTFT climbs: nothing is taken away while it does."""
-    w = over_provisioned().run(600)
+    w = over_provisioned().run(450)
 
     def climb(w: World) -> None:
-        w.ttft_ms["chat"] = 300.0 * 1.002 ** (w.t_s - 600)  # doubles in six minutes
+        w.ttft_ms["chat"] = 300.0 * 1.002 ** (w.t_s - 450)  # doubles in six minutes
         w.ttft_ms["chat"] = min(w.ttft_ms["chat"], 990.0)
 
-    w.run(500, climb)
+    w.run(480, climb)
+    assert w.state.models["chat"].target_req_per_s < 20.0  # the excess itself is believed
     assert w.of_kind("scale_in") == []
 
 
@@ -110,43 +121,55 @@ def test_a_missed_slo_forbids_scale_in() -> None:
 
 
 def test_misses_of_a_surge_that_is_over_do_not_start_the_period_again() -> None:
-    """Excess from t = 300 on, misses until t = 800: down once the window is clean of them."""
-    w = over_provisioned(missing={"chat": 0.25}).run(800)
+    """Excess from t = 300 on, misses until t = 1000: down once the window is clean of them."""
+    w = over_provisioned(missing={"chat": 0.25}).run(1000)
+    assert w.of_kind("scale_in") == []
     w.missing.clear()
-    w.run(700)
+    w.run(500)
     first = w.of_kind("scale_in")[0]
-    assert first.at_ms - T0 >= 900_000  # ten minutes of excess
-    assert first.at_ms - T0 < 1_300_000  # and not ten more after the last miss
+    assert first.at_ms - T0 < 1_000_000 + 120_000 + 302_000  # a window, and a period at most
+    assert w.ready("chat") == 1
 
 
-def test_a_cold_controller_takes_nothing_away_before_a_full_window() -> None:
-    """Restarted amid excess: the first scale-in comes after a window and the whole period."""
-    w = over_provisioned().run(700)
+def test_a_cold_controller_takes_nothing_away_before_it_has_seen_the_whole_time() -> None:
+    """Restarted amid excess: the first scale-in comes after `scale_in_after` of its own."""
+    w = over_provisioned().run(600)
     w.restart_controller()
     restarted = w.now_ms
-    w.run(1500)
+    w.run(700)
     first = w.of_kind("scale_in")[0]
     assert first.at_ms - restarted >= 600_000
 
 
+def test_a_cold_controller_without_windows_takes_nothing_away() -> None:
+    """Windows could not be replayed either: nothing is known of the time before."""
+    w = over_provisioned().run(900)
+    w.restart_controller()
+    w.windows.__init__(1800)  # type: ignore[misc]
+    w.run(530)
+    assert [d.kind for d in w.decisions if d.at_ms > w.state.started_ms] == ["rebuilt"]
+
+
 def test_scale_in_keeps_to_the_disruption_budget() -> None:
-    """Load falls to 10%: per ten minutes at most 10% of capacity, or one combo."""
-    w = world(lambda _m, t: 160.0 if t < 300 else 16.0).run(299)
-    start = w.ready("chat")
-    assert start >= 17
-    w.run(3600)
-    ins = w.of_kind("scale_in")
-    assert len(ins) >= 5
-    for before, after in pairwise(ins):
-        assert after.at_ms - before.at_ms >= 600_000
-    for decision in ins:
-        taken = -sum(count for _, count in decision.change) * 10.0
-        assert taken <= max(0.1 * decision.capacity_req_per_s, 10.0) + 1e-9
+    """Load falls to 10%: a tenth of the ready capacity may be leaving at a time, or one group."""
+    w = world(lambda _m, t: 160.0 if t < 300 else 16.0, pools=(ONE,)).run(299)
+    assert w.ready("chat") >= 20
+
+    def check(w: World) -> None:
+        up = [g for g in w.state.groups if w.runs(g.placed[0].instance)]
+        going = sum(g.life in (Life.UNROUTED, Life.DRAINING) for g in up)
+        assert going <= max(1, 0.1 * len(up) + 1e-9)
+
+    w.run(1300, check)
+    assert w.ready("chat") == 3  # 16 / 0.8 = 20 req/s raw, and two sigma
 
 
 @pytest.mark.parametrize("rate", [1.0, 5.0, 20.0])
 def test_a_tenfold_burst_is_answered_within_three_seconds(rate: float) -> None:
-    """From the burst's first second to the assignment: at most 3 s, for many seeds."""
+    """From the burst's first second to the request: at most 3 s in 19 of 20 seeds (5 s where more
+    than the mean was planned for); instances are assigned as soon as the answer is there, in this
+    world with the next tick."""
+    delays_s = []
     for seed in range(20):
         where = pool(nodes=100)
         catalogue = {"chat": simple("chat", where, rate=rate / 0.8)}
@@ -157,8 +180,12 @@ def test_a_tenfold_burst_is_answered_within_three_seconds(rate: float) -> None:
             seed=seed,
         ).run(180)
         before = w.wanted("chat")
-        w.run(3)
-        assert w.wanted("chat") > before, f"seed {seed}"
+        w.run(6)
+        asked = [r.at_ms for r in w.requests(Urgency.URGENT) if r.at_ms > T0 + 180_000]
+        delays_s.append((asked[0] - T0) / 1000 - 180)
+        outs = [d for d in w.of_kind("scale_out") if d.at_ms > asked[0]]
+        assert outs[0].at_ms == asked[0] + 1000 and w.wanted("chat") > before, f"seed {seed}"
+    assert sorted(delays_s)[18] <= 3 and max(delays_s) <= 5
 
 
 def test_every_message_a_hundred_times_changes_nothing() -> None:
@@ -180,44 +207,31 @@ def test_a_replacement_that_never_comes_up_drains_nothing() -> None:
     w = world(12.0, pools=(first, second), catalogue=catalogue, stuck={second.id}).run(200)
     assert w.wanted("chat") == 2 and w.ready("chat") == 2
     broken, other = (i.instance for i in w.applied["us.one.on-demand.0"].instances)
-    original = w._instance
-
-    def failing(i: object, where: str) -> object:
-        seen = original(i, where)  # type: ignore[arg-type]
-        if seen.instance != broken:
-            return seen
-        return type(seen)(
-            seen.instance,
-            seen.model,
-            seen.phase,
-            seen.group,
-            InstanceState.FAILED,
-            seen.gpus,
-            launched_ms=seen.launched_ms,
-            reason="segmentation fault",
-        )
-
-    w._instance = failing  # type: ignore[method-assign, assignment]
+    w.failing.add(broken)
 
     def check(w: World) -> None:
         kept = [i for i in w.applied["us.one.on-demand.0"].instances if i.instance == other]
         assert kept and not kept[0].drain and w.ready("chat") >= 1
 
     w.run(3000, check)
-    assert any("segmentation fault" in d.reason for d in w.decisions)
+    assert any("no CUDA device" in d.reason for d in w.decisions)
     assert w.of_kind("replace")
 
 
-def test_a_pool_where_nothing_starts_is_left_alone_and_other_models_do_not_notice() -> None:
-    """Starts fail again and again: back-off doubles; the peer on another pool is unaffected."""
-    bad, good = pool("bad", nodes=2), pool("good", nodes=2)
+@pytest.mark.parametrize("nodes", [2, 50])
+def test_a_pool_where_nothing_starts_is_left_alone_and_other_models_do_not_notice(
+    nodes: int,
+) -> None:
+    """Starts fail again and again: back-off doubles, however many fresh nodes the pool has; the
+    peer on another pool is unaffected."""
+    bad, good = pool("bad", nodes=nodes), pool("good", nodes=2)
     both = (service("chat"), service("code"))
     catalogue = {"chat": simple("chat", bad), "code": simple("code", good)}
     w = world(5.0, *both, pools=(bad, good), catalogue=catalogue, failing={bad.id}).run(3600)
     failures = [d for d in w.decisions if d.model == "chat" and "no CUDA device" in d.reason]
     gaps = [b.at_ms - a.at_ms for a, b in pairwise(failures)]
     assert 3 <= len(failures) <= 7
-    assert all(later > earlier for earlier, later in pairwise(gaps))
+    assert all(later > earlier for earlier, later in pairwise(gaps[:4]))
     assert w.ready("code") == 1 and [d.kind for d in w.decisions if d.model == "code"] == [
         "scale_out"
     ]
@@ -238,7 +252,8 @@ def test_a_failing_pool_is_replaced_by_another() -> None:
 
 
 def test_a_start_that_times_out_counts_as_failed() -> None:
-    """An instance that never listens: given up after the start time-out, started elsewhere."""
+    """An instance that never listens: given up after the start time-out. One node says nothing of
+    its neighbours, so the cheap pool has a second try; then it is started elsewhere."""
     bad, good = pool("bad", usd=1.0), pool("good", usd=9.0)
     catalogue = {
         "chat": combos(
@@ -247,14 +262,16 @@ def test_a_start_that_times_out_counts_as_failed() -> None:
         )
     }
     policy = Policy(start_timeout_s=180.0)
-    w = world(5.0, pools=(bad, good), catalogue=catalogue, policy=policy, stuck={bad.id}).run(300)
-    assert any("not ready after 180 s" in d.reason for d in w.decisions)
+    w = world(5.0, pools=(bad, good), catalogue=catalogue, policy=policy, stuck={bad.id}).run(440)
+    late = [d for d in w.decisions if "not ready after 180 s" in d.reason]
+    assert [d.at_ms - T0 for d in late] == [184_000, 367_000]
     assert w.ready("chat") == 1
 
 
 def test_a_region_without_word_is_replaced_and_not_doubled_for_ever() -> None:
-    """Its nodes silent for minutes: others take over; its own routes stay; healed, it shrinks."""
-    east, west = pool("p", region="east", usd=1.0), pool("p", region="west", usd=9.0)
+    """All its nodes silent for minutes: others take over, nothing is started or given up in it,
+    its own routes stay; healed, the fleet shrinks to what it was."""
+    east, west = pool("p", per_node=1, region="east", usd=1.0), pool("p", region="west", usd=9.0)
     catalogue = {
         "chat": combos(
             combo("chat", [(AGGREGATED, 1, east, 1, 10.0)]),
@@ -262,13 +279,14 @@ def test_a_region_without_word_is_replaced_and_not_doubled_for_ever() -> None:
         )
     }
     w = world(12.0, pools=(east, west), catalogue=catalogue).run(300)
-    assert w.ready("chat") == 2
+    assert w.ready("chat") == 2 and len(w.rented(east.id)) == 2
     w.cut.add(east.id)
-    w.run(600)
+    w.run(900)
     assert w.of_kind("replace") and w.ready("chat") == 4
+    assert len(w.rented(east.id)) == 2 and len(w.rented(west.id)) == 1
     w.cut.clear()
-    w.run(3600)
-    assert w.ready("chat") == 2
+    w.run(600)
+    assert w.ready("chat") == 2 and len(w.rented(west.id)) == 0
 
 
 def test_capacity_never_falls_below_demand_during_scale_in() -> None:
@@ -284,7 +302,7 @@ def test_capacity_never_falls_below_demand_during_scale_in() -> None:
 
 def test_a_drain_starts_only_after_gateways_confirm_the_routes() -> None:
     """Routes without it first; drain true only once the gateway applies them or time is up."""
-    w = over_provisioned().run(900)
+    w = over_provisioned().run(700)
     drained: list[tuple[int, int]] = []
 
     def watch(w: World) -> None:
@@ -296,7 +314,7 @@ def test_a_drain_starts_only_after_gateways_confirm_the_routes() -> None:
                     drained.append((w.t_s, w.routes["chat"].generation))
 
     w.confirm = False
-    w.run(400, watch)
+    w.run(250, watch)
     out = next(d for d in w.of_kind("scale_in"))
     assert drained and drained[0][0] * 1000 + T0 - out.at_ms >= 15_000
 

@@ -8,7 +8,7 @@ from autoscaler.domain.cluster import Market
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
 from autoscaler.transitions.groups import Group, GroupView, Life, Placed, slots
-from tests.unit.decide.decide_world import DECODE, PREFILL, combo, pool, service
+from tests.unit.decide.decide_catalogue import DECODE, PREFILL, combo, pool, service
 
 WHERE = pool(market=Market.OWNED, per_node=8, nodes=1)
 PAIR = combo("chat", [(PREFILL, 1, WHERE, 1, 12.0), (DECODE, 2, WHERE, 2, 5.0)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.transitions.placement import place, room, used_gpus
-from tests.unit.decide.decide_world import AGGREGATED, combo, pool
+from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool
 from topics.fleet import InstanceState, ObservedInstance, Status
 
 POOL = pool(nodes=3, per_node=4)

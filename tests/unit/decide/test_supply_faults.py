@@ -1,0 +1,190 @@
+"""Faults of supply and fleet: what is believed, what is rented, what is left alone."""
+
+from __future__ import annotations
+
+from autoscaler.domain.cluster import Market, Policy
+from autoscaler.planning.request import Urgency
+from tests.unit.decide.decide_catalogue import AGGREGATED as A
+from tests.unit.decide.decide_catalogue import combo, combos, pool, service, simple
+from tests.unit.decide.decide_world import World, world
+from topics.supply import Availability, Price
+
+ONE = pool(nodes=40, per_node=1, usd=2.0)
+
+
+def test_a_price_beyond_twenty_times_keeps_the_last_good_one() -> None:
+    """2 -> 3 is believed; 100 is set aside, and plans are made and billed at 3, not at 2."""
+    w = world(12.0, pools=(ONE,)).run(100)
+    w.prices[ONE.id] = Price(ONE.id, 3.0, w.now_ms)
+    w.run(5)
+    w.prices[ONE.id] = Price(ONE.id, 100.0, w.now_ms)
+    w.run(5)
+    w.rate = lambda _m, _t: 30.0
+    w.run(30)
+    assert w.requests()[-1].prices_usd_per_h == ((ONE.id, 3.0),)
+    assert w.plans[-1].cost_usd_per_h == 3.0 * len(w.rented(ONE.id)) > 6.0
+
+
+def test_one_obtainable_node_and_five_wanted_rents_one() -> None:
+    w = world(lambda _m, t: 5.0 if t < 100 else 45.0, pools=(ONE,)).run(99)
+    w.availability[ONE.id] = Availability(ONE.id, 1, w.now_ms)
+    w.run(200)
+    assert len(w.rented(ONE.id)) == 2
+    w.availability[ONE.id] = Availability(ONE.id, 2, w.now_ms)
+    w.run(10)
+    assert len(w.rented(ONE.id)) == 4
+
+
+def test_urgent_additions_keep_to_the_budget_and_say_so() -> None:
+    w = world(
+        lambda _m, t: 5.0 if t < 100 else 45.0,
+        pools=(ONE,),
+        policy=Policy(budget_usd_per_h=7.0),
+    ).run(300)
+    assert len(w.rented(ONE.id)) == 3
+    assert any("budget" in d.reason for d in w.of_kind("infeasible"))
+
+
+def test_one_of_two_gateways_falls_silent_and_nothing_leaves() -> None:
+    """40 req/s of which half are not heard of any more, for longer than excess must last."""
+    w = world(40.0, pools=(ONE,), gateways=("g1", "g2")).run(900)
+    wanted = w.wanted("chat")
+    w.silent.add("g2")
+    w.run(1000)
+    assert w.wanted("chat") == wanted and w.of_kind("scale_in") == []
+
+
+def test_one_bad_node_leaves_seven_of_eight_usable() -> None:
+    where = pool(nodes=8, per_node=1)
+    w = world(50.0, pools=(where,), failing={"us.l40s.on-demand.3"}).run(200)
+    assert w.ready("chat") == 7  # 50 / 0.8 = 62.5 req/s raw
+    assert "us.l40s.on-demand.3" not in w.rented(where.id)
+
+
+def test_lost_nodes_leave_bill_slots_and_routes() -> None:
+    """Two of three nodes fall silent: after a minute they are not paid for in any plan, others
+    run in their place, and after ten they are given up."""
+    where = pool(nodes=5, per_node=1)
+    w = world(20.0, pools=(where,)).run(300)
+    lost = sorted(w.rented(where.id))[:2]
+    w.cut.update(lost)
+    w.run(130)
+    assert w.ready("chat") == 5  # routes stay while the nodes may be back
+    assert w.plans[-1].cost_usd_per_h == 3 * 8.0
+    assert {p.combo for p in w.plans[-1].targets} == {"chat:a1@us/l40s/on-demand"}
+    w.run(560)
+    assert w.ready("chat") == 3 and not any(
+        placed.node in lost for g in w.state.groups for placed in g.placed
+    )
+    w.rate = lambda _m, _t: 36.0  # five in all: also nodes that were given up may be tried again
+    w.cut.clear()
+    w.run(150)
+    assert w.ready("chat") == 5
+
+
+def test_a_region_with_one_known_node_recovers() -> None:
+    """Its only node falls silent for good: it is no reason to leave the whole region alone."""
+    where = pool(nodes=3, per_node=4)
+    w = world(12.0, pools=(where,)).run(200)
+    (lost,) = w.rented(where.id)
+    w.cut.add(lost)
+    w.run(135)
+    assert w.rented(where.id) - {lost} and w.ready("chat") >= 2
+    w.run(600)
+    assert lost not in w.rented(where.id) and w.ready("chat") == 2
+
+
+def test_a_region_that_is_cut_off_is_not_doubled() -> None:
+    """All its nodes (two) silent for ten minutes and nothing else to be had: nothing is started
+    there, and afterwards there is what was before."""
+    where = pool(nodes=9, per_node=1)
+    w = world(12.0, pools=(where,)).run(200)
+    before = dict(w.applied)
+    w.cut.add(where.id)
+    w.run(700)
+    w.cut.clear()
+    w.run(700)
+    assert {n: a.instances for n, a in w.applied.items()} == {
+        n: a.instances for n, a in before.items()
+    }
+
+
+SPOT = pool(nodes=8, per_node=1, market=Market.SPOT, usd=1.0)
+SOLID = pool(nodes=8, per_node=1, usd=3.0)
+EITHER = {
+    "chat": combos(
+        combo("chat", [(A, 1, SPOT, 1, 10.0)]),
+        combo("chat", [(A, 1, SOLID, 1, 10.0)]),
+    )
+}
+
+
+def test_a_spot_only_model_gets_its_floor() -> None:
+    w = world(1.0, service(min_instances=2, spot_share=0.5), pools=(SPOT,)).run(90)
+    assert w.ready("chat") == 2
+
+
+def test_the_second_single_addition_may_be_spot() -> None:
+    """Half may be spot: of two instances, added one by one, one is."""
+    served = service(spot_share=0.5)
+    w = world(
+        lambda _m, t: 5.0 if t < 100 else 14.0, served, pools=(SPOT, SOLID), catalogue=EITHER
+    ).run(180)
+    assert (len(w.rented(SPOT.id)), len(w.rented(SOLID.id))) == (1, 1)
+
+
+def test_a_ceiling_filled_with_small_instances_is_replaced_by_larger_ones() -> None:
+    """Three of 1 req/s are allowed and run; 12 req/s need larger ones, which a full plan brings."""
+    tiny, large = pool("tiny", per_node=1, usd=1.0), pool("large", per_node=1, usd=9.0)
+    catalogue = {
+        "chat": combos(
+            combo("chat", [(A, 1, tiny, 1, 1.25)]),
+            combo("chat", [(A, 1, large, 1, 12.5)]),
+        )
+    }
+    w = world(
+        lambda _m, t: 2.5 if t < 400 else 12.0,
+        service(max_instances=3),
+        pools=(tiny, large),
+        catalogue=catalogue,
+    ).run(399)
+    assert w.wanted("chat") == 3 and w.routed_req_per_s("chat") == 3.75
+    w.run(600)
+    assert w.routed_req_per_s("chat") * 0.8 >= 12.0 and w.wanted("chat") <= 3
+
+
+def test_priority_is_not_starved_in_a_full_pool() -> None:
+    """All four GPUs run the model of priority 0; the one of priority 10 takes what it needs."""
+    full = pool(nodes=4, per_node=1)
+    services = (service("low"), service("high", priority=10, min_instances=0))
+    catalogue = {m: simple(m, full) for m in ("low", "high")}
+
+    def rate(model: str, t: int) -> float:
+        return 32.0 if model == "low" else 0.0 if t < 200 else 13.0
+
+    w = world(rate, *services, pools=(full,), catalogue=catalogue).run(199)
+    assert (w.ready("low"), w.ready("high")) == (4, 0)
+    w.run(700)
+    assert (w.ready("low"), w.ready("high")) == (2, 2)
+
+
+def test_scale_in_keeps_survival_of_one_node() -> None:
+    """12 req/s with one node to spare need three of 10; scale-in from 40 ends there, not at two."""
+
+    def check(w: World) -> None:
+        left = sorted((g.weight for g in w.routes["chat"].groups), reverse=True)[1:]
+        assert sum(left) >= 12.0
+
+    w = world(
+        lambda _m, t: 40.0 if t < 300 else 12.0, service(survive="one-node"), pools=(ONE,)
+    ).run(200)
+    w.run(1500, check)
+    assert w.of_kind("scale_in") and w.ready("chat") == 3
+
+
+def test_a_fleet_that_cannot_grow_is_asked_about_now_and_then_only() -> None:
+    """Nothing can be had for ten minutes: one urgent request per half a minute."""
+    small = pool(nodes=1, per_node=1)
+    w = world(lambda _m, t: 5.0 if t < 90 else 50.0, pools=(small,)).run(700)
+    late = [r for r in w.requests(Urgency.URGENT) if r.at_ms > w.now_ms - 500_000]
+    assert 10 <= len(late) <= 18

@@ -1,0 +1,181 @@
+"""What calls for a full plan has one within two ticks of its record, and storms do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.planning.request import PlanRequest, Urgency
+from tests.unit.decide.decide_catalogue import AGGREGATED as A
+from tests.unit.decide.decide_catalogue import combo, combos, pool, service, simple
+from tests.unit.decide.decide_world import World, world
+from topics.alerts import Alert
+from topics.supply import Availability, Price
+
+NEAR, FAR = pool("near", per_node=1, usd=2.0), pool("far", per_node=1, usd=3.0)
+BOTH = {
+    "chat": combos(
+        combo("chat", [(A, 1, NEAR, 1, 10.0)]),
+        combo("chat", [(A, 1, FAR, 1, 10.0)]),
+    )
+}
+
+
+def settled(**switches: object) -> World:
+    """12 req/s on two combos of the nearer pool, a minute after the last periodic plan."""
+    return world(12.0, pools=(NEAR, FAR), catalogue=BOTH, **switches).run(360)
+
+
+def alert(number: int = 1, state: str = "firing", models: tuple[str, ...] = ()) -> Alert:
+    return Alert(f"f{number}", "high-latency", state, 1, models)
+
+
+def full(w: World, since: int) -> list[tuple[PlanRequest, str]]:
+    """Full requests after tick `since`, each with the triggers it was made for."""
+    after = [r for r in w.requests(Urgency.FULL) if r.at_ms > w.now_ms - (w.t_s - since) * 1000]
+    return [(r, w.reasons.get(r.number, "")) for r in after]
+
+
+def dearer(w: World) -> None:
+    w.prices[NEAR.id] = Price(NEAR.id, 20.0, w.now_ms)
+
+
+def offered(w: World) -> None:
+    w.availability[FAR.id] = Availability(FAR.id, 0, w.now_ms)
+
+
+def changed(w: World) -> None:
+    services = tuple(replace(s, percentile=0.99) for s in w.cluster.services)
+    w.cluster = replace(w.cluster, services=services)
+
+
+def alerted(w: World) -> None:
+    w.alerts.append(alert())
+
+
+@pytest.mark.parametrize(
+    ("happens", "words"),
+    [
+        (dearer, "us/near/on-demand now 20.00 USD/h (was 2.00)"),
+        (offered, "us/far/on-demand: 0 nodes obtainable"),
+        (changed, "chat was changed"),
+        (alerted, "alert high-latency"),
+    ],
+)
+def test_a_record_has_its_full_plan_within_two_ticks(
+    happens: Callable[[World], None], words: str
+) -> None:
+    w = settled()
+    at = w.t_s
+    happens(w)
+    w.run(2)
+    ((_, why),) = full(w, at)
+    assert words in why and not [u for u in w.state.pending if u is Urgency.FULL]
+
+
+def test_a_tenfold_price_moves_the_fleet_to_the_other_pool_make_before_break() -> None:
+    w = settled()
+    dearer(w)
+
+    def check(w: World) -> None:
+        assert w.routed_req_per_s("chat") * 0.8 >= 12.0
+
+    w.run(120, check)
+    assert len(w.rented(FAR.id)) == 2 and not w.rented(NEAR.id)
+    (moved,) = w.of_kind("replan")
+    assert "now 20.00 USD/h" in moved.reason and moved.cost_delta_usd_per_h == 6.0 - 40.0
+
+
+def test_a_lost_node_and_its_return_have_a_plan_each() -> None:
+    """60 s of silence and it is lost; two ticks after its first word it is back."""
+    w = settled()
+    lost = min(w.rented(NEAR.id))
+    w.cut.add(lost)
+    at = w.t_s
+    w.run(62)
+    assert any(f"{lost} lost" in why for _, why in full(w, at))
+    assert len(w.rented(NEAR.id)) == 3 and w.of_kind("replace")
+    w.cut.clear()
+    at = w.t_s
+    w.run(2)
+    assert any(f"{lost} back" in why for _, why in full(w, at))
+    w.run(360)  # the cool-down after the replacement, and a period
+    assert len(w.rented(NEAR.id)) == 2
+
+
+def test_a_failed_launch_has_a_plan_and_another_node() -> None:
+    w = world(12.0, pools=(NEAR, FAR), catalogue=BOTH, failing={"us.near.on-demand.0"}).run(25)
+    assert any("launch failed on us.near.on-demand.0" in why for _, why in full(w, 0))
+    w.run(65)
+    assert w.ready("chat") == 2 and "us.near.on-demand.0" not in w.rented(NEAR.id)
+
+
+def test_a_storm_of_alerts_is_answered_together_and_within_the_limit() -> None:
+    """Ten alerts a second for two minutes: at most 6 full plans in any minute, none lost."""
+    w = settled()
+    at, count = w.t_s, len(w.decisions)
+    for second in range(120):
+        w.alerts += [alert(10 * second + k, models=("chat",)) for k in range(10)]
+        w.run(1)
+    asked = [r.at_ms for r, _ in full(w, at)]
+    assert all(sum(t <= u < t + 60_000 for u in asked) <= 6 for t in asked)
+    assert 6 <= len(asked) <= 13 and len(w.decisions) == count
+    w.run(70)
+    assert w.state.due == ()
+
+
+def test_duplicates_of_an_alert_wait_as_one() -> None:
+    w = settled(full_s=60)
+    w.alerts.append(alert())
+    w.run(5)
+    for _ in range(5):
+        w.alerts += [alert(), alert(2)]
+        w.run(1)
+    assert [name for name, _, _ in w.state.due] == ["alert"]
+
+
+def test_a_resolved_alert_permits_nothing() -> None:
+    """Neither a plan nor a scale-in: a dead exporter resolves alerts too."""
+    w = world(lambda _m, t: 40.0 if t < 200 else 10.0, pools=(NEAR,), catalogue=None).run(361)
+    at = w.t_s
+    w.alerts.append(alert(state="resolved"))
+    w.run(100)
+    assert full(w, at) == [] and w.of_kind("scale_in") == []
+
+
+def test_an_alert_of_one_model_plans_that_model_and_one_of_strangers_none() -> None:
+    services = (service("chat"), service("code"))
+    catalogue = {m: simple(m, NEAR) for m in ("chat", "code")}
+    w = world(5.0, *services, pools=(NEAR,), catalogue=catalogue).run(360)
+    at = w.t_s
+    w.alerts.append(alert(models=("nobody",)))
+    w.run(2)
+    assert full(w, at) == []
+    w.alerts.append(alert(models=("code",)))
+    w.run(2)
+    ((request, _),) = full(w, at)
+    assert request.scope == ("code",)
+
+
+def test_a_service_that_comes_has_its_floor_and_one_that_goes_leaves() -> None:
+    catalogue = {m: simple(m, NEAR) for m in ("chat", "code")}
+    w = world(5.0, service("chat"), pools=(NEAR,), catalogue=catalogue).run(100)
+    w.cluster = replace(w.cluster, services=(service("chat"), service("code")))
+    w.run(2)
+    assert w.wanted("code") == 1
+    w.run(100)
+    w.cluster = replace(w.cluster, services=(service("chat"),))
+    w.run(300)
+    assert w.wanted("code") == 0 and w.ready("chat") == 1
+
+
+def test_while_a_plan_is_made_a_period_is_not_due_again() -> None:
+    """Plans that take 100 s are asked for every 300 s, not one after the other."""
+    w = world(12.0, pools=(NEAR, FAR), catalogue=BOTH, full_s=100).run(1000)
+    assert [(r.at_ms - w.requests()[0].at_ms) // 1000 for r in w.requests(Urgency.FULL)] == [
+        299,
+        599,
+        899,
+    ]
