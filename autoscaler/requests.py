@@ -173,7 +173,7 @@ def _unusable(ground: Ground) -> tuple[tuple[str, int], ...]:
     """Declared nodes that get no launch and carry nothing that counts, per pool."""
     carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
     shut = ground.shut()
-    found: list[str] = []
+    found: list[tuple[str, int]] = []
     for pool in ground.cluster.pools:
         if pool.id in ground.sight.cut_pools:
             out = sum(node not in carrying for node in node_ids(pool))

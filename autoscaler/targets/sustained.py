@@ -29,7 +29,7 @@ class Sustained:
     @property
     def likely_req_per_s(self) -> float:
         """Towards the bound: what is ordered short has to be ordered, and started, again."""
-        return self.req_per_s + 0.3 * (self.high_req_per_s - self.req_per_s)
+        return self.req_per_s + 0.15 * (self.high_req_per_s - self.req_per_s)
 
 
 def sustained(demand: ModelDemand, policy: Policy) -> Sustained:
