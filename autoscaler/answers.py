@@ -110,9 +110,7 @@ def carry_out(
         staying = {n: g for n, g in now.items() if n not in {gone.name for gone in going}}
         delta_usd = billed_usd_per_h(staying.values(), scene.sight, prices) - before_usd
         yields = short > _LEAST
-        now.update(
-            {g.name: replace(retire(g, scene.now_ms, after), yields=yields) for g in going}
-        )
+        now.update({g.name: replace(retire(g, scene.now_ms, after), yields=yields) for g in going})
         if change.left_out:
             replan.append((model, f"{model}: {change.left_out}"))
         if placed.groups or going:
