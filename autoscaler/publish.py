@@ -57,8 +57,9 @@ def publish(
             continue
         own = of.get(service.model, [])
         lengths = after.models[service.model].lengths
-        found = route_groups(own, sight.views, after.combos, lengths)
-        record = changed_routes(service, found, routes.get(service.model), token, now_ms)
+        last = routes.get(service.model)
+        found = route_groups(own, sight.views, after.combos, lengths, last)
+        record = changed_routes(service, found, last, token, now_ms)
         if record is not None:
             routes[service.model] = record
             effects.append(PublishRoutes(record))

@@ -63,12 +63,15 @@ def route_groups(
     views: Mapping[str, GroupView],
     combos: Mapping[str, Combo],
     lengths: Lengths,
+    published: Routes | None = None,
 ) -> tuple[RouteGroup, ...]:
     """The groups of one model that can serve now, each weighted by the goodput of what is ready.
 
     lengths: the workload that `combos` are for; with it an instance's slots are told. A
-    prefill-decode group needs at least one ready instance of each phase.
+    prefill-decode group needs at least one ready instance of each phase. A combo that nobody has
+    valued yet (after a restart) keeps the weight and the slots that are `published`.
     """
+    before = {route.group: route for route in published.groups} if published else {}
     found: list[RouteGroup] = []
     for group in groups:
         view = views[group.name]
@@ -77,13 +80,19 @@ def route_groups(
         combo = combos.get(group.combo_id)
         ends: dict[Phase, list[Endpoint]] = {}
         for placed, address in view.ready:
-            most = slots(combo, placed, lengths) if combo else 0
+            if combo:
+                most = slots(combo, placed, lengths)
+            else:
+                most = _slots_of(placed.instance, before.get(group.name))
             ends.setdefault(placed.phase, []).append(Endpoint(placed.instance, address, most))
         both = Phase.PREFILL in ends and Phase.DECODE in ends
         aggregated = tuple(ends.get(Phase.AGGREGATED, ()))
         if not aggregated and not both:
             continue
-        weight = ready_req_per_s(combo, view) if combo else 1.0
+        if combo:
+            weight = ready_req_per_s(combo, view)
+        else:
+            weight = before[group.name].weight if group.name in before else 1.0
         found.append(
             RouteGroup(
                 group.name,
@@ -95,6 +104,14 @@ def route_groups(
             )
         )
     return tuple(sorted(found, key=lambda route: route.group))
+
+
+def _slots_of(instance: str, route: RouteGroup | None) -> int:
+    """The slots that a published route gives an instance; 0 where it names none."""
+    if route is None:
+        return 0
+    ends = (*route.aggregated, *route.prefill, *route.decode)
+    return next((end.slots for end in ends if end.instance == instance), 0)
 
 
 def changed_routes(

@@ -1,0 +1,167 @@
+"""Answers of the planner: late, never, while another is pending, and after the fleet moved on."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from autoscaler.planning.request import Urgency
+from tests.unit.decide.decide_catalogue import AGGREGATED as A
+from tests.unit.decide.decide_catalogue import combo, combos, pool, service, simple
+from tests.unit.decide.decide_world import T0, World, world
+from topics.alerts import Alert
+from topics.supply import Price
+
+ONE = pool(nodes=40, per_node=1, usd=2.0)
+
+
+def test_an_urgent_plan_is_answered_while_a_full_one_is_pending() -> None:
+    """A full solve of two minutes begins at t = 300; the step at 310 does not wait for it."""
+    w = world(lambda _m, t: 5.0 if t < 310 else 45.0, pools=(ONE,), full_s=120).run(315)
+    assert set(w.state.pending) == {Urgency.FULL} and w.wanted("chat") >= 5
+    first = next(d for d in w.of_kind("scale_out") if d.at_ms > T0 + 300_000)
+    assert first.at_ms <= T0 + 313_000
+
+
+def test_an_urgent_plan_is_answered_after_the_planner_failed_to_answer() -> None:
+    """The solver is restarted for ten seconds amid a surge: asked every second, then answered."""
+    w = world(lambda _m, t: 5.0 if t < 100 else 45.0, pools=(ONE,)).run(99)
+    w.planner.broken.add(Urgency.URGENT)
+    w.run(12)
+    assert w.wanted("chat") == 1
+    w.planner.broken.clear()
+    w.run(2)
+    assert w.wanted("chat") >= 5
+    asked = [r.at_ms for r in w.requests(Urgency.URGENT) if r.at_ms > T0 + 100_000]
+    assert all(later - earlier <= 1000 for earlier, later in pairwise(asked[:10]))
+
+
+def test_a_full_plan_that_found_no_answer_is_said_and_the_last_one_stands() -> None:
+    """INVARIANTS 18: nothing changes, a decision states it, and it is asked for again."""
+    w = world(12.0, pools=(ONE,)).run(200)
+    before = dict(w.applied)
+    w.planner.broken.add(Urgency.FULL)
+    w.run(500)
+    assert w.applied == before
+    holds = [d for d in w.of_kind("hold") if "last good plan stands" in d.reason]
+    assert len(holds) == 2 and "the solver was restarted" in holds[0].reason
+
+
+def test_demand_that_grew_is_not_held_up_by_an_earlier_smaller_one() -> None:
+    """Nothing can be had for 20 req/s; ten seconds later 60 are asked for, and again at once."""
+    small = pool(nodes=1, per_node=1)
+    w = world(lambda _m, t: 5.0 if t < 100 else 20.0 if t < 110 else 60.0, pools=(small,)).run(100)
+    w.run(9)
+    first = [r.at_ms - T0 for r in w.requests(Urgency.URGENT) if r.at_ms > T0 + 100_000]
+    w.run(5)
+    again = [r.at_ms - T0 for r in w.requests(Urgency.URGENT) if r.at_ms > T0 + 109_000]
+    assert first and again and again[0] <= 113_000
+
+
+def test_a_part_that_no_longer_fits_is_left_out_and_planned_again() -> None:
+    """While a full plan of two models is made, one of them grows: the other's part is carried
+    out, the first is planned again and then has its own."""
+    near, far = pool("near", per_node=1, usd=2.0), pool("far", nodes=40, per_node=1, usd=3.0)
+    catalogue = {
+        m: combos(combo(m, [(A, 1, near, 1, 10.0)]), combo(m, [(A, 1, far, 1, 10.0)]))
+        for m in ("chat", "code")
+    }
+
+    def rate(model: str, t: int) -> float:
+        return 6.0 if model == "code" or t < 110 else 30.0
+
+    services = (service("chat"), service("code"))
+    w = world(rate, *services, pools=(near, far), catalogue=catalogue, full_s=20).run(100)
+    w.prices[near.id] = Price(near.id, 9.0, w.now_ms)
+    w.run(22)
+    moved = [d.model for d in w.of_kind("replan")]
+    assert moved == ["code"]
+    left = [why for why in w.reasons.values() if "chat: the fleet changed" in why]
+    assert len(left) == 1
+    w.run(200)
+    assert not w.rented(near.id) and w.ready("chat") == 4 and w.ready("code") == 1
+
+
+def test_load_that_rises_during_a_full_solve_drops_its_removals() -> None:
+    """The plan was made for 8 req/s; when it comes 27 arrive: nothing leaves."""
+    w = world(lambda _m, t: 30.0 if t < 100 else 8.0, pools=(ONE,), full_s=60)
+    while not any("needs less" in why for why in w.reasons.values()):
+        w.run(1)
+        assert w.t_s < 900
+    wanted = w.wanted("chat")
+    w.rate = lambda _m, _t: 27.0
+    w.run(70)
+    assert w.of_kind("scale_in") == [] and w.wanted("chat") >= wanted
+
+
+def test_an_answer_to_another_question_is_ignored() -> None:
+    """A request is given up after half a minute; its answer comes later, and nothing happens."""
+    w = world(5.0, answers=False).run(35)
+    late = w.planner.answer(w.requests(Urgency.URGENT)[0], w.cluster)
+    w.planner.answer = lambda *_: late  # type: ignore[method-assign]
+    w.answers = True
+    w.due = [(36, w.requests()[0])]
+    w.run(1)
+    assert w.wanted("chat") == 0 and w.decisions == []
+
+
+def test_a_move_that_never_comes_up_keeps_the_old_instances() -> None:
+    """Moved for its price to a pool where nothing starts: capacity stays what it was."""
+    near, far = pool("near", per_node=1, usd=2.0), pool("far", per_node=1, usd=3.0)
+    catalogue = {
+        "chat": combos(
+            combo("chat", [(A, 1, near, 1, 10.0)]), combo("chat", [(A, 1, far, 1, 10.0)])
+        )
+    }
+    w = world(12.0, pools=(near, far), catalogue=catalogue, stuck={far.id}).run(100)
+    w.prices[near.id] = Price(near.id, 20.0, w.now_ms)
+
+    def check(w: World) -> None:
+        assert w.routed_req_per_s("chat") == 20.0
+
+    w.run(900, check)
+    assert w.of_kind("replan") and any("not ready after" in d.reason for d in w.decisions)
+
+
+def test_decisions_state_every_reason_that_waited() -> None:
+    """Two triggers while a plan is made: one plan afterwards, whose decision states both."""
+    near, far = pool("near", per_node=1, usd=2.0), pool("far", per_node=1, usd=3.0)
+    catalogue = {
+        "chat": combos(
+            combo("chat", [(A, 1, near, 1, 10.0)]), combo("chat", [(A, 1, far, 1, 10.0)])
+        )
+    }
+    w = world(12.0, pools=(near, far), catalogue=catalogue, full_s=30).run(290)
+    w.run(15)  # the period's plan is being made
+    w.alerts.append(Alert("f", "high-latency", "firing", 1))
+    w.run(2)
+    w.prices[near.id] = Price(near.id, 20.0, w.now_ms)
+    w.run(60)
+    (moved,) = w.of_kind("replan")
+    assert "alert high-latency" in moved.reason and "now 20.00 USD/h" in moved.reason
+
+
+def test_a_price_that_changes_little_changes_nothing() -> None:
+    """3.00 against 2.80 saves less than a change costs: asked, answered, left alone."""
+    near, far = pool("near", per_node=1, usd=2.0), pool("far", per_node=1, usd=3.0)
+    catalogue = {
+        "chat": combos(
+            combo("chat", [(A, 1, near, 1, 10.0)]), combo("chat", [(A, 1, far, 1, 10.0)])
+        )
+    }
+    w = world(12.0, pools=(near, far), catalogue=catalogue).run(100)
+    before = dict(w.applied)
+    w.prices[near.id] = Price(near.id, 3.05, w.now_ms)
+    w.run(900)
+    assert len(w.requests(Urgency.FULL)) >= 3 and w.applied == before
+
+
+def test_an_addition_of_one_model_leaves_the_other_alone() -> None:
+    services = (service("chat"), service("code"))
+    catalogue = {m: simple(m, ONE) for m in ("chat", "code")}
+
+    def rate(model: str, t: int) -> float:
+        return 40.0 if model == "chat" and t >= 100 else 5.0
+
+    w = world(rate, *services, pools=(ONE,), catalogue=catalogue).run(120)
+    (grown,) = [r for r in w.requests(Urgency.URGENT) if r.at_ms == w.requests()[1].at_ms]
+    assert grown.scope == ("chat",) and w.wanted("code") == 1

@@ -1,0 +1,120 @@
+"""The first minutes, the declared workload, and what windows know better than it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.combo import Combo
+from autoscaler.domain.workload import Lengths
+from tests.unit.decide.decide_catalogue import Planner, pool, service
+from tests.unit.decide.decide_world import T0, world
+
+ONE = pool(nodes=40, per_node=1, usd=2.0)
+
+
+def test_a_declared_workload_starts_with_the_fleet_it_needs() -> None:
+    """30 req/s declared: four of 10 (30 / 0.8 = 37.5) are ordered with the first answer."""
+    w = world(lambda _m, t: 0.0 if t < 90 else 30.0, service(req_per_s=30.0), pools=(ONE,)).run(2)
+    assert w.wanted("chat") == 4
+    assert "declared workload of 30.0 req/s" in w.decisions[0].reason
+    w.run(600)
+    assert [d.kind for d in w.decisions] == ["scale_out"] and w.ready("chat") == 4
+
+
+def test_a_declared_workload_holds_until_windows_know_better() -> None:
+    """30 declared, 5 arrive: all four stay until the excess has lasted, then one is left."""
+    w = world(5.0, service(req_per_s=30.0), pools=(ONE,)).run(600)
+    assert w.ready("chat") == 4 and w.state.models["chat"].informed
+    w.run(180)
+    assert w.ready("chat") == 1
+
+
+def test_a_declared_workload_that_never_comes_is_given_up() -> None:
+    """No request in twice `scale_in_after`: back to the floor soon after."""
+    w = world(0.0, service(req_per_s=30.0), pools=(ONE,)).run(1190)
+    assert w.wanted("chat") == 4
+    w.run(60)
+    assert w.wanted("chat") == 1
+
+
+def test_telemetry_that_never_came_is_no_knowledge() -> None:
+    """Not a word from a gateway: the declared rate stands for as long as that lasts."""
+    w = world(5.0, service(req_per_s=30.0), pools=(ONE,), silent={"g1"}).run(1500)
+    assert w.wanted("chat") == 4
+
+
+def test_a_restart_does_not_return_to_the_declared_workload() -> None:
+    """It was informed and went down to one; the controller that takes over leaves it there."""
+    w = world(5.0, service(req_per_s=30.0), pools=(ONE,)).run(850)
+    assert w.ready("chat") == 1
+    w.restart_controller()
+    w.run(300)
+    assert w.wanted("chat") == 1
+
+
+def test_idle_seconds_before_traffic_do_not_dilute_the_rate() -> None:
+    """100 s without a request, then 30 req/s: within 20 s what 30 req/s need is ordered, though
+    the mean of the local window is 5."""
+    w = world(lambda _m, t: 0.0 if t < 100 else 30.0, pools=(ONE,), seed=1).run(120)
+    assert w.wanted("chat") >= 4 and w.of_kind("scale_out")[0].at_ms < T0 + 104_000
+
+
+def test_fifty_three_shorter_requests_change_nothing() -> None:
+    """Inputs a third shorter for 53 requests: the lengths planned at stay as they are."""
+    w = world(1.0, pools=(ONE,)).run(300)
+    before = w.state.models["chat"].lengths
+    w.longer["chat"] = 2 / 3
+    w.run(53)
+    assert w.state.models["chat"].lengths == before and w.decisions[-1].kind == "scale_out"
+
+
+class LongerHoldsLess(Planner):
+    """The planner over combos that hold 10 req/s of 1000 input tokens, half as many of 2000."""
+
+    def _candidates(
+        self, cluster: Cluster, service: Service, lengths: Lengths, *rest: object
+    ) -> tuple[Combo, ...]:
+        found = super()._candidates(cluster, service, lengths, *rest)
+        return tuple(replace(one, req_per_s=1e4 / lengths.input_tokens) for one in found)
+
+    def _named(
+        self, name: str, cluster: Cluster, service: Service, lengths: Lengths, *rest: object
+    ) -> Combo:
+        found = super()._named(name, cluster, service, lengths, *rest)
+        return replace(found, req_per_s=1e4 / lengths.input_tokens)
+
+
+def test_longer_requests_raise_capacity_soon() -> None:
+    """7 req/s whose inputs double: what one instance holds halves, and within a minute there is
+    a second one, though the rate says nothing."""
+    w = world(7.0, pools=(ONE,))
+    w.planner = LongerHoldsLess(w.catalogue)
+    w.run(300)
+    assert w.wanted("chat") == 1
+    w.longer["chat"] = 2.0
+    w.run(60)
+    assert w.wanted("chat") == 2 and w.of_kind("scale_in") == []
+    w.run(180)
+    assert 1800.0 < w.state.models["chat"].lengths.input_tokens <= 2000.0
+
+
+def test_misses_while_something_starts_do_not_derate() -> None:
+    """A surge misses its SLO until its instances are up: that says nothing about capacity."""
+    w = world(lambda _m, t: 5.0 if t < 300 else 40.0, pools=(ONE,)).run(300)
+    w.missing["chat"] = 0.6
+    w.run(100)
+    w.missing.clear()
+    w.run(300)
+    assert w.state.models["chat"].derate == 1.0
+
+
+def test_derating_is_taken_back_slowly() -> None:
+    """Misses for two minutes at a planned load: 15% off at once, back by 3% in ten minutes."""
+    w = world(15.5, pools=(ONE,)).run(600)
+    w.missing["chat"] = 0.5
+    w.run(60)
+    w.missing.clear()
+    assert w.state.models["chat"].derate == 0.85
+    w.run(900)
+    assert w.state.models["chat"].derate == 0.85 * 1.03

@@ -1,0 +1,122 @@
+"""Modes that do not act, and restarts in the middle of everything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.domain.cluster import Mode
+from autoscaler.effects import PublishDecision, SolveRequested
+from tests.unit.decide.decide_catalogue import AGGREGATED, combo, combos, pool, service
+from tests.unit.decide.decide_world import World, world
+
+ONE = pool(nodes=40, per_node=1, usd=2.0)
+QUIET = service(mode=Mode.RECOMMEND)
+
+
+def recommended(w: World) -> int:
+    return sum(count for _, count in w.state.models["chat"].recommended)
+
+
+def test_recommending_says_a_thing_once_and_follows_changes() -> None:
+    """5, then 30, then 5 req/s: one after the other, each from what was recommended last and
+    none from zero."""
+    w = world(lambda _m, t: 30.0 if 400 <= t < 1200 else 5.0, QUIET, pools=(ONE,)).run(390)
+    assert [dict(d.change) for d in w.decisions] == [{"chat:a1@us/l40s/on-demand": 1}]
+    w.run(100)
+    assert recommended(w) == 4
+    count = len(w.decisions)
+    w.run(700)
+    assert len(w.decisions) == count  # said once
+    w.run(900)
+    assert recommended(w) == 1
+    assert sum(n for d in w.decisions for _, n in d.change) == 1
+    assert {d.applied for d in w.decisions} == {False}
+
+
+@pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.APPROVE])
+def test_modes_that_do_not_act_have_no_effects(mode: Mode) -> None:
+    """Load, faults, prices, alerts and a restart over an hour: words and questions only."""
+    w = world(
+        lambda _m, t: 5.0 if (t // 400) % 2 else 40.0,
+        service(mode=mode, min_instances=2),
+        pools=(ONE,),
+        seed=2,
+    ).run(1700)
+    w.restart_controller()
+    w.run(700)
+    assert {type(e) for e in w.effects} <= {PublishDecision, SolveRequested}
+    assert w.applied == {} and w.routes == {} and w.plans == []
+    assert not any(d.applied for d in w.decisions if d.model != "*")
+
+
+def test_a_model_that_starts_to_act_has_what_was_recommended() -> None:
+    w = world(30.0, QUIET, pools=(ONE,)).run(200)
+    assert w.wanted("chat") == 0
+    w.cluster = replace(w.cluster, services=(service(),))
+    w.run(100)
+    assert w.ready("chat") == recommended(w) == 4
+
+
+def restarted_at(second: int) -> World:
+    """5, 45, then 5 req/s; one restart."""
+    w = world(lambda _m, t: 45.0 if 200 <= t < 500 else 5.0, pools=(ONE,), full_s=5).run(second)
+    w.restart_controller()
+    return w
+
+
+@pytest.mark.parametrize("second", [1, 2, 30, 201, 202, 230, 262, 400])
+def test_a_restart_at_any_moment_ends_with_the_same_fleet(second: int) -> None:
+    """While it starts, surges, waits for an answer, or has just been answered: as without."""
+    w = restarted_at(second).run(480 - second)
+    assert w.ready("chat") == 6  # 45 / 0.8 = 56.25 req/s raw
+    instances = [i.instance for a in w.applied.values() for i in a.instances]
+    assert len(instances) == len(set(instances))
+
+
+@pytest.mark.parametrize("second", [970, 990, 1010, 1060, 1100, 1110])
+def test_a_restart_amid_a_scale_in_takes_nothing_that_is_needed(second: int) -> None:
+    """While excess lasts, is planned for, or drains: capacity covers demand all the while; what
+    was not told to drain stays until excess was seen again; then it leaves."""
+    w = world(lambda _m, t: 45.0 if t < 500 else 5.0, pools=(ONE,), full_s=5).run(second)
+    w.restart_controller()
+    wanted = w.wanted("chat")
+
+    def check(w: World) -> None:
+        assert w.ready("chat") * 10.0 * 0.8 >= 5.0
+        assert w.wanted("chat") <= 6
+
+    w.run(470, check)
+    assert w.wanted("chat") >= min(wanted, 2)
+    w.run(500, check)
+    assert w.ready("chat") == 1
+
+
+def test_a_restart_leaves_the_routes_as_they_are() -> None:
+    """Two kinds of unlike capacity: their weights and slots stand until they are valued anew."""
+    first, second = pool("one", nodes=1, per_node=1), pool("two", nodes=4, per_node=1, usd=90.0)
+    catalogue = {
+        "chat": combos(
+            combo("chat", [(AGGREGATED, 1, first, 1, 10.0)]),
+            combo("chat", [(AGGREGATED, 1, second, 1, 25.0)]),
+        )
+    }
+    w = world(20.0, pools=(first, second), catalogue=catalogue).run(200)
+    before = w.routes["chat"].groups
+    assert sorted(group.weight for group in before) == [10.0, 25.0]
+    w.restart_controller()
+    for _ in range(5):
+        w.run(1)
+        assert w.routes["chat"].groups == before and w.routes["chat"].leader_token == 2
+
+
+def test_a_restart_keeps_capacity_that_is_lost_right_afterwards() -> None:
+    """What was taken over counts as needed: a node lost with the controller is replaced."""
+    w = world(30.0, pools=(ONE,)).run(300)
+    w.restart_controller()
+    w.run(5)
+    w.cut.add(min(w.rented(ONE.id)))
+    w.run(130)
+    up = [g for g in w.state.groups if g.counts and g.placed[0].node not in w.cut]
+    assert len(up) == 4

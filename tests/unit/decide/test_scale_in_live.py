@@ -1,0 +1,130 @@
+"""Scale-in: when it comes, how far it goes, and what turns it round."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from autoscaler.domain.cluster import Policy
+from autoscaler.transitions.turns import MOST_PER_H
+from tests.unit.decide.decide_catalogue import pool, service, simple
+from tests.unit.decide.decide_world import T0, World, world
+
+SMALL = pool(nodes=40, per_node=1, usd=2.0)
+TWOS = {"chat": simple("chat", SMALL, rate=2.0)}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_after_ten_to_three_the_planned_size_is_reached_without_reversals(seed: int) -> None:
+    """10 -> 3 req/s: within `scale_in_after` + 2 min, and start and drain, 3 / 0.8 / 2 = 2 run,
+    or one more where chance has it; nothing is added again in the half hour after the step."""
+    w = world(
+        lambda _m, t: 10.0 if t < 900 else 3.0, pools=(SMALL,), catalogue=TWOS, seed=seed
+    ).run(900)
+    assert w.ready("chat") >= 6
+    w.run(720 + 30)
+    assert 2 <= w.ready("chat") <= 3
+    w.run(1050)
+    assert [d for d in w.decisions if d.at_ms > T0 + 900_000 and d.kind == "scale_out"] == []
+
+
+def test_half_the_time_of_excess_is_not_enough() -> None:
+    """Five minutes at 40 req/s, five at 8, for an hour: an excess must last ten."""
+    w = world(lambda _m, t: 40.0 if (t // 300) % 2 == 0 else 8.0, pools=(SMALL,), seed=1).run(650)
+    count = len([d for d in w.decisions if d.change])
+    w.run(2700)
+    assert len([d for d in w.decisions if d.change]) == count and w.wanted("chat") >= 5
+
+
+def test_old_arrivals_do_not_buy_back_what_left() -> None:
+    """An hour at 40 req/s, then 4: half an hour's window proves nothing of the present."""
+    w = world(lambda _m, t: 40.0 if t < 1500 else 4.0, pools=(SMALL,), seed=3).run(1500)
+    count = len(w.of_kind("scale_out"))
+    w.run(1500)
+    assert len(w.of_kind("scale_out")) == count and w.ready("chat") <= 2
+
+
+def test_load_that_swings_is_followed_up_but_not_down_for_ever() -> None:
+    """10 minutes high, 10 minutes low, quick scale-in: four reversals an hour and no more."""
+    w = world(
+        lambda _m, t: 60.0 if (t // 600) % 2 else 10.0,
+        service(scale_in_after_s=60.0, max_disruption=1.0),
+        pools=(SMALL,),
+        policy=Policy(cooldown_s=30.0),
+    ).run(6000)
+    moves = [(d.at_ms - T0, d.kind) for d in w.decisions if d.change]
+    turns = [at for (_, a), (at, b) in pairwise(moves) if a != b]
+    assert len(turns) >= 4
+    assert all(sum(1 for u in turns if t - 3_600_000 < u <= t) <= MOST_PER_H for t in turns)
+
+
+def test_a_surge_keeps_what_was_on_its_way_out() -> None:
+    """Excess retires some; demand comes back before they drain: they stay, fewer are started."""
+    w = world(lambda _m, t: 30.0 if t < 300 else 12.0, pools=(SMALL,))
+    w.confirm = False  # no gateway confirms: the drain waits its 15 s
+    while not w.of_kind("scale_in"):
+        w.run(1)
+        assert w.t_s < 1200
+    names = {i.instance for a in w.applied.values() for i in a.instances}
+    w.rate = lambda _m, _t: 60.0
+    w.run(6)
+    kept = {i.instance for a in w.applied.values() for i in a.instances if not i.drain}
+    assert names <= kept and w.of_kind("scale_out")[-1].at_ms > T0 + 700_000
+
+
+def test_an_addition_is_not_taken_away_within_the_cool_down() -> None:
+    """A replacement makes a node that is back superfluous: for two minutes both stay."""
+    w = world(5.0, pools=(SMALL,)).run(200)
+    (lost,) = w.rented(SMALL.id)
+    w.cut.add(lost)
+    w.run(62)
+    added = w.now_ms
+    assert w.of_kind("replace")
+    w.cut.clear()
+    while not w.of_kind("scale_in"):
+        w.run(1)
+        assert w.t_s < 900
+    assert w.now_ms - added >= 120_000
+    w.run(30)
+    assert w.wanted("chat") == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_at_three_quarters_of_what_is_planned_nothing_is_added(seed: int) -> None:
+    """An hour of Poisson arrivals per seed at 75%: at most one exchange of a spare instance."""
+    w = world(7.5, pools=(SMALL,), seed=seed, catalogue={"chat": simple("chat", SMALL, 2.5)})
+    w.run(300)
+    settled = len([d for d in w.decisions if d.change])
+    w.run(3600)
+    later = [d.kind for d in w.decisions if d.change][settled:]
+    assert len(later) <= 1
+
+
+def test_a_true_zero_returns_to_the_floor_within_twice_the_time() -> None:
+    w = world(lambda _m, t: 40.0 if t < 300 else 0.0, pools=(SMALL,)).run(300 + 1200)
+    assert w.wanted("chat") == 1
+
+
+def test_a_model_that_may_reach_zero_does_and_wakes_again() -> None:
+    w = world(
+        lambda _m, t: 5.0 if t < 300 or t >= 1600 else 0.0,
+        service(min_instances=0),
+        pools=(SMALL,),
+    ).run(1590)
+    assert w.wanted("chat") == 0
+    w.run(12)
+    assert w.wanted("chat") == 1
+
+
+def test_noise_at_a_low_rate_takes_nothing_that_is_needed() -> None:
+    """0.3 req/s on combos of 0.5: after excess of chance the routed capacity still covers it."""
+    slow = {"chat": simple("chat", SMALL, rate=0.5)}
+    rng = random.Random(5)
+    w = world(0.36, pools=(SMALL,), catalogue=slow, seed=rng.randrange(99)).run(900)
+
+    def check(w: World) -> None:
+        assert w.routed_req_per_s("chat") * 0.8 >= 0.36
+
+    w.run(2400, check)
