@@ -126,6 +126,7 @@ def killed_controller(run: Run) -> None:
     assert summary["restarts"] == {"controller": 1}
     requests = summary["requests"]
     assert requests["served"] >= 0.99 * requests["sent"] > 0
+    print([line for line in run.lines if "hold" in line])
     assert summary["decisions"] == {"rebuilt": 1, "scale_out": 1}, "it knew what runs"
     assert run.processes() == []
 
