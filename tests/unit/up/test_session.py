@@ -167,7 +167,8 @@ async def test_a_model_with_nothing_at_all_ends_the_run(clock: FakeTime) -> None
     start = Start(config())
     start.plan(mini=1, chat=1)
     start.ready("chat", 1)
-    with pytest.raises(ChildFailed, match=f"no instance of mini was ready within {start.limit_s:.0f} s"):
+    said = f"no instance of mini was ready within {start.limit_s:.0f} s"
+    with pytest.raises(ChildFailed, match=said):
         await start.wait()
 
 
