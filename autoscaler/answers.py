@@ -29,6 +29,7 @@ from autoscaler.transitions.waves import retire
 from topics.decisions import Decision
 
 _ASK_AGAIN_MS = 30_000
+_MAKE_ROOM_MS = 60_000
 _SAY_AGAIN_MS = 600_000
 _LEAST = 1e-6
 _EXCHANGE = 0.1
@@ -121,7 +122,7 @@ def carry_out(
             net = raw_req_per_s(placed.groups, scene.combos) - raw_req_per_s(going, scene.combos)
             share = net / max(scene.views[model].raw_req_per_s, _LEAST)
             exchange = bool(placed.groups and going) and abs(share) <= _EXCHANGE
-            states[model] = _moved(state, 0.0 if exchange else share, scene.now_ms)
+            states[model] = _moved(states[model], 0.0 if exchange else share, scene.now_ms)
         if short > _LEAST or placed.unplaced:
             said, states[model] = _unmet(
                 answer, short, sought[model], states[model], service, scene
@@ -279,7 +280,6 @@ def _moved(state: ModelState, share: float, now_ms: int) -> ModelState:
         last_in_ms=now_ms if into else state.last_in_ms,
         over_since_ms=0 if out else state.over_since_ms,
         lost_ms=0 if out else state.lost_ms,
-        told_ms=0,
     )
 
 
