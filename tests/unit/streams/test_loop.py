@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from streams.solver.work import solve
 
 from autoscaler.decide import rebuild
 from autoscaler.demand.windows import TelemetryWindows
@@ -22,6 +21,7 @@ from streams.ports.actuator import ExecutorActuator, WithheldActuator
 from streams.ports.observed import ExecutorStatuses
 from streams.ports.routes import GatewayRoutes, WithheldRoutes
 from streams.solver.client import Answers
+from streams.solver.work import solve
 from topics.records import Assignment, Decision, PlanRecord, Price, Routes, Telemetry
 from topics.timebase import TimeBase
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from autoscaler.controller_state import Refinement
-from streams.solver.work import solve
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.effects import RefinementRequested, ScaleOutTablesRequested
 from streams.solver.client import Solver, solver_argv
 from streams.solver.wire import answer, answered, ask, asked, failure
+from streams.solver.work import solve
 from tests.unit.streams.test_loop import CLUSTER
 
 TABLES = ScaleOutTablesRequested((("tiny", Lengths(512.0, 128.0)),))

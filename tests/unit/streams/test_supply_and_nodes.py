@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from streams.controller.supply import MOST_TIMES, obtainable, priced
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Pool
 from autoscaler.performance import catalog
+from streams.controller.supply import MOST_TIMES, obtainable, priced
 from streams.ports.nodes import StaticPools
 from topics.records import Availability, Price
 
