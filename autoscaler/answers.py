@@ -15,7 +15,7 @@ from autoscaler.demand.freshness import paused, strain
 from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.explain import reasons
-from autoscaler.planning.combos import parse_combo_id
+from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.request import Outcome, PlanAnswer, Urgency
 from autoscaler.state import ModelState, Pending
 from autoscaler.targets.excess import doubt

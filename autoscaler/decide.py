@@ -55,7 +55,7 @@ def decide(
     # What is there: prices and offers, the fleet, what broke.
     supply = fold_supply(state.supply, cluster, observation.prices, observation.availability)
     priced = with_prices(cluster, supply.prices_usd_per_h())
-    combos, lengths = valued(state, observation, cluster)
+    combos, worth = valued(state, observation, cluster)
     inputs = Inputs(state, observation, priced, combos, now_ms)
     sight = look_at(state.groups, observation.statuses, combos, priced, now_ms)
     acting = {service.model for service in cluster.services if service.mode is Mode.ACT}
@@ -117,7 +117,7 @@ def decide(
     due = collect(news, tuple(Trigger(*one) for one in state.due))
     asks: list[Pending] = []
     number, full_ms, planned_usd = state.request_number, state.full_ms, state.planned_usd_per_h
-    needy = short_models(ground, lengths)
+    needy = short_models(ground, worth)
     if needy and Urgency.URGENT not in pending:
         number += 1
         asks.append(urgent(number, ground, needy))
@@ -134,7 +134,7 @@ def decide(
         groups=carried.groups,
         models={model: view.state for model, view in seen.items()},
         combos=combos,
-        valued=lengths,
+        valued=worth,
         services={service.model: service for service in cluster.services},
         supply=supply,
         backoff=ground.backoff,

@@ -6,16 +6,18 @@ Owns the way from observations to `ModelState` and `ModelView`, apart from the t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.freshness import is_stale
 from autoscaler.demand.lengths import estimate
 from autoscaler.demand.observed import UNKNOWN
 from autoscaler.demand.windows import NoData
 from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Lengths
+from autoscaler.domain.workload import Demand
 from autoscaler.said import hold
 from autoscaler.state import ControllerState, ModelState, Observation
 from autoscaler.targets.view import ModelView
@@ -27,6 +29,7 @@ from topics.decisions import Decision
 
 _LENGTHS_EVERY_MS = 10_000
 _SAY_SILENCE_MS = 10_000
+_CV_MATTERS = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,19 @@ def known(inputs: Inputs, faults: Faults) -> dict[str, ModelState]:
 
 
 def _with_lengths(state: ModelState, service: Service, inputs: Inputs) -> ModelState:
-    """Measured lengths, looked at every ten seconds: they move slowly, models take turns."""
+    """Measured lengths and burstiness, looked at every ten seconds: they move slowly, and models
+    take turns."""
     offset_ms = sum(service.model.encode()) * 1000
     if (inputs.now_ms + offset_ms) // 1000 * 1000 % _LENGTHS_EVERY_MS:
         return state
     demand = inputs.observation.demand.get(service.model, UNKNOWN)
     lengths = estimate(state.lengths, service.lengths, demand)
-    return state if lengths == state.lengths else replace(state, lengths=lengths)
+    cv = math.sqrt(dispersion(demand.blocks).claimed)
+    if max(cv, state.arrival_cv) < _CV_MATTERS * min(cv, state.arrival_cv):
+        cv = state.arrival_cv
+    if lengths == state.lengths and cv == state.arrival_cv:
+        return state
+    return replace(state, lengths=lengths, arrival_cv=cv)
 
 
 def views(
@@ -142,8 +151,8 @@ def silences(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState], li
 
 def valued(
     state: ControllerState, observation: Observation, cluster: Cluster
-) -> tuple[dict[str, Combo], dict[str, Lengths]]:
-    """Combos as the planner last valued them, and the lengths they are valued at, per model.
+) -> tuple[dict[str, Combo], dict[str, Demand]]:
+    """Combos as the planner last valued them, and the demand they are valued at, per model.
 
     Combos that neither run nor stand in an answer are forgotten.
     """
@@ -151,12 +160,12 @@ def valued(
     running = {group.combo_id for group in state.groups}
     running |= {i for m in state.models.values() for i, _ in m.recommended}
     combos = {i: combo for i, combo in state.combos.items() if i in running}
-    lengths = {m: value for m, value in state.valued.items() if m in declared}
+    demands = {m: value for m, value in state.valued.items() if m in declared}
     for answer in observation.answers:
         pending = state.pending.get(answer.urgency)
         if pending is None or pending.request.number != answer.number or not answer.combos:
             continue
         combos.update({combo.id: combo for combo in answer.combos})
         asked = pending.request.demands
-        lengths.update({d.model: d.lengths for d in asked if d.model in answer.scope})
-    return combos, lengths
+        demands.update({d.model: d for d in asked if d.model in answer.scope})
+    return combos, demands

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Cluster, Market, Mode
 from autoscaler.domain.nodes import node_ids
-from autoscaler.domain.workload import Demand, Lengths
+from autoscaler.domain.workload import Demand
 from autoscaler.planning.request import PlanRequest, Urgency
 from autoscaler.state import ModelState, Pending
 from autoscaler.targets.view import ModelView
@@ -25,6 +25,8 @@ from autoscaler.triggers.news import Trigger
 
 GIVE_UP_MS = {Urgency.URGENT: 30_000, Urgency.FULL: 300_000}
 SLIVER = 0.025
+_LEAST = 1e-6
+_RATE_MATTERS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +57,15 @@ class Ground:
         return obtainable(self.supply, self.cluster.pools, rented, self.closed_pools())
 
 
-def short_models(ground: Ground, valued: Mapping[str, Lengths]) -> tuple[str, ...]:
+def short_models(ground: Ground, valued: Mapping[str, Demand]) -> tuple[str, ...]:
     """Models that need more at once: below their target or floor, or of unknown capacity.
 
     A model that could not be given more waits for a while; it is asked for with the others all the
-    same, so that what became free goes by priority. valued: lengths at which the planner last
-    valued each model's combos.
+    same, so that what became free goes by priority. valued: the demand at which the planner
+    last valued each model's combos.
     """
-    found = []
-    waiting = []
+    found: list[str] = []
+    waiting: list[str] = []
     for service in ground.cluster.services:
         state = ground.models[service.model]
         view = ground.views[service.model]
@@ -71,7 +73,7 @@ def short_models(ground: Ground, valued: Mapping[str, Lengths]) -> tuple[str, ..
             ground.now_ms < state.unmet_until_ms
             and state.target_req_per_s <= state.unmet_req_per_s * 1.05
         )
-        if view.groups and valued.get(service.model) != state.lengths:
+        if view.groups and _is_stale(valued.get(service.model), state):
             found.append(service.model)
             continue
         if not covers(view) or view.groups < service.min_instances:
@@ -79,12 +81,25 @@ def short_models(ground: Ground, valued: Mapping[str, Lengths]) -> tuple[str, ..
     return tuple(sorted(found + waiting)) if found else ()
 
 
+def _is_stale(valued: Demand | None, state: ModelState) -> bool:
+    """Whether combos must be valued again: capacity depends on lengths, on bursts, and on how
+    many instances share the arrivals."""
+    if valued is None:
+        return True
+    if (valued.lengths, valued.arrival_cv) != (state.lengths, state.arrival_cv):
+        return True
+    low, high = sorted((valued.req_per_s, state.target_req_per_s / state.derate))
+    return high > _RATE_MATTERS * max(low, 1e-3)
+
+
 def covers(view: ModelView) -> bool:
     """Whether what is wanted covers the target, but for a sliver that utilization leaves room for.
 
     Without the sliver a fleet that fits exactly would be changed by every change of the target.
+    In a surge it does not count: then the target is what is known to arrive.
     """
-    return view.planned_req_per_s >= view.state.target_req_per_s * (1.0 - SLIVER)
+    sliver = _LEAST if view.is_surging else SLIVER
+    return view.planned_req_per_s >= view.state.target_req_per_s * (1.0 - sliver)
 
 
 def urgent(number: int, ground: Ground, scope: tuple[str, ...]) -> Pending:
@@ -122,8 +137,9 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
         view = ground.views[service.model]
         rate = state.target_req_per_s / state.derate
         if covers(view):
-            rate = min(rate, view.planned_req_per_s / state.derate)
-        demands.append(Demand(service.model, rate, state.lengths))
+            # It may be asked about only to be valued anew: then the same sliver applies.
+            rate = min(rate * (1.0 - SLIVER), view.planned_req_per_s / state.derate)
+        demands.append(Demand(service.model, rate, state.lengths, state.arrival_cv))
         if service.mode is not Mode.ACT:
             fleet.update(dict(state.recommended))
     return PlanRequest(
@@ -157,7 +173,7 @@ def _unusable(ground: Ground) -> tuple[tuple[str, int], ...]:
     """Declared nodes that get no launch and carry nothing that counts, per pool."""
     carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
     shut = ground.shut()
-    found = []
+    found: list[tuple[str, int]] = []
     for pool in ground.cluster.pools:
         if pool.id in ground.sight.cut_pools:
             out = sum(node not in carrying for node in node_ids(pool))

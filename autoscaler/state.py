@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.peaks import Peaks
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Lengths
+from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
 from autoscaler.transitions.backoff import Backoff
 from autoscaler.transitions.groups import Group
@@ -45,20 +44,23 @@ class Observation:
 class ModelState:
     """What is remembered of one model.
 
-    lengths: of requests, as planned for. target_req_per_s: the demand planned for, raised by
-    evidence and lowered by lasting evidence; target_why: in words. derate: measured over predicted
+    lengths, arrival_cv: of requests and of the gaps between them, as planned for. target_req_per_s:
+    the demand planned for, raised by evidence and lowered by lasting evidence; target_why: in
+    words. derate: measured over predicted
     capacity where SLOs were missed without a shortage, in (0, 1]; derated_ms: when it last moved.
     informed: windows have shown the rate, so the declared workload no longer counts. inherited: it
-    ran when the controller started. over_since_ms:
-    since when demand exceeds what is planned. no_data / said_no_data: telemetry stopped, and a
-    decision says so. lost_ms: when capacity was lost that is not replaced yet. settled_ms: since
-    when everything wanted is ready. peaks: of the wanted rate while it is watched for excess.
+    ran when the controller started. over_since_ms: since when demand exceeds what is planned;
+    surge_ms: when that was last proven. in_flight: (when, requests in flight) at two moments
+    lately. no_data / said_no_data: telemetry stopped, and a decision says so. lost_ms: when
+    capacity was lost that is not replaced yet. settled_ms: since when everything wanted is ready.
+    last_out_ms, last_in_ms: of the last addition and removal.
     unmet_req_per_s / unmet_until_ms: what the planner could not add to, and until when it is not
     asked again for as much. told_ms: when it was last said that demand cannot be met. recommended /
     recommended_ms: counts last recommended, in modes that do not act.
     """
 
     lengths: Lengths
+    arrival_cv: float = 1.0
     target_req_per_s: float = 0.0
     target_why: str = ""
     derate: float = 1.0
@@ -66,11 +68,12 @@ class ModelState:
     informed: bool = False
     inherited: bool = False
     over_since_ms: int = 0
+    surge_ms: int = 0
+    in_flight: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
     no_data: bool = False
     said_no_data: bool = False
     lost_ms: int = 0
     settled_ms: int = 0
-    peaks: Peaks = ()
     last_out_ms: int = 0
     last_in_ms: int = 0
     turns: Turns = field(default_factory=Turns)
@@ -94,7 +97,8 @@ class ControllerState:
     """All that the controller remembers.
 
     assignments and routes: the latest it published; an edge may write them again at any time.
-    combos: what the planner says of combos that run or were chosen, valued at lengths `valued`.
+    combos: what the planner says of combos that run or were chosen; valued: the demand of each
+    model that it valued them at.
     services: as declared when last looked at. pending: at most one request per urgency. due:
     triggers that wait for the rate limit, as (trigger, scope, words). full_ms: times of the last
     full requests, last_full_ms: of the last full answer. planned_usd_per_h: node prices at the last
@@ -108,7 +112,7 @@ class ControllerState:
     routes: Mapping[str, Routes] = field(default_factory=dict)
     models: Mapping[str, ModelState] = field(default_factory=dict)
     combos: Mapping[str, Combo] = field(default_factory=dict)
-    valued: Mapping[str, Lengths] = field(default_factory=dict)
+    valued: Mapping[str, Demand] = field(default_factory=dict)
     services: Mapping[str, Service] = field(default_factory=dict)
     supply: Supply = field(default_factory=Supply)
     backoff: Mapping[str, Backoff] = field(default_factory=dict)

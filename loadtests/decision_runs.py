@@ -6,6 +6,7 @@ Owns the JSON form of a run. Deterministic: the same case and seed give the same
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,8 +97,13 @@ def judge(name: str, seed: int, prepared: Prepared, found: Timeline) -> Run:
     """The figures of a run that is over."""
     scenario, truth = prepared.scenario, prepared.truth
     cluster = scenario.cluster
-    capacity = Capacity(cluster, truth.lengths)
     span_s = scenario.lead_s, scenario.end_s
+    if prepared.step_s is None:
+        mean = Counter(arrival.model for arrival in scenario.arrivals)
+        shared = {model: count / scenario.duration_s for model, count in mean.items()}
+    else:
+        shared = {model: rate(prepared.step_s) for model, rate in truth.rates.items()}
+    capacity = Capacity(cluster, truth.lengths, shared)
     lost_s = [event.at_s for event in scenario.script if isinstance(event, NodeLost)]
     step = None
     if prepared.step_s is not None:

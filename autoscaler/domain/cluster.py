@@ -74,6 +74,8 @@ class Service:
     leaving at the same time. traffic_share: its weight in a replayed trace. lengths,
     req_per_s: of the declared workload, the prior until windows know better (0 = no rate declared).
     scale_targets: pool name -> external scale target ("counts only"), empty = our executors act.
+    pipelines: which nodes its engine may join in one instance: "none", "same-slice", "same-size"
+    (equally many GPUs each) or "any".
     """
 
     model: str
@@ -97,6 +99,7 @@ class Service:
     traffic_share: float = 1.0
     demand_query: str = ""
     scale_targets: tuple[tuple[str, str], ...] = ()
+    pipelines: str = "none"
 
     def __post_init__(self) -> None:
         who = f"model {self.model}"
@@ -111,6 +114,7 @@ class Service:
                 f"{who}: max", self.max_instances, f"0 (none) or >= min {self.min_instances}"
             )
         one_of(f"{who}: survive", self.survive, ("none", "one-node", "all-spot"))
+        one_of(f"{who}: pipelines", self.pipelines, ("none", "same-slice", "same-size", "any"))
         finite(f"{who}: scale_in_after", self.scale_in_after_s, 1.0, 7 * 86400.0)
         finite(f"{who}: max_disruption", self.max_disruption, 0.0, 1.0)
         finite(f"{who}: share", self.traffic_share, 0.0, 1e6)
@@ -135,7 +139,7 @@ class Policy:
     replan_every_s: float = 300.0
     ratio: float = 0.2
     min_samples: int = 3
-    significance: float = 1e-5
+    significance: float = 5e-5
     cooldown_s: float = 120.0
     start_timeout_s: float = 600.0
     drain_timeout_s: float = 120.0

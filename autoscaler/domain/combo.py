@@ -15,9 +15,11 @@ from autoscaler.domain.workload import Phase
 
 @dataclass(frozen=True, slots=True)
 class ComboMember:
-    """`count` equal instances of a combo: `gpus` GPUs each (one slice) in pool `pool`.
+    """`count` equal slices of a combo: `gpus` GPUs each on one node of pool `pool`.
 
-    req_per_s: what one of them does at the lengths planned for, within the SLO.
+    stage 0: each is an instance of its own. stage 1, 2, ...: each holds `layers` layers of a
+    pipeline, whose other stages are further members of the same phase. req_per_s: what one of
+    them does at the lengths planned for, within the SLO; the stages of a pipeline do so together.
     """
 
     phase: Phase
@@ -25,11 +27,15 @@ class ComboMember:
     gpus: int
     count: int
     req_per_s: float
+    stage: int = 0
+    layers: int = 0
 
     def __post_init__(self) -> None:
         if self.gpus not in SLICE_SIZES:
             raise InvalidValue("combo member: gpus", self.gpus, "1, 2, 4 or 8")
         whole("combo member: count", self.count, 1, 64)
+        whole("combo member: stage", self.stage, 0, 64)
+        whole("combo member: layers", self.layers, 1 if self.stage else 0, 1000)
         finite("combo member: req_per_s", self.req_per_s, 0.0, 1e9)
 
 
@@ -38,7 +44,8 @@ class Combo:
     """One unit of reactive scaling of one model, in one region.
 
     id: stable name that says what it is, e.g. "mini:a1@eu-west/l4/spot" or
-    "chat:p4@us-east/h100/owned+2d4@us-east/h100/owned"; it holds the model and nothing that
+    "chat:p4@us-east/h100/owned+2d4@us-east/h100/owned", or with a pipeline of 40 and 24 layers
+    "code:p1.40@eu/l40s/spot>p1.24@eu/l4/spot+d4@eu/l40s/spot"; it holds the model and nothing that
     depends on demand. req_per_s: goodput of the whole (its slower phase), before utilization.
     usd_per_h: price of the GPUs it takes (its share of the nodes' prices; owned GPUs are 0).
     ttft_ms / tpot_ms: predicted. start_s: predicted time from launch to ready.

@@ -102,12 +102,47 @@ class Slo:
 
 
 @dataclass(frozen=True, slots=True)
+class Arrivals:
+    """How requests of a model arrive at all of its instances together.
+
+    req_per_s: raw capacity that is to serve them; 0 = not known. cv: coefficient of variation of
+    the gaps between them (1: Poisson).
+    """
+
+    req_per_s: float = 0.0
+    cv: float = 1.0
+
+    def __post_init__(self) -> None:
+        finite("arrivals.req_per_s", self.req_per_s, 0.0, 1e9)
+        finite("arrivals.cv", self.cv, 0.01, 100.0)
+
+    def cv_at(self, req_per_s: float) -> float:
+        """The CV of the gaps at one instance that carries `req_per_s` of it.
+
+        Weighted round robin gives it every n-th request, n = all / its own; n gaps in a row vary
+        by cv / sqrt(n). So two instances see smoother arrivals than one, and a burst is shared.
+        """
+        if self.req_per_s <= 0.0:
+            return self.cv
+        return self.cv * math.sqrt(min(1.0, req_per_s / self.req_per_s))
+
+
+ALONE = Arrivals()
+"""Poisson arrivals, all at one instance."""
+
+
+@dataclass(frozen=True, slots=True)
 class Demand:
-    """Demand for one model: requests/s to be able to serve, of these lengths."""
+    """Demand for one model: requests/s to be able to serve, of these lengths.
+
+    arrival_cv: coefficient of variation of the gaps between arrivals (1: Poisson).
+    """
 
     model: str
     req_per_s: float
     lengths: Lengths
+    arrival_cv: float = 1.0
 
     def __post_init__(self) -> None:
         finite(f"demand of {self.model}: req_per_s", self.req_per_s, 0.0, 1e9)
+        finite(f"demand of {self.model}: arrival_cv", self.arrival_cv, 0.01, 100.0)

@@ -172,20 +172,22 @@ def with_pool(cluster: Cluster, pool: Pool) -> Cluster:
 
 def short_name(combo: Combo) -> str:
     """As people read it: "4xl40s spot", "1xl4 (2 prefill + 3 decode) spot", or with two kinds
-    of slices "1xh100 prefill + 3 of 4xl40s decode owned/spot"."""
+    of slices "1xh100 prefill + 3 of 4xl40s decode owned/spot"; the stages of a pipeline are joined
+    by an arrow, "1xl40s > 1xl4 prefill + 4xh100 decode spot"."""
     markets = "/".join(dict.fromkeys(member.pool.split("/")[2] for member in combo.members))
     slices = {f"{member.gpus}x{member.pool.split('/')[1]}" for member in combo.members}
     if all(member.phase is Phase.AGGREGATED for member in combo.members):
         return f"{slices.pop()} {markets}"
-    if len(slices) == 1:
+    if len(slices) == 1 and not any(member.stage for member in combo.members):
         phases = " + ".join(f"{member.count} {member.phase}" for member in combo.members)
         return f"{slices.pop()} ({phases}) {markets}"
-    parts = [
-        f"{f'{member.count} of ' if member.count > 1 else ''}"
-        f"{member.gpus}x{member.pool.split('/')[1]} {member.phase}"
-        for member in combo.members
-    ]
-    return f"{' + '.join(parts)} {markets}"
+    parts: dict[Phase, list[str]] = {}
+    for member in combo.members:
+        count = f"{member.count} of " if member.count > 1 else ""
+        text = f"{count}{member.gpus}x{member.pool.split('/')[1]}"
+        parts.setdefault(member.phase, []).append(text)
+    joined = (f"{' > '.join(texts)} {phase}" for phase, texts in parts.items())
+    return f"{' + '.join(joined)} {markets}"
 
 
 def round_up(number: float) -> float:

@@ -93,8 +93,10 @@ def _bound_by(
     found = []
     for target in plan.of(model):
         for member in target.combo.members if target.count else ():
-            if member.count * member.req_per_s > target.combo.req_per_s * (1 + 1e-9):
-                continue
+            if member.stage or member.count * member.req_per_s > target.combo.req_per_s * (
+                1 + 1e-9
+            ):
+                continue  # pipelines are sized by the library; or another phase is the slower
             pool = problem.cluster.pool(member.pool)
             lengths = problem.demands[model].lengths
             node = NodeSlice(pool.gpu, member.gpus)

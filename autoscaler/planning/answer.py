@@ -12,7 +12,8 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.combos import combo_named, parse_combo_id
+from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.planning.combos import combo_named
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy, plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency, unanswered

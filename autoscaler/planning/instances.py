@@ -6,18 +6,23 @@ request of maximal length would not fit. Knows no pools and no prices.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
-from autoscaler.domain.workload import Lengths, Phase, Slo
+from autoscaler.domain.workload import ALONE, Arrivals, Lengths, Phase, Slo
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.startup import startup_s
 from autoscaler.performance.throughput import InstanceRate, instance_throughput
 from autoscaler.templates.engines import VLLM
+
+_CV_STEP = 1.125
+_LEAST_CV = 0.4  # several gateways, each with a round of its own, smooth less than one
+_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +50,12 @@ def instance(
     lengths: Lengths,
     profile: Profile,
     stretch: float = 1.0,
+    arrivals: Arrivals = ALONE,
 ) -> Instance:
-    """What `service` does on `node` in `phase` at `lengths`, with its SLO times `stretch`."""
+    """What `service` does on `node` in `phase` at `lengths`, with its SLO times `stretch`.
+
+    arrivals: of the model as a whole; the instance is to carry a share of them.
+    """
     spec = service.architecture
     longest = min(service.max_len_tokens, spec.max_position)
     slo = Slo(service.slo.ttft_ms * stretch, service.slo.tpot_ms * stretch)
@@ -56,7 +65,8 @@ def instance(
     if kv_capacity_tokens(spec, node.gpu, node.gpus) < longest:
         why = "memory of the longest request"
         return Instance(phase, node, 0.0, 0.0, 0.0, start, False, why, 0.0)
-    rate = _rate(spec, node, phase, slo, lengths, profile, service.utilization, service.percentile)
+    asked = spec, node, phase, slo, lengths, profile, service.utilization, service.percentile
+    rate = _shared(asked, arrivals)
     return Instance(
         phase=phase,
         slice=node,
@@ -70,7 +80,32 @@ def instance(
     )
 
 
-@lru_cache(maxsize=8192)
+_Asked = tuple[ModelSpec, NodeSlice, Phase, Slo, Lengths, Profile, float, float]
+
+
+def _shared(asked: _Asked, arrivals: Arrivals) -> InstanceRate:
+    """The rate of an instance that carries its share of `arrivals`.
+
+    The share depends on the rate and the rate on the share: from the rate under plain arrivals two
+    rounds come near, and the burstier of them counts.
+    """
+    cv = on_grid(min(1.0, arrivals.cv))
+    rate = _rate(*asked, cv)
+    tried = []
+    for _ in range(_ROUNDS):
+        cv = on_grid(arrivals.cv_at(rate.req_per_s) if rate.req_per_s > 0.0 else arrivals.cv)
+        rate = _rate(*asked, cv)
+        tried.append(cv)
+    return rate if cv == max(tried) else _rate(*asked, max(tried))
+
+
+def on_grid(cv: float) -> float:
+    """`cv` rounded up to a grid of an eighth, so that caches hit; at least 0.4."""
+    steps = math.ceil(math.log(max(cv, _LEAST_CV)) / math.log(_CV_STEP) - 1e-9)
+    return float(_CV_STEP**steps)
+
+
+@lru_cache(maxsize=16384)
 def _rate(
     spec: ModelSpec,
     node: NodeSlice,
@@ -80,5 +115,8 @@ def _rate(
     profile: Profile,
     utilization: float,
     percentile: float,
+    arrival_cv: float,
 ) -> InstanceRate:
-    return instance_throughput(spec, node, phase, slo, lengths, profile, utilization, percentile)
+    return instance_throughput(
+        spec, node, phase, slo, lengths, profile, utilization, percentile, arrival_cv
+    )

@@ -52,8 +52,12 @@ class Misfit:
 
 
 def misfits(cluster: Cluster) -> tuple[Misfit, ...]:
-    """The models of `cluster` that fit no slice that they may use, in the order of the file."""
-    found = (_misfit(cluster, service) for service in cluster.services)
+    """The models of `cluster` that fit no slice that they may use, in the order of the file.
+
+    Models whose engine may join nodes are not looked at: what they fit is for the planner.
+    """
+    single = (service for service in cluster.services if service.pipelines == "none")
+    found = (_misfit(cluster, service) for service in single)
     return tuple(misfit for misfit in found if misfit is not None)
 
 

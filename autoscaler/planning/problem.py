@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from autoscaler.domain.checks import InvalidValue, finite, whole
-from autoscaler.domain.cluster import Cluster, Market, Pool
+from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Demand
+from autoscaler.domain.workload import Arrivals, Demand
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.combos import candidate_combos, combo_named, parse_combo_id
+from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.planning.combos import candidate_combos, combo_named
 
 if TYPE_CHECKING:
     from autoscaler.planning.plan import Plan
@@ -208,14 +209,25 @@ def make_problem(
     for combo_id in running_counts:
         model, _ = parse_combo_id(combo_id)
         service = now.service(model)
-        lengths = demands[model].lengths if model in demands else service.lengths
-        running[combo_id] = combo_named(combo_id, now, service, lengths, profile)
+        demand = demands.get(model, Demand(model, 0.0, service.lengths))
+        running[combo_id] = combo_named(
+            combo_id, now, service, demand.lengths, profile, arrivals_of(demand, service)
+        )
     planned = {m: demand for m, demand in demands.items() if not scope or m in scope}
-    candidates = _candidates(now, planned, profile, _KEEP_FOR_PLANS)
-    total = sum(map(len, candidates.values()))
-    if total > _MOST_CANDIDATES:
-        fewer = max(2, _KEEP_FOR_PLANS * _MOST_CANDIDATES // total)
-        candidates = _candidates(now, planned, profile, fewer)
+    places = len({(pool.region, pool.market) for pool in now.pools})
+    each = _MOST_CANDIDATES // (4 * max(1, len(planned)) * max(1, places))
+    keep = max(2, min(_KEEP_FOR_PLANS, each))
+    candidates = {
+        model: candidate_combos(
+            now,
+            now.service(model),
+            demand.lengths,
+            profile,
+            keep,
+            arrivals_of(demand, now.service(model)),
+        )
+        for model, demand in planned.items()
+    }
     least = fewest_nodes(now, [(running[i], n) for i, n in running_counts.items()])
     rented = {p.id: least.get(p.id, 0) for p in now.pools if p.market is not Market.OWNED}
     return PlanningProblem(
@@ -234,13 +246,9 @@ def make_problem(
     )
 
 
-def _candidates(
-    cluster: Cluster, demands: Mapping[str, Demand], profile: Profile, keep: int
-) -> dict[str, tuple[Combo, ...]]:
-    return {
-        model: candidate_combos(cluster, cluster.service(model), demand.lengths, profile, keep)
-        for model, demand in demands.items()
-    }
+def arrivals_of(demand: Demand, service: Service) -> Arrivals:
+    """How the requests of `demand` arrive at the capacity that is to serve them."""
+    return Arrivals(demand.req_per_s / service.utilization, demand.arrival_cv)
 
 
 def with_prices(cluster: Cluster, prices_usd_per_h: Mapping[str, float]) -> Cluster:

@@ -13,7 +13,8 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.combos import combo_named, parse_combo_id
+from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.planning.combos import combo_named
 from autoscaler.simulation.decider import Said, Seen
 from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
 from autoscaler.transitions.groups import Group, fleet_view, look

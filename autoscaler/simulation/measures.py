@@ -32,9 +32,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.domain.workload import Lengths, Slo
+from autoscaler.domain.workload import Arrivals, Lengths, Slo
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.combos import combo_named, parse_combo_id
+from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.planning.combos import combo_named
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.requests import Ending
 from autoscaler.simulation.timeline import RequestRow, Timeline
@@ -113,9 +114,18 @@ def cost_usd(timeline: Timeline) -> float:
 
 
 class Capacity:
-    """Raw capacity of ordered groups, by the planner's figures at the lengths that came."""
+    """Raw capacity of ordered groups, by the planner's figures at the lengths that came.
 
-    def __init__(self, cluster: Cluster, lengths: Mapping[str, Lengths]) -> None:
+    req_per_s: per model, the rate that its instances share; what is not named arrives at one.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        lengths: Mapping[str, Lengths],
+        req_per_s: Mapping[str, float] | None = None,
+    ) -> None:
+        self._req_per_s = req_per_s or {}
         self._cluster = cluster
         self._lengths = lengths
         self._known: dict[str, tuple[str, float]] = {}
@@ -127,7 +137,10 @@ class Capacity:
             model, _ = parse_combo_id(combo_id)
             service = self._cluster.service(model)
             lengths = self._lengths.get(model, service.lengths)
-            combo = combo_named(combo_id, self._cluster, service, lengths, default_profile())
+            raw = self._req_per_s.get(model, 0.0) / service.utilization
+            combo = combo_named(
+                combo_id, self._cluster, service, lengths, default_profile(), Arrivals(raw)
+            )
             found = self._known[combo_id] = model, combo.req_per_s
         return found
 

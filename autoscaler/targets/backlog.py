@@ -7,23 +7,40 @@ something starts, what piles up meanwhile is no news.
 from __future__ import annotations
 
 from autoscaler.demand.backlog import overload
-from autoscaler.demand.present import present_rate
 from autoscaler.explain import reasons
+from autoscaler.targets.sustained import sustained
 from autoscaler.targets.view import ModelView, Proposal
+
+REMEMBER_MS = 20_000
 
 
 def propose(view: ModelView) -> Proposal | None:
     """The rate that the requests in flight show, capped by what arrivals allow."""
-    if not view.settled or not view.ready:
+    if not view.settled or not view.ready or drains(view):
         return None
-    rate = present_rate(view.demand, view.policy)
-    found = overload(
-        view.demand.in_flight, rate.req_per_s, rate.high, view.ready, view.state.lengths
-    )
+    rate = sustained(view.demand, view.policy)
+    recent = max(rate.req_per_s, view.demand.req_per_s)
+    highest = max(rate.high_req_per_s, recent)
+    found = overload(view.demand.in_flight, recent, highest, view.ready, view.state.lengths)
     if found is None or found.req_per_s <= view.planned_req_per_s:
         return None
     why = (
-        f"{found.in_flight} requests in flight where {reasons.rate(rate.req_per_s)} req/s explain "
+        f"{found.in_flight} requests in flight where {reasons.rate(recent)} req/s explain "
         f"{found.expected:.0f}; capacity {reasons.rate(view.raw_req_per_s)}"
     )
     return Proposal("backlog", found.req_per_s, why)
+
+
+def drains(view: ModelView) -> bool:
+    """Whether fewer requests are in flight than a while ago: a queue that is left over from a time
+    of too little capacity says nothing about the capacity there is."""
+    (_, before), _ = view.state.in_flight
+    return view.demand.in_flight < before
+
+
+def remembered(view: ModelView) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(when, requests in flight) of two moments, the older one some 20 to 40 s ago."""
+    older, newer = view.state.in_flight
+    if view.now_ms - newer[0] < REMEMBER_MS:
+        return older, newer
+    return newer, (view.now_ms, view.demand.in_flight)

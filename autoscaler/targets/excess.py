@@ -6,14 +6,12 @@ SLOs and rising latency hold removals back when an answer is carried out (`deman
 
 from __future__ import annotations
 
-from autoscaler.demand.dispersion import burst_req_per_s
 from autoscaler.demand.freshness import is_stale, objection
 from autoscaler.demand.present import present_rate
 from autoscaler.demand.significance import bounds
 from autoscaler.demand.timeline import BLOCK_S, Blocks
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
-from autoscaler.targets.burst import lasting_blocks
 from autoscaler.targets.view import ModelView, Proposal
 
 _COVERED = 0.9
@@ -30,24 +28,27 @@ def propose(view: ModelView) -> Proposal | None:
     count = lasting_blocks(view)
     blocks = view.demand.blocks[-count:]
     covered_s = sum(seconds for seconds, _ in blocks)
-    lasting_s = count * 10
+    lasting_s = count * BLOCK_S
     if view.now_ms - view.started_ms < lasting_s * 1000 or covered_s < _COVERED * lasting_s:
         return None
     arrivals = sum(number for _, number in blocks)
     if not arrivals and not seen.arrivals:
         return _lower(view, 0.0, f"no requests for {reasons.duration(lasting_s)}")
-    mean = arrivals / covered_s
     rate = max(
         bounds(arrivals, _SURELY)[1] / covered_s,
         _highest(blocks, view.policy.local_window_s // BLOCK_S),
         present_rate(view.demand, view.policy).req_per_s,
-        burst_req_per_s(blocks, view.service.percentile, mean),
     )
     return _lower(
         view,
         rate,
         reasons.under(rate, view.service.utilization, view.raw_req_per_s, lasting_s),
     )
+
+
+def lasting_blocks(view: ModelView) -> int:
+    """How many 10 s blocks an excess must last: `scale_in_after`, at least the local window."""
+    return round(max(view.service.scale_in_after_s, view.policy.local_window_s) / BLOCK_S)
 
 
 def _highest(blocks: Blocks, length: int) -> float:

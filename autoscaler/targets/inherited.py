@@ -6,13 +6,14 @@ give away within minutes what the one before it kept for reasons of its own.
 
 from __future__ import annotations
 
-from autoscaler.targets.burst import lasting_blocks
+from autoscaler.demand.timeline import BLOCK_S
+from autoscaler.targets.excess import lasting_blocks
 from autoscaler.targets.view import ModelView, Proposal
 
 
 def propose(view: ModelView) -> Proposal | None:
     """What the capacity taken over is good for, for as long as an excess must last."""
-    waits_ms = lasting_blocks(view) * 10_000
+    waits_ms = lasting_blocks(view) * BLOCK_S * 1000
     if not view.state.inherited or view.now_ms - view.started_ms >= waits_ms:
         return None
     return Proposal("inherited", view.planned_req_per_s, "capacity taken over at the start")

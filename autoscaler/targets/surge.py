@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.present import NO_RATE, present_rate
-from autoscaler.demand.significance import lower_rate, poisson_tail
+from autoscaler.demand.present import present_rate
+from autoscaler.demand.significance import poisson_tail
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
+from autoscaler.targets.sustained import sustained
 from autoscaler.targets.view import ModelView, Proposal
 
 _LONGER = 1.5
-_SIZED_S = 10
-_CAUTION = 0.25
+_AT_ONCE = 1.03
 
 
 def propose(view: ModelView) -> Proposal | None:
@@ -28,33 +29,37 @@ def propose(view: ModelView) -> Proposal | None:
     if not isinstance(seen, Stats) or seen.age_ms > policy.surge_window_s * 1000:
         return None
     planned = view.planned_req_per_s
+    # Of arrivals that come in clumps of D, only one in D says something new.
+    spread = dispersion(demand.blocks).claimed
     proving = [
         (covered_s, arrivals)
         for covered_s, arrivals in spans(demand)
         if arrivals >= policy.min_samples
         and arrivals > planned * covered_s
-        and poisson_tail(arrivals, planned * covered_s) <= policy.significance
+        and poisson_tail(round(arrivals / spread), planned * covered_s / spread)
+        <= policy.significance
     ]
-    rate = present_rate(demand, policy) if proving else NO_RATE
-    # Beyond the local window only what came since the rate last changed speaks of the present:
-    # half an hour of 10 req/s proves nothing ten minutes after it fell to 3.
-    longest_s = max(rate.window_s, seen.covered_s)
-    proving = [span for span in proving if span[0] <= longest_s]
+    if proving:
+        # Beyond the local window only what came since the rate last changed speaks of the present:
+        # half an hour of 10 req/s proves nothing ten minutes after it fell to 3.
+        longest_s = max(present_rate(demand, policy).window_s, seen.covered_s)
+        proving = [span for span in proving if span[0] <= longest_s]
+    raw = view.raw_req_per_s * view.state.derate
+    if not proving and view.is_surging:
+        size = sustained(demand, policy).likely_req_per_s
+        why = reasons.over(size, view.service.utilization, raw)
+        return Proposal("surge", size, why, followed=True)
     if not proving:
         if seen.arrivals < policy.min_samples or seen.req_per_s <= view.state.target_req_per_s:
             return None
         why = f"{reasons.rate(seen.req_per_s)} req/s"
         return Proposal("surge", seen.req_per_s, why, evident=False)
-    covered_s, arrivals = max(proving)
-    # A span of a few seconds may be just a spike: it is sized by what it makes likely. Later the
-    # estimate errs to the high side: what is ordered short must be ordered, and started, again.
-    size = 0.5 * (rate.req_per_s + rate.high)
-    if rate.window_s < _SIZED_S:
-        size = max(rate.low, lower_rate(arrivals, covered_s, _CAUTION))
-    since_ms = rate.since_ms or view.now_ms - seen.age_ms - min(proving)[0] * 1000
-    raw = view.raw_req_per_s * view.state.derate
-    why = reasons.over(max(size, planned), view.service.utilization, raw)
-    return Proposal("surge", max(size, planned), why, since_ms)
+    # The first proof orders something at once, whatever headroom half a minute of it would leave.
+    least = planned if view.is_surging else planned * _AT_ONCE
+    size = max(sustained(demand, policy).likely_req_per_s, least)
+    since_ms = view.now_ms - seen.age_ms - min(proving)[0] * 1000
+    why = reasons.over(size, view.service.utilization, raw)
+    return Proposal("surge", size, why, since_ms)
 
 
 def spans(demand: ModelDemand) -> Iterator[tuple[int, int]]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from autoscaler.demand.timeline import BLOCK_S
 from autoscaler.state import ModelState
-from autoscaler.targets import backlog, burst, declared, excess, inherited, slo, surge, wake
+from autoscaler.targets import backlog, declared, excess, inherited, slo, surge, wake
 from autoscaler.targets.view import ModelView, Proposal
 
 Rule = Callable[[ModelView], Proposal | None]
@@ -20,7 +20,6 @@ RAISING: tuple[Rule, ...] = (
     inherited.propose,
     wake.propose,
     surge.propose,
-    burst.propose,
     backlog.propose,
 )
 _NO_TRAFFIC_S = 600.0  # so long at least the declared rate stands while nothing arrives
@@ -30,13 +29,16 @@ LOWERING: tuple[Rule, ...] = (excess.propose,)
 
 def retarget(view: ModelView) -> ModelState:
     """The model's state with the target, and the derating, that its view speaks for."""
-    view = replace(view, state=_informed(view, slo.derated(view)))
+    state = replace(_informed(view, slo.derated(view)), in_flight=backlog.remembered(view))
+    view = replace(view, state=state)
     state, planned = view.state, view.planned_req_per_s
     proposals = [proposal for rule in RAISING if (proposal := rule(view)) is not None]
     raised = max(proposals, key=lambda p: _worth(p, planned), default=None)
+    if any(p.rule == "surge" and p.evident and not p.followed for p in proposals):
+        state = replace(state, surge_ms=view.now_ms)
     if raised is not None and _worth(raised, planned) > state.target_req_per_s:
-        return _raised(view, raised)
-    if raised is None or not raised.evident:
+        return _raised(replace(view, state=state), raised)
+    if not view.is_surging and (raised is None or not raised.evident):
         lowered = [proposal for rule in LOWERING if (proposal := rule(view)) is not None]
         if lowered:
             best = max(lowered, key=lambda proposal: proposal.req_per_s)

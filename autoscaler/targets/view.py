@@ -13,6 +13,8 @@ from autoscaler.domain.cluster import Policy, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.state import ModelState
 
+FOLLOW_MS = 90_000
+
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
@@ -37,6 +39,12 @@ class ModelView:
     route_generation: int = 0
 
     @property
+    def is_surging(self) -> bool:
+        """Whether a rise was proven lately: then the rate is followed without further proof."""
+        surge_ms = self.state.surge_ms
+        return bool(surge_ms) and self.now_ms - surge_ms <= FOLLOW_MS
+
+    @property
     def planned_req_per_s(self) -> float:
         """Demand that the wanted capacity is good for: utilization and derating applied."""
         return self.raw_req_per_s * self.service.utilization * self.state.derate
@@ -47,6 +55,7 @@ class Proposal:
     """Plan for this demand. rule: who says so; why: for people; since_ms: of the evidence, 0 = now.
 
     evident: it was proven beyond chance (or is a promise), so it may exceed what is planned.
+    followed: it goes on from an earlier proof.
     """
 
     rule: str
@@ -54,3 +63,4 @@ class Proposal:
     why: str
     since_ms: int = 0
     evident: bool = True
+    followed: bool = False

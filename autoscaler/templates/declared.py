@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
-from autoscaler.domain.workload import Phase
-from autoscaler.templates.engines import VLLM, EngineCapabilities
+from autoscaler.domain.workload import Lengths, Phase, Slo
+from autoscaler.templates.engines import EngineCapabilities, PipelineNodes
 from autoscaler.templates.request import LibraryRequest
 
 
@@ -25,27 +25,47 @@ def slices_for(cluster: Cluster, service: Service) -> tuple[NodeSlice, ...]:
     return tuple(found.values())
 
 
-def requests_for(
-    cluster: Cluster, profile_hash: str, engine: EngineCapabilities = VLLM
-) -> tuple[LibraryRequest, ...]:
-    """The libraries of all services: every phase that `engine` can run.
+def capabilities(service: Service) -> EngineCapabilities:
+    """What the service's engine declares to run."""
+    return EngineCapabilities(service.engine, PipelineNodes(service.pipelines))
 
-    Aggregated instances are single-node ones, so an engine with pipelines gets two phases only.
-    A service without a pool in its regions gets none.
+
+def request_of(
+    service: Service,
+    phase: Phase,
+    configs: tuple[NodeSlice, ...],
+    lengths: Lengths,
+    profile_hash: str,
+    engine: EngineCapabilities,
+    stretch: float = 1.0,
+) -> LibraryRequest:
+    """The library of `service` for `lengths` on `configs`, with its SLO times `stretch`."""
+    return LibraryRequest(
+        service.architecture,
+        phase,
+        Slo(service.slo.ttft_ms * stretch, service.slo.tpot_ms * stretch),
+        lengths,
+        configs,
+        engine,
+        profile_hash,
+        utilisation=min(service.utilization, 0.999),
+    )
+
+
+def requests_for(
+    cluster: Cluster, profile_hash: str, engine: EngineCapabilities | None = None
+) -> tuple[LibraryRequest, ...]:
+    """The libraries of all services at their declared lengths: every phase that `engine` can run.
+
+    engine: what each service declares, where left out. Aggregated instances are single-node ones,
+    so an engine with pipelines gets two phases only. A service without a pool in its regions gets
+    none.
     """
-    phases = tuple(Phase) if engine.single_node else (Phase.PREFILL, Phase.DECODE)
     return tuple(
-        LibraryRequest(
-            service.architecture,
-            phase,
-            service.slo,
-            service.lengths,
-            configs,
-            engine,
-            profile_hash,
-            utilisation=min(service.utilization, 0.999),
-        )
+        request_of(service, phase, configs, service.lengths, profile_hash, runs)
         for service in cluster.services
         if (configs := slices_for(cluster, service))
-        for phase in phases
+        for runs in (engine or capabilities(service),)
+        for phase in Phase
+        if runs.single_node or phase is not Phase.AGGREGATED
     )

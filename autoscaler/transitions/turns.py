@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MOST_PER_H = 4
-_HOUR_MS = 3_600_000
+MOST_PER_H = 1
+_WITHIN_H = 2
+_WITHIN_MS = _WITHIN_H * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """The last move ("out", "in" or "" for none) and when reversals were, in ms."""
+    """The last move ("out", "in" or "" for none) and when reversals were, in ms: of two hours."""
 
     last: str = ""
     at_ms: tuple[int, ...] = ()
@@ -23,14 +24,17 @@ class Turns:
 
 def moved(turns: Turns, move: str, now_ms: int) -> Turns:
     """`turns` after a move "out" or "in"."""
-    kept = tuple(at for at in turns.at_ms if now_ms - at < _HOUR_MS)
+    kept = tuple(at for at in turns.at_ms if now_ms - at < _WITHIN_MS)
     turned = turns.last not in ("", move)
     return Turns(move, (*kept, now_ms) if turned else kept)
 
 
 def may_go_in(turns: Turns, now_ms: int) -> bool:
-    """Whether a scale-in keeps within the limit even if demand returns right after it."""
+    """Whether a scale-in keeps within the limit even if demand returns right after it.
+
+    That makes two reversals, so one scale-in after a scale-out is allowed in two hours.
+    """
     if turns.last == "in":
         return True
-    recent = sum(1 for at in turns.at_ms if now_ms - at < _HOUR_MS)
-    return recent + 2 <= MOST_PER_H
+    recent = sum(1 for at in turns.at_ms if now_ms - at < _WITHIN_MS)
+    return recent + 2 <= MOST_PER_H * _WITHIN_H

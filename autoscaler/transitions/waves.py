@@ -75,8 +75,9 @@ def _enter(group: Group, life: Life, now_ms: int) -> Group:
 
 
 def _retiring(group: Group, current: Mapping[str, Group], inputs: WaveInputs) -> Group:
-    if not inputs.views[group.name].ready:
+    if not inputs.views[group.name].ready and (group.failed_ms or not group.after):
         return _enter(group, Life.DRAINING, inputs.now_ms)  # no request can be on it
+    # One that starts serves sooner than what is to replace it, so it is not cancelled for that.
     for name in group.after:
         other = current.get(name)
         if other is None or not other.counts:

@@ -1,6 +1,6 @@
 """`shoal library build | show`: look at the serving templates that plans are made of.
 
-Owns the command's arguments and what it prints. Plans build and load libraries by themselves;
+Owns the command's arguments and what it prints. Plans build what they need by themselves;
 nobody has to run this.
 """
 
@@ -20,7 +20,7 @@ from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
 from autoscaler.templates.declared import requests_for
-from autoscaler.templates.engines import ENGINES
+from autoscaler.templates.engines import ENGINES, VLLM
 from autoscaler.templates.request import LibraryRequest
 from autoscaler.templates.values import Library, Template
 from streams.files.config import load_config
@@ -55,8 +55,8 @@ def add_parser(subparsers: Any) -> None:
         action.add_argument(
             "--engine",
             choices=list(ENGINES),
-            default="vllm",
-            help="what may be run: one node (vllm), uneven pipelines, or Coral's full library",
+            help="what may be run: one node (vllm), uneven pipelines, or Coral's full library "
+            "(left out: what the engines of the file declare; with --model, one node)",
         )
         action.add_argument("--cache", type=Path, metavar="DIR", help=f"default: {cache_folder()}")
         action.add_argument("--json", action="store_true")
@@ -98,7 +98,7 @@ def _wanted(
     args: argparse.Namespace, profile: Profile
 ) -> tuple[tuple[LibraryRequest, ...], Mapping[str, float]]:
     """The requests, and the cheapest USD/h of each slice (empty where no prices are known)."""
-    engine = ENGINES[args.engine]
+    declared = ENGINES[args.engine] if args.engine else None
     if (args.config is None) == (args.model is None):
         raise UserError("library: give either --config FILE or --model NAME")
     if args.config is not None:
@@ -110,9 +110,10 @@ def _wanted(
                     name = NodeSlice(pool.gpu, gpus).name
                     price = pool.price_usd_per_h * gpus / pool.per_node
                     prices[name] = min(price, prices.get(name, price))
-        requests = requests_for(cluster, profile.content_hash, engine)
+        requests = requests_for(cluster, profile.content_hash, declared)
         phases = {args.phase} if args.phase else set(Phase)
         return tuple(r for r in requests if r.phase in phases), prices
+    engine = declared or VLLM
     model = catalog.model(args.model, "--model")
     gpus_named = [catalog.gpu(name.strip(), "--gpus") for name in args.gpus.split(",")]
     configs = tuple(NodeSlice(gpu, n) for gpu in gpus_named for n in SLICE_SIZES)

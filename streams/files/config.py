@@ -26,13 +26,17 @@ _MODES = tuple(mode.value for mode in Mode)
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """An engine as the operator defines it. quantization: what its arguments imply for weights."""
+    """An engine as the operator defines it. quantization: what its arguments imply for weights.
+
+    pipelines: which nodes it may join in one instance, see `Service`.
+    """
 
     name: str
     image: str = ""
     args: tuple[str, ...] = ()
     quantization: str = ""
     max_num_seqs: int = 256
+    pipelines: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +168,12 @@ def _engines(section: Section | None) -> dict[str, EngineSpec]:
                     raise engine.error("args", f"quantization {quantization!r}; allowed: fp8")
         seqs = engine.take("max_num_seqs", units.count(1, 4096), 256)
         found[name] = EngineSpec(
-            name, engine.take("image", units.text, ""), args, quantization, seqs
+            name,
+            engine.take("image", units.text, ""),
+            args,
+            quantization,
+            seqs,
+            engine.take("pipelines", units.word("none", "same-slice", "same-size", "any"), "none"),
         )
         engine.finish()
     return found
@@ -286,6 +295,7 @@ def _service(
         architecture=spec,
         slo=slo,
         engine=engine,
+        pipelines=engines[engine].pipelines,
         percentile=own.percentile,
         utilization=own.utilization,
         spot_share=own.spot,

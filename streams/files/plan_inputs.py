@@ -18,7 +18,7 @@ from pathlib import Path
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand, Lengths
-from autoscaler.planning.combos import parse_combo_id
+from autoscaler.planning.combo_names import parse_combo_id
 from streams.files import units
 from streams.files.yamltree import ConfigError, Section, read
 

@@ -13,7 +13,7 @@ from autoscaler.performance import catalog
 from autoscaler.performance.profile import plain_profile
 from autoscaler.planning import answer as planner
 from autoscaler.planning import problem as problems
-from autoscaler.planning.combos import combo_id
+from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
 from autoscaler.planning.strategies.shoal import Shoal
 

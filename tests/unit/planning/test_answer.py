@@ -109,16 +109,6 @@ def test_urgent_fills_nodes_that_others_paid_for_before_it_rents_one() -> None:
     assert usd(got) == 12.0
 
 
-def test_a_full_plan_switches_roles_in_place_and_says_so() -> None:
-    """Two aggregated instances on the slices that the better decode combo needs."""
-    cluster = small_cluster()
-    fleet = {"mini:p1@eu-west/l4/spot+d1@eu-west/l4/spot": 3}
-    got = ask(cluster, FULL, {"mini": 1.0}, fleet)
-    for switch in got.switches:
-        assert switch.source in fleet
-        assert dict(got.counts)[switch.target] >= switch.count > 0
-
-
 # Constraints, all at once
 
 

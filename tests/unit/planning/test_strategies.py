@@ -21,6 +21,7 @@ from autoscaler.optimizer.result import (
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy, plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
+from autoscaler.planning.request import Switch
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.planning.strategies.table import STRATEGIES, strategy
 from autoscaler.planning.usage import is_spot
@@ -136,6 +137,7 @@ def test_roles_are_switched_in_place_where_that_serves() -> None:
     )
     made = Shoal().solve(problem)
     assert made.counts() == {"m:fast": 2}
+    assert made.switches == (Switch("m:slow", "m:fast", 2),)
     assert made.objective_usd_per_h == pytest.approx(2.0 + 2 * 0.02)
 
 

@@ -1,0 +1,81 @@
+"""Names of combos: what they are made of, in words that a person can read and a program can parse.
+
+Owns the grammar. Knows nothing of rates, pools and prices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.workload import Phase
+
+
+def combo_id(model: str, members: Iterable[tuple[Phase, int, str, int]]) -> str:
+    """Name of a combo of (phase, GPUs, pool id, count), e.g. "chat:p4@us/h100/owned+2d4@..."."""
+    return name_of(model, [[Member(*member)] for member in members])
+
+
+def parse_combo_id(name: str) -> tuple[str, tuple[tuple[Phase, int, str, int], ...]]:
+    """Model and (phase, GPUs, pool id, count) of each member; InvalidValue if it is no such name.
+
+    Models may hold colons and slashes, pool names none of ":+>&".
+    """
+    model, instances = parsed(name)
+    return model, tuple((m.phase, m.gpus, m.pool, m.count) for i in instances for m in i)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member as it is written: [count]letter gpus[.layers]@pool."""
+
+    phase: Phase
+    gpus: int
+    pool: str
+    count: int
+    stage: int = 0
+    layers: int = 0
+
+    def __str__(self) -> str:
+        layers = f".{self.layers}" if self.stage else ""
+        count = self.count if self.count > 1 else ""
+        return f"{count}{self.phase.value[0]}{self.gpus}{layers}@{self.pool}"
+
+
+_MEMBER = re.compile(r"(\d*)([pda])(\d+)(?:\.(\d+))?@(.+)", re.ASCII)
+_PHASES = {phase.value[0]: phase for phase in Phase}
+
+
+def name_of(model: str, instances: list[list[Member]]) -> str:
+    """Instances are joined by "+", their stages by ">", the nodes of one stage by "&"."""
+    texts = []
+    for members in instances:
+        text = str(members[0])
+        for before, member in pairwise(members):
+            text += ("&" if member.stage == before.stage else ">") + str(member)
+        texts.append(text)
+    return f"{model}:{'+'.join(texts)}"
+
+
+def parsed(name: str) -> tuple[str, list[list[Member]]]:
+    """Model and the members of each instance; InvalidValue if it is no such name."""
+    model, _, body = name.rpartition(":")
+    instances = []
+    for text in body.split("+"):
+        members = []
+        stages = text.split(">")
+        for stage, at_once in enumerate(stages, start=1):
+            for part in at_once.split("&"):
+                match = _MEMBER.fullmatch(part)
+                if match is None or not model or (match[4] is None) != (text == part):
+                    allowed = 'a combo such as "chat:p4@us-east/h100/owned+2d4@us-east/h100/owned"'
+                    raise InvalidValue("combo", name, allowed)
+                layers = int(match[4] or 0)
+                count, gpus = int(match[1] or 1), int(match[3])
+                phase = _PHASES[match[2]]
+                members.append(Member(phase, gpus, match[5], count, stage if layers else 0, layers))
+        instances.append(members)
+    return model, instances

@@ -1,0 +1,220 @@
+"""Instances on their nodes, the parts that combos are made of: on one slice, or as a pipeline.
+
+Owns where instances of a service could stand: on every slice of its pools, and as the template
+library's pipelines over several nodes. Knows nothing of how prefill and decode are matched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Market, Pool, Service
+from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
+from autoscaler.domain.workload import Arrivals, Lengths, Phase
+from autoscaler.performance.profile import Profile
+from autoscaler.performance.startup import startup_s
+from autoscaler.planning.combo_names import Member
+from autoscaler.planning.instances import Instance, instance
+from autoscaler.planning.pipelines import Pipeline, irreducible, rate_of
+
+# Owned GPUs cost nothing at the margin, yet some order among them is wanted: fewer and smaller
+# GPUs first. A thousandth of a USD per 100 TFLOPS and hour never outweighs a real price.
+_OWNED_USD_PER_TFLOPS_H = 1e-5
+_MOST_PAIRED = 12
+"""Instances of one phase per region and set of markets that are paired with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One instance on its nodes: (pool, slice, stage, layers) of each; stage 0 on a single node."""
+
+    phase: Phase
+    nodes: tuple[tuple[Pool, NodeSlice, int, int], ...]
+    req_per_s: float
+    ttft_ms: float
+    tpot_ms: float
+    start_s: float
+    uncertain: bool
+
+    @property
+    def region(self) -> str:
+        return self.nodes[0][0].region
+
+    @property
+    def markets(self) -> frozenset[Market]:
+        return frozenset(pool.market for pool, _, _, _ in self.nodes)
+
+    @property
+    def usd_per_h(self) -> float:
+        """For ranking: see `gpu_usd_per_h`."""
+        return sum(slice_.gpus * gpu_usd_per_h(pool) for pool, slice_, _, _ in self.nodes)
+
+
+def _on_one_node(pool: Pool, made: Instance) -> Part:
+    return Part(
+        made.phase,
+        ((pool, made.slice, 0, 0),),
+        made.req_per_s,
+        made.ttft_ms,
+        made.tpot_ms,
+        made.start_s,
+        made.uncertain,
+    )
+
+
+def _on_many(
+    service: Service, pipeline: Pipeline, pools: Mapping[str, Pool], stretch: float
+) -> Part:
+    """`pipeline` with each kind of slice in the pool that `pools` has for its name.
+
+    Its latencies are what the SLO leaves it: it is sized to meet them, not below.
+    """
+    nodes = tuple(
+        (pools[node.name], node, stage, layers)
+        for stage, (slices, layers) in enumerate(pipeline.stages, start=1)
+        for node in slices
+    )
+    prefill = pipeline.phase is Phase.PREFILL
+    return Part(
+        pipeline.phase,
+        nodes,
+        pipeline.req_per_s,
+        service.slo.ttft_ms * stretch if prefill else 0.0,
+        0.0 if prefill else service.slo.tpot_ms * stretch,
+        max(startup_s(service.architecture, node) for _, node, _, _ in nodes),
+        pipeline.uncertain,
+    )
+
+
+def part_named(
+    service: Service,
+    members: list[tuple[Member, tuple[Pool, NodeSlice]]],
+    lengths: Lengths,
+    profile: Profile,
+    stretch: float,
+    arrivals: Arrivals,
+) -> tuple[int, Part]:
+    """How many instances these members are together, and one of them."""
+    first, (pool, slice_) = members[0]
+    if not first.stage:
+        made = instance(service, slice_, first.phase, lengths, profile, stretch, arrivals)
+        return first.count, _on_one_node(pool, made)
+    count = math.gcd(*(member.count for member, _ in members))
+    stages: dict[int, tuple[tuple[NodeSlice, ...], int]] = {}
+    for member, (_, node) in members:
+        held, _ = stages.get(member.stage, ((), 0))
+        stages[member.stage] = ((*held, *(node,) * (member.count // count)), member.layers)
+    made_of = tuple(stages[stage] for stage in sorted(stages))
+    pipeline = rate_of(service, first.phase, made_of, lengths, profile, stretch)
+    by_name = {node.name: pool for _, (pool, node) in members}
+    return count, _on_many(service, pipeline, by_name, stretch)
+
+
+def parts_of(
+    service: Service,
+    phase: Phase,
+    lengths: Lengths,
+    pools: tuple[Pool, ...],
+    profile: Profile,
+    stretch: float,
+    arrivals: Arrivals,
+) -> list[Part]:
+    """Instances of one phase: on every slice of a node, and the best pipelines over nodes."""
+    parts = []
+    for pool in pools:
+        for gpus in SLICE_SIZES:
+            if gpus <= pool.per_node:
+                node = NodeSlice(pool.gpu, gpus)
+                made = instance(service, node, phase, lengths, profile, stretch, arrivals)
+                if made.req_per_s > 0.0:
+                    parts.append(_on_one_node(pool, made))
+    if phase is Phase.AGGREGATED:
+        return parts
+    if service.pipelines != "none":
+        parts += _pipelines(service, phase, lengths, pools, profile, stretch)
+    return _worth_pairing(parts)
+
+
+def _worth_pairing(parts: list[Part]) -> list[Part]:
+    """Per region and markets the cheapest few by request and the two smallest, as pairs multiply.
+
+    A hundred instances of either phase would be ten thousand pairs of each region.
+    """
+    groups: dict[tuple[str, frozenset[Market]], list[Part]] = {}
+    for part in parts:
+        groups.setdefault((part.region, part.markets), []).append(part)
+    kept = []
+    for group in groups.values():
+        by_request = sorted(group, key=lambda p: p.usd_per_h / p.req_per_s)
+        small = sorted(by_request[_MOST_PAIRED:], key=lambda p: p.usd_per_h)[:2]
+        kept += by_request[:_MOST_PAIRED] + small
+    return kept
+
+
+def _pipelines(
+    service: Service,
+    phase: Phase,
+    lengths: Lengths,
+    pools: tuple[Pool, ...],
+    profile: Profile,
+    stretch: float,
+) -> list[Part]:
+    """The library's pipelines in every region, on pools of one market; the cheapest few of each."""
+    where: dict[str, dict[str, list[Pool]]] = {}
+    slices: dict[str, NodeSlice] = {}
+    for pool in pools:
+        for gpus in SLICE_SIZES:
+            if gpus <= pool.per_node:
+                node = NodeSlice(pool.gpu, gpus)
+                slices.setdefault(node.name, node)
+                where.setdefault(pool.region, {}).setdefault(node.name, []).append(pool)
+    groups: dict[tuple[str, frozenset[Market]], list[Part]] = {}
+    for pipeline in irreducible(service, phase, tuple(slices.values()), lengths, profile, stretch):
+        names = list(dict.fromkeys(n.name for nodes, _ in pipeline.stages for n in nodes))
+        for region, there in where.items():
+            for chosen in product(*(there.get(name, ()) for name in names)):
+                part = _on_many(service, pipeline, dict(zip(names, chosen, strict=True)), stretch)
+                if not mixes(part.markets):
+                    groups.setdefault((region, part.markets), []).append(part)
+    return [
+        part
+        for parts in groups.values()
+        for part in sorted(parts, key=lambda p: p.usd_per_h / p.req_per_s)[:_MOST_PAIRED]
+    ]
+
+
+def mixes(markets: frozenset[Market]) -> bool:
+    """On-demand with spot: such a combo is lost with its spot half, so it would be paid in vain."""
+    return markets >= {Market.ON_DEMAND, Market.SPOT}
+
+
+def members_of(count: int, part: Part) -> list[Member]:
+    """`count` instances of `part`, equal slices of a stage taken together."""
+    counted = Counter(
+        (stage, pool.id, slice_.gpus, layers) for pool, slice_, stage, layers in part.nodes
+    )
+    return [
+        Member(part.phase, gpus, pool, count * n, stage, layers)
+        for (stage, pool, gpus, layers), n in counted.items()
+    ]
+
+
+def slice_in(
+    pools: dict[str, Pool], pool_id: str, gpus: int, combo_id: str
+) -> tuple[Pool, NodeSlice]:
+    pool = pools.get(pool_id)
+    if pool is None:
+        raise InvalidValue(f"combo {combo_id}: pool", pool_id, " or ".join(sorted(pools)))
+    return pool, NodeSlice(pool.gpu, gpus)
+
+
+def gpu_usd_per_h(pool: Pool) -> float:
+    """Price of one GPU of `pool` for ranking: its share of the node; owned: a nominal trifle."""
+    if pool.price_usd_per_h > 0.0:
+        return pool.price_usd_per_h / pool.per_node
+    return pool.gpu.bf16_tflops * _OWNED_USD_PER_TFLOPS_H

@@ -1,0 +1,136 @@
+"""Pipelines of the template library as columns: found, named, priced and planned like the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.domain.combo import Combo
+from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.workload import Demand, Phase, Slo
+from autoscaler.explain.alternatives import short_name
+from autoscaler.performance.profile import default_profile
+from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.planning.combos import candidate_combos, combo_named
+from autoscaler.planning.pipelines import irreducible
+from autoscaler.planning.plan import PlanStatus, plan
+from autoscaler.planning.problem import make_problem
+from autoscaler.planning.strategies.shoal import Shoal
+from tests.unit.planning.planning_clusters import CONVERSATION, pool, service
+
+PROFILE = default_profile()
+L40S = pool("r", "l40s", "L40S", 1, 12, Market.ON_DEMAND, 1.9)
+A100 = pool("r", "a100", "A100-SXM-80GB", 1, 12, Market.ON_DEMAND, 4.0)
+H100 = pool("r", "h100", "H100", 4, 2, Market.ON_DEMAND, 16.0)
+
+
+def declared(pipelines: str, *pools: object) -> Cluster:
+    """Qwen3-32B in bf16: 65 GB of weights, too much for one L40S."""
+    model = service("m", "Qwen/Qwen3-32B", Slo(8000.0, 130.0), pipelines=pipelines)
+    return Cluster(pools or (L40S,), (model,))  # type: ignore[arg-type]
+
+
+def candidates(cluster: Cluster) -> tuple[Combo, ...]:
+    return candidate_combos(cluster, cluster.services[0], CONVERSATION, PROFILE, keep=16)
+
+
+def joined(combo: Combo) -> bool:
+    return any(member.stage for member in combo.members)
+
+
+def test_a_model_too_large_for_any_node_is_served_by_pipelines_where_they_are_declared() -> None:
+    assert candidates(declared("none")) == ()
+    found = candidates(declared("same-slice"))
+    assert found
+    assert all(joined(combo) for combo in found)
+    cluster = declared("same-slice")
+    made = plan(make_problem(cluster, {"m": Demand("m", 1.0, CONVERSATION)}, PROFILE), Shoal())
+    assert made.status in (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP)
+    assert not made.shortfall_req_per_s
+    used = sum(t.count * sum(t.combo.gpus_by_pool().values()) for t in made.targets)
+    assert made.cost_usd_per_h == pytest.approx(used * 1.9)
+
+
+@pytest.mark.parametrize("pipelines", ["same-slice", "same-size", "any"])
+def test_layers_of_the_stages_add_up_and_every_stage_carries_the_rate(pipelines: str) -> None:
+    cluster = declared(pipelines, L40S, A100, H100)
+    layers = cluster.services[0].architecture.layers
+    for combo in candidates(cluster):
+        for phase in {member.phase for member in combo.members}:
+            stages: dict[int, tuple[int, float]] = {}
+            for member in combo.members:
+                if member.phase is phase:
+                    _, rate = stages.get(member.stage, (0, 0.0))
+                    stages[member.stage] = member.layers, rate + member.count * member.req_per_s
+            assert min(rate for _, rate in stages.values()) >= combo.req_per_s * (1 - 1e-9)
+            if 0 not in stages:
+                assert sum(held for held, _ in stages.values()) == layers
+                assert sorted(stages) == list(range(1, len(stages) + 1))
+
+
+def test_a_name_says_all_that_is_needed_to_evaluate_the_combo_again() -> None:
+    cluster = declared("same-size", L40S, A100, H100)
+    found = [combo for combo in candidates(cluster) if joined(combo)]
+    assert found
+    for combo in found:
+        again = combo_named(combo.id, cluster, cluster.services[0], CONVERSATION, PROFILE)
+        assert again.id == combo.id
+        assert again.members == combo.members
+        assert again.req_per_s == pytest.approx(combo.req_per_s)
+        assert again.usd_per_h == pytest.approx(combo.usd_per_h)
+
+
+def test_rates_of_pipelines_are_the_librarys() -> None:
+    cluster = declared("same-slice")
+    node = NodeSlice(L40S.gpu, 1)
+    offered = irreducible(cluster.services[0], Phase.PREFILL, (node,), CONVERSATION, PROFILE)
+    best = max(pipeline.req_per_s / len(pipeline.stages) for pipeline in offered)
+    assert best > 0.0
+    for combo in candidates(cluster):
+        prefill = [m for m in combo.members if m.phase is Phase.PREFILL]
+        assert min(m.count * m.req_per_s for m in prefill) / sum(m.count for m in prefill) <= best
+
+
+def test_a_single_node_engine_gets_no_pipelines() -> None:
+    assert not any(joined(combo) for combo in candidates(declared("none", L40S, A100, H100)))
+
+
+def test_a_pipeline_is_lost_with_any_of_its_nodes() -> None:
+    """After one node more fails than a plan has spare, capacity must still hold: whole pipelines
+    count as lost, not single stages."""
+    cluster = declared("same-slice", replace(L40S, max_nodes=40))
+    safe = replace(
+        cluster, services=(replace(cluster.services[0], survive="one-node", utilization=0.95),)
+    )
+    rate = 0.3
+    made = plan(make_problem(safe, {"m": Demand("m", rate, CONVERSATION)}, PROFILE), Shoal())
+    assert not made.notes
+    largest = max(t.combo.req_per_s for t in made.targets if t.count)
+    assert made.capacity_req_per_s["m"] - largest >= rate - 1e-6
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "m:p1.40@r/a/spot",
+        "m:>p1.40@r/a/spot",
+        "m:p1.40@r/a/spot>p1@r/a/spot",
+        "m:p1@r/a/spot>p1@r/b/spot",
+        "m:p1.",
+    ],
+)
+def test_half_a_pipeline_is_no_name(name: str) -> None:
+    with pytest.raises(InvalidValue, match="combo"):
+        parse_combo_id(name)
+
+
+def test_people_read_stages_with_an_arrow() -> None:
+    cluster = declared("same-size", L40S, A100, H100)
+    name = "m:p1.34@r/l40s/on-demand>p1.30@r/a100/on-demand+d2@r/h100/on-demand"
+    combo = combo_named(name, cluster, cluster.services[0], CONVERSATION, PROFILE)
+    assert combo.id == name
+    assert short_name(combo) == "1xl40s > 1xa100 prefill + 2xh100 decode on-demand"
+    assert combo.usd_per_h == pytest.approx(1.9 + 4.0 + 16.0 / 2)
