@@ -15,7 +15,7 @@ from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Servi
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Demand, Lengths, Phase, Slo
 from autoscaler.performance import catalog
-from autoscaler.planning.combos import combo_id
+from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
 from autoscaler.state import ModelState, Pending
 from autoscaler.targets.view import ModelView

@@ -28,8 +28,8 @@ ONE = pool(nodes=40, per_node=1, usd=2.0)
 
 
 def over_provisioned(**switches: object) -> World:
-    """40 req/s on five combos, each on a node of its own, then 4: excess from t = 300 on."""
-    return world(lambda _m, t: 40.0 if t < 300 else 4.0, pools=(ONE,), **switches)
+    """38 req/s on five combos, each on a node of its own, then 4: excess from t = 300 on."""
+    return world(lambda _m, t: 38.0 if t < 300 else 4.0, pools=(ONE,), **switches)
 
 
 def test_lasting_excess_is_taken_away_down_to_the_floor() -> None:
@@ -152,8 +152,8 @@ def test_a_cold_controller_without_windows_takes_nothing_away() -> None:
 
 def test_scale_in_keeps_to_the_disruption_budget() -> None:
     """Load falls to 10%: a tenth of the ready capacity may be leaving at a time, or one group."""
-    w = world(lambda _m, t: 160.0 if t < 300 else 16.0, pools=(ONE,)).run(299)
-    assert w.ready("chat") >= 20
+    w = world(lambda _m, t: 150.0 if t < 300 else 15.0, pools=(ONE,)).run(299)
+    assert w.ready("chat") >= 18
 
     def check(w: World) -> None:
         up = [g for g in w.state.groups if w.runs(g.placed[0].instance)]
@@ -161,7 +161,7 @@ def test_scale_in_keeps_to_the_disruption_budget() -> None:
         assert going <= max(1, 0.1 * len(up) + 1e-9)
 
     w.run(1300, check)
-    assert w.ready("chat") == 3  # 16 / 0.8 = 20 req/s raw, and two sigma
+    assert w.ready("chat") == 2  # 15 / 0.8 = 18.75 req/s raw
 
 
 @pytest.mark.parametrize("rate", [1.0, 5.0, 20.0])
@@ -181,10 +181,11 @@ def test_a_tenfold_burst_is_answered_within_three_seconds(rate: float) -> None:
         ).run(180)
         before = w.wanted("chat")
         w.run(6)
-        asked = [r.at_ms for r in w.requests(Urgency.URGENT) if r.at_ms > T0 + 180_000]
-        delays_s.append((asked[0] - T0) / 1000 - 180)
-        outs = [d for d in w.of_kind("scale_out") if d.at_ms > asked[0]]
-        assert outs[0].at_ms == asked[0] + 1000 and w.wanted("chat") > before, f"seed {seed}"
+        assert w.wanted("chat") > before, f"seed {seed}"
+        outs = [d.at_ms for d in w.of_kind("scale_out") if d.at_ms > T0 + 180_000]
+        asked = [r.at_ms for r in w.requests(Urgency.URGENT) if r.at_ms < outs[0]]
+        assert outs[0] == asked[-1] + 1000
+        delays_s.append((asked[-1] - T0) / 1000 - 180)
     assert sorted(delays_s)[18] <= 3 and max(delays_s) <= 5
 
 
