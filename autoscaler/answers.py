@@ -31,6 +31,7 @@ from topics.decisions import Decision
 _ASK_AGAIN_MS = 30_000
 _SAY_AGAIN_MS = 600_000
 _LEAST = 1e-6
+_EXCHANGE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,10 @@ def carry_out(
             decisions.append(
                 _decision(answer, pending, state, scene, service, placed.groups, going, delta_usd)
             )
-            states[model] = _moved(state, bool(placed.groups), bool(going), scene.now_ms)
+            net = raw_req_per_s(placed.groups, scene.combos) - raw_req_per_s(going, scene.combos)
+            share = net / max(scene.views[model].raw_req_per_s, _LEAST)
+            exchange = bool(placed.groups and going) and abs(share) <= _EXCHANGE
+            states[model] = _moved(state, 0.0 if exchange else share, scene.now_ms)
         if short > _LEAST or placed.unplaced:
             said, states[model] = _unmet(
                 answer, short, sought[model], states[model], service, scene
@@ -262,12 +266,12 @@ def _why(
     return state.target_why or f"floor of {service.min_instances}"
 
 
-def _moved(state: ModelState, out: bool, into: bool, now_ms: int) -> ModelState:
+def _moved(state: ModelState, share: float, now_ms: int) -> ModelState:
+    """Remember a change of the capacity by `share` of it; 0: an exchange, which is no move."""
     turns = state.turns
-    if out and not into:
-        turns = moved(turns, "out", now_ms)
-    elif into and not out:
-        turns = moved(turns, "in", now_ms)
+    out, into = share > 0.0, share < 0.0
+    if out or into:
+        turns = moved(turns, "out" if out else "in", now_ms)
     return replace(
         state,
         turns=turns,
@@ -365,8 +369,10 @@ def _recommend(
             )
         )
         after = before + change if not removes else Counter(wanted)
+        share = _raw(change, scene.combos) / max(view.raw_req_per_s, _LEAST)
+        exchange = outward and bool(removes) and abs(share) <= _EXCHANGE
         state = replace(
-            _moved(state, outward, bool(removes), scene.now_ms),
+            _moved(state, 0.0 if exchange else share, scene.now_ms),
             recommended=tuple(sorted((+after).items())),
             recommended_ms=scene.now_ms,
         )

@@ -25,7 +25,6 @@ from autoscaler.triggers.news import Trigger
 
 GIVE_UP_MS = {Urgency.URGENT: 30_000, Urgency.FULL: 300_000}
 SLIVER = 0.025
-_LEAST = 1e-6
 _RATE_MATTERS = 1.5
 
 
@@ -96,10 +95,8 @@ def covers(view: ModelView) -> bool:
     """Whether what is wanted covers the target, but for a sliver that utilization leaves room for.
 
     Without the sliver a fleet that fits exactly would be changed by every change of the target.
-    In a surge it does not count: then the target is what is known to arrive.
     """
-    sliver = _LEAST if view.is_surging else SLIVER
-    return view.planned_req_per_s >= view.state.target_req_per_s * (1.0 - sliver)
+    return view.planned_req_per_s >= view.state.target_req_per_s * (1.0 - SLIVER)
 
 
 def urgent(number: int, ground: Ground, scope: tuple[str, ...]) -> Pending:
