@@ -111,10 +111,14 @@ def carry_out(
         now.update({group.name: group for group in placed.groups})
         staying = {n: g for n, g in now.items() if n not in {gone.name for gone in going}}
         delta_usd = billed_usd_per_h(staying.values(), scene.sight, prices) - before_usd
-        yields = short > _LEAST
+        makes_room = bool(going and placed.unplaced)
+        yields = short > _LEAST or makes_room
         now.update({g.name: replace(retire(g, scene.now_ms, after), yields=yields) for g in going})
         if change.left_out:
             replan.append((model, f"{model}: {change.left_out}"))
+        if makes_room:
+            until_ms = scene.now_ms + _MAKE_ROOM_MS
+            states[model] = replace(states[model], making_room_until_ms=until_ms)
         if placed.groups or going:
             decisions.append(
                 _decision(answer, pending, state, scene, service, placed.groups, going, delta_usd)
@@ -200,7 +204,7 @@ def _affordable(
     spare -= view.state.target_req_per_s / (service.utilization * view.state.derate)
     grows = _raw(change.adds, scene.combos) > _raw(change.removes, scene.combos)
     budget = max(0.0, spare)
-    if grows:
+    if grows and scene.now_ms >= view.state.making_room_until_ms:
         smallest = min((scene.combos[i].req_per_s for i in change.removes), default=0.0)
         budget = max(budget, service.max_disruption * raw, smallest)
     allowed: Counter[str] = Counter()

@@ -56,8 +56,8 @@ class ModelState:
     last_out_ms, last_in_ms: of the last addition and removal.
     unmet_req_per_s / unmet_until_ms: what the planner could not add to, and until when it is not
     asked again for as much. making_room_until_ms: something leaves so that something larger finds
-    room, which nothing else may take until then. told_ms: when it was last said that demand cannot be met. recommended /
-    recommended_ms: counts last recommended, in modes that do not act.
+    room, which nothing else may take until then. told_ms: when it was last said that demand cannot
+    be met. recommended / recommended_ms: counts last recommended, in modes that do not act.
     """
 
     lengths: Lengths
