@@ -233,7 +233,7 @@ def _decision(
     kind = "replan" if started and going else "scale_in" if going else "scale_out"
     if kind == "scale_out" and state.lost_ms:
         kind = "replace"
-    parts = [_why(answer, pending, state, service, kind), reasons.money(delta_usd)]
+    parts = [_why(answer, pending, view, kind), reasons.money(delta_usd)]
     if started:
         start_s = max(scene.combos[group.combo_id].start_s for group in started)
         parts.append(f"serving in {reasons.duration(start_s)}")
@@ -258,9 +258,8 @@ def _decision(
     )
 
 
-def _why(
-    answer: PlanAnswer, pending: Pending, state: ModelState, service: Service, kind: str
-) -> str:
+def _why(answer: PlanAnswer, pending: Pending, view: ModelView, kind: str) -> str:
+    state = view.state
     if answer.urgency is Urgency.FULL:
         triggers = ", ".join(dict.fromkeys(words for _, words in pending.reasons))
         lowered = kind == "scale_in" and any(name == "excess" for name, _ in pending.reasons)
@@ -268,7 +267,13 @@ def _why(
         return "; ".join(part for part in (own, f"re-solve: {triggers}") if part)
     if kind == "replace":
         return "capacity was lost"
-    return state.target_why or f"floor of {service.min_instances}"
+    if view.groups < view.service.min_instances and view.groups:
+        return f"floor of {view.service.min_instances}"
+    if view.groups and not state.over_since_ms:
+        planned = reasons.rate(view.planned_req_per_s)
+        target = reasons.rate(state.target_req_per_s)
+        return f"at the present request lengths the fleet is good for {planned} of {target} req/s"
+    return state.target_why or f"floor of {view.service.min_instances}"
 
 
 def _moved(state: ModelState, share: float, now_ms: int) -> ModelState:
@@ -364,7 +369,7 @@ def _recommend(
                 kind=kind,
                 at_ms=scene.now_ms,
                 applied=False,
-                reason=f"{_why(answer, pending, state, service, kind)}; {reasons.money(usd)}",
+                reason=f"{_why(answer, pending, view, kind)}; {reasons.money(usd)}",
                 demand_req_per_s=round(state.target_req_per_s, 4),
                 capacity_req_per_s=round(view.raw_req_per_s, 4),
                 cost_delta_usd_per_h=round(usd, 4),
