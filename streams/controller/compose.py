@@ -27,16 +27,16 @@ from streams.controller.declared import Declared
 from streams.controller.latest import Latest
 from streams.controller.leadership import claim, leads
 from streams.controller.loop import Loop, Ports
-from streams.controller.outbox import Outbox
+from streams.controller.outbox import Outbox, Publisher
 from streams.controller.rebuild import read_latest
 from streams.files.config import Config, load_config
 from streams.files.errors import UserError
 from streams.poison import Poison
-from streams.ports.actuator import Actuator, ExecutorActuator, WithheldActuator
+from streams.ports.actuator import Actuator, ExecutorActuator
 from streams.ports.demand import DemandSource, Sink
 from streams.ports.observed import ExecutorStatuses
 from streams.ports.promql import PromqlDemand, prometheus
-from streams.ports.routes import GatewayRoutes, RouteSink, WithheldRoutes
+from streams.ports.routes import GatewayRoutes, RouteSink
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.solver.client import Solver, solver_argv
 from topics.records import Telemetry
@@ -94,8 +94,8 @@ async def run_controller(
         windows.advance(clock.now_ms())
         for source, sink in sources:
             await source.replay(sink)
-        actuator, routes = _sinks(cluster, outbox)
         declared = Declared(config, latest)
+        actuator, routes = _sinks(declared, outbox)
         solver = Solver(solver_argv())
         state = rebuild(
             declared(),
@@ -219,14 +219,16 @@ def prometheus_sink(windows: TelemetryWindows) -> Sink:
     return sink
 
 
-def _sinks(cluster: Cluster, outbox: Outbox) -> tuple[Actuator, RouteSink]:
-    """Executors and gateways where some model is in mode act; else nothing leaves at all.
+def _sinks(declared: Callable[[], Cluster], outbox: Publisher) -> tuple[Actuator, RouteSink]:
+    """Executors and gateways, while some model is in mode act; else nothing leaves at all.
 
     Models in other modes get no assignments from `decide` either: this is the second lock.
     """
-    if any(service.mode is Mode.ACT for service in cluster.services):
-        return ExecutorActuator(outbox), GatewayRoutes(outbox)
-    return WithheldActuator(), WithheldRoutes()
+
+    def acting() -> bool:
+        return any(service.mode is Mode.ACT for service in declared().services)
+
+    return ExecutorActuator(outbox, acting), GatewayRoutes(outbox, acting)
 
 
 def _following(

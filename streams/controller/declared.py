@@ -1,7 +1,7 @@
 """The cluster as it is declared now: the file, and what the `services` topic says over it.
 
 Owns putting the two together. A record that cannot be read is said once in the log and changes
-nothing: the last good declaration of its model stands.
+nothing: the last good declaration of its model stands, its withdrawal included.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Declared:
         self._read: dict[str, DeclaredService] = {}
         self._good: dict[str, Service] = {}
         self._gone: frozenset[str] = frozenset()
+        self._absent: set[str] = set()
         self._cluster = config.cluster
 
     def __call__(self) -> Cluster:
@@ -45,15 +46,18 @@ class Declared:
                 )
             except (UserError, InvalidValue) as error:
                 log.error("services: %s", error)
+            else:
+                self._absent.discard(record.model)
+        self._absent |= gone - self._gone
         self._gone = gone
         self._cluster = self._joined()
         return self._cluster
 
     def _joined(self) -> Cluster:
         base = {service.model: service for service in self._config.cluster.services}
-        services = tuple(s for m, s in {**base, **self._good}.items() if m not in self._gone)
+        services = tuple(s for m, s in {**base, **self._good}.items() if m not in self._absent)
         said = "".join(f"{m}\n{r.declared}\n" for m, r in sorted(self._read.items()))
-        told = f"{self._config.cluster.content_hash} {said} {sorted(self._gone)}"
+        told = f"{self._config.cluster.content_hash} {said} {sorted(self._absent)}"
         changed = services != self._config.cluster.services
         content = hashlib.sha256(told.encode()).hexdigest()[:12]
         return replace(

@@ -109,6 +109,7 @@ class Loop:
             self.ticks.skipped += max(0, now_ms // 1000 - second - 1)
             second = max(second, now_ms // 1000)
             if not self.leads():
+                self.ports.solver.take()  # whoever leads now asks anew
                 continue
             self.tick(now_ms)
             if self.ticks.count == 1:

@@ -91,6 +91,7 @@ def parse_service(config: Config, model: str, text: str) -> Service:
     Defaults, engines and regions are those of `config`. Raises ConfigError.
     """
     section = read_text(text.encode(), f"service {model}", "the keys of a model")
+    _check_name(section, model)
     regions = tuple(sorted({pool.region for pool in config.cluster.pools}))
     try:
         found = _service(model, section, config.defaults, config.engines, regions, config.mode)

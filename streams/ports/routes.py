@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from streams.ports.actuator import Records
@@ -16,22 +17,16 @@ class RouteSink(Protocol):
 
 
 class GatewayRoutes:
-    """Our gateways: the routes are published for all of them to follow."""
+    """Our gateways: the routes are published for all of them to follow.
 
-    def __init__(self, records: Records) -> None:
+    acting: whether anything may be changed now; while it says no, routes are withheld.
+    """
+
+    def __init__(self, records: Records, acting: Callable[[], bool]) -> None:
         self._records = records
+        self._acting = acting
 
     def apply(self, routes: Routes) -> None:
         """Publish them."""
-        self._records.put(routes)
-
-
-class WithheldRoutes:
-    """Mode recommend: nothing leaves. withheld: how many routes would have."""
-
-    def __init__(self) -> None:
-        self.withheld = 0
-
-    def apply(self, routes: Routes) -> None:
-        """Count them."""
-        self.withheld += 1
+        if self._acting():
+            self._records.put(routes)

@@ -1,1 +1,1 @@
-"""Long work in a process of its own that can be killed: tables and refinements."""
+"""Where plans are made: urgent ones in a thread, full ones in a process that can be killed."""

@@ -19,7 +19,13 @@ from concurrent.futures import ThreadPoolExecutor
 from autoscaler.domain.cluster import Cluster
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.answer import answer
-from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
+from autoscaler.planning.request import (
+    Outcome,
+    PlanAnswer,
+    PlanRequest,
+    Urgency,
+    unanswered,
+)
 from autoscaler.planning.strategies.table import strategy
 from streams.solver.wire import answered, ask
 from streams.supervision import supervision_fd
@@ -50,7 +56,9 @@ def plan_here(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
 class Solver:
     """argv: how to start the process. Run `run` beside the ticks.
 
-    news is set whenever an answer has come in. killed: how often the process did not answer.
+    news is set when a plan has come in. It is not set for a failure, which waits for the next tick:
+    asked again at once, it would fail again at once. killed: how often the process or the thread
+    was given up.
     """
 
     def __init__(
@@ -142,7 +150,13 @@ class Solver:
 
     async def _in_thread(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._plan, request, cluster)
+        planning = loop.run_in_executor(self._threads, self._plan, request, cluster)
+        try:
+            return await planning
+        except Exception as error:
+            # As in the process: any failure is an answer, and what runs stays.
+            log.exception("urgent plan: unhandled error")
+            return unanswered(request, f"{type(error).__name__}: {error}")
 
     async def _in_process(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         process = await self._running()
@@ -159,7 +173,8 @@ class Solver:
 
     def _store(self, found: PlanAnswer) -> None:
         self._answers.append(found)
-        self.news.set()
+        if found.outcome is not Outcome.NONE:
+            self.news.set()
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,18 +14,24 @@ from autoscaler.decide import rebuild
 from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
 from autoscaler.domain.workload import Lengths, Slo
-from autoscaler.effects import ScaleOutTablesRequested
 from autoscaler.performance import catalog
+from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
 from streams.clock import Clock
 from streams.controller.compose import _sinks
 from streams.controller.latest import Latest
 from streams.controller.loop import Loop, Ports
-from streams.ports.actuator import ExecutorActuator, WithheldActuator
 from streams.ports.observed import ExecutorStatuses
-from streams.ports.routes import GatewayRoutes, WithheldRoutes
-from streams.solver.client import Answers
-from streams.solver.work import solve
-from topics.records import Assignment, Decision, PlanRecord, Price, Routes, Telemetry
+from streams.solver.client import plan_here
+from topics.records import (
+    Alert,
+    Assignment,
+    Availability,
+    Decision,
+    PlanRecord,
+    Price,
+    Routes,
+    Telemetry,
+)
 from topics.timebase import TimeBase
 
 NOW_MS = 1_700_000_000_000
@@ -36,6 +45,7 @@ SERVICE = Service(
     lengths=Lengths(512.0, 128.0),
 )
 CLUSTER = Cluster((Pool("r", "l4", catalog.gpu("L4"), 1, 2, Market.ON_DEMAND, 1.0),), (SERVICE,))
+POOL = CLUSTER.pools[0].id
 
 
 class Records:
@@ -55,24 +65,38 @@ class InlineSolver:
     """Answers at once, into the next observation."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Any, Cluster]] = []
-        self._tables: tuple[Any, ...] = ()
+        self.asked: list[PlanRequest] = []
+        self.news = asyncio.Event()
+        self._answers: tuple[PlanAnswer, ...] = ()
 
-    def ask(self, question: Any, cluster: Cluster) -> None:
-        self.asked.append((question, cluster))
-        if isinstance(question, ScaleOutTablesRequested):
-            found = solve(question, cluster)
-            assert isinstance(found, tuple)
-            self._tables += found
+    def ask(self, request: PlanRequest, cluster: Cluster) -> None:
+        self.asked.append(request)
+        self._answers += (plan_here(request, cluster),)
 
-    def take(self) -> Answers:
-        found, self._tables = self._tables, ()
-        return Answers(found)
+    def take(self) -> tuple[PlanAnswer, ...]:
+        found, self._answers = self._answers, ()
+        self.news.clear()
+        return found
+
+    def of(self, urgency: Urgency) -> list[PlanRequest]:
+        return [request for request in self.asked if request.urgency is urgency]
 
 
-def make_loop(cluster: Cluster, records: Records) -> tuple[Loop, InlineSolver]:
-    latest, solver = Latest(), InlineSolver()
-    actuator, routes = _sinks(cluster, records)  # type: ignore[arg-type]
+class Declared:
+    """A declaration that tests change."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def __call__(self) -> Cluster:
+        return self.cluster
+
+
+def make_loop(
+    cluster: Cluster, records: Records, leads: Callable[[], bool] = lambda: True
+) -> tuple[Loop, InlineSolver, Declared]:
+    latest, solver, declared = Latest(), InlineSolver(), Declared(cluster)
+    actuator, routes = _sinks(declared, records)  # type: ignore[arg-type]
     ports = Ports(
         ExecutorStatuses(latest.statuses),
         actuator,
@@ -80,18 +104,16 @@ def make_loop(cluster: Cluster, records: Records) -> tuple[Loop, InlineSolver]:
         records,
         solver,  # type: ignore[arg-type]
     )
-    return (
-        Loop(
-            rebuild(cluster, {}, {}, {}, (), NOW_MS, leader_token=3),
-            cluster,
-            TelemetryWindows(),
-            latest,
-            ports,
-            Clock(TimeBase(1.0, NOW_MS, 0)),
-            leads=lambda: True,
-        ),
-        solver,
+    loop = Loop(
+        rebuild(cluster, {}, {}, {}, (), NOW_MS, leader_token=3),
+        declared,
+        TelemetryWindows(),
+        latest,
+        ports,
+        Clock(TimeBase(1.0, NOW_MS, 0), mono_ns=lambda: 0),
+        leads=leads,
     )
+    return loop, solver, declared
 
 
 def feed(loop: Loop, second: int, arrivals: int) -> None:
@@ -102,13 +124,26 @@ def feed(loop: Loop, second: int, arrivals: int) -> None:
     loop.windows.add(record, end_ms)
 
 
-def test_a_floor_becomes_an_assignment_through_the_ports() -> None:
-    """Tables are asked for first; the decision, the plan and the assignment follow the answer."""
-    records = Records()
-    loop, solver = make_loop(CLUSTER, records)
-    for second in range(1, 4):
+def settle(loop: Loop, seconds: int = 5) -> int:
+    """Tick until the first plans are carried out; the second of the last tick."""
+    for second in range(1, seconds + 1):
         loop.tick(NOW_MS + second * 1000)
-    assert solver.asked, "no tables were asked for"
+    return seconds
+
+
+def reasons(loop: Loop) -> list[tuple[str, str]]:
+    """Why the full plan that is under way was asked for: (trigger, words)."""
+    return list(loop.state.pending[Urgency.FULL].reasons)
+
+
+def test_a_floor_becomes_an_assignment_through_the_ports() -> None:
+    """A plan is asked for first; the decision, the plan and the assignment follow the answer."""
+    records = Records()
+    loop, solver, _ = make_loop(CLUSTER, records)
+    loop.tick(NOW_MS + 1000)
+    assert solver.of(Urgency.URGENT)[0].scope == ("tiny",)
+    assert records.of(Assignment) == []
+    loop.tick(NOW_MS + 2000)
     (assignment,) = records.of(Assignment)
     assert assignment.leader_token == 3
     assert [i.model for i in assignment.instances] == ["tiny"]
@@ -124,52 +159,127 @@ def test_without_leave_to_act_nothing_leaves_but_words(mode: Mode) -> None:
     """Decisions are published as not applied; no assignment and no routes, under any load."""
     cluster = replace(CLUSTER, services=(replace(SERVICE, mode=mode),))
     records = Records()
-    loop, _ = make_loop(cluster, records)
+    loop, _, _ = make_loop(cluster, records)
     for second in range(1, 400):
         feed(loop, second, 9)
         loop.tick(NOW_MS + second * 1000)
     loop.republish_now()
     decisions = records.of(Decision)
-    assert decisions
+    assert {"scale_out"} <= {decision.kind for decision in decisions}
     assert not any(decision.applied for decision in decisions)
     assert records.of(Assignment) == []
     assert records.of(Routes) == []
 
 
 def test_the_second_lock_holds_assignments_back_even_if_they_were_decided() -> None:
-    """Where no model may act, the ports themselves withhold."""
+    """Where no model may act, the ports themselves withhold; a service that may act opens them."""
     records = Records()
-    cluster = replace(CLUSTER, services=(replace(SERVICE, mode=Mode.RECOMMEND),))
-    actuator, routes = _sinks(cluster, records)  # type: ignore[arg-type]
-    actuator.apply(Assignment("n", "p", 1, 1, 0))
-    routes.apply(Routes("tiny", 1, 1, 0, 1.0, 1.0))
+    declared = Declared(replace(CLUSTER, services=(replace(SERVICE, mode=Mode.RECOMMEND),)))
+    actuator, routes = _sinks(declared, records)  # type: ignore[arg-type]
+    assignment, route = Assignment("n", "p", 1, 1, 0), Routes("tiny", 1, 1, 0, 1.0, 1.0)
+    actuator.apply(assignment)
+    routes.apply(route)
     assert records.put_ == []
-    assert isinstance(actuator, WithheldActuator)
-    assert isinstance(routes, WithheldRoutes)
-    assert (actuator.withheld, routes.withheld) == (1, 1)
-    assert isinstance(_sinks(CLUSTER, records)[0], ExecutorActuator)  # type: ignore[arg-type]
-    assert isinstance(_sinks(CLUSTER, records)[1], GatewayRoutes)  # type: ignore[arg-type]
+    declared.cluster = CLUSTER
+    actuator.apply(assignment)
+    routes.apply(route)
+    assert records.put_ == [assignment, route]
 
 
 def test_saying_it_again_says_the_same() -> None:
     """Copies of the latest desired state: same generation, same token."""
     records = Records()
-    loop, _ = make_loop(CLUSTER, records)
-    for second in range(1, 4):
-        loop.tick(NOW_MS + second * 1000)
+    loop, _, _ = make_loop(CLUSTER, records)
+    settle(loop)
     before = {*records.of(Assignment), *records.of(Routes)}
     latest = {a.node: a for a in records.of(Assignment)}
+    assert latest
     records.put_.clear()
     loop.republish_now()
     assert {*records.of(Assignment), *records.of(Routes)} <= before
     assert {a.node: a for a in records.of(Assignment)} == latest
 
 
-def test_prices_of_the_moment_reach_the_solver() -> None:
-    """A feed's price counts from the next tick on."""
+def test_a_price_reaches_the_planner_in_the_next_tick() -> None:
+    """A tenfold price calls for a full plan, at that price."""
+    loop, solver, _ = make_loop(CLUSTER, Records())
+    second = settle(loop)
+    asked = len(solver.of(Urgency.FULL))
+    loop.latest.take(Price(POOL, 10.0, NOW_MS), 0)
+    loop.tick(NOW_MS + (second + 1) * 1000)
+    assert solver.of(Urgency.FULL)[asked].prices_usd_per_h == ((POOL, 10.0),)
+    assert ("price", f"{POOL} now 10.00 USD/h (was 1.00)") in reasons(loop)
+
+
+def test_an_offer_reaches_the_planner_in_the_next_tick() -> None:
+    """Nodes that ran out call for a full plan that rents none of them."""
+    loop, solver, _ = make_loop(CLUSTER, Records())
+    second = settle(loop)
+    loop.latest.take(Availability(POOL, 0, NOW_MS), 0)
+    loop.tick(NOW_MS + (second + 1) * 1000)
+    assert solver.of(Urgency.FULL)[-1].obtainable == ((POOL, 0),)
+    assert ("availability", f"{POOL}: 0 nodes obtainable") in reasons(loop)
+
+
+def test_a_changed_service_reaches_the_planner_in_the_next_tick() -> None:
+    """Whatever declares it: the loop asks for the cluster of the moment in every tick."""
+    loop, solver, declared = make_loop(CLUSTER, Records())
+    second = settle(loop)
+    declared.cluster = replace(CLUSTER, services=(replace(SERVICE, slo=Slo(1000.0, 50.0)),))
+    loop.tick(NOW_MS + (second + 1) * 1000)
+    assert solver.of(Urgency.FULL)[-1].scope == ("tiny",)
+    assert ("service", "tiny was changed") in reasons(loop)
+
+
+def test_an_alert_reaches_the_planner_in_the_next_tick_and_once() -> None:
+    """It is news in one tick only; a resolved one is none at all."""
+    loop, solver, _ = make_loop(CLUSTER, Records())
+    second = settle(loop)
+    asked = len(solver.of(Urgency.FULL))
+    for state in ("resolved", "firing"):
+        loop.latest.take(Alert(f"a-{state}", "HighLatency", state, NOW_MS, ("tiny",)), 0)
+    loop.tick(NOW_MS + (second + 1) * 1000)
+    assert reasons(loop) == [("alert", "alert HighLatency")]
+    for later in range(second + 2, second + 5):
+        loop.tick(NOW_MS + later * 1000)
+    assert len(solver.of(Urgency.FULL)) == asked + 1
+
+
+async def passes(times: int = 20) -> None:
+    """Let whatever is ready run; no time passes on the loop's clock."""
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+async def test_an_answer_is_carried_out_before_the_next_second() -> None:
+    """The clock stands still; the tick comes because the planner has answered."""
     records = Records()
-    loop, solver = make_loop(CLUSTER, records)
-    pool = CLUSTER.pools[0].id
-    loop.latest.take(Price(pool, 3.0, NOW_MS), 0)
-    loop.tick(NOW_MS + 1000)
-    assert solver.asked[0][1].pool(pool).price_usd_per_h == 3.0
+    loop, solver, _ = make_loop(CLUSTER, records)
+    loop.tick(NOW_MS)
+    assert records.of(Assignment) == []
+    running = asyncio.create_task(loop.run(lambda: None))
+    await passes()
+    assert records.of(Assignment) == [], "no second went by and no answer came"
+    solver.news.set()
+    await passes()
+    assert len(records.of(Assignment)) == 1
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+async def test_a_controller_that_does_not_lead_only_watches() -> None:
+    """It carries out no answer, not even later, and it does not turn without a pause."""
+    records = Records()
+    loop, solver, _ = make_loop(CLUSTER, records, leads=lambda: False)
+    loop.tick(NOW_MS)
+    records.put_.clear()
+    running = asyncio.create_task(loop.run(lambda: None))
+    solver.news.set()
+    await passes()
+    assert not solver.news.is_set()
+    assert records.put_ == []
+    assert solver.take() == ()
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running

@@ -1,74 +1,61 @@
-"""The solver: its pipe carries values unchanged, and a process that hangs is killed."""
+"""The solver: its pipe carries values unchanged, and whoever hangs holds nobody up for long."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from autoscaler.controller_state import Refinement
 
-from autoscaler.domain.cluster import Mode
+from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand, Lengths
-from autoscaler.effects import RefinementRequested, ScaleOutTablesRequested
-from streams.solver.client import Solver, solver_argv
-from streams.solver.wire import answer, answered, ask, asked, failure
-from streams.solver.work import solve
+from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency, unanswered
+from streams.solver.client import Solver, plan_here, solver_argv
+from streams.solver.wire import answered, ask, asked, reply
 from tests.unit.streams.test_loop import CLUSTER
 
-TABLES = ScaleOutTablesRequested((("tiny", Lengths(512.0, 128.0)),))
-REFINE = RefinementRequested(
-    4, 9, (Demand("tiny", 1.5, Lengths(512.0, 128.0)),), (), (("r/l4/on-demand", 2),), (), ("tiny",)
+POOL = CLUSTER.pools[0].id
+FULL = PlanRequest(
+    number=4,
+    urgency=Urgency.FULL,
+    at_ms=1_700_000_000_000,
+    demands=(Demand("tiny", 1.5, Lengths.expected(512.0, 128.0), 1.75),),
+    fleet=((f"tiny:a1@{POOL}", 1),),
+    rented_nodes=((POOL, 1),),
+    unusable_nodes=((POOL, 0),),
+    obtainable=((POOL, 1),),
+    prices_usd_per_h=((POOL, 0.1 + 0.2),),
+    scope=("tiny",),
 )
-CONFIG = """
-regions: {r: {l4: {gpu: L4, per_node: 1, max: 2, price: 1}}}
-models:
-  tiny:
-    source: meta-llama/Llama-3.1-8B-Instruct
-    engine: fp8
-    slo: {ttft: 2s, tpot: 100ms}
-engines:
-  fp8: {args: [--quantization=fp8]}
-"""
+URGENT = replace(FULL, number=5, urgency=Urgency.URGENT)
+HANGS = "import time; time.sleep(60)"
+FAILS = {
+    "hangs": (HANGS, "no answer within"),
+    "ends": ("import sys; sys.stdin.readline()", "the solver is gone"),
+    "does not start": ("raise SystemExit(3)", "the solver is gone"),
+    "no JSON": ("print('what', flush=True); " + HANGS, "makes no sense"),
+    "fields missing": ("print('{}', flush=True); " + HANGS, "makes no sense"),
+    "no mapping": ("print('[1]', flush=True); " + HANGS, "makes no sense"),
+    "wrong type": (
+        'print(\'{"number": "4", "urgency": "full", "outcome": "planned"}\', flush=True); ' + HANGS,
+        "makes no sense",
+    ),
+}
+Start = Callable[[Solver], Solver]
 
 
-@pytest.mark.parametrize("question", [TABLES, REFINE])
-def test_a_question_comes_back_as_it_was_asked(question: Any) -> None:
-    """With the prices of the moment."""
-    number, back, prices = asked(ask(7, question, CLUSTER))
-    assert (number, back) == (7, question)
-    assert prices == {pool.id: pool.price_usd_per_h for pool in CLUSTER.pools}
-
-
-def test_answers_come_back_as_they_were_given() -> None:
-    """Tables with every combo and entry, refinements, and failures as texts."""
-    tables = solve(TABLES, CLUSTER)
-    assert isinstance(tables, tuple)
-    assert tables[0].entries, "an empty table would prove nothing"
-    assert answered(answer(1, tables)) == (1, tables)
-    refined = solve(REFINE, CLUSTER)
-    assert isinstance(refined, Refinement)
-    assert refined.targets
-    assert answered(answer(2, refined)) == (2, refined)
-    assert answered(failure(3, "why")) == (3, "why")
-
-
-async def take(solver: Solver) -> tuple[Any, ...]:
-    """What the solver answers next."""
-    async with asyncio.timeout(30):
-        while True:
-            found = solver.take()
-            if found.tables or found.refinements:
-                return found.tables + found.refinements
-            await asyncio.sleep(0.01)  # real processes: there is no event to wait for
+def quick(request: PlanRequest, _cluster: Cluster) -> PlanAnswer:
+    """A planner that knows at once."""
+    return PlanAnswer(request.number, request.urgency, Outcome.PLANNED, request.scope)
 
 
 @pytest.fixture
-async def started() -> AsyncIterator[Any]:
+async def started() -> AsyncIterator[Start]:
     tasks: list[asyncio.Task[None]] = []
 
     def start(solver: Solver) -> Solver:
@@ -77,43 +64,149 @@ async def started() -> AsyncIterator[Any]:
 
     yield start
     for task in tasks:
+        assert not task.done(), "the solver's loop must outlive every failure"
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
 
-async def test_the_real_process_answers(started: Any, tmp_path: Path) -> None:
-    """The same tables as in this process: same lock, same machine, same bytes."""
-    config = tmp_path / "shoal.yaml"
-    config.write_text(CONFIG)
-    solver = started(Solver(solver_argv(config, Mode.ACT)))
-    solver.ask(TABLES, CLUSTER)
-    (table,) = await take(solver)
-    expected = solve(TABLES, CLUSTER)
-    assert isinstance(expected, tuple)
-    assert table == expected[0]
+@pytest.fixture
+def hang() -> Iterator[threading.Event]:
+    """What a planner may wait on; set at the end, so that no thread outlives its test."""
+    event = threading.Event()
+    yield event
+    event.set()
 
 
-@pytest.mark.parametrize(
-    "script",
-    ["import time; time.sleep(60)", "import sys; sys.stdin.readline()", "print('{}', flush=True)"],
-    ids=["hangs", "ends", "talks rubbish"],
-)
-async def test_a_process_that_fails_is_an_answer_of_its_own(started: Any, script: str) -> None:
-    """A refinement that never comes is said to have timed out, so that nobody waits for it."""
-    limits = {ScaleOutTablesRequested: 0.3, RefinementRequested: 0.3}
-    solver = started(Solver([sys.executable, "-c", script], limits))
-    solver.ask(REFINE, CLUSTER)
-    (found,) = await take(solver)
-    assert found == Refinement(REFINE.request, timed_out=True)
+async def answers(solver: Solver, number: int = 1) -> tuple[PlanAnswer, ...]:
+    """The next answers, `number` of them."""
+    found: tuple[PlanAnswer, ...] = ()
+    async with asyncio.timeout(60):
+        while len(found) < number:
+            found += solver.take()
+            await asyncio.sleep(0.01)  # real processes: there is no event for a failed answer
+    return found
+
+
+@pytest.mark.parametrize("request_", [FULL, URGENT], ids=["full", "urgent"])
+def test_a_request_comes_back_as_it_was_asked(request_: PlanRequest) -> None:
+    """With the cluster as it is declared now, to the last field."""
+    assert asked(ask(request_, CLUSTER)) == (request_, CLUSTER)
+
+
+def test_answers_come_back_as_they_were_given() -> None:
+    """Plans with every combo, and failures with their reason."""
+    planned = plan_here(FULL, CLUSTER)
+    assert planned.outcome is Outcome.PLANNED
+    assert planned.counts, "an empty plan would prove nothing"
+    assert planned.combos
+    assert answered(reply(planned)) == planned
+    failed = unanswered(URGENT, "why")
+    assert answered(reply(failed)) == failed
+
+
+async def test_after_a_process_that_ended_the_next_one_answers(
+    started: Start, tmp_path: Path
+) -> None:
+    """What it answers is what planning in this process says: same lock, same machine."""
+    flag = tmp_path / "died"
+    script = (
+        "import pathlib, runpy, sys\n"
+        f"flag = pathlib.Path({str(flag)!r})\n"
+        "if not flag.exists():\n"
+        "    flag.touch()\n"
+        "    sys.exit(7)\n"
+        "runpy.run_module('streams.solver', run_name='__main__')\n"
+    )
+    solver = started(Solver([sys.executable, "-c", script]))
+    solver.ask(FULL, CLUSTER)
+    (lost,) = await answers(solver)
+    assert lost.outcome is Outcome.NONE
+    solver.ask(replace(FULL, number=9), CLUSTER)
+    (found,) = await answers(solver)
+    assert found == plan_here(replace(FULL, number=9), CLUSTER)
+
+
+def test_the_process_is_the_solver() -> None:
+    """What the controller starts is the module that the test above runs."""
+    assert solver_argv() == [sys.executable, "-m", "streams.solver"]
+
+
+@pytest.mark.parametrize("case", FAILS)
+async def test_a_process_that_fails_is_answered_for(started: Start, case: str) -> None:
+    """Its request gets an answer without a plan that says why, so that nobody waits for it."""
+    script, why = FAILS[case]
+    solver = started(Solver([sys.executable, "-c", script], full_limit_s=1.5))
+    solver.ask(FULL, CLUSTER)
+    (found,) = await answers(solver)
+    assert (found.number, found.urgency, found.outcome) == (4, Urgency.FULL, Outcome.NONE)
+    assert found.scope == ("tiny",)
+    assert why in found.notes[0]
     assert solver.killed == 1
 
 
-async def test_a_newer_refinement_answers_for_the_older_one() -> None:
-    """One waits at most; what it replaced is told so at once."""
+async def test_urgent_answers_come_while_a_full_solve_hangs_and_while_it_starts_again(
+    started: Start,
+) -> None:
+    """Before the limit of the full request strikes, when it struck, and during the next one."""
+    solver = started(Solver([sys.executable, "-c", HANGS], plan=quick, full_limit_s=0.5))
+    for round_ in range(2):
+        solver.ask(replace(FULL, number=10 * round_), CLUSTER)
+        solver.ask(replace(URGENT, number=10 * round_ + 1), CLUSTER)
+        first, second = await answers(solver, 2)
+        assert (first.urgency, first.outcome) == (Urgency.URGENT, Outcome.PLANNED)
+        assert (second.urgency, second.outcome) == (Urgency.FULL, Outcome.NONE)
+    assert solver.killed == 2
+
+
+async def test_a_thread_that_hangs_is_left_behind(started: Start, hang: threading.Event) -> None:
+    """Its request is answered for, and the next one gets a thread of its own."""
+
+    def plan(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
+        if request.number == URGENT.number:
+            hang.wait()
+        return quick(request, cluster)
+
+    solver = started(Solver([sys.executable, "-c", HANGS], plan, urgent_limit_s=0.2))
+    solver.ask(URGENT, CLUSTER)
+    (late,) = await answers(solver)
+    assert (late.number, late.outcome) == (URGENT.number, Outcome.NONE)
+    assert "no answer within 0.2 s" in late.notes[0]
+    solver.ask(replace(URGENT, number=6), CLUSTER)
+    (found,) = await answers(solver)
+    assert (found.number, found.outcome) == (6, Outcome.PLANNED)
+    hang.set()  # the one that was left behind comes back: nobody wants its answer any more
+    solver.ask(replace(URGENT, number=7), CLUSTER)
+    assert [one.number for one in await answers(solver)] == [7]
+
+
+async def test_a_planner_that_breaks_is_an_answer_too(started: Start) -> None:
+    """An urgent plan that fails is no reason to end the controller; the thread stays."""
+
+    def plan(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
+        if request.number == URGENT.number:
+            raise ZeroDivisionError("of ours")
+        return quick(request, cluster)
+
+    solver = started(Solver([sys.executable, "-c", HANGS], plan))
+    solver.ask(URGENT, CLUSTER)
+    (found,) = await answers(solver)
+    assert found == unanswered(URGENT, "ZeroDivisionError: of ours")
+    assert not solver.news.is_set(), "asked again at once it would fail again at once, for ever"
+    solver.ask(replace(URGENT, number=6), CLUSTER)
+    async with asyncio.timeout(10):
+        await solver.news.wait()
+    assert [one.outcome for one in solver.take()] == [Outcome.PLANNED]
+    assert not solver.news.is_set()
+    assert solver.killed == 0
+
+
+async def test_a_newer_request_answers_for_the_older_one() -> None:
+    """One of each urgency waits at most; what it replaced is told so at once."""
     solver = Solver(["unused"])
-    solver.ask(REFINE, CLUSTER)
-    newer = RefinementRequested(5, 10, REFINE.demands, (), (), (), ("tiny",))
-    solver.ask(newer, CLUSTER)
-    assert solver.take().refinements == (Refinement(REFINE.request, timed_out=True),)
-    assert solver.take().refinements == ()
+    solver.ask(FULL, CLUSTER)
+    solver.ask(URGENT, CLUSTER)
+    assert solver.take() == (), "an urgent request does not replace a full one"
+    solver.ask(replace(FULL, number=6), CLUSTER)
+    assert solver.take() == (unanswered(FULL, "a newer request took its place"),)
+    assert solver.take() == ()

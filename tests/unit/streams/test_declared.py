@@ -1,0 +1,104 @@
+"""What is declared now: the file, and records of `services` over it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from autoscaler.domain.cluster import Mode
+from streams.controller.declared import Declared
+from streams.controller.latest import Latest
+from streams.files.config import Config, load_config
+from topics.records import DeclaredService
+
+SAMPLE = Path(__file__).parent.parent / "files" / "sample.yaml"
+MINI = "{source: openai/gpt-oss-20b, slo: {ttft: 3s, tpot: 90ms}, min: 5}"
+BROKEN = {
+    "not YAML": "{",
+    "unknown key": MINI.replace("min:", "mni:"),
+    "wrong unit": MINI.replace("3s", "3 parsecs"),
+    "unknown model": MINI.replace("gpt-oss-20b", "gpt-oss-21b"),
+    "no mapping": "[1, 2]",
+    "out of range": MINI.replace("min: 5", "utilization: 7"),
+}
+
+
+@pytest.fixture
+def config() -> Config:
+    return load_config(SAMPLE, Mode.ACT)
+
+
+def record(text: str = MINI, model: str = "mini", at_ms: int = 1) -> DeclaredService:
+    return DeclaredService(model, text, at_ms)
+
+
+def test_without_records_the_file_counts(config: Config) -> None:
+    declared = Declared(config, Latest())
+    assert declared() == config.cluster
+    assert declared() is declared(), "nothing is read anew unless a record came"
+
+
+def test_a_record_stands_over_the_file_and_has_its_defaults(config: Config) -> None:
+    """Other models stay as they are; the version has another name."""
+    latest = Latest()
+    declared = Declared(config, latest)
+    latest.take(record(), 0)
+    found = declared()
+    mini, filed = found.service("mini"), config.cluster.service("mini")
+    assert (mini.slo.ttft_ms, mini.min_instances) == (3000.0, 5)
+    assert mini.spot_share == config.defaults.spot
+    assert [s for s in found.services if s.model != "mini"] == [
+        s for s in config.cluster.services if s.model != "mini"
+    ]
+    assert filed.min_instances != 5
+    assert found.content_hash != config.cluster.content_hash
+    assert declared() is found
+
+
+def test_a_model_that_the_file_does_not_have_is_added(config: Config) -> None:
+    latest = Latest()
+    latest.take(record(model="extra"), 0)
+    services = Declared(config, latest)().services
+    assert [s.model for s in services] == [*[s.model for s in config.cluster.services], "extra"]
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_bad_record_is_said_once_and_the_last_good_one_stands(
+    config: Config, caplog: pytest.LogCaptureFixture, case: str
+) -> None:
+    latest = Latest()
+    declared = Declared(config, latest)
+    latest.take(record(), 0)
+    good = declared()
+    latest.take(record(BROKEN[case], at_ms=2), 1)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            assert declared().services == good.services
+    assert len(caplog.records) == 1
+    assert "service mini" in caplog.text
+
+
+def test_a_bad_name_is_refused_as_in_the_file(
+    config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Names become parts of ids: what the file may not say, the topic may not say."""
+    latest = Latest()
+    latest.take(record(model="a:b@c"), 0)
+    assert Declared(config, latest)().services == config.cluster.services
+    assert "a:b@c" in caplog.text
+
+
+def test_a_tombstone_withdraws_and_a_bad_record_does_not_bring_back(config: Config) -> None:
+    """The last good declaration after a withdrawal is that there is none."""
+    latest = Latest()
+    declared = Declared(config, latest)
+    latest.take(record(), 0)
+    assert declared().service("mini").min_instances == 5
+    latest.drop("services", "mini")
+    assert "mini" not in [s.model for s in declared().services]
+    latest.take(record("{", at_ms=2), 2)
+    assert "mini" not in [s.model for s in declared().services]
+    latest.take(record(at_ms=3), 3)
+    assert declared().service("mini").min_instances == 5
