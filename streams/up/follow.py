@@ -15,9 +15,9 @@ from aiokafka.errors import KafkaError
 from streams.up.picture import Picture
 from topics.checks import InvalidRecord
 from topics.codec import decode
-from topics.table import ASSIGNMENTS, DECISIONS, ROUTES, STATUS, TELEMETRY
+from topics.table import ASSIGNMENTS, DECISIONS, PLANS, ROUTES, STATUS, TELEMETRY
 
-_FOLLOWED = (TELEMETRY, STATUS, ROUTES, DECISIONS, ASSIGNMENTS)
+_FOLLOWED = (TELEMETRY, STATUS, ROUTES, DECISIONS, ASSIGNMENTS, PLANS)
 
 
 async def follow(bootstrap: str, prefix: str, picture: Picture) -> None:

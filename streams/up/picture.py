@@ -12,11 +12,22 @@ from dataclasses import dataclass, field
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.serving.billing import Bill, Meter, Tariff
-from topics.records import Assignment, Decision, InstanceState, Routes, Status, Telemetry
+from topics.records import (
+    Assignment,
+    Decision,
+    InstanceState,
+    PlanRecord,
+    Routes,
+    Status,
+    Telemetry,
+)
 from topics.sketch import merge, quantile_ms
 
 SHOWN_WINDOW_S = 10
 LATENCY_WINDOW_S = 60
+UNMET_STANDS_MS = 660_000
+"""The controller repeats every ten minutes that demand cannot be met; after that it is over."""
+_CHANGES = ("scale_out", "scale_in", "replan", "replace")
 _LIVE_STATES = (InstanceState.STARTING, InstanceState.READY, InstanceState.DRAINING)
 
 
@@ -35,6 +46,17 @@ class ModelRow:
     attainment: float | None
     usd_per_h: float
     in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class FleetProgress:
+    """How far the wanted instances of some models are. settled: models of which everything that is
+    planned is ready and routed. started: models of which at least one instance is ready."""
+
+    ready: int
+    wanted: int
+    settled: frozenset[str]
+    started: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -61,6 +83,8 @@ class Picture:
         self.routes: dict[str, Routes] = {}
         self.decisions: list[Decision] = []
         self.assignments: list[tuple[int, str]] = []
+        self.plan: PlanRecord | None = None
+        self._desired: dict[str, Assignment] = {}
         self._assigned: set[tuple[str, int, int]] = set()
         self._numbers: set[tuple[int, int]] = set()
 
@@ -92,10 +116,48 @@ class Picture:
             if made not in self._assigned:
                 self._assigned.add(made)
                 self.assignments.append((record.issued_ms, record.node))
+            last = self._desired.get(record.node)
+            if last is None or _order(record) >= _order(last):
+                self._desired[record.node] = record
+        elif isinstance(record, PlanRecord) and _is_newer(record, self.plan):
+            self.plan = record
 
-    def ready_models(self) -> set[str]:
-        """Models that have at least one instance in their routes."""
-        return {model for model, routes in self.routes.items() if routes.groups}
+    def progress(self, models: Iterable[str]) -> FleetProgress:
+        """How far what is wanted of `models` is."""
+        planned = {} if self.plan is None else _groups_planned(self.plan)
+        states = {i.instance: i.state for s in self.statuses.values() for i in s.instances}
+        ready = wanted = 0
+        settled, started = set(), set()
+        for model in models:
+            desired = [
+                instance
+                for assignment in self._desired.values()
+                for instance in assignment.instances
+                if instance.model == model and not instance.drain
+            ]
+            up = sum(states.get(one.instance) == InstanceState.READY for one in desired)
+            ready, wanted = ready + up, wanted + len(desired)
+            routed = len(self.routes[model].groups) if model in self.routes else 0
+            groups = len({instance.group for instance in desired})
+            if up and routed:
+                started.add(model)
+            if up == len(desired) and min(groups, routed) >= planned.get(model, 0) > 0:
+                settled.add(model)
+        return FleetProgress(ready, wanted, frozenset(settled), frozenset(started))
+
+    def unmet(self, now_ms: int) -> dict[str, str]:
+        """Models whose demand or SLO cannot be met, and why: what the controller said last."""
+        found: dict[str, Decision] = {}
+        for decision in self.decisions:
+            if decision.kind == "infeasible":
+                found[decision.model] = decision
+            elif decision.kind in _CHANGES:
+                found.pop(decision.model, None)
+        return {
+            model: decision.reason
+            for model, decision in found.items()
+            if now_ms - decision.at_ms < UNMET_STANDS_MS
+        }
 
     def rows(self, now_ms: int) -> list[ModelRow]:
         """One row per declared model, in the order of the configuration."""
@@ -179,6 +241,23 @@ class Picture:
             usd_per_h=usd,
             in_flight=sum(t.in_flight for t in {t.gateway: t for t in shown}.values()),
         )
+
+
+def _order(record: Assignment) -> tuple[int, int]:
+    return record.leader_token, record.generation
+
+
+def _is_newer(record: PlanRecord, than: PlanRecord | None) -> bool:
+    if than is None:
+        return True
+    return (record.leader_token, record.number) >= (than.leader_token, than.number)
+
+
+def _groups_planned(plan: PlanRecord) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for target in plan.targets:
+        found[target.model] = found.get(target.model, 0) + target.count
+    return found
 
 
 def _live(status: Status) -> bool:

@@ -1,7 +1,7 @@
 """One run of the whole loop on this machine, from the first process to the summary.
 
-Owns the order of things: broker, topics, the parts side by side, a first instance per model, then
-the load; at the end the load first, then everything else. Clean-up runs whatever happened.
+Owns the order of things: broker, topics, the parts side by side, the first fleet, then the load;
+at the end the load first, then everything else. Clean-up runs whatever happened.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from autoscaler.domain.cluster import Mode
 from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics
 from streams.files.config import Config
 from streams.files.errors import UserError
@@ -33,7 +34,8 @@ from topics.table import PREFIX
 from topics.timebase import TimeBase
 
 _START_TIMEOUT_S = 60.0
-_FIRST_INSTANCES_TIMEOUT_S = 120.0
+_FIRST_FLEET_REAL_S = 60.0
+_SETTLED_S = 0.5
 _REDRAW_S = 0.25
 
 
@@ -63,6 +65,7 @@ class Session:
         self._interrupted = asyncio.Event()
         self._progress: Mapping[str, Any] = {}
         self._headline = "starting"
+        self._warning = ""
         self._overhead: Mapping[str, float | None] = {"p50": None, "p99": None}
 
     @property
@@ -100,7 +103,7 @@ class Session:
             self._view.start()
             tasks.append(asyncio.create_task(self._draw(time_base, started)))
             url = await self._serve(run, bootstrap)
-            if await self._first_instances(deadline):
+            if await self._first_fleet(time_base, deadline):
                 ready_s = time.monotonic() - started
                 self._headline = self._describe(port, ready_s)
                 report = await self._load(run, url, deadline)
@@ -153,22 +156,44 @@ class Session:
             await self._children.wait_ready(child, _START_TIMEOUT_S)
         return str(gateway.hello.get("url", f"http://{parts.HOST}:{run.gateway_port}"))
 
-    async def _first_instances(self, deadline: float) -> bool:
-        """Wait until every model that has a floor is served; False if the run ends before."""
-        self._headline = "waiting for the first instances"
-        wanted = {s.model for s in self._wishes.config.cluster.services if s.min_instances}
-        give_up = time.monotonic() + _FIRST_INSTANCES_TIMEOUT_S
-        while not wanted <= self._picture.ready_models():
+    async def _first_fleet(self, time_base: TimeBase, deadline: float) -> bool:
+        """Wait until what is first wanted of every model with a floor or a declared rate is ready,
+        or cannot be had; False if the run ends before.
+
+        The wait has a limit. When it strikes the load starts, unless some model has nothing at all.
+        """
+        cluster = self._wishes.config.cluster
+        awaited = {
+            s.model
+            for s in cluster.services
+            if s.mode is Mode.ACT and (s.min_instances or s.req_per_s > 0.0)
+        }
+        limit_s = _FIRST_FLEET_REAL_S + cluster.policy.start_timeout_s / self._wishes.speed
+        give_up = time.monotonic() + limit_s
+        settled_at = float("inf")
+        while True:
             if self._interrupted.is_set() or time.monotonic() >= deadline:
                 return False
-            if time.monotonic() >= give_up:
-                missing = ", ".join(sorted(wanted - self._picture.ready_models()))
-                raise ChildFailed(
-                    f"no instance of {missing} became ready in {_FIRST_INSTANCES_TIMEOUT_S:.0f} s"
-                )
             self._raise_if_failed()
+            progress = self._picture.progress(awaited)
+            unmet = self._picture.unmet(time_base.now_ms(time.monotonic_ns()))
+            done = f"{progress.ready} of {_several(progress.wanted, 'instance')} ready"
+            self._headline = f"waiting for the first fleet: {done}"
+            now = time.monotonic()
+            if awaited <= progress.settled | (unmet.keys() - progress.started):
+                # What is decided arrives over several topics; look twice.
+                settled_at = min(settled_at, now)
+                if now - settled_at >= _SETTLED_S:
+                    return True
+            else:
+                settled_at = float("inf")
+            if now >= give_up:
+                missing = ", ".join(sorted(awaited - progress.started - unmet.keys()))
+                if missing:
+                    raise ChildFailed(f"no instance of {missing} was ready within {limit_s:.0f} s")
+                self._warning = f"first fleet incomplete after {limit_s:.0f} s: {done}"
+                return True
             await asyncio.sleep(0.1)
-        return not self._interrupted.is_set()
 
     async def _load(self, run: parts.Run, url: str, deadline: float) -> dict[str, Any]:
         """Replay the trace; returns the replayer's report."""
@@ -238,6 +263,7 @@ class Session:
             f"{_several(regions, 'region')}, {_several(nodes, 'simulated node')}, "
             f"{self._wishes.trace.name} at {self._wishes.speed:g}x\n"
             f"API :{port}/v1 | ready in {ready_s:.0f} s | Ctrl-C stops everything"
+            + (f"\n{self._warning}" if self._warning else "")
         )
 
 

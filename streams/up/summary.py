@@ -61,7 +61,7 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
         f"at speed {summary['speed']:g}"
     )
     if not requests["sent"]:
-        say("no request was sent: the run ended before the first instances were ready")
+        say("no request was sent: the run ended before the first fleet was ready")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("model", "requests", "TTFT p50/p95/p99", "TPOT p50/p95/p99", "SLO attained"):
         table.add_column(title, justify="left" if title == "model" else "right")

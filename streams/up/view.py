@@ -1,4 +1,4 @@
-"""The live view of a run: one table, a line of facts, the last decisions.
+"""The live view of a run: a line of facts, one table, what falls short, the last decisions.
 
 Owns how it looks. On a terminal it redraws in place; elsewhere it prints a plain line per model
 now and then and each decision once. Every figure has its unit.
@@ -16,13 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from streams.up.picture import ModelRow, Picture
-from topics.records import Decision
+from topics.records import Decision, InstanceState
 
 _COLUMNS = (
     "model", "req/s", "capacity", "load", "instances", "TTFT p95", "TPOT p95", "SLO met", "USD/h",
 )  # fmt: skip
 _DECISIONS_SHOWN = 6
+_LEAST_MODEL = 8
 _PHASE_LETTER = {"prefill": "p", "decode": "d", "aggregated": ""}
+_SIGNS = {InstanceState.STARTING: "+", InstanceState.DRAINING: "-"}
 _PLAIN_EVERY_S = 10.0
 
 
@@ -78,25 +80,43 @@ class View:
             self.console.print("  " + "  ".join(_COLUMNS), soft_wrap=True)
             for row in picture.rows(now_ms):
                 self.console.print("  " + "  ".join((row.model, *cells(row)[1:])), soft_wrap=True)
+            for line in unmet_lines(picture, now_ms):
+                self.console.print(line, soft_wrap=True)
 
 
 def draw(picture: Picture, now_ms: int, facts: Facts) -> Group:
     """The whole view as one renderable."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in _COLUMNS:
-        words = title in ("model", "instances")  # where the terminal is narrow, only these fold
-        table.add_column(title, justify="left" if words else "right", no_wrap=not words)
+        left = title in ("model", "instances")
+        # Where the terminal is narrow long model names are cut, never a figure.
+        table.add_column(
+            title,
+            justify="left" if left else "right",
+            no_wrap=title != "model",
+            overflow="ellipsis",
+            min_width=_LEAST_MODEL if title == "model" else None,
+        )
     for row in picture.rows(now_ms):
         table.add_row(*cells(row))
     decisions = [Text(decision_line(d)) for d in picture.decisions[-_DECISIONS_SHOWN:]]
     heading = Text(facts.headline, style="bold cyan")
-    return Group(heading, Text(_facts_line(facts)), Text(""), table, Text(""), *decisions)
+    unmet = [
+        Text(line, style="bold yellow", no_wrap=True, overflow="ellipsis")
+        for line in unmet_lines(picture, now_ms)
+    ]
+    return Group(heading, Text(_facts_line(facts)), Text(""), table, *unmet, Text(""), *decisions)
+
+
+def unmet_lines(picture: Picture, now_ms: int) -> list[str]:
+    """One line per model whose demand or SLO cannot be met, the reason last."""
+    return [f"{model} falls short: {why}" for model, why in picture.unmet(now_ms).items()]
 
 
 def cells(row: ModelRow) -> tuple[str, ...]:
     """One model's cells; a dash is no data, which is not zero."""
-    rate = "-" if row.req_per_s is None else f"{row.req_per_s:.1f}"
-    capacity = f"{row.capacity_req_per_s:.1f}"
+    rate = "-" if row.req_per_s is None else _three_digits(row.req_per_s, 1)
+    capacity = _three_digits(row.capacity_req_per_s, 1)
     load = "-"
     if row.req_per_s is not None and row.capacity_req_per_s > 0:
         load = f"{row.req_per_s / row.capacity_req_per_s:.0%}"
@@ -110,17 +130,20 @@ def cells(row: ModelRow) -> tuple[str, ...]:
         f"{_seconds(row.ttft_p95_ms)}/{_seconds(row.ttft_limit_ms)} s",
         f"{_milliseconds(row.tpot_p95_ms)}/{_milliseconds(row.tpot_limit_ms)} ms",
         met,
-        f"{row.usd_per_h:.2f}",
+        _three_digits(row.usd_per_h, 2),
     )
 
 
 def instances_text(row: ModelRow) -> str:
-    """By phase and state, e.g. "2 ready 1 starting" or "p: 1 ready d: 2 ready"."""
+    """Ready, starting (+) and draining (-) instances: "2 ready +1 -1", by phase "d: 2 +1, p: 1"."""
     parts = []
     for phase, states in sorted(row.instances.items()):
         letter = _PHASE_LETTER.get(phase, phase)
-        counts = " ".join(f"{count} {state}" for state, count in sorted(states.items()))
-        parts.append(f"{letter}: {counts}" if letter else counts)
+        ready = str(states.get(InstanceState.READY, 0))
+        change = "".join(
+            f" {sign}{states[state]}" for state, sign in _SIGNS.items() if states.get(state)
+        )
+        parts.append(f"{letter}: {ready}{change}" if letter else f"{ready} ready{change}")
     return ", ".join(parts) or "none"
 
 
@@ -139,8 +162,15 @@ def _facts_line(facts: Facts) -> str:
     )
 
 
+def _three_digits(value: float, decimals: int) -> str:
+    """A figure of at most six characters: no decimals from 100 on."""
+    return f"{value:.0f}" if value >= 100.0 else f"{value:.{decimals}f}"
+
+
 def _seconds(value_ms: float | None) -> str:
-    return "-" if value_ms is None else f"{value_ms / 1000:.1f}"
+    if value_ms is None:
+        return "-"
+    return f"{value_ms / 1000:.0f}" if value_ms >= 10_000.0 else f"{value_ms / 1000:.1f}"
 
 
 def _milliseconds(value_ms: float | None) -> str:

@@ -41,7 +41,7 @@ def test_under_load(loaded: dict[signal.Signals, Run], number: signal.Signals) -
     assert run.errors == ""
 
 
-@pytest.mark.parametrize("said", ["starting the controller", "waiting for the first instances"])
+@pytest.mark.parametrize("said", ["starting the controller", "waiting for the first fleet"])
 def test_during_the_start(start: Start, said: str) -> None:
     """Also before the first request: down, code 130, and a summary that says that none was sent."""
     run = start()

@@ -11,13 +11,16 @@ from rich.console import Console
 from streams.files.config import load_config
 from streams.up.picture import Picture
 from streams.up.summary import show, summarize
-from streams.up.view import Facts, cells, draw
+from streams.up.view import Facts, cells, draw, instances_text
 from topics.records import (
     Assignment,
     Decision,
+    DesiredInstance,
     Endpoint,
     InstanceState,
     ObservedInstance,
+    PlannedCombo,
+    PlanRecord,
     RouteGroup,
     Routes,
     Status,
@@ -79,7 +82,6 @@ def test_old_routes_and_statuses_do_not_replace_newer_ones(picture: Picture) -> 
     picture.add(Routes("mini", 5, 2, NOW_MS, 500, 30, (group,)))
     picture.add(Routes("mini", 9, 1, NOW_MS, 500, 30, ()))
     assert row(picture).capacity_req_per_s == 2.5  # type: ignore[attr-defined]
-    assert picture.ready_models() == {"mini"}
     ready = instance("i1", InstanceState.READY, (0,))
     picture.add(Status("n", "eu-west/l4/spot", "e", 1, NOW_MS, (ready,)))
     picture.add(Status("n", "eu-west/l4/spot", "e", 1, NOW_MS - 5, ()))
@@ -135,6 +137,103 @@ def test_the_view_fits_narrow_terminals_and_names_units(picture: Picture, width:
     assert "USD/h" in lines[3]
     assert len(lines) == 3 + 1 + len(picture.rows(NOW_MS)) + 1 + 1
     assert lines[-1].endswith("mini scale_out: 15.1 > 80% of 17.6 req/s (recommended, not applied)")
+
+
+FACTS = Facts("run", 130.0, 12_345, 12_339, 27.1, 10.53, 17.0)
+
+
+def drawn(picture: Picture, width: int) -> list[str]:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(draw(picture, NOW_MS, FACTS))
+    return console.export_text().splitlines()
+
+
+def test_no_figure_is_cut_at_80_columns(picture: Picture) -> None:
+    """With three digits everywhere and instances in every state."""
+    # 12.3 s, 123 ms
+    picture.add(
+        telemetry(arrivals=400, ttft_ms={bucket_of(12_300.0): 4}, tpot_ms={bucket_of(123.0): 4})
+    )
+    group = RouteGroup("g:1", 412.5, aggregated=(Endpoint("i1", "127.0.0.1:1"),))
+    picture.add(Routes("mini", 5, 2, NOW_MS, 500, 30, (group,)))
+    for number, state in enumerate(
+        [InstanceState.READY] * 12 + [InstanceState.STARTING] * 3 + [InstanceState.DRAINING] * 2
+    ):
+        seen = instance(f"i{number}", state, (0,))
+        picture.add(Status(f"n{number}", "us-east/l40s/on-demand", "e", 1, NOW_MS, (seen,)))
+    (wide,) = (r for r in picture.rows(NOW_MS) if r.model == "mini")
+    assert wide.usd_per_h > 100.0
+    lines = drawn(picture, 80)
+    (mini,) = (line for line in lines if line.startswith("mini "))
+    for cell in cells(wide):
+        assert cell in mini
+    assert not [line for line in lines if "…" in line]
+    assert instances_text(wide) == "12 ready +3 -2"
+
+
+def desired(name: str, model: str = "mini", drain: bool = False) -> DesiredInstance:
+    return DesiredInstance(name, model, "aggregated", f"g:{name}", (0,), drain=drain)
+
+
+def assigned(node: str, *instances: DesiredInstance, generation: int = 1) -> Assignment:
+    return Assignment(node, "p", generation, 1, NOW_MS, instances)
+
+
+def plan(count: int, number: int = 1) -> PlanRecord:
+    target = PlannedCombo("mini", "mini:a1@p", count, 1.0 * count, 1.0 * count)
+    return PlanRecord(number, 1, NOW_MS, "urgent", 1.0 * count, -1.0, (target,))
+
+
+def test_the_first_fleet_is_ready_when_all_that_is_planned_is_ready_and_routed(
+    picture: Picture,
+) -> None:
+    """Not with the first instance, nor with all that were assigned so far: the plan counts."""
+
+    def up(*names: str) -> None:
+        for name in names:
+            seen = instance(name, InstanceState.READY, (0,))
+            picture.add(Status(f"n-{name}", "eu-west/l4/spot", "e", 1, NOW_MS, (seen,)))
+        groups = tuple(RouteGroup(f"g:{n}", 1.0, (Endpoint(n, "127.0.0.1:1"),)) for n in names)
+        generation = len(names)
+        picture.add(Routes("mini", generation, 1, NOW_MS, 500, 30, groups))
+
+    def ready() -> tuple[int, int, bool]:
+        found = picture.progress({"mini", "code"})
+        assert "code" not in found.settled | found.started
+        return found.ready, found.wanted, "mini" in found.settled
+
+    assert ready() == (0, 0, False), "nothing was decided yet"
+    picture.add(assigned("n-a", desired("a")))
+    up("a")
+    assert ready() == (1, 1, False), "no plan was seen yet"
+    picture.add(plan(2))
+    assert ready() == (1, 1, False), "the plan wants another one"
+    picture.add(assigned("n-b", desired("b")))
+    assert ready() == (1, 2, False)
+    up("a", "b")
+    assert ready() == (2, 2, True)
+    picture.add(plan(1, number=2))
+    picture.add(assigned("n-b", desired("b", drain=True), generation=2))
+    picture.add(plan(2))
+    picture.add(assigned("n-b", desired("b")))
+    assert ready() == (1, 1, True), "what leaves is not waited for; old records change nothing"
+
+
+def said(number: int, kind: str, at_ms: int = NOW_MS, model: str = "mini") -> Decision:
+    return Decision(number, 1, model, kind, at_ms, False, f"why {number}")
+
+
+def test_what_cannot_be_met_is_shown_until_it_changes(picture: Picture) -> None:
+    """One line per model, in one line of the terminal; a change of the fleet takes it away."""
+    picture.add(said(1, "scale_out"))
+    picture.add(said(2, "infeasible"))
+    picture.add(said(3, "hold"))
+    picture.add(said(4, "infeasible", model="code"))
+    assert picture.unmet(NOW_MS) == {"mini": "why 2", "code": "why 4"}
+    assert "mini falls short: why 2" in drawn(picture, 80)
+    assert picture.unmet(NOW_MS + 700_000) == {}, "it would have been said again"
+    picture.add(said(5, "replan"))
+    assert picture.unmet(NOW_MS) == {"code": "why 4"}
 
 
 def test_a_run_without_requests_says_why(picture: Picture) -> None:
