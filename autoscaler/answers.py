@@ -29,6 +29,7 @@ from autoscaler.transitions.waves import retire
 from topics.decisions import Decision
 
 _ASK_AGAIN_MS = 30_000
+_MAKE_ROOM_MS = 60_000
 _SAY_AGAIN_MS = 600_000
 _LEAST = 1e-6
 _EXCHANGE = 0.1
@@ -110,10 +111,14 @@ def carry_out(
         now.update({group.name: group for group in placed.groups})
         staying = {n: g for n, g in now.items() if n not in {gone.name for gone in going}}
         delta_usd = billed_usd_per_h(staying.values(), scene.sight, prices) - before_usd
-        yields = short > _LEAST
+        makes_room = bool(going and placed.unplaced)
+        yields = short > _LEAST or makes_room
         now.update({g.name: replace(retire(g, scene.now_ms, after), yields=yields) for g in going})
         if change.left_out:
             replan.append((model, f"{model}: {change.left_out}"))
+        if makes_room:
+            until_ms = scene.now_ms + _MAKE_ROOM_MS
+            states[model] = replace(states[model], making_room_until_ms=until_ms)
         if placed.groups or going:
             decisions.append(
                 _decision(answer, pending, state, scene, service, placed.groups, going, delta_usd)
@@ -121,7 +126,7 @@ def carry_out(
             net = raw_req_per_s(placed.groups, scene.combos) - raw_req_per_s(going, scene.combos)
             share = net / max(scene.views[model].raw_req_per_s, _LEAST)
             exchange = bool(placed.groups and going) and abs(share) <= _EXCHANGE
-            states[model] = _moved(state, 0.0 if exchange else share, scene.now_ms)
+            states[model] = _moved(states[model], 0.0 if exchange else share, scene.now_ms)
         if short > _LEAST or placed.unplaced:
             said, states[model] = _unmet(
                 answer, short, sought[model], states[model], service, scene
@@ -199,7 +204,7 @@ def _affordable(
     spare -= view.state.target_req_per_s / (service.utilization * view.state.derate)
     grows = _raw(change.adds, scene.combos) > _raw(change.removes, scene.combos)
     budget = max(0.0, spare)
-    if grows:
+    if grows and scene.now_ms >= view.state.making_room_until_ms:
         smallest = min((scene.combos[i].req_per_s for i in change.removes), default=0.0)
         budget = max(budget, service.max_disruption * raw, smallest)
     allowed: Counter[str] = Counter()
@@ -228,7 +233,7 @@ def _decision(
     kind = "replan" if started and going else "scale_in" if going else "scale_out"
     if kind == "scale_out" and state.lost_ms:
         kind = "replace"
-    parts = [_why(answer, pending, state, service, kind), reasons.money(delta_usd)]
+    parts = [_why(answer, pending, view, kind), reasons.money(delta_usd)]
     if started:
         start_s = max(scene.combos[group.combo_id].start_s for group in started)
         parts.append(f"serving in {reasons.duration(start_s)}")
@@ -253,9 +258,8 @@ def _decision(
     )
 
 
-def _why(
-    answer: PlanAnswer, pending: Pending, state: ModelState, service: Service, kind: str
-) -> str:
+def _why(answer: PlanAnswer, pending: Pending, view: ModelView, kind: str) -> str:
+    state = view.state
     if answer.urgency is Urgency.FULL:
         triggers = ", ".join(dict.fromkeys(words for _, words in pending.reasons))
         lowered = kind == "scale_in" and any(name == "excess" for name, _ in pending.reasons)
@@ -263,7 +267,13 @@ def _why(
         return "; ".join(part for part in (own, f"re-solve: {triggers}") if part)
     if kind == "replace":
         return "capacity was lost"
-    return state.target_why or f"floor of {service.min_instances}"
+    if view.groups < view.service.min_instances and view.groups:
+        return f"floor of {view.service.min_instances}"
+    if view.groups and not state.over_since_ms:
+        planned = reasons.rate(view.planned_req_per_s)
+        target = reasons.rate(state.target_req_per_s)
+        return f"at the present request lengths the fleet is good for {planned} of {target} req/s"
+    return state.target_why or f"floor of {view.service.min_instances}"
 
 
 def _moved(state: ModelState, share: float, now_ms: int) -> ModelState:
@@ -279,7 +289,6 @@ def _moved(state: ModelState, share: float, now_ms: int) -> ModelState:
         last_in_ms=now_ms if into else state.last_in_ms,
         over_since_ms=0 if out else state.over_since_ms,
         lost_ms=0 if out else state.lost_ms,
-        told_ms=0,
     )
 
 
@@ -360,7 +369,7 @@ def _recommend(
                 kind=kind,
                 at_ms=scene.now_ms,
                 applied=False,
-                reason=f"{_why(answer, pending, state, service, kind)}; {reasons.money(usd)}",
+                reason=f"{_why(answer, pending, view, kind)}; {reasons.money(usd)}",
                 demand_req_per_s=round(state.target_req_per_s, 4),
                 capacity_req_per_s=round(view.raw_req_per_s, 4),
                 cost_delta_usd_per_h=round(usd, 4),

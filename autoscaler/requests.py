@@ -75,6 +75,8 @@ def short_models(ground: Ground, valued: Mapping[str, Demand]) -> tuple[str, ...
         if view.groups and _is_stale(valued.get(service.model), state):
             found.append(service.model)
             continue
+        if ground.now_ms < state.making_room_until_ms:
+            continue
         if not covers(view) or view.groups < service.min_instances:
             (waiting if waits else found).append(service.model)
     return tuple(sorted(found + waiting)) if found else ()
@@ -133,7 +135,9 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
         state = ground.models[service.model]
         view = ground.views[service.model]
         rate = state.target_req_per_s / state.derate
-        if covers(view):
+        if urgency is Urgency.URGENT and ground.now_ms < state.making_room_until_ms:
+            rate = min(rate, view.planned_req_per_s * (1.0 - SLIVER) / state.derate)
+        elif covers(view):
             # It may be asked about only to be valued anew: then the same sliver applies.
             rate = min(rate * (1.0 - SLIVER), view.planned_req_per_s / state.derate)
         demands.append(Demand(service.model, rate, state.lengths, state.arrival_cv))

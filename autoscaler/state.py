@@ -55,8 +55,9 @@ class ModelState:
     capacity was lost that is not replaced yet. settled_ms: since when everything wanted is ready.
     last_out_ms, last_in_ms: of the last addition and removal.
     unmet_req_per_s / unmet_until_ms: what the planner could not add to, and until when it is not
-    asked again for as much. told_ms: when it was last said that demand cannot be met. recommended /
-    recommended_ms: counts last recommended, in modes that do not act.
+    asked again for as much. making_room_until_ms: something leaves so that something larger finds
+    room, which nothing else may take until then. told_ms: when it was last said that demand cannot
+    be met. recommended / recommended_ms: counts last recommended, in modes that do not act.
     """
 
     lengths: Lengths
@@ -79,6 +80,7 @@ class ModelState:
     turns: Turns = field(default_factory=Turns)
     unmet_req_per_s: float = 0.0
     unmet_until_ms: int = 0
+    making_room_until_ms: int = 0
     told_ms: int = 0
     recommended: tuple[tuple[str, int], ...] = ()
     recommended_ms: int = 0

@@ -109,21 +109,3 @@ def _erlang_c(servers: int, load: float) -> float:
     for busy in range(1, servers + 1):
         blocked = offered * blocked / (busy + offered * blocked)
     return blocked / (1.0 - load * (1.0 - blocked))
-
-
-def raw_needed_req_per_s(rate_req_per_s: float, waiting_requests: float, drain_s: float) -> float:
-    """Raw capacity that serves `rate_req_per_s` and drains what waits within `drain_s`."""
-    return rate_req_per_s + waiting_requests / drain_s
-
-
-def holds(combo: Combo, lengths: Lengths) -> float:
-    """Most requests that are in one such combo while it keeps up.
-
-    Twice what is in it at capacity, and a few more for small ones: beyond it they wait.
-    """
-    return _BATCHES * combo.req_per_s * residence_s(combo, lengths) + _SPARE
-
-
-def waiting(in_flight: int, ready: Iterable[Combo], lengths: Lengths) -> float:
-    """Requests in flight beyond what all `ready` combos hold; 0 while they keep up."""
-    return max(0.0, in_flight - sum(holds(combo, lengths) for combo in ready))

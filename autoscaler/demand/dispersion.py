@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
-from autoscaler.demand.timeline import BLOCK_S, Blocks
-from autoscaler.domain.checks import finite
+from autoscaler.demand.timeline import Blocks
 
 _SIGMAS = 3.0  # claimed burstiness is beyond chance: one Poisson model in several hundred
 _LAGS = (1, 3)  # bursts of a block's length, and those of half a minute
@@ -55,29 +54,6 @@ def dispersion(blocks: Blocks) -> Dispersion:
     )
 
 
-def burst_req_per_s(blocks: Blocks, percentile: float, mean_req_per_s: float) -> float:
-    """The rate such that a share `percentile` of requests come in blocks of no higher rate,
-    leaving out what Poisson chance at the mean explains; never below `mean_req_per_s`.
-
-    Arrivals are taken as Poisson with a rate that varies between blocks as a Gamma distribution
-    of mean m and variance (D - 1) m per block, D being the claimed dispersion. A random request
-    falls into a block of rate r in proportion to r, which makes that Gamma(m / (D - 1) + 1,
-    D - 1); its quantile is by Wilson and Hilferty. Worked value: D = 12 at 5 req/s and 0.95
-    gives 10.8 req/s. Blocks beyond the highest one seen are not extrapolated to.
-    """
-    finite("percentile", percentile, 0.0, 1.0)
-    finite("mean_req_per_s", mean_req_per_s, 0.0)
-    claimed = dispersion(blocks).claimed
-    if mean_req_per_s == 0.0 or claimed <= 1.0:
-        return mean_req_per_s
-    scale = claimed - 1.0
-    shape = mean_req_per_s * BLOCK_S / scale + 1.0
-    z = _NORMAL.inv_cdf(min(0.9999, max(0.5, percentile)))
-    cube = 1.0 - 1.0 / (9.0 * shape) + z / (3.0 * math.sqrt(shape))
-    wanted = shape * scale * max(0.0, cube) ** 3 / BLOCK_S
-    return max(mean_req_per_s, min(wanted, _highest(blocks, mean_req_per_s)))
-
-
 def _at_lag(blocks: Blocks, lag: int) -> Dispersion:
     ratios = []
     for (first_s, first), (second_s, second) in zip(blocks, blocks[lag:], strict=False):
@@ -96,11 +72,3 @@ def _at_lag(blocks: Blocks, lag: int) -> Dispersion:
     low = max(0.0, index - _SIGMAS * error)
     weight = min(1.0, max(0.0, low - 1.0))
     return Dispersion(index, low, 1.0 + weight * max(0.0, index - 1.0), pairs)
-
-
-def _highest(blocks: Blocks, mean_req_per_s: float) -> float:
-    """The highest rate of a block, in proportion where the present mean is above that of all."""
-    covered = sum(seconds for seconds, _ in blocks)
-    mean = sum(arrivals for _, arrivals in blocks) / covered
-    highest = max(arrivals / seconds for seconds, arrivals in blocks if seconds >= BLOCK_S // 2)
-    return highest * max(1.0, mean_req_per_s / mean)

@@ -50,26 +50,6 @@ def lower_rate(count: int, window_s: float, significance: float) -> float:
     return low / window_s
 
 
-def upper_rate(count: int, window_s: float, significance: float) -> float:
-    """Upper confidence bound in events/s of the rate behind `count` events in `window_s` seconds.
-
-    The rate at which so few or fewer would be seen with probability `significance`: for none
-    -ln(significance) / window_s, e.g. 0.3/s after 10 s without an event, at 0.05.
-    """
-    finite("window_s", window_s, 1e-9)
-    finite("significance", significance, 1e-300, 1.0)
-    low, high = 0.0, max(1.0, 2.0 * count)
-    while 1.0 - poisson_tail(count + 1, high) > significance:
-        low, high = high, high * 2.0
-    for _ in range(_STEPS):
-        middle = 0.5 * (low + high)
-        if 1.0 - poisson_tail(count + 1, middle) > significance:
-            low = middle
-        else:
-            high = middle
-    return high / window_s
-
-
 def bounds(count: float, z: float) -> tuple[float, float]:
     """Lower and upper bound of the mean behind `count` Poisson events, each `z` sigma out.
 

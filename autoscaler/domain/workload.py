@@ -65,14 +65,6 @@ class Lengths:
             lognormal(output_tokens, cv),
         )
 
-    def input_points(self) -> tuple[tuple[float, float], ...]:
-        """(share of requests, input tokens)."""
-        return _points(self.input_tokens, self.inputs)
-
-    def output_points(self) -> tuple[tuple[float, float], ...]:
-        """(share of requests, output tokens)."""
-        return _points(self.output_tokens, self.outputs)
-
 
 def lognormal(mean: float, cv: float) -> Spread:
     """The spread of a lognormal distribution: its quantiles at LEVELS, scaled to keep the mean.
@@ -83,10 +75,6 @@ def lognormal(mean: float, cv: float) -> Spread:
     raw = [math.exp(sigma * NormalDist().inv_cdf(level)) for level in LEVELS]
     scale = mean / sum(w * x for w, x in zip(WEIGHTS, raw, strict=True))
     return tuple(max(1.0, scale * x) for x in raw)
-
-
-def _points(mean: float, spread: Spread) -> tuple[tuple[float, float], ...]:
-    return tuple(zip(WEIGHTS, spread, strict=True)) if spread else ((1.0, mean),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from autoscaler.domain.checks import InvalidValue, whole
-from autoscaler.domain.cluster import Cluster, Market, Pool
+from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.slices import SLICE_SIZES
 
 Blocks = tuple[int, int, int, int]
@@ -47,13 +47,6 @@ class PoolRoom:
         """GPUs free at most, new nodes included."""
         paid = sum(size * count for size, count in zip(SLICE_SIZES, self.blocks, strict=True))
         return paid + self.per_node * self.new_nodes
-
-    def all_blocks(self) -> Blocks:
-        """Blocks with every node rented that may be."""
-        whole_nodes = SLICE_SIZES.index(self.per_node)
-        counts = list(self.blocks)
-        counts[whole_nodes] += self.new_nodes
-        return counts[0], counts[1], counts[2], counts[3]
 
 
 Room = Mapping[str, PoolRoom]
@@ -108,11 +101,6 @@ def pool_room(
     return PoolRoom(pool.per_node, blocks, rest, pool.price_usd_per_h)
 
 
-def cluster_room(cluster: Cluster) -> dict[str, PoolRoom]:
-    """Room of every pool with nothing running."""
-    return {pool.id: pool_room(pool) for pool in cluster.pools}
-
-
 def fits(wanted: Blocks, free: Blocks) -> bool:
     """Whether slices `wanted` (counts by size) can sit on free blocks together."""
     need = have = 0
@@ -160,15 +148,3 @@ def take(wanted: Blocks, free: Blocks) -> Blocks:
             for smaller in range(index, block):
                 left[smaller] += 1
     return left[0], left[1], left[2], left[3]
-
-
-def occupied(room: PoolRoom, wanted: Blocks) -> PoolRoom:
-    """Room left after `wanted`, with as many nodes rented as that needs.
-
-    Precondition: it fits; InvalidValue otherwise.
-    """
-    nodes = new_nodes_needed(wanted, room)
-    counts = list(room.blocks)
-    counts[SLICE_SIZES.index(room.per_node)] += nodes
-    blocks = take(wanted, (counts[0], counts[1], counts[2], counts[3]))
-    return PoolRoom(room.per_node, blocks, room.new_nodes - nodes, room.node_usd_per_h)

@@ -5,12 +5,10 @@ Owns this arithmetic. Knows nothing of what is free (`planning.room`) or of pric
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.slices import SLICE_SIZES
-from autoscaler.planning.room import NO_BLOCKS, Blocks
+from autoscaler.planning.room import Blocks
 
 
 def is_spot(combo: Combo) -> bool:
@@ -25,18 +23,3 @@ def slices_by_pool(combo: Combo) -> dict[str, Blocks]:
         counts = wanted.setdefault(member.pool, [0, 0, 0, 0])
         counts[SLICE_SIZES.index(member.gpus)] += member.count
     return {pool: (c[0], c[1], c[2], c[3]) for pool, c in wanted.items()}
-
-
-def total_slices(combos: Sequence[Combo], counts: Sequence[int]) -> dict[str, Blocks]:
-    """Slices that `counts` of `combos` take together, per pool."""
-    total: dict[str, Blocks] = {}
-    for combo, count in zip(combos, counts, strict=True):
-        for pool, blocks in slices_by_pool(combo).items():
-            old = total.get(pool, NO_BLOCKS)
-            total[pool] = (
-                old[0] + count * blocks[0],
-                old[1] + count * blocks[1],
-                old[2] + count * blocks[2],
-                old[3] + count * blocks[3],
-            )
-    return total

@@ -28,8 +28,8 @@ class Sustained:
 
     @property
     def likely_req_per_s(self) -> float:
-        """Half-way to the bound: what is ordered short has to be ordered, and started, again."""
-        return 0.5 * (self.req_per_s + self.high_req_per_s)
+        """Towards the bound: what is ordered short has to be ordered, and started, again."""
+        return self.req_per_s + 0.4 * (self.high_req_per_s - self.req_per_s)
 
 
 def sustained(demand: ModelDemand, policy: Policy) -> Sustained:

@@ -45,8 +45,8 @@ def retarget(view: ModelView) -> ModelState:
             return replace(
                 state, target_req_per_s=best.req_per_s, target_why=best.why, over_since_ms=0
             )
-    if state.over_since_ms and state.target_req_per_s <= planned:
-        return replace(state, over_since_ms=0)
+    if state.target_req_per_s <= planned and (state.over_since_ms or state.told_ms):
+        return replace(state, over_since_ms=0, told_ms=0)
     return state
 
 

@@ -11,7 +11,6 @@ from autoscaler.domain.cluster import Cluster, Market, Pool
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Phase
-from autoscaler.planning.room import PoolRoom, pool_room
 from autoscaler.transitions.groups import Group, Placed
 from topics.fleet import InstanceState, Status
 
@@ -33,32 +32,6 @@ def used_gpus(groups: Iterable[Group], statuses: Iterable[Status] = ()) -> Used:
             if seen.state not in _GONE:
                 taken.setdefault(status.node, set()).update(seen.gpus)
     return {node: frozenset(gpus) for node, gpus in taken.items() if gpus}
-
-
-def room(
-    cluster: Cluster,
-    used: Mapping[str, frozenset[int]],
-    obtainable: Mapping[str, int],
-    scarce: Collection[str] = (),
-    shut: Collection[str] = (),
-) -> dict[str, PoolRoom]:
-    """What is free per pool, for `ModelTable.choose`.
-
-    obtainable: pool -> further nodes that can be had, where a feed says so. scarce: pools that
-    are left alone for now. shut: nodes that may not be used (not heard of for long).
-    """
-    free: dict[str, PoolRoom] = {}
-    for pool in cluster.pools:
-        if pool.id in scarce:
-            continue
-        full = frozenset(range(pool.per_node))
-        nodes = [
-            full if node in shut else used.get(node, frozenset())
-            for node in node_ids(pool)
-            if node in shut or node in used
-        ]
-        free[pool.id] = pool_room(pool, nodes, obtainable.get(pool.id))
-    return free
 
 
 def place(

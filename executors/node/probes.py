@@ -5,7 +5,6 @@ Owns the HTTP questions and their deadlines. Knows no assignment and no process.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import dataclass
 
@@ -44,10 +43,3 @@ async def probe(
     except (ValueError, UnicodeDecodeError) as error:
         log.warning("%s: %s", endpoint, error)
         return Answered(True)
-
-
-async def cancel_all(tasks: set[asyncio.Task[None]]) -> None:
-    """Cancel and wait."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,8 +11,8 @@ from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.slices import SLICE_SIZES
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog
-from autoscaler.planning.room import fits
-from autoscaler.transitions.placement import place, room
+from autoscaler.planning.room import fits, pool_room
+from autoscaler.transitions.placement import place
 
 GPU = catalog.gpu("L40S")
 
@@ -80,7 +80,6 @@ def test_it_fits_exactly_where_the_room_says_so(
 ) -> None:
     """`place` succeeds if and only if the block arithmetic of planning says it can."""
     cluster, wanted, used = scene
-    free = room(cluster, used, {})
     possible = True
     for pool in cluster.pools:
         blocks = [0, 0, 0, 0]
@@ -88,7 +87,11 @@ def test_it_fits_exactly_where_the_room_says_so(
             if member.pool == pool.id:
                 blocks[SLICE_SIZES.index(member.gpus)] += member.count
         sizes = (blocks[0], blocks[1], blocks[2], blocks[3])
-        possible = possible and fits(sizes, free[pool.id].all_blocks())
+        up = [used.get(node, frozenset()) for node in node_ids(pool)]
+        room = pool_room(pool, up)
+        free = list(room.blocks)
+        free[SLICE_SIZES.index(pool.per_node)] += room.new_nodes
+        possible = possible and fits(sizes, (free[0], free[1], free[2], free[3]))
     assert (place(wanted, 7, cluster, used, {}) is not None) == possible
 
 

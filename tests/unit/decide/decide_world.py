@@ -23,9 +23,10 @@ from autoscaler.effects import (
 )
 from autoscaler.planning.request import PlanRequest, Urgency
 from tests.unit.decide.decide_catalogue import BUCKET, Catalogue, Planner, pool, service, simple
+from tests.unit.decide.decide_executors import observed
 from topics.alerts import Alert
 from topics.decisions import Decision, PlanRecord
-from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
+from topics.fleet import Assignment, InstanceState, Status
 from topics.routing import Routes
 from topics.sketch import bucket_of
 from topics.supply import Availability, Price
@@ -226,7 +227,7 @@ class World:
         for node, assignment in self.applied.items():
             if node in self.cut or assignment.pool in self.cut:
                 continue
-            seen = [self._instance(i, assignment.pool, node) for i in assignment.instances]
+            seen = [observed(self, i, assignment.pool, node) for i in assignment.instances]
             alive = {i.instance for i in assignment.instances}
             for gone in [n for n in self.launched if n not in alive and self._is_on(n, node)]:
                 del self.launched[gone]
@@ -242,34 +243,6 @@ class World:
     def _is_on(self, instance: str, node: str) -> bool:
         status = self.statuses.get(node)
         return status is not None and any(i.instance == instance for i in status.instances)
-
-    def _instance(self, i: DesiredInstance, where: str, node: str) -> ObservedInstance:
-        launched = self.launched.setdefault(i.instance, self.now_ms)
-        ready_ms = launched + self.start_s * 1000
-        state, since = InstanceState.STARTING, launched
-        if i.drain:
-            since = self.draining.setdefault(i.instance, self.now_ms)
-            held = i.model in self.busy
-            over = self.now_ms - since >= self.drain_s * 1000 and not held
-            state = InstanceState.STOPPED if over else InstanceState.DRAINING
-        elif self.failing & {where, node, i.instance} and self.now_ms >= launched + 20_000:
-            state = InstanceState.FAILED
-        elif where not in self.stuck and self.now_ms >= ready_ms:
-            state, since = InstanceState.READY, ready_ms
-        listens = state in (InstanceState.READY, InstanceState.DRAINING)
-        return ObservedInstance(
-            i.instance,
-            i.model,
-            i.phase,
-            i.group,
-            state,
-            i.gpus,
-            endpoint="127.0.0.1:9000" if listens else "",
-            since_ms=since,
-            launched_ms=launched,
-            in_flight=3 if i.model in self.busy else 0,
-            reason="no CUDA device" if state is InstanceState.FAILED else "",
-        )
 
     def _carry_out(self, effects: tuple[Effect, ...]) -> None:
         self.effects += effects

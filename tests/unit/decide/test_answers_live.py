@@ -17,16 +17,18 @@ ONE = pool(nodes=40, per_node=1, usd=2.0)
 def test_an_urgent_plan_is_answered_while_a_full_one_is_pending() -> None:
     """A full solve of two minutes begins at t = 300; the step at 310 does not wait for it."""
     w = world(lambda _m, t: 5.0 if t < 310 else 45.0, pools=(ONE,), full_s=120).run(315)
-    assert set(w.state.pending) == {Urgency.FULL} and w.wanted("chat") >= 5
+    assert Urgency.FULL in w.state.pending and w.wanted("chat") >= 2
+    w.run(45)
+    assert Urgency.FULL in w.state.pending and w.wanted("chat") >= 5
     first = next(d for d in w.of_kind("scale_out") if d.at_ms > T0 + 300_000)
     assert first.at_ms <= T0 + 313_000
 
 
 def test_an_urgent_plan_is_answered_after_the_planner_failed_to_answer() -> None:
-    """The solver is restarted for ten seconds amid a surge: asked every second, then answered."""
+    """The solver is restarted for 40 seconds amid a surge: asked every second, then answered."""
     w = world(lambda _m, t: 5.0 if t < 100 else 45.0, pools=(ONE,)).run(99)
     w.planner.broken.add(Urgency.URGENT)
-    w.run(12)
+    w.run(40)
     assert w.wanted("chat") == 1
     w.planner.broken.clear()
     w.run(2)
@@ -163,5 +165,5 @@ def test_an_addition_of_one_model_leaves_the_other_alone() -> None:
         return 40.0 if model == "chat" and t >= 100 else 5.0
 
     w = world(rate, *services, pools=(ONE,), catalogue=catalogue).run(120)
-    (grown,) = [r for r in w.requests(Urgency.URGENT) if r.at_ms == w.requests()[1].at_ms]
-    assert grown.scope == ("chat",) and w.wanted("code") == 1
+    assert w.wanted("chat") >= 2 and w.wanted("code") == 1
+    assert {d.model for d in w.decisions if d.at_ms > T0 + 90_000} == {"chat"}

@@ -102,7 +102,7 @@ def test_a_restart_leaves_the_routes_as_they_are() -> None:
             combo("chat", [(AGGREGATED, 1, second, 1, 25.0)]),
         )
     }
-    w = world(20.0, pools=(first, second), catalogue=catalogue).run(200)
+    w = world(26.0, pools=(first, second), catalogue=catalogue).run(200)
     before = w.routes["chat"].groups
     assert sorted(group.weight for group in before) == [10.0, 25.0]
     w.restart_controller()

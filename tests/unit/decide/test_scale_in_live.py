@@ -47,7 +47,8 @@ def test_old_arrivals_do_not_buy_back_what_left() -> None:
 
 
 def test_load_that_swings_is_followed_up_but_not_down_for_ever() -> None:
-    """10 minutes high, 10 minutes low, quick scale-in: four reversals an hour and no more."""
+    """10 minutes high, 10 minutes low, quick scale-in: it goes down once, and then stays up, for
+    a second reversal would leave none for the next rise."""
     w = world(
         lambda _m, t: 60.0 if (t // 600) % 2 else 10.0,
         service(scale_in_after_s=60.0, max_disruption=1.0),
@@ -56,8 +57,8 @@ def test_load_that_swings_is_followed_up_but_not_down_for_ever() -> None:
     ).run(6000)
     moves = [(d.at_ms - T0, d.kind) for d in w.decisions if d.change]
     turns = [at for (_, a), (at, b) in pairwise(moves) if a != b]
-    assert len(turns) >= 4
-    assert all(sum(1 for u in turns if t - 3_600_000 < u <= t) <= MOST_PER_H for t in turns)
+    assert len(turns) >= 2
+    assert all(sum(1 for u in turns if t - 7_200_000 < u <= t) <= 2 * MOST_PER_H for t in turns)
 
 
 def test_a_surge_keeps_what_was_on_its_way_out() -> None:
@@ -69,7 +70,9 @@ def test_a_surge_keeps_what_was_on_its_way_out() -> None:
         assert w.t_s < 1200
     names = {i.instance for a in w.applied.values() for i in a.instances}
     w.rate = lambda _m, _t: 60.0
-    w.run(6)
+    w.run(2)
+    assert all(group.counts for group in w.state.groups)
+    w.run(38)
     kept = {i.instance for a in w.applied.values() for i in a.instances if not i.drain}
     assert names <= kept and w.of_kind("scale_out")[-1].at_ms > T0 + 700_000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -212,7 +213,8 @@ def test_priority_is_served_first_and_takes_what_runs_for_others() -> None:
     fleet = {"low:a1@r/l4/on-demand": 4}
     got = ask(cluster, FULL, {"low": 3.5 * each, "high": 2.5 * each}, fleet)
     assert dict(got.counts) == {"low:a1@r/l4/on-demand": 1, "high:a1@r/l4/on-demand": 3}
-    assert dict(got.shortfall_req_per_s) == {"low": pytest.approx(2.5 * each)}
+    left = next(combo.req_per_s for combo in got.combos if combo.model == "low") * 0.8
+    assert dict(got.shortfall_req_per_s) == {"low": pytest.approx(3.5 * each - left)}
 
 
 def test_what_one_of_high_priority_cannot_use_goes_to_its_equals_before_others() -> None:
@@ -346,10 +348,11 @@ def test_planning_again_changes_nothing_where_the_fleet_still_covers(
     assert first.outcome is Outcome.PLANNED
     later = {model: share * rate for model, rate in wanted.items()}
     fleet = dict(first.counts)
-    covers = all(
-        capacity(cluster, first.counts, m) * cluster.service(m).utilization >= rate
-        for m, rate in later.items()
-    )
+    counts = dict(first.counts)
+    held = Counter[str]()
+    for combo in first.combos:
+        held[combo.model] += counts.get(combo.id, 0) * combo.req_per_s  # type: ignore[assignment]
+    covers = all(held[m] * cluster.service(m).utilization >= rate for m, rate in later.items())
     if share <= 1.0:
         assert covers
     again = ask(cluster, FULL, later, fleet)

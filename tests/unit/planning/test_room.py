@@ -17,7 +17,6 @@ from autoscaler.planning.room import (
     fits,
     free_blocks,
     new_nodes_needed,
-    occupied,
     pool_room,
     take,
 )
@@ -62,11 +61,6 @@ def test_new_nodes_are_the_fewest_that_make_it_fit(
         n for n in range(11) if fits(wanted, pool_room(rented, [one, two] + [()] * n).blocks)
     )
     assert needed == fewest
-    after = occupied(room, wanted)
-    assert after.free_gpus == room.free_gpus - sum(
-        size * count for size, count in zip(SLICE_SIZES, wanted, strict=True)
-    )
-    assert after.new_nodes == room.new_nodes - needed
 
 
 @given(small_blocks, small_blocks)

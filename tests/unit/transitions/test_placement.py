@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoscaler.domain.cluster import Cluster, Market
-from autoscaler.transitions.placement import place, room, used_gpus
+from autoscaler.domain.cluster import Cluster
+from autoscaler.transitions.placement import place, used_gpus
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool
 from topics.fleet import InstanceState, ObservedInstance, Status
 
@@ -34,12 +34,11 @@ def test_a_slice_that_fits_no_hole_takes_a_new_node() -> None:
     assert spot_of(2, {NODES[0]: frozenset({0, 2})}) == (NODES[1], (0, 1))
 
 
-def test_nodes_that_are_shut_are_not_used_and_not_offered() -> None:
-    """A silent node: no instance goes there, and the room does not count it."""
+def test_nodes_that_are_shut_are_not_used() -> None:
+    """A silent node: no instance goes there."""
     one = combo("chat", [(AGGREGATED, 1, POOL, 1, 1.0)])
     found = place(one, 1, CLUSTER, {}, {}, shut={NODES[0]})
     assert found is not None and found[0][0].node == NODES[1]
-    assert room(CLUSTER, {}, {}, shut={NODES[0]})[POOL.id].new_nodes == 2
 
 
 def test_instances_nobody_ordered_hold_their_gpus_too() -> None:
@@ -48,10 +47,3 @@ def test_instances_nobody_ordered_hold_their_gpus_too() -> None:
     gone = ObservedInstance("y", "m", "aggregated", "g", InstanceState.STOPPED, (2,))
     status = Status(NODES[0], POOL.id, "e", 1, 1, (stray, gone))
     assert used_gpus([], [status]) == {NODES[0]: frozenset({0, 1})}
-
-
-def test_owned_nodes_count_as_paid() -> None:
-    """An empty owned node is as good as a rented one."""
-    owned = pool("own", nodes=1, market=Market.OWNED)
-    cluster = Cluster((owned,), ())
-    assert room(cluster, {}, {})[owned.id].blocks == (0, 0, 1, 0)

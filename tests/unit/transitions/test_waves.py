@@ -130,3 +130,23 @@ def test_a_step_without_news_changes_nothing() -> None:
     seen = inputs(groups, {1, 2}, 11.0)
     once = step(groups, seen)
     assert step(once, seen) == once == tuple(groups)
+
+
+def test_what_drains_counts_against_the_budget_until_it_is_gone() -> None:
+    """Ten of 10 req/s, a fifth may leave at a time: while two drain (they are not ready any
+    more), a third waits; what never served takes nothing away."""
+    groups = [group(serial) for serial in range(1, 8)]
+    going = {"life": Life.DRAINING, "since_ms": NOW - 1000}
+    drains = [group(8, unrouted_generation=4, **going), group(9, unrouted_generation=4, **going)]
+    fleet = [*groups, *drains, retire(group(10), NOW)]
+    ready = {1, 2, 3, 4, 5, 6, 7, 10}
+    rated = {one.name: 10.0 for one in fleet}
+    seen = inputs(fleet, ready, 9.0, max_disruption=0.2, rated_req_per_s=rated)
+    by_name = {one.name: one.life for one in step(fleet, seen)}
+    assert by_name[fleet[-1].name] is Life.RETIRING
+    never = [replace(one, unrouted_generation=0) for one in drains]
+    seen = inputs(
+        [*groups, *never, fleet[-1]], ready, 9.0, max_disruption=0.2, rated_req_per_s=rated
+    )
+    by_name = {one.name: one.life for one in step([*groups, *never, fleet[-1]], seen)}
+    assert by_name[fleet[-1].name] is Life.UNROUTED

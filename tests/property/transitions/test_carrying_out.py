@@ -1,0 +1,201 @@
+"""Carrying out any answer on any small fleet: no GPU twice, no needless loss, nothing twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from autoscaler.answers import Carried, Scene, carry_out
+from autoscaler.demand.observed import ModelDemand
+from autoscaler.demand.windows import Stats
+from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
+from autoscaler.domain.combo import Combo, ComboMember
+from autoscaler.domain.workload import Demand, Lengths, Phase, Slo
+from autoscaler.performance import catalog
+from autoscaler.planning.combo_names import combo_id
+from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
+from autoscaler.state import ModelState, Pending
+from autoscaler.targets.view import ModelView
+from autoscaler.transitions.accounts import raw_req_per_s
+from autoscaler.transitions.apply import Site, start
+from autoscaler.transitions.groups import FleetView, Group, GroupView, Life
+from autoscaler.transitions.placement import used_gpus
+from autoscaler.transitions.sight import Sight
+
+GPU = catalog.gpu("L40S")
+POOLS = (
+    Pool("us", "near", GPU, 4, 2, Market.ON_DEMAND, 8.0),
+    Pool("us", "own", GPU, 2, 2, Market.OWNED, 0.0),
+)
+LENGTHS = Lengths(1000.0, 200.0)
+NOW = 10_000_000
+KINDS = ((1, 0, 3.0), (2, 0, 7.0), (4, 0, 15.0), (1, 1, 4.0))
+
+
+def kinds(model: str) -> tuple[Combo, ...]:
+    made = []
+    for gpus, where, rate in KINDS:
+        pool = POOLS[where]
+        made.append(
+            Combo(
+                combo_id(model, [(Phase.AGGREGATED, gpus, pool.id, 1)]),
+                model,
+                "us",
+                (ComboMember(Phase.AGGREGATED, pool.id, gpus, 1, rate),),
+                rate,
+                gpus * pool.price_usd_per_h / pool.per_node,
+                300.0,
+                20.0,
+                60.0,
+            )
+        )
+    return tuple(made)
+
+
+MODELS = ("chat", "code")
+COMBOS = {one.id: one for model in MODELS for one in kinds(model)}
+
+
+def service(model: str, priority: int) -> Service:
+    return Service(
+        model,
+        catalog.model("meta-llama/Llama-3.1-8B"),
+        Slo(1000.0, 50.0),
+        priority=priority,
+        mode=Mode.ACT,
+        lengths=LENGTHS,
+        max_disruption=0.3,
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fleet that serves, what is wanted of it, and an answer that may be about another one."""
+
+    cluster: Cluster
+    groups: tuple[Group, ...]
+    targets: dict[str, float]
+    answer: PlanAnswer
+    pending: Pending
+
+    def scene(self, groups: tuple[Group, ...], now_ms: int = NOW) -> Scene:
+        ups = {g.name: GroupView(((g.placed[0], "h:1"),), True, "", False) for g in groups}
+        sight = Sight(FleetView({}, {}), ups, frozenset(), frozenset(), frozenset(), frozenset())
+        views = {}
+        for one in self.cluster.services:
+            own = [g for g in groups if g.model == one.model and g.counts]
+            seen = Stats(120, 0, 600, 600, 0, 0, 600, 5.0, None, None, None, None)
+            views[one.model] = ModelView(
+                service=one,
+                policy=self.cluster.policy,
+                now_ms=now_ms,
+                started_ms=0,
+                state=ModelState(LENGTHS, target_req_per_s=self.targets[one.model]),
+                demand=ModelDemand(local=seen),
+                groups=len(own),
+                raw_req_per_s=raw_req_per_s(own, COMBOS),
+                ready=tuple(COMBOS[g.combo_id] for g in own),
+                settled=True,
+            )
+        return Scene(self.cluster, sight, COMBOS, views, now_ms)
+
+    def carry(self, groups: tuple[Group, ...], pending: Pending) -> Carried:
+        scene = self.scene(groups)
+        site = Site(self.cluster, used_gpus(groups), {}, (), 1000)
+        states = {model: view.state for model, view in scene.views.items()}
+        return carry_out(self.answer, pending, groups, site, states, scene)
+
+
+counts = st.dictionaries(st.sampled_from(sorted(COMBOS)), st.integers(0, 3), max_size=5)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    services = tuple(service(model, draw(st.integers(0, 2))) for model in MODELS)
+    cluster = Cluster(POOLS, services, Policy())
+    site = Site(cluster, {}, {}, (), 1)
+    groups: tuple[Group, ...] = ()
+    for one in services:
+        mine = {i: n for i, n in draw(counts).items() if COMBOS[i].model == one.model}
+        begun = start(mine, COMBOS, one, site, 0)
+        groups, site = groups + begun.groups, begun.site
+    running = Counter(group.combo_id for group in groups)
+    same = draw(st.integers(0, 4)) > 0
+    fleet = dict(running) if same else draw(counts)
+    urgency = draw(st.sampled_from(list(Urgency)))
+    wanted = draw(counts)
+    if urgency is Urgency.URGENT:
+        wanted = dict(Counter(fleet) + Counter(wanted))
+    targets = {model: draw(st.floats(0.0, 12.0)) for model in MODELS}
+    short = tuple((m, 1.0) for m in MODELS if draw(st.integers(0, 3)) == 0)
+    demands = tuple(Demand(model, rate, LENGTHS) for model, rate in targets.items())
+    request = PlanRequest(
+        1, urgency, NOW - 1000, demands, fleet=tuple(sorted(fleet.items())), scope=MODELS
+    )
+    answer = PlanAnswer(
+        1,
+        urgency,
+        Outcome.BEST_EFFORT if short else Outcome.PLANNED,
+        scope=MODELS,
+        counts=tuple(sorted(wanted.items())),
+        shortfall_req_per_s=short,
+        combos=tuple(COMBOS.values()),
+    )
+    return Case(cluster, groups, targets, answer, Pending(request, (("period", "every 5 min"),)))
+
+
+def of(groups: tuple[Group, ...], model: str, *, counting: bool = True) -> list[Group]:
+    return [g for g in groups if g.model == model and g.counts is counting]
+
+
+@settings(max_examples=600, deadline=None)
+@given(cases())
+def test_no_gpu_is_given_twice_and_nodes_exist(case: Case) -> None:
+    """What starts takes GPUs that nothing holds, not even what is on its way out."""
+    after = case.carry(case.groups, case.pending)
+    held = [(p.node, gpu) for g in after.groups for p in g.placed for gpu in p.gpus]
+    assert len(held) == len(set(held))
+    assert {g.name for g in case.groups} <= {g.name for g in after.groups}
+    started = len(after.groups) - len(case.groups)
+    event(f"starts: {min(started, 3)}")
+
+
+@settings(max_examples=600, deadline=None)
+@given(cases())
+def test_nothing_retires_that_the_target_needs_unless_the_plan_says_so(case: Case) -> None:
+    """An urgent answer retires nothing; a full one only what it counts fewer of than run, and
+    never below the target, but where it states a shortfall or has to make room first."""
+    after = case.carry(case.groups, case.pending)
+    wanted = Counter(dict(case.answer.counts))
+    shortfall = dict(case.answer.shortfall_req_per_s)
+    no_room = {model for model, why in after.replan if "no room yet" in why}
+    for model in MODELS:
+        before = Counter(g.combo_id for g in of(case.groups, model))
+        left = Counter(g.combo_id for g in of(after.groups, model))
+        gone = Counter(g.combo_id for g in of(after.groups, model, counting=False))
+        event(f"retires: {bool(gone)}")
+        assert case.answer.urgency is Urgency.FULL or not gone
+        assert all(n <= before[i] - wanted[i] for i, n in gone.items())
+        if gone and model not in shortfall and model not in no_room:
+            held = sum(COMBOS[i].req_per_s * n for i, n in left.items())
+            assert held * 0.8 >= case.targets[model] * (1 - 1e-5)
+
+
+@settings(max_examples=600, deadline=None)
+@given(cases())
+def test_carried_out_again_it_changes_nothing(case: Case) -> None:
+    """The same plan, asked for from the fleet that it made: where all of it was carried out,
+    nothing starts and nothing retires any more."""
+    first = case.carry(case.groups, case.pending)
+    fleet = Counter(g.combo_id for g in first.groups if g.counts)
+    if first.replan or fleet != +Counter(dict(case.answer.counts)):
+        event("left something out")
+        return
+    request = replace(case.pending.request, fleet=tuple(sorted(fleet.items())))
+    again = case.carry(first.groups, replace(case.pending, request=request))
+    assert again.groups == first.groups
+    assert [d for d in again.decisions if d.change] == [] and again.replan == ()
+    assert all(g.life in (Life.ACTIVE, Life.RETIRING) for g in again.groups)

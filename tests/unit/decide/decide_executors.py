@@ -1,0 +1,40 @@
+"""How instances come up, fail and drain in the worlds of these tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topics.fleet import DesiredInstance, InstanceState, ObservedInstance
+
+if TYPE_CHECKING:
+    from tests.unit.decide.decide_world import World
+
+
+def observed(w: World, i: DesiredInstance, where: str, node: str) -> ObservedInstance:
+    """What the executor of `node` in pool `where` says of instance `i` now."""
+    launched = w.launched.setdefault(i.instance, w.now_ms)
+    ready_ms = launched + w.start_s * 1000
+    state, since = InstanceState.STARTING, launched
+    if i.drain:
+        since = w.draining.setdefault(i.instance, w.now_ms)
+        held = i.model in w.busy
+        over = w.now_ms - since >= w.drain_s * 1000 and not held
+        state = InstanceState.STOPPED if over else InstanceState.DRAINING
+    elif w.failing & {where, node, i.instance} and w.now_ms >= launched + 20_000:
+        state = InstanceState.FAILED
+    elif where not in w.stuck and w.now_ms >= ready_ms:
+        state, since = InstanceState.READY, ready_ms
+    listens = state in (InstanceState.READY, InstanceState.DRAINING)
+    return ObservedInstance(
+        i.instance,
+        i.model,
+        i.phase,
+        i.group,
+        state,
+        i.gpus,
+        endpoint="127.0.0.1:9000" if listens else "",
+        since_ms=since,
+        launched_ms=launched,
+        in_flight=3 if i.model in w.busy else 0,
+        reason="no CUDA device" if state is InstanceState.FAILED else "",
+    )

@@ -1,0 +1,105 @@
+"""Launches that fail or never end, and regions without word."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from autoscaler.domain.cluster import Policy
+from tests.unit.decide.decide_catalogue import AGGREGATED, combo, combos, pool, service, simple
+from tests.unit.decide.decide_world import T0, World, world
+
+
+def test_a_replacement_that_never_comes_up_drains_nothing() -> None:
+    """An engine dies for good where nothing else starts: no other instance is touched."""
+    first, second = pool("one", nodes=1, per_node=2), pool("two", nodes=4, usd=90.0)
+    catalogue = {
+        "chat": combos(
+            combo("chat", [(AGGREGATED, 1, first, 1, 10.0)]),
+            combo("chat", [(AGGREGATED, 1, second, 1, 10.0)]),
+        )
+    }
+    w = world(12.0, pools=(first, second), catalogue=catalogue, stuck={second.id}).run(200)
+    assert w.wanted("chat") == 2 and w.ready("chat") == 2
+    broken, other = (i.instance for i in w.applied["us.one.on-demand.0"].instances)
+    w.failing.add(broken)
+
+    def check(w: World) -> None:
+        kept = [i for i in w.applied["us.one.on-demand.0"].instances if i.instance == other]
+        assert kept and not kept[0].drain and w.ready("chat") >= 1
+
+    w.run(3000, check)
+    assert any("no CUDA device" in d.reason for d in w.decisions)
+    assert w.of_kind("replace")
+
+
+@pytest.mark.parametrize("nodes", [2, 50])
+def test_a_pool_where_nothing_starts_is_left_alone_and_other_models_do_not_notice(
+    nodes: int,
+) -> None:
+    """Starts fail again and again: back-off doubles, however many fresh nodes the pool has; the
+    peer on another pool is unaffected."""
+    bad, good = pool("bad", nodes=nodes), pool("good", nodes=2)
+    both = (service("chat"), service("code"))
+    catalogue = {"chat": simple("chat", bad), "code": simple("code", good)}
+    w = world(5.0, *both, pools=(bad, good), catalogue=catalogue, failing={bad.id}).run(3600)
+    failures = [d for d in w.decisions if d.model == "chat" and "no CUDA device" in d.reason]
+    gaps = [b.at_ms - a.at_ms for a, b in pairwise(failures)]
+    assert 3 <= len(failures) <= 7
+    assert all(later > earlier for earlier, later in pairwise(gaps[:4]))
+    assert w.ready("code") == 1 and [d.kind for d in w.decisions if d.model == "code"] == [
+        "scale_out"
+    ]
+
+
+def test_a_failing_pool_is_replaced_by_another() -> None:
+    """The first choice fails to start: the same capacity comes up elsewhere."""
+    bad, good = pool("bad", usd=1.0), pool("good", usd=9.0)
+    catalogue = {
+        "chat": combos(
+            combo("chat", [(AGGREGATED, 1, bad, 1, 10.0)]),
+            combo("chat", [(AGGREGATED, 1, good, 1, 10.0)]),
+        )
+    }
+    w = world(5.0, pools=(bad, good), catalogue=catalogue, failing={bad.id}).run(200)
+    assert w.ready("chat") == 1
+    assert {a.pool for a in w.applied.values() if a.instances} == {good.id}
+
+
+def test_a_start_that_times_out_counts_as_failed() -> None:
+    """An instance that never listens: given up after the start time-out. One node says nothing of
+    its neighbours, so the cheap pool has a second try; then it is started elsewhere."""
+    bad, good = pool("bad", usd=1.0), pool("good", usd=9.0)
+    catalogue = {
+        "chat": combos(
+            combo("chat", [(AGGREGATED, 1, bad, 1, 10.0)]),
+            combo("chat", [(AGGREGATED, 1, good, 1, 10.0)]),
+        )
+    }
+    policy = Policy(start_timeout_s=180.0)
+    w = world(5.0, pools=(bad, good), catalogue=catalogue, policy=policy, stuck={bad.id}).run(440)
+    late = [d for d in w.decisions if "not ready after 180 s" in d.reason]
+    assert [d.at_ms - T0 for d in late] == [184_000, 367_000]
+    assert w.ready("chat") == 1
+
+
+def test_a_region_without_word_is_replaced_and_not_doubled_for_ever() -> None:
+    """All its nodes silent for minutes: others take over, nothing is started or given up in it,
+    its own routes stay; healed, the fleet shrinks to what it was."""
+    east, west = pool("p", per_node=1, region="east", usd=1.0), pool("p", region="west", usd=9.0)
+    catalogue = {
+        "chat": combos(
+            combo("chat", [(AGGREGATED, 1, east, 1, 10.0)]),
+            combo("chat", [(AGGREGATED, 1, west, 1, 10.0)]),
+        )
+    }
+    w = world(12.0, pools=(east, west), catalogue=catalogue).run(300)
+    assert w.ready("chat") == 2 and len(w.rented(east.id)) == 2
+    w.cut.add(east.id)
+    w.run(900)
+    assert w.of_kind("replace") and w.ready("chat") == 4
+    assert len(w.rented(east.id)) == 2 and len(w.rented(west.id)) == 1
+    w.cut.clear()
+    w.run(600)
+    assert w.ready("chat") == 2 and len(w.rented(west.id)) == 0

@@ -1,0 +1,82 @@
+"""Lower targets need the whole time; derating needs misses beyond chance at a planned load."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.demand.observed import ModelDemand
+from autoscaler.targets import excess, slo
+from autoscaler.targets.inherited import propose as inherited
+from tests.unit.targets.target_views import T0, stats, view
+
+
+def steady(*rates: float) -> ModelDemand:
+    """Each of `rates` for two minutes, the last one in the local window."""
+    blocks = tuple((10, round(10 * rate)) for rate in rates for _ in range(12))
+    recent = tuple((n, round(rates[-1] * n)) for n in (1, 2, 5, 10, 30, 60))
+    return ModelDemand(recent, stats(round(rates[-1] * 120), 120), blocks=blocks, seen_ms=T0)
+
+
+def test_ten_minutes_of_less_lower_the_target_to_what_they_speak_for() -> None:
+    found = excess.propose(view(steady(8.0, 3.0, 3.0, 3.0, 3.0, 3.0)))
+    assert found is not None and 3.0 < found.req_per_s < 3.3
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_two_minutes_of_more_within_them_hold_the_target(at: int) -> None:
+    """Wherever in the ten minutes they were: no mean over all of them counts."""
+    rates = [3.0] * 5
+    rates[at] = 8.0
+    found = excess.propose(view(steady(8.0, *rates), planned=8.0))
+    assert found is None or found.req_per_s > 7.5
+
+
+def test_a_controller_that_just_started_lowers_nothing() -> None:
+    seen = steady(3.0, 3.0, 3.0, 3.0, 3.0)
+    assert excess.propose(view(seen)) is not None
+    assert excess.propose(view(seen, started_ms=T0 - 599_000)) is None
+
+
+def test_what_was_taken_over_counts_for_as_long_as_excess_must_last() -> None:
+    started = view(steady(3.0, 3.0), started_ms=T0 - 599_000)
+    mine = replace(started, state=replace(started.state, inherited=True))
+    found = inherited(mine)
+    assert found is not None and found.req_per_s == mine.planned_req_per_s
+    assert inherited(replace(mine, started_ms=T0 - 601_000)) is None
+    assert inherited(started) is None
+
+
+def misses(share: float, load: float = 7.0, planned: float = 8.0) -> ModelDemand:
+    arrivals = round(load * 120)
+    return ModelDemand((), stats(arrivals, 120, attained=round(arrivals * (1 - share))))
+
+
+def test_misses_beyond_chance_derate_and_say_so() -> None:
+    """Of 840 requests 42 may miss at a percentile of 0.95: 50 are chance, 120 are not."""
+    assert slo.derated(view(misses(0.06))).derate == 1.0
+    state = slo.derated(view(misses(0.15)))
+    assert state.derate == 0.85
+    assert state.target_why == "only 85% of 840 requests met the SLO (load 7.0 of 8.0 req/s)"
+
+
+@pytest.mark.parametrize("load", [3.0, 9.0])
+def test_misses_below_half_of_the_planned_load_or_beyond_it_say_nothing(load: float) -> None:
+    assert slo.derated(view(misses(0.5, load))).derate == 1.0
+
+
+def test_misses_do_not_derate_twice_within_four_minutes_nor_below_one_half() -> None:
+    first = slo.derated(view(misses(0.5)))
+    seen = view(misses(0.5))
+    assert slo.derated(replace(seen, state=first)) == first
+    later = replace(seen, now_ms=T0 + 241_000, state=replace(first, derate=0.5))
+    loaded = replace(later, raw_req_per_s=20.0)  # 8 req/s planned at one half
+    assert slo.derated(loaded).derate == slo.LEAST
+
+
+def test_misses_of_instances_that_are_out_of_reach_of_their_slo_say_nothing() -> None:
+    """No capacity would be a remedy."""
+    seen = view(misses(0.5))
+    hopeless = tuple(replace(combo, meets_slo=False) for combo in seen.ready)
+    assert slo.derated(replace(seen, ready=hopeless)).derate == 1.0

@@ -1,0 +1,98 @@
+"""A surge is proven by the present, sized by what lasted, and never made of noise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from autoscaler.demand.observed import ModelDemand, spans_s
+from autoscaler.demand.windows import NoData
+from autoscaler.targets.surge import propose
+from autoscaler.targets.view import Proposal
+from tests.unit.targets.target_views import POLICY, T0, stats, view
+
+DAY_S = 86_400
+
+
+def proven(demand: ModelDemand, planned: float) -> Proposal | None:
+    found = propose(view(demand, planned))
+    return found if found is not None and found.evident else None
+
+
+@pytest.mark.parametrize("rate", [1.0, 5.0, 20.0])
+def test_noise_at_three_quarters_of_what_is_planned_hardly_ever_raises_an_alarm(
+    rate: float,
+) -> None:
+    """Ten model-days of Poisson arrivals at `rate`, 75% of what is planned for: at most one false
+    alarm in two model-days.
+
+    The rule runs wherever a span is 2.5 standard deviations above what is planned or more (below
+    that its tail is above 5e-3, far more than what is allowed).
+    """
+    planned = rate / 0.75
+    lengths = (*spans_s(POLICY), POLICY.local_window_s)
+    false = looked = 0
+    for seed in range(10):
+        counts = np.random.default_rng(seed).poisson(rate, DAY_S)
+        total = np.concatenate(([0], np.cumsum(counts)))
+        start = POLICY.local_window_s
+        up = np.zeros(DAY_S + 1 - start, dtype=bool)
+        for length in lengths:
+            window = total[start:] - total[start - length : DAY_S + 1 - length]
+            up |= window >= planned * length + 2.5 * math.sqrt(planned * length)
+        last_alarm = -DAY_S
+        for second in np.flatnonzero(up) + start:
+            looked += 1
+            recent = tuple((n, int(total[second] - total[second - n])) for n in spans_s(POLICY))
+            local = stats(int(total[second] - total[second - start]), start)
+            if second - last_alarm > 120 and proven(ModelDemand(recent, local), planned):
+                false += 1
+                last_alarm = int(second)
+    assert looked > 10  # the filter let the interesting seconds through
+    assert false <= 5
+
+
+def test_there_is_no_dead_band_on_top_of_utilization() -> None:
+    """5% over for a thousand seconds is a surge; the same over two minutes is noise."""
+    assert proven(ModelDemand((), stats(105_000, 1000)), 100.0) is not None
+    assert proven(ModelDemand((), stats(630, 120)), 5.0) is None
+
+
+def test_a_burst_of_two_requests_on_nothing_is_no_sample() -> None:
+    """Fewer than min_samples arrivals prove nothing, whatever their odds."""
+    assert proven(ModelDemand(((1, 2),), stats(2, 120)), 1e-6) is None
+
+
+def test_the_start_of_a_surge_is_dated_by_its_shortest_proof() -> None:
+    """4 s of 50/s after 5/s: it began 4 s ago at the earliest, not 10."""
+    recent = tuple((n, 50 * min(n, 4) + 5 * max(0, n - 4)) for n in range(1, 11))
+    found = proven(ModelDemand(recent, stats(800, 120)), 5.0)
+    assert found is not None
+    assert T0 - 4000 <= found.since_ms < T0
+
+
+def test_a_doubling_at_one_request_per_second_does_not_wait_for_the_local_window() -> None:
+    """2.2/s on 1.0/s planned: beyond doubt within 50 s, though the mean of 120 s is not yet."""
+    recent = tuple((n, round(2.2 * min(n, 50))) for n in spans_s(POLICY))
+    found = proven(ModelDemand(recent, stats(110, 120)), 1.0)
+    assert found is not None and 1.9 < found.req_per_s < 3.0
+    assert proven(ModelDemand((), stats(110, 120)), 1.0) is None
+
+
+def test_what_arrived_before_the_rate_fell_proves_nothing() -> None:
+    """20 minutes at 10/s, then 5 at 3/s, on 6.4 planned: the present is not over it."""
+    blocks = ((10, 100),) * 120 + ((10, 30),) * 30
+    recent = tuple((n, 3 * n) for n in spans_s(POLICY))
+    seen = ModelDemand(recent, stats(360, 120), blocks=blocks, seen_ms=T0)
+    assert proven(seen, 6.4) is None
+    risen = ((10, 30),) * 120 + ((10, 100),) * 30
+    recent = tuple((n, 10 * n) for n in spans_s(POLICY))
+    assert proven(ModelDemand(recent, stats(1200, 120), blocks=risen, seen_ms=T0), 6.4)
+
+
+def test_no_data_and_old_data_are_no_surge() -> None:
+    """Not knowing never scales out either."""
+    assert propose(view(ModelDemand(((1, 100),), NoData(None)), 1.0)) is None
+    assert propose(view(ModelDemand(((1, 100),), stats(600, 120, age_ms=20_000)), 1.0)) is None

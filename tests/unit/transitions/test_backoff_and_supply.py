@@ -1,0 +1,107 @@
+"""What is left alone after failures, and what feeds are believed."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.transitions.backoff import (
+    FIRST_MS,
+    MOST_MS,
+    Backoff,
+    failed,
+    resting_nodes,
+    scarce_pools,
+    swept,
+)
+from autoscaler.transitions.supply import Supply, believable, fold, obtainable
+from tests.unit.decide.decide_catalogue import pool
+from topics.supply import Availability, Price
+
+NOW = 1_700_000_000_000
+SPOT = pool("p", market=Market.SPOT, usd=2.0)
+OWNED = pool("own", market=Market.OWNED)
+CLUSTER = Cluster((SPOT, OWNED), ())
+
+
+def fails(*nodes: str, at_ms: int = NOW) -> dict[str, Backoff]:
+    known: dict[str, Backoff] = {}
+    for node in nodes:
+        known[node] = failed(known, node, "p", at_ms)
+    return known
+
+
+def test_one_bad_node_rests_alone_and_twice_as_long_each_time() -> None:
+    known = fails("a")
+    assert resting_nodes(known, NOW) == {"a"} and not scarce_pools(known, (), NOW)
+    assert not resting_nodes(known, NOW + FIRST_MS)
+    waits = []
+    for _ in range(7):
+        known["a"] = failed(known, "a", "p", NOW)
+        waits.append(known["a"].until_ms - NOW)
+    assert waits[:3] == [2 * FIRST_MS, 4 * FIRST_MS, 8 * FIRST_MS] and waits[-1] == MOST_MS
+
+
+def test_fresh_nodes_of_a_bad_pool_inherit_its_strikes() -> None:
+    known = fails("a", "b", "c")
+    assert [known[node].strikes for node in "abc"] == [1, 2, 3]
+    assert failed(known, "x", "another", NOW).strikes == 1
+
+
+def test_two_failures_close_a_pool_until_the_last_is_over_but_not_where_others_serve() -> None:
+    known = fails("a", "b")
+    assert scarce_pools(known, (), NOW) == {"p"}
+    assert scarce_pools(known, (), NOW + 2 * FIRST_MS - 1) == {"p"}
+    assert not scarce_pools(known, (), NOW + 2 * FIRST_MS)
+    assert not scarce_pools(known, ("p",), NOW)
+    assert scarce_pools(fails("a", "b", "c", "d"), ("p",), NOW) == {"p"}
+
+
+def test_strikes_are_forgotten_after_a_long_quiet() -> None:
+    known = fails("a")
+    later = known["a"].until_ms + MOST_MS
+    assert swept(known, later - 1) == known and swept(known, later) == {}
+    assert failed(known, "a", "p", later).strikes == 1
+
+
+@pytest.mark.parametrize(
+    ("usd", "good"), [(40.0, True), (40.1, False), (0.1, True), (0.09, False), (0.0, False)]
+)
+def test_prices_within_twenty_times_of_the_last_good_one_are_believed(
+    usd: float, good: bool
+) -> None:
+    assert believable(usd, 2.0) is good
+    kept = fold(Supply(), CLUSTER, {SPOT.id: Price(SPOT.id, usd, NOW)}, {})
+    assert kept.prices_usd_per_h() == ({SPOT.id: usd} if good else {})
+
+
+def test_the_last_good_price_and_not_the_declared_one_is_what_counts() -> None:
+    """2 declared, 30 believed, 610 not: 30 stays, and 500 is believed next to it."""
+    supply = fold(Supply(), CLUSTER, {SPOT.id: Price(SPOT.id, 30.0, NOW)}, {})
+    supply = fold(supply, CLUSTER, {SPOT.id: Price(SPOT.id, 610.0, NOW + 1)}, {})
+    assert supply.prices_usd_per_h() == {SPOT.id: 30.0}
+    supply = fold(supply, CLUSTER, {SPOT.id: Price(SPOT.id, 500.0, NOW + 2)}, {})
+    assert supply.prices_usd_per_h() == {SPOT.id: 500.0}
+
+
+def test_old_records_strangers_and_owned_pools_change_nothing() -> None:
+    supply = fold(Supply(), CLUSTER, {SPOT.id: Price(SPOT.id, 3.0, NOW)}, {})
+    for record in (
+        Price(SPOT.id, 9.0, NOW),
+        Price("us/nobody/spot", 9.0, NOW + 1),
+        Price(OWNED.id, 9.0, NOW + 1),
+    ):
+        assert fold(supply, CLUSTER, {record.pool: record}, {}) is supply
+
+
+def test_an_offer_is_used_up_by_what_is_rented_after_it() -> None:
+    """3 offered; one node rented before and two after: one is left."""
+    supply = fold(Supply(), CLUSTER, {}, {SPOT.id: Availability(SPOT.id, 3, NOW)})
+    rented = {SPOT.id: [NOW - 5, NOW + 1, NOW + 2]}
+    assert obtainable(supply, CLUSTER.pools, rented, ()) == {SPOT.id: 1}
+    assert obtainable(supply, CLUSTER.pools, {SPOT.id: [NOW + 1] * 9}, ()) == {SPOT.id: 0}
+
+
+def test_closed_pools_offer_nothing_and_owned_ones_are_not_offered() -> None:
+    closed = (SPOT.id, OWNED.id)
+    assert obtainable(Supply(), CLUSTER.pools, {}, closed) == {SPOT.id: 0}

@@ -1,0 +1,22 @@
+"""Reversals are counted, and only scale-in is held back by them."""
+
+from __future__ import annotations
+
+from autoscaler.transitions.turns import MOST_PER_H, Turns, may_go_in, moved
+
+
+def test_the_same_move_again_is_no_reversal() -> None:
+    """out, out, in, in, out: two reversals."""
+    turns = Turns()
+    for k, move in enumerate(("out", "out", "in", "in", "out")):
+        turns = moved(turns, move, k * 1000)
+    assert turns == Turns("out", (2000, 4000))
+
+
+def test_a_scale_in_leaves_room_for_the_scale_out_that_may_follow() -> None:
+    """A scale-in and the scale-out after it are two reversals, which is what two hours may have.
+    A reversal before them is forgotten after those."""
+    assert may_go_in(Turns("out"), 1000)
+    assert not may_go_in(Turns("out", (1,) * (2 * MOST_PER_H - 1)), 1000)
+    assert may_go_in(Turns("out", (1,)), 7_200_001)
+    assert may_go_in(Turns("in", (1, 2, 3, 4)), 1000)  # going on is no reversal

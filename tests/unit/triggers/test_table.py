@@ -1,0 +1,101 @@
+"""Triggers coalesce, are limited, and name the models they concern."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoscaler.domain.cluster import Cluster, Policy
+from autoscaler.state import ControllerState
+from autoscaler.transitions.supply import GoodPrice, Offer, Supply
+from autoscaler.triggers.news import News, Trigger
+from autoscaler.triggers.table import MOST, WITHIN_MS, allowed, collect, scope_of
+from tests.unit.decide.decide_catalogue import pool, service
+from topics.alerts import Alert
+
+NOW = 1_700_000_000_000
+POOL = pool(usd=8.0)
+CLUSTER = Cluster((POOL,), (service("chat"), service("code")), Policy())
+STATE = ControllerState(
+    started_ms=NOW, services={s.model: s for s in CLUSTER.services}, full_ms=(NOW,)
+)
+NEWS = News(NOW + 1000, STATE, CLUSTER, Supply(), {})
+
+
+def names(news: News) -> list[str]:
+    return [trigger.name for trigger in collect(news, ())]
+
+
+def test_no_news_is_no_trigger() -> None:
+    assert names(NEWS) == []
+
+
+def test_a_price_counts_against_what_was_planned_with() -> None:
+    """19% more is left alone, 21% is not; neither is what the last plan knew already."""
+
+    def priced(usd: float, planned: float = 8.0) -> News:
+        supply = Supply(prices={POOL.id: GoodPrice(usd, NOW)})
+        known = replace(STATE, planned_usd_per_h={POOL.id: planned})
+        return replace(NEWS, supply=supply, state=known)
+
+    assert names(priced(8.0 * 1.19)) == []
+    assert names(priced(8.0 * 1.21)) == names(priced(8.0 * 0.79)) == ["price"]
+    assert names(priced(16.0, planned=16.0)) == []
+
+
+def test_an_offer_counts_where_it_begins_ends_or_moves_much() -> None:
+    def offered(before: int, now: int) -> News:
+        old = replace(STATE, supply=Supply(offers={POOL.id: Offer(before, NOW)}))
+        return replace(NEWS, state=old, supply=Supply(offers={POOL.id: Offer(now, NOW + 1)}))
+
+    assert names(offered(0, 1)) == names(offered(1, 0)) == names(offered(10, 5)) == ["availability"]
+    assert names(offered(10, 9)) == names(offered(0, 0)) == []
+
+
+def test_the_period_counts_from_the_last_request() -> None:
+    """Not from its answer: a plan that takes long is not asked for again while it is made."""
+    assert names(replace(NEWS, now_ms=NOW + 299_000)) == []
+    assert names(replace(NEWS, now_ms=NOW + 300_000)) == ["period"]
+    asked = replace(STATE, full_ms=(NOW, NOW + 300_000))
+    assert names(replace(NEWS, now_ms=NOW + 310_000, state=asked)) == []
+
+
+def test_a_firing_alert_triggers_and_a_resolved_one_does_not() -> None:
+    fired = Alert("f", "slow", "firing", 1, ("code",))
+    (trigger,) = collect(replace(NEWS, alerts=(fired,)), ())
+    assert trigger == Trigger("alert", ("code",), "alert slow")
+    assert names(replace(NEWS, alerts=(replace(fired, state="resolved"),))) == []
+    assert names(replace(NEWS, alerts=(replace(fired, models=("nobody",)),))) == []
+
+
+def test_nodes_lost_and_back_are_one_trigger_each_with_a_few_names() -> None:
+    lost = frozenset(f"n{k}" for k in range(5))
+    (trigger,) = collect(replace(NEWS, silent=lost), ())
+    assert trigger.why == "n0, n1, n2 and 2 more lost" and trigger.scope == ()
+    back = replace(NEWS, state=replace(STATE, silent_nodes=frozenset({"n7"})))
+    assert [t.why for t in collect(back, ())] == ["n7 back"]
+
+
+def test_a_thing_that_waits_is_kept_once_with_its_latest_words() -> None:
+    waiting = (Trigger("alert", (), "alert old"), Trigger("period", (), "every 5 min"))
+    news = replace(NEWS, alerts=(Alert("f", "new", "firing", 1),))
+    assert [t.why for t in collect(news, waiting)] == ["alert new", "every 5 min"]
+
+
+def test_a_flood_of_reasons_is_bounded_and_plans_everything() -> None:
+    waiting = tuple(Trigger("leftover", (f"m{k}",), "x") for k in range(80))
+    kept = collect(NEWS, waiting)
+    assert len(kept) == 51 and kept[-1].why == "30 further reasons" and kept[-1].scope == ()
+
+
+def test_at_most_six_full_plans_in_any_minute() -> None:
+    asked = tuple(NOW + k for k in range(MOST))
+    assert allowed(asked[:-1], NOW + 10) and not allowed(asked, NOW + 10)
+    assert not allowed(asked, NOW + WITHIN_MS - 1) and allowed(asked, NOW + WITHIN_MS)
+
+
+def test_the_scope_is_what_all_reasons_concern_together() -> None:
+    models = ("chat", "code", "mini")
+    one, other = Trigger("missed", ("mini",), ""), Trigger("alert", ("chat",), "")
+    assert scope_of((one, other), models) == ("chat", "mini")
+    assert scope_of((one, Trigger("price", (), "")), models) == models
+    assert scope_of((), models) == ()
