@@ -93,7 +93,10 @@ def carry_out(
     now = {group.name: group for group in groups}
     prices = {pool.id: pool.price_usd_per_h for pool in scene.cluster.pools}
     for service in order:
-        model, state = service.model, states[service.model]
+        model = service.model
+        said, states[model] = _out_of_reach(answer, states[model], service, scene)
+        decisions += said
+        state = states[model]
         short = shortfall.get(model, 0.0)
         target, base = wanted.get(model, Counter()), asked.get(model, Counter())
         if service.mode is not Mode.ACT:
@@ -328,6 +331,31 @@ def _unmet(
         over_since_ms=state.over_since_ms,
     )
     return [decision], state
+
+
+def _out_of_reach(
+    answer: PlanAnswer, state: ModelState, service: Service, scene: Scene
+) -> tuple[list[Decision], ModelState]:
+    """Nothing that can be had meets the SLO at the present request lengths: say so now and then."""
+    about = f"{service.model}: "
+    chosen = (scene.combos[i] for i, count in answer.counts if count and i in scene.combos)
+    late = any(combo.model == service.model and not combo.meets_slo for combo in chosen)
+    again_ms = state.slo_told_ms + _SAY_AGAIN_MS
+    if not late or (state.slo_told_ms and scene.now_ms < again_ms):
+        return [], state
+    words = [note.removeprefix(about) for note in answer.notes if note.startswith(about)]
+    decision = Decision(
+        number=0,
+        leader_token=0,
+        model=service.model,
+        kind="infeasible",
+        at_ms=scene.now_ms,
+        applied=False,
+        reason="; ".join(words) or "planned on GPUs that miss the SLO",
+        demand_req_per_s=round(state.target_req_per_s, 4),
+        capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
+    )
+    return [decision], replace(state, slo_told_ms=scene.now_ms)
 
 
 def _concerns(subject: str, service: Service, scene: Scene) -> bool:

@@ -57,7 +57,8 @@ class ModelState:
     unmet_req_per_s / unmet_until_ms: what the planner could not add to, and until when it is not
     asked again for as much. making_room_until_ms: something leaves so that something larger finds
     room, which nothing else may take until then. told_ms: when it was last said that demand cannot
-    be met. recommended / recommended_ms: counts last recommended, in modes that do not act.
+    be met; slo_told_ms: that no GPU meets the SLO. recommended / recommended_ms: counts last
+    recommended, in modes that do not act.
     """
 
     lengths: Lengths
@@ -82,6 +83,7 @@ class ModelState:
     unmet_until_ms: int = 0
     making_room_until_ms: int = 0
     told_ms: int = 0
+    slo_told_ms: int = 0
     recommended: tuple[tuple[str, int], ...] = ()
     recommended_ms: int = 0
 

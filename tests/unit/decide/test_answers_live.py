@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 from autoscaler.planning.request import Urgency
@@ -167,3 +168,16 @@ def test_an_addition_of_one_model_leaves_the_other_alone() -> None:
     w = world(rate, *services, pools=(ONE,), catalogue=catalogue).run(120)
     assert w.wanted("chat") >= 2 and w.wanted("code") == 1
     assert {d.model for d in w.decisions if d.at_ms > T0 + 90_000} == {"chat"}
+
+
+def test_an_slo_that_nothing_can_meet_is_said_every_ten_minutes() -> None:
+    """Demand is served, but predicted latencies miss: said with the figures, not with each plan."""
+    late = tuple(replace(made, ttft_ms=1700.0, meets_slo=False) for made in simple("chat", ONE))
+    w = world(5.0, pools=(ONE,), catalogue={"chat": late}).run(1300)
+    said = w.of_kind("infeasible")
+    assert len(w.requests()) > 5
+    assert 2 <= len(said) <= 3
+    assert "predicted TTFT 1700 ms of 1000 ms" in said[0].reason
+    assert not said[0].reason.startswith("chat")
+    fine = world(5.0, pools=(ONE,)).run(700)
+    assert fine.of_kind("infeasible") == []
