@@ -23,6 +23,7 @@ _COLUMNS = (
 )  # fmt: skip
 _DECISIONS_SHOWN = 6
 _LEAST_MODEL = 8
+_WORDS_ONLY = ("infeasible", "hold", "rebuilt")
 _PHASE_LETTER = {"prefill": "p", "decode": "d", "aggregated": ""}
 _SIGNS = {InstanceState.STARTING: "+", InstanceState.DRAINING: "-"}
 _PLAIN_EVERY_S = 10.0
@@ -150,7 +151,8 @@ def instances_text(row: ModelRow) -> str:
 def decision_line(decision: Decision) -> str:
     """`09:13:52 code scale_out: reason`, with what was only recommended said so."""
     at = dt.datetime.fromtimestamp(decision.at_ms / 1000.0, tz=dt.UTC)
-    applied = "" if decision.applied else " (recommended, not applied)"
+    advice = not decision.applied and decision.kind not in _WORDS_ONLY
+    applied = " (recommended, not applied)" if advice else ""
     return f"{at:%H:%M:%S} {decision.model} {decision.kind}: {decision.reason}{applied}"
 
 

@@ -242,7 +242,9 @@ def test_demand_that_cannot_be_met_is_shown_until_a_plan_serves_it(picture: Pict
     same_tick = plan(1)
     picture.add(same_tick)
     assert picture.unmet(NOW_MS) == {"mini": "why 2", "code": "why 3"}
-    assert "mini falls short: why 2" in drawn(picture, 80)
+    lines = drawn(picture, 80)
+    assert "mini falls short: why 2" in lines
+    assert lines[-1].endswith("code infeasible: why 3"), "there is nothing to apply"
     later = replace(same_tick, number=2, at_ms=NOW_MS + 1000)
     picture.add(replace(later, shortfall_req_per_s={"mini": 0.5, "code": 0.01}))
     assert picture.unmet(NOW_MS) == {"mini": "why 2"}
