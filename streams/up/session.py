@@ -178,7 +178,8 @@ class Session:
             progress = self._picture.progress(awaited)
             unmet = self._picture.unmet(time_base.now_ms(time.monotonic_ns()))
             done = f"{progress.ready} of {_several(progress.wanted, 'instance')} ready"
-            self._headline = "waiting for the first fleet" + (f": {done}" if progress.wanted else "")
+            so_far = f": {done}" if progress.wanted else ""
+            self._headline = f"waiting for the first fleet{so_far}"
             now = time.monotonic()
             if awaited <= progress.settled | (unmet.keys() - progress.started):
                 # What is decided arrives over several topics; look twice.
