@@ -42,7 +42,8 @@ def add_parser(subparsers: Any) -> None:
         "--demand",
         type=Path,
         help="YAML or JSON, model: {req_per_s: 14, input_tokens: 1155, output_tokens: 211}; "
-        f"left out: {DEFAULT_REQ_PER_S:g} req/s for every model at its declared workload",
+        f"left out: every model at its declared workload, {DEFAULT_REQ_PER_S:g} req/s where it "
+        "names no rate",
     )
     parser.add_argument(
         "--fleet", type=Path, help="YAML or JSON of what runs now, combo: count; left out: nothing"
@@ -94,11 +95,14 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.buffer.write(plan_json.encode(problem, made, reasons, config.mode, wall_s))
         return 0
     if not args.demand:
-        print(f"no --demand: {DEFAULT_REQ_PER_S:g} req/s per model at its declared workload")
+        print(f"no --demand: declared workloads, {DEFAULT_REQ_PER_S:g} req/s where none is named")
     plan_view.show(problem, made, reasons, config.mode)
     return 0
 
 
 def default_demand(cluster: Cluster) -> dict[str, Demand]:
-    """A stated default where no demand is given."""
-    return {s.model: Demand(s.model, DEFAULT_REQ_PER_S, s.lengths) for s in cluster.services}
+    """The declared workloads; a stated default where one names no rate."""
+    return {
+        s.model: Demand(s.model, s.req_per_s or DEFAULT_REQ_PER_S, s.lengths)
+        for s in cluster.services
+    }

@@ -32,6 +32,7 @@ _END_WITHIN_S = 3.0
 def main(argv: list[str] | None = None) -> int:
     """Run until told to end. 0; 2 for bad input or a broker that is not there; 1 after a crash."""
     log_to_stderr()
+    logging.getLogger("streams.controller.loop").setLevel(logging.INFO)
     loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(_run(_options(argv)))

@@ -24,6 +24,7 @@ from autoscaler.effects import (
     PublishRoutes,
     SolveRequested,
 )
+from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
 from streams.clock import Clock
 from streams.controller.latest import Latest
 from streams.controller.outbox import Publisher
@@ -78,15 +79,18 @@ class Loop:
         started = time.process_time()
         cluster = self.declared()
         models = [service.model for service in cluster.services]
+        answers = self.ports.solver.take()
         observation = Observation(
             demand=observe(self.windows, models, cluster.policy, now_ms),
             statuses=self.ports.observed.statuses(),
             availability=dict(self.latest.nodes_obtainable),
             prices=dict(self.latest.usd_per_node_h),
-            answers=self.ports.solver.take(),
+            answers=answers,
             alerts=self.latest.take_alerts(),
         )
         self.state, effects = decide(self.state, observation, cluster, now_ms)
+        for answer in answers:
+            _say_answer(answer)
         for effect in effects:
             self._carry_out(effect, cluster)
         took = time.process_time() - started
@@ -141,3 +145,17 @@ class Loop:
             self.ports.publisher.put(effect.record)
         elif isinstance(effect, SolveRequested):
             self.ports.solver.ask(effect.request, cluster)
+            _say_request(effect.request, self.state)
+
+
+def _say_request(request: PlanRequest, state: ControllerState) -> None:
+    """Full plans are few and often change nothing, so their reasons stand nowhere else."""
+    if request.urgency is Urgency.FULL:
+        why = "; ".join(dict.fromkeys(words for _, words in state.pending[Urgency.FULL].reasons))
+        log.info(f"full plan {request.number} of {', '.join(request.scope)}: {why}")
+
+
+def _say_answer(answer: PlanAnswer) -> None:
+    if answer.urgency is Urgency.FULL and answer.outcome is not Outcome.NONE:
+        usd = f"{answer.now_usd_per_h:.2f} -> {answer.cost_usd_per_h:.2f} USD/h"
+        log.info(f"full plan {answer.number} is {answer.outcome}: {usd}")

@@ -102,17 +102,6 @@ def file_name(request: LibraryRequest, wanted: str) -> str:
     return f"{model}-{request.phase}-{request.engine.name}-{wanted[:16]}{SUFFIX}"
 
 
-def read_library(path: Path, request: LibraryRequest, profile: Profile) -> Library:
-    """The library in `path`, which must be what `request` gives now; UserError otherwise."""
-    wanted = content_hash(request, throughput_table(request, profile))
-    try:
-        return decode(path.read_bytes(), request, wanted)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except InvalidValue as error:
-        raise UserError(f"{path}: {error}") from None
-
-
 def read_library_header(path: Path) -> Header:
     """What the library in `path` was built from; UserError when it is none."""
     try:

@@ -37,6 +37,7 @@ class Section:
         self.file = file
         self.path = path
         self.line = node.start_mark.line + 1
+        self._node = node
         self._values: dict[str, yaml.Node] = {}
         self._lines: dict[str, int] = {}
         self._asked: list[str] = []
@@ -105,6 +106,10 @@ class Section:
             child = self.section(name, required=True)
             assert child is not None  # noqa: S101  required=True raised otherwise
             yield name, child
+
+    def as_yaml(self) -> str:
+        """This mapping alone as YAML text, its values as they were written."""
+        return str(yaml.serialize(self._node, Dumper=yaml.SafeDumper))
 
     def finish(self) -> None:
         """Refuse every key that nobody asked for, with the nearest valid name."""

@@ -27,7 +27,7 @@ SHOWN_WINDOW_S = 10
 LATENCY_WINDOW_S = 60
 UNMET_STANDS_MS = 660_000
 """The controller repeats every ten minutes that demand cannot be met; after that it is over."""
-_CHANGES = ("scale_out", "scale_in", "replan", "replace")
+_SLIVER = 0.03
 _LIVE_STATES = (InstanceState.STARTING, InstanceState.READY, InstanceState.DRAINING)
 
 
@@ -146,18 +146,26 @@ class Picture:
         return FleetProgress(ready, wanted, frozenset(settled), frozenset(started))
 
     def unmet(self, now_ms: int) -> dict[str, str]:
-        """Models whose demand or SLO cannot be met, and why: what the controller said last."""
-        found: dict[str, Decision] = {}
-        for decision in self.decisions:
-            if decision.kind == "infeasible":
-                found[decision.model] = decision
-            elif decision.kind in _CHANGES:
-                found.pop(decision.model, None)
+        """Models whose demand or SLO cannot be met, and why: what the controller said last.
+
+        A later plan without a shortfall ends it for demand. What is not said again is over, too.
+        """
+        last = {d.model: d for d in self.decisions if d.kind == "infeasible"}
         return {
             model: decision.reason
-            for model, decision in found.items()
-            if now_ms - decision.at_ms < UNMET_STANDS_MS
+            for model, decision in last.items()
+            if now_ms - decision.at_ms < UNMET_STANDS_MS and not self._served_since(decision)
         }
+
+    def _served_since(self, decision: Decision) -> bool:
+        if self.plan is None or self.plan.at_ms <= decision.at_ms:
+            return False
+        service = next((s for s in self._cluster.services if s.model == decision.model), None)
+        usable = decision.capacity_req_per_s * (service.utilization if service else 1.0)
+        if usable >= decision.demand_req_per_s:
+            return False  # it was about the SLO, of which plans say nothing
+        missing = self.plan.shortfall_req_per_s.get(decision.model, 0.0)
+        return missing <= _SLIVER * decision.demand_req_per_s
 
     def rows(self, now_ms: int) -> list[ModelRow]:
         """One row per declared model, in the order of the configuration."""

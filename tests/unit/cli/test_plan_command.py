@@ -93,7 +93,21 @@ def test_without_a_demand_the_default_is_stated(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plan", "--config", str(config), "--no-explain"]) == 0
-    assert "no --demand: 1 req/s per model" in capsys.readouterr().out
+    said = "no --demand: declared workloads, 1 req/s where none is named"
+    assert said in capsys.readouterr().out
+
+
+def test_without_a_demand_declared_rates_are_planned_for(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that names no rate gets the default."""
+    config.write_text(CONFIG.replace("workload: {", "workload: {req_per_s: 2.5, ", 1))
+    assert main(["plan", "--config", str(config), "--no-explain", "--json"]) == 0
+    models = json.loads(capsys.readouterr().out)["models"]
+    assert {name: row["req_per_s"] for name, row in models.items()} == {
+        "chat": 2.5,
+        "mini": 1.0,
+    }
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
+from autoscaler.templates.codec import decode
 from autoscaler.templates.declared import requests_for
 from autoscaler.templates.engines import CORAL, VLLM_PIPELINE
-from autoscaler.templates.request import LibraryRequest
+from autoscaler.templates.request import LibraryRequest, content_hash
+from autoscaler.templates.tables import throughput_table
 from streams.files import libraries
-from streams.files.errors import UserError
-from streams.files.libraries import SUFFIX, cache_folder, load_or_build, read_library
+from streams.files.libraries import SUFFIX, cache_folder, load_or_build
 
 
 @pytest.fixture
@@ -81,9 +83,12 @@ def test_a_folder_that_cannot_be_made_is_only_a_notice(
 def test_a_file_of_another_request_is_refused(wanted: list[LibraryRequest], tmp_path: Path) -> None:
     load_or_build(wanted[:1], default_profile(), tmp_path)
     (path,) = tmp_path.iterdir()
-    assert len(read_library(path, wanted[0], default_profile())) > 0
-    with pytest.raises(UserError, match=r"slo\.ttft_ms"):
-        read_library(path, replace(wanted[0], slo=Slo(1100.0, 60.0)), default_profile())
+    other = replace(wanted[0], slo=Slo(1100.0, 60.0))
+    data, profile = path.read_bytes(), default_profile()
+    own, another = (content_hash(r, throughput_table(r, profile)) for r in (wanted[0], other))
+    assert len(decode(data, wanted[0], own)) > 0
+    with pytest.raises(InvalidValue, match=r"slo\.ttft_ms"):
+        decode(data, other, another)
 
 
 def test_the_cache_forgets_the_least_recently_used(

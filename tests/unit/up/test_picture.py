@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -219,21 +220,42 @@ def test_the_first_fleet_is_ready_when_all_that_is_planned_is_ready_and_routed(
     assert ready() == (1, 1, True), "what leaves is not waited for; old records change nothing"
 
 
-def said(number: int, kind: str, at_ms: int = NOW_MS, model: str = "mini") -> Decision:
-    return Decision(number, 1, model, kind, at_ms, False, f"why {number}")
+def infeasible(number: int, model: str = "mini", capacity: float = 1.0) -> Decision:
+    return Decision(
+        number,
+        1,
+        model,
+        "infeasible",
+        NOW_MS,
+        False,
+        f"why {number}",
+        demand_req_per_s=2.0,
+        capacity_req_per_s=capacity,
+    )
 
 
-def test_what_cannot_be_met_is_shown_until_it_changes(picture: Picture) -> None:
-    """One line per model, in one line of the terminal; a change of the fleet takes it away."""
-    picture.add(said(1, "scale_out"))
-    picture.add(said(2, "infeasible"))
-    picture.add(said(3, "hold"))
-    picture.add(said(4, "infeasible", model="code"))
-    assert picture.unmet(NOW_MS) == {"mini": "why 2", "code": "why 4"}
+def test_demand_that_cannot_be_met_is_shown_until_a_plan_serves_it(picture: Picture) -> None:
+    """One line per model, the latest reason; more capacity that is not enough changes nothing."""
+    picture.add(infeasible(1))
+    picture.add(infeasible(2))
+    picture.add(infeasible(3, model="code"))
+    same_tick = plan(1)
+    picture.add(same_tick)
+    assert picture.unmet(NOW_MS) == {"mini": "why 2", "code": "why 3"}
     assert "mini falls short: why 2" in drawn(picture, 80)
-    assert picture.unmet(NOW_MS + 700_000) == {}, "it would have been said again"
-    picture.add(said(5, "replan"))
-    assert picture.unmet(NOW_MS) == {"code": "why 4"}
+    later = replace(same_tick, number=2, at_ms=NOW_MS + 1000)
+    picture.add(replace(later, shortfall_req_per_s={"mini": 0.5, "code": 0.01}))
+    assert picture.unmet(NOW_MS) == {"mini": "why 2"}
+    picture.add(replace(later, number=3))
+    assert picture.unmet(NOW_MS) == {}
+
+
+def test_what_the_controller_does_not_repeat_is_over(picture: Picture) -> None:
+    """That an SLO is out of reach is nothing that a plan's shortfall could take back."""
+    picture.add(infeasible(1, capacity=9.0))
+    picture.add(replace(plan(1), at_ms=NOW_MS + 1000))
+    assert picture.unmet(NOW_MS + 600_000) == {"mini": "why 1"}
+    assert picture.unmet(NOW_MS + 700_000) == {}
 
 
 def test_a_run_without_requests_says_why(picture: Picture) -> None:

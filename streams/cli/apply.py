@@ -1,0 +1,149 @@
+"""`shoal apply`: declare the models of a file to a controller that runs.
+
+The records of `services` stand over the controller's own file. What changed is judged by meaning,
+not by text; a model that was declared this way before and is not in the file is withdrawn. Pools,
+engines, defaults and policy are not declared this way: they stay those of the controller's file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from autoscaler.domain.checks import InvalidValue
+from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics
+from streams.cli.run_part import bootstrap
+from streams.files.config import Config, load_config, parse_service
+from streams.files.errors import UserError
+from streams.files.yamltree import read
+from topics.checks import InvalidRecord
+from topics.codec import decode, encode
+from topics.records import DeclaredService
+from topics.table import PREFIX, SERVICES
+
+_TIMEOUT_S = 30.0
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `apply` to the command line."""
+    parser = subparsers.add_parser(
+        "apply",
+        help="declare the models of a shoal.yaml to a running controller",
+        description="Publishes every model of the file that changed, withdraws those that were "
+        "declared this way and are not in the file any more, and prints what it did.",
+    )
+    parser.add_argument("--config", required=True, metavar="FILE", help="the shoal.yaml")
+    parser.add_argument("--broker", metavar="HOST:PORT", help="default: kafka in the file")
+    parser.add_argument("--prefix", default=PREFIX, help=f"of topic names (default {PREFIX})")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Apply it; UserError for bad input, a broker that does not answer, or topics not usable."""
+    config = load_config(args.config)
+    wanted = declared_texts(Path(args.config))
+    broker = bootstrap(args, config)
+    try:
+        changes = asyncio.run(_apply(config, wanted, broker, args.prefix))
+    except (BrokerUnreachable, TopicsUnusable, KafkaError, TimeoutError) as error:
+        raise UserError(f"--broker {broker}: {error or 'no answer in time'}") from error
+    for model, what in changes.items():
+        print(f"{model}: {what}")
+    return 0
+
+
+def declared_texts(path: Path) -> dict[str, str]:
+    """Each model's section of a valid file, as YAML text."""
+    root, _ = read(path)
+    models = root.section("models", required=True)
+    return {} if models is None else {name: part.as_yaml() for name, part in models.children()}
+
+
+def changes_of(
+    config: Config, wanted: Mapping[str, str], known: Mapping[str, str]
+) -> dict[str, str]:
+    """What becomes of each model: added, changed, unchanged or withdrawn.
+
+    wanted, known: texts by model, of the file and of the topic (a record there that was not
+    understood has the text "").
+    """
+    found = {}
+    for model, text in wanted.items():
+        if model not in known:
+            found[model] = "added"
+        elif _means_the_same(config, model, text, known[model]):
+            found[model] = "unchanged"
+        else:
+            found[model] = "changed"
+    return found | {model: "withdrawn" for model in known if model not in wanted}
+
+
+def _means_the_same(config: Config, model: str, text: str, before: str) -> bool:
+    try:
+        return parse_service(config, model, before) == parse_service(config, model, text)
+    except (UserError, InvalidValue):
+        return False
+
+
+async def _apply(
+    config: Config, wanted: Mapping[str, str], broker: str, prefix: str
+) -> dict[str, str]:
+    await ensure_topics(broker, prefix)
+    name = SERVICES.wire_name(prefix)
+    async with asyncio.timeout(_TIMEOUT_S):
+        changes = changes_of(config, wanted, await _known(broker, name))
+        producer = AIOKafkaProducer(bootstrap_servers=broker, client_id="shoal-apply", acks="all")
+        await producer.start()
+        try:
+            at_ms = time.time_ns() // 1_000_000
+            for model, what in changes.items():
+                if what == "unchanged":
+                    continue
+                gone = what == "withdrawn"
+                value = None if gone else encode(DeclaredService(model, wanted[model], at_ms))
+                await producer.send_and_wait(name, value, key=model.encode())
+        finally:
+            await producer.stop()
+    return changes
+
+
+async def _known(broker: str, name: str) -> dict[str, str]:
+    """Texts by model that the topic holds now; "" for a record that is not understood."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=broker,
+        client_id="shoal-apply",
+        enable_auto_commit=False,
+        fetch_max_wait_ms=50,
+    )
+    known: dict[str, str] = {}
+    await consumer.start()
+    try:
+        part = TopicPartition(name, 0)  # the topic has one partition
+        consumer.assign([part])
+        end = (await consumer.end_offsets([part]))[part]
+        consumer.seek(part, (await consumer.beginning_offsets([part]))[part])
+        while await consumer.position(part) < end:
+            for messages in (await consumer.getmany(timeout_ms=100)).values():
+                for message in messages:
+                    model = (message.key or b"").decode(errors="replace")
+                    if message.value is None:
+                        known.pop(model, None)
+                    else:
+                        known[model] = _text(message.value)
+    finally:
+        await consumer.stop()
+    return known
+
+
+def _text(value: bytes) -> str:
+    try:
+        return str(decode(SERVICES.name, value).declared)
+    except InvalidRecord:
+        return ""

@@ -1,0 +1,215 @@
+"""What calls for a new plan, on real processes at speed 1: the plan is asked for within two ticks.
+
+One run for all of it: most of it is the minute after which a silent node counts as lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from tests.acceptance.conftest import Start
+from tests.acceptance.shoal_up import ENGINE, Proc, Run
+from topics.codec import decode, encode
+from topics.records import DeclaredService, InstanceState, ObservedInstance, Price, Status
+from topics.table import STATUS, key_of, topic_of
+
+CONFIG = """mode: act
+policy: {cooldown: 30s}
+regions:
+  eu:
+    l4: {gpu: L4, per_node: 1, max: 4, price: 0.85}
+    l40s: {gpu: L40S, per_node: 1, max: 2, price: 1.9}
+  us:
+    l4: {gpu: L4, per_node: 1, nodes: 1, owned: true}
+models:
+  mini:
+    source: openai/gpt-oss-20b
+    slo: {ttft: 2s, tpot: 80ms}
+    workload: {req_per_s: 1, input: 200, output: 60}
+    regions: [eu]
+    max_len: 16384
+    min: 2
+"""
+CHANGED = """
+source: openai/gpt-oss-20b
+slo: {ttft: 1500ms, tpot: 70ms}
+workload: {req_per_s: 1, input: 200, output: 60}
+regions: [eu]
+max_len: 16384
+min: 2
+"""
+L4 = "eu/l4/on-demand"
+SILENT_S = 60.0
+SOON_S = 2.5  # two ticks, and half a second until the record was read
+ASKED = re.compile(r"^(\S+ \S+) INFO full plan \d+ of [^:]*: (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Seconds from a record to the plan that it calls for."""
+
+    price_s: float
+    service_s: float
+    launch_s: float
+    node_s: float
+
+
+@pytest.fixture(scope="module")
+def delays(start: Start) -> Iterator[Delays]:
+    """What the run showed."""
+    run = start("--speed", "1", "--for", "88", config=CONFIG)
+    run.line(r"mini scale_out: declared workload of 1.0 req/s", 40.0)
+    (controller,) = run.processes("streams.controller")
+    bootstrap = after(controller, "--broker")
+    executors = {after(p, "--config").rsplit("-", 1)[1]: p for p in run.processes("executors.node")}
+    there = statuses(bootstrap, lambda found: any(s.pool.startswith("us/") for s in found))
+    lost = next(status.node for status in there if status.pool.startswith("us/"))
+    os.kill(executors["us.json"].pid, signal.SIGSTOP)
+    try:
+        yield Delays(
+            price_s=price(run, bootstrap),
+            service_s=service(run, bootstrap),
+            launch_s=failed_launch(run, bootstrap),
+            node_s=lost_node(run, bootstrap, lost),
+        )
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(executors["us.json"].pid, signal.SIGCONT)
+
+
+def test_a_tenfold_price(delays: Delays) -> None:
+    assert delays.price_s <= SOON_S
+
+
+def test_a_changed_service(delays: Delays) -> None:
+    assert delays.service_s <= SOON_S
+
+
+def test_a_launch_that_failed(delays: Delays) -> None:
+    assert delays.launch_s <= SOON_S
+
+
+def test_a_lost_node(delays: Delays) -> None:
+    """Counted from the end of the minute after its last status."""
+    assert 0.0 <= delays.node_s <= SOON_S
+
+
+def price(run: Run, bootstrap: str) -> float:
+    written_s = write(bootstrap, Price(L4, 8.5, int(time.time() * 1000)))
+    delay_s = asked(run, f"{L4} now 8.50 USD/h (was 0.85)") - written_s
+    run.line(rf"mini (replan|scale_out): re-solve: .*{L4} now 8\.50 USD/h", 10.0)
+    return delay_s
+
+
+def service(run: Run, bootstrap: str) -> float:
+    written_s = write(bootstrap, DeclaredService("mini", CHANGED, int(time.time() * 1000)))
+    return asked(run, "mini was changed") - written_s
+
+
+def failed_launch(run: Run, bootstrap: str) -> float:
+    """An engine that dies as often as it is started: given up after the third time."""
+    give_up = time.monotonic() + 45.0
+    chosen: list[str] = []
+
+    def over(found: list[Status]) -> bool:
+        assert time.monotonic() < give_up, f"{chosen} was not given up"
+        latest = {i.instance: i for s in sorted(found, key=lambda s: s.at_ms) for i in s.instances}
+        if not chosen:
+            starting = [i for i in latest.values() if i.state is InstanceState.STARTING]
+            chosen.extend(i.instance for i in starting[-1:] if i.endpoint)
+            return False
+        victim = latest[chosen[0]]
+        port = victim.endpoint.rpartition(":")[2]
+        for proc in run.processes(ENGINE):
+            if port and proc.option("--port") == port:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(proc.pid, signal.SIGKILL)
+        return victim.state is InstanceState.FAILED
+
+    found = statuses(bootstrap, over)
+    first = min((s for s in found if failed(s, chosen[0])), key=lambda s: s.at_ms)
+    return asked(run, f"launch failed on {first.node}") - first.at_ms / 1000.0
+
+
+def lost_node(run: Run, bootstrap: str, node: str) -> float:
+    seen = statuses(bootstrap, lambda found: any(status.node == node for status in found))
+    last_s = max(status.at_ms for status in seen if status.node == node) / 1000.0
+    left_s = last_s + SILENT_S - time.time()
+    return asked(run, f"{node} lost", max(1.0, left_s + 10.0)) - last_s - SILENT_S
+
+
+def failed(status: Status, instance: str) -> bool:
+    def is_it(seen: ObservedInstance) -> bool:
+        return seen.instance == instance and seen.state is InstanceState.FAILED
+
+    return any(map(is_it, status.instances))
+
+
+def after(proc: Proc, option: str) -> str:
+    """The value of an option that stands in the argument after it."""
+    return proc.argv[proc.argv.index(option) + 1]
+
+
+def asked(run: Run, words: str, wait_s: float = 10.0) -> float:
+    """When (s since the epoch) a full plan was asked for with these words among the reasons."""
+
+    def found() -> float | None:
+        (path,) = run.temporary.glob("shoal-up-*/controller.log")
+        for at, why in ASKED.findall(path.read_text()):
+            if words in why:
+                return dt.datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp()
+        return None
+
+    at_s: float = run.until(found, wait_s, f"full plan because {words}")
+    return at_s
+
+
+def write(bootstrap: str, record: object) -> float:
+    """When (s since the epoch) the broker had the record."""
+
+    async def send() -> float:
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all")
+        await producer.start()
+        try:
+            topic = topic_of(record).wire_name()
+            await producer.send_and_wait(topic, encode(record), key=key_of(record))
+            return time.time()
+        finally:
+            await producer.stop()
+
+    return asyncio.run(send())
+
+
+def statuses(bootstrap: str, enough: Callable[[list[Status]], bool]) -> list[Status]:
+    """All statuses since the beginning, once there are enough of them."""
+
+    async def read() -> list[Status]:
+        consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+        await consumer.start()
+        try:
+            parts = [TopicPartition(STATUS.wire_name(), n) for n in range(STATUS.partitions)]
+            consumer.assign(parts)
+            ends = await consumer.end_offsets(parts)
+            found: list[Status] = []
+            async with asyncio.timeout(60.0):
+                while True:
+                    for messages in (await consumer.getmany(timeout_ms=100)).values():
+                        found += [decode(STATUS.name, message.value) for message in messages]
+                    behind = [p for p in parts if await consumer.position(p) < ends[p]]
+                    if not behind and enough(found):
+                        return found
+        finally:
+            await consumer.stop()
+
+    return asyncio.run(read())

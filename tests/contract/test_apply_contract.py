@@ -1,0 +1,55 @@
+"""`shoal apply` over both brokers: what it publishes is what a controller reads."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from streams.cli.main import main
+from streams.controller.declared import Declared
+from streams.controller.rebuild import read_latest
+from streams.files.config import load_config
+from tests.contract.brokers import Broker
+
+CONFIG = """
+regions: {eu: {l4: {gpu: L4, max: 3, price: 0.85}}}
+models:
+  mini: {source: openai/gpt-oss-20b, slo: {ttft: 2s, tpot: 80ms}, min: 1}
+"""
+TINY = (
+    "  tiny: {source: meta-llama/Llama-3.1-8B-Instruct, slo: {ttft: 1s, tpot: 50ms}, "
+    "max_len: 8192}\n"
+)
+
+
+def test_a_controller_reads_what_was_applied(
+    broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Added, changed, left alone and withdrawn; a controller's own file is below all of it."""
+    base, path = tmp_path / "base.yaml", tmp_path / "shoal.yaml"
+    base.write_text(CONFIG)
+    config = load_config(base)
+
+    def apply(text: str) -> list[str]:
+        path.write_text(text)
+        options = ["--config", str(path), "--broker", broker.bootstrap, "--prefix", broker.prefix]
+        assert main(["apply", *options]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    def declared() -> dict[str, int]:
+        group = f"{broker.prefix}apply"
+        latest, poison = asyncio.run(read_latest(broker.bootstrap, broker.prefix, group))
+        assert poison == []
+        return {s.model: s.min_instances for s in Declared(config, latest)().services}
+
+    assert declared() == {"mini": 1}
+    changed = CONFIG.replace("min: 1", "min: 2")
+    assert apply(changed + TINY) == ["mini: added", "tiny: added"]
+    assert declared() == {"mini": 2, "tiny": 0}
+    assert apply(changed + TINY) == ["mini: unchanged", "tiny: unchanged"]
+    assert apply(CONFIG.replace("min: 1", "min: 3")) == ["mini: changed", "tiny: withdrawn"]
+    assert declared() == {"mini": 3}
+    assert apply(CONFIG) == ["mini: changed"]
+    assert declared() == {"mini": 1}
