@@ -272,7 +272,7 @@ def _why(answer: PlanAnswer, pending: Pending, view: ModelView, kind: str) -> st
         return "capacity was lost"
     if view.groups < view.service.min_instances and view.groups:
         return f"floor of {view.service.min_instances}"
-    if view.groups and not state.over_since_ms:
+    if view.groups and not state.over_since_ms and state.derate == 1.0:
         planned = reasons.rate(view.planned_req_per_s)
         target = reasons.rate(state.target_req_per_s)
         return f"at the present request lengths the fleet is good for {planned} of {target} req/s"

@@ -6,11 +6,10 @@ Owns the way from observations to `ModelState` and `ModelView`, apart from the t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.demand.dispersion import dispersion
+from autoscaler.demand.clumps import arrival_cv, observed
 from autoscaler.demand.freshness import is_stale
 from autoscaler.demand.lengths import estimate
 from autoscaler.demand.observed import UNKNOWN
@@ -52,6 +51,8 @@ def known(inputs: Inputs, faults: Faults) -> dict[str, ModelState]:
         state = inputs.state.models.get(service.model, ModelState(service.lengths))
         if service.model in hit:
             state = replace(state, lost_ms=inputs.now_ms, unmet_until_ms=0)
+        demand = inputs.observation.demand.get(service.model, UNKNOWN)
+        state = replace(state, clumps=observed(state.clumps, demand))
         found[service.model] = _with_lengths(state, service, inputs)
     return found
 
@@ -64,7 +65,7 @@ def _with_lengths(state: ModelState, service: Service, inputs: Inputs) -> ModelS
         return state
     demand = inputs.observation.demand.get(service.model, UNKNOWN)
     lengths = estimate(state.lengths, service.lengths, demand)
-    cv = math.sqrt(dispersion(demand.blocks).claimed)
+    cv = arrival_cv(state.clumps)
     if max(cv, state.arrival_cv) < _CV_MATTERS * min(cv, state.arrival_cv):
         cv = state.arrival_cv
     if lengths == state.lengths and cv == state.arrival_cv:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autoscaler.demand.clumps import Clumps
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
@@ -44,7 +45,8 @@ class Observation:
 class ModelState:
     """What is remembered of one model.
 
-    lengths, arrival_cv: of requests and of the gaps between them, as planned for. target_req_per_s:
+    lengths, arrival_cv: of requests and of the gaps between them, as planned for; clumps: what the
+    latter follows from. target_req_per_s:
     the demand planned for, raised by evidence and lowered by lasting evidence; target_why: in
     words. derate: measured over predicted
     capacity where SLOs were missed without a shortage, in (0, 1]; derated_ms: when it last moved.
@@ -63,6 +65,7 @@ class ModelState:
 
     lengths: Lengths
     arrival_cv: float = 1.0
+    clumps: Clumps = field(default_factory=Clumps)
     target_req_per_s: float = 0.0
     target_why: str = ""
     derate: float = 1.0

@@ -61,8 +61,11 @@ def one_fewer(problem: PlanningProblem, plan: Plan, model: str) -> Rejected | No
     left = plan.capacity_req_per_s[model] - most.combo.req_per_s
     needed = problem.needed_req_per_s(model)
     if left >= needed:
-        floor = problem.cluster.service(model).min_instances
-        return Rejected(f"one less {short_name(most.combo)}", f"floor of {floor}")
+        service = problem.cluster.service(model)
+        if sum(target.count for target in targets) > service.min_instances:
+            return None  # it stays for a promise, or because its node is paid for anyway
+        why = f"floor of {service.min_instances}"
+        return Rejected(f"one less {short_name(most.combo)}", why)
     return Rejected(f"one less {short_name(most.combo)}", f"{left:.3g} < {needed:.3g} req/s needed")
 
 

@@ -55,7 +55,10 @@ def largest_fraction(
         return Fraction(0.0, 0.0, None, (), Work())
     high, work, limits = _bound(problem, active, options.with_share(0.3))
     if sum(int(g.allowed.sum()) for g in problem.groups) <= MIP_COLUMNS:
-        return _by_mip(problem, options, active, high, work)
+        found = _by_mip(problem, options, active, high, work)
+        if found.limits:
+            found = _at_least_filled(problem, found, active, mu)
+        return replace(found, limits=tuple(dict.fromkeys((*limits, *found.limits))))
     found = _by_steps(problem, options.with_share(0.6), active, high, mu, nearest, work)
     return replace(found, limits=(*limits, *found.limits))
 
@@ -75,7 +78,7 @@ def _bound(
     """A fraction above which it is proven that demand cannot be served."""
     low, high, rounds = 0.0, 1.0, 0
     if not proven_infeasible(problem, options):
-        return 1.0, Work(), ()
+        return 1.0, Work(), ("wall_clock",) if options.out_of_time() else ()
     while high - low > PRECISION * high and high > 1e-6:
         if options.out_of_time():
             return high, Work(pricing_rounds=rounds), ("wall_clock",)
@@ -102,13 +105,24 @@ def _by_mip(
     )
     work += Work(mips=1, mip_nodes=got.nodes)
     bound = min(high, got.bound if np.isfinite(got.bound) else 1.0)
-    limits = () if got.solved else ("mip_nodes",)
+    struck = "wall_clock" if options.out_of_time() else "mip_nodes"
+    limits = () if got.solved else (struck,)
     if got.counts is None:
         return Fraction(0.0, bound, None, limits, work)
     served = flat.served_req_per_s(got.counts) / flat.demand_req_per_s
     plan = plan_of(problem, flat, owners, codes, got.counts)
     fraction = min(1.0, float(served[active].min()))
     return Fraction(fraction, max(bound, fraction), plan, limits, work)
+
+
+def _at_least_filled(
+    problem: Decomposed, found: Fraction, active: Bools, mu: Floats | None
+) -> Fraction:
+    """What a search without time found, or the greedy fill where that serves more."""
+    least, plan = filled(problem, np.zeros(len(problem.capacity)) if mu is None else mu, active)
+    if least <= found.served:
+        return found
+    return replace(found, served=least, plan=plan)
 
 
 def _by_steps(

@@ -17,10 +17,13 @@ from autoscaler.optimizer.dual import ascend, subproblem
 from autoscaler.optimizer.groups import Decomposed, fitting
 from autoscaler.optimizer.incumbent import Incumbent
 from autoscaler.optimizer.pool import Covers, Scene, items_within, joined, pool
-from autoscaler.optimizer.result import SolveOptions, Work
+from autoscaler.optimizer.result import GROUPS, SolveOptions, Work
 
 LARGEST = 9
-"""Most groups freed at once."""
+"""Most groups freed at once in a problem of up to `GROUPS` groups."""
+WIDER = (4, 6, 8, 11, 15, 20)
+"""Groups freed at once in larger ones. The small steps find little there once the first repairs are
+done, and the whole is never freed."""
 LOCAL_POOL = 200
 """Covers per group in a neighbourhood's MIP."""
 LOCAL_ITEMS = 60
@@ -89,6 +92,8 @@ def _sizes(count: int) -> list[tuple[int, int, int]]:
     """Groups freed, failures before going on, and covers per group, from small to large."""
     if count <= 4:
         return [(count, 1, 2 * LOCAL_POOL), (count, 1, 4 * LOCAL_POOL)]
+    if count > GROUPS:
+        return [(size, 8 + count // max(size, 8), LOCAL_POOL) for size in WIDER]
     most = min(count, LARGEST)
     steps = [(size, 8 + count // size, LOCAL_POOL) for size in range(4, most)]
     return [*steps, (most, 1 if most == count else 8, LOCAL_POOL // 2)]

@@ -75,6 +75,9 @@ def solve(
     limits, work = (*found.limits, *limits), found.work + work
     if counts is None:
         return failed(problem, "no plan was found within the limits", limits, work)
+    if not target.any():
+        zero = np.zeros(len(problem.capacity))
+        return checked(problem, counts, 0.0, zero, target, bound, options, limits, work)
     again = _cheapest(problem, target, options, WarmStart(counts=counts))
     limits, work = (*limits, *again.limits), work + again.work
     if again.counts is None:  # the limit struck, but a plan at these fractions is at hand
@@ -165,7 +168,8 @@ def _fractions(
     counts: Ints | None = None
     limits: tuple[str, ...] = ()
     work = Work()
-    large = is_structured(problem) and problem.columns > MIP_COLUMNS
+    structured = is_structured(problem)
+    large = structured and (problem.columns > MIP_COLUMNS or options.out_of_time())
     for level in np.unique(problem.priority):
         active = problem.priority == level
         if large:

@@ -47,7 +47,7 @@ def with_whole_covers(
         if options.left_s() < 1.0:
             break
         spread = np.ones(len(mu)) if turn == 0 else generator.uniform(0.0, 3.0, len(mu))
-        made, spent = _cheapest_of(parts, scene.capacity, mu * spread)
+        made, spent = _cheapest_of(parts, scene.capacity, mu * spread, options.left_s())
         work += spent
         if made is None:
             break  # no plan can serve this group from these pairs
@@ -58,10 +58,12 @@ def with_whole_covers(
     return covers, work
 
 
-def _cheapest_of(parts: Covers, capacity: Floats, mu: Floats) -> tuple[Covers | None, Work]:
+def _cheapest_of(
+    parts: Covers, capacity: Floats, mu: Floats, left_s: float
+) -> tuple[Covers | None, Work]:
     """The cover made of `parts` with the least money plus `mu` (k,) for what it uses."""
     priced = replace(parts, cost=parts.cost + parts.use @ mu)
-    choice = choose([priced], capacity, nodes=NODES, seconds=5.0, gap=1e-3)
+    choice = choose([priced], capacity, nodes=NODES, seconds=min(5.0, left_s), gap=1e-3)
     work = Work(mips=1, mip_columns=len(parts))
     if choice is None:
         return None, work

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # How many candidates each order keeps; fewer in large problems, so that one MIP holds them all.
 _KEEP_FOR_PLANS = 16
+_NEXT_TO_NOTHING = 1e-6
 _MOST_CANDIDATES = 5000
 
 
@@ -228,6 +229,9 @@ def make_problem(
         )
         for model, demand in planned.items()
     }
+    running = {
+        i: _worth_keeping(combo, candidates.get(combo.model, ())) for i, combo in running.items()
+    }
     least = fewest_nodes(now, [(running[i], n) for i, n in running_counts.items()])
     rented = {p.id: least.get(p.id, 0) for p in now.pools if p.market is not Market.OWNED}
     return PlanningProblem(
@@ -244,6 +248,14 @@ def make_problem(
         options=options or PlanOptions(),
         last_good=last_good,
     )
+
+
+def _worth_keeping(combo: Combo, candidates: Iterable[Combo]) -> Combo:
+    """A running combo that misses the SLO counts for nothing where others can meet it: the plan
+    replaces it, and until it is gone it gets next to no requests."""
+    if combo.meets_slo or not any(other.meets_slo for other in candidates):
+        return combo
+    return replace(combo, req_per_s=_NEXT_TO_NOTHING)
 
 
 def arrivals_of(demand: Demand, service: Service) -> Arrivals:

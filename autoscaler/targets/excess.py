@@ -12,6 +12,7 @@ from autoscaler.demand.significance import bounds
 from autoscaler.demand.timeline import BLOCK_S, Blocks
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
+from autoscaler.targets.burst import mean_and_burst
 from autoscaler.targets.view import ModelView, Proposal
 
 _COVERED = 0.9
@@ -34,10 +35,12 @@ def propose(view: ModelView) -> Proposal | None:
     arrivals = sum(number for _, number in blocks)
     if not arrivals and not seen.arrivals:
         return _lower(view, 0.0, f"no requests for {reasons.duration(lasting_s)}")
+    mean, burst = mean_and_burst(view)
     rate = max(
         bounds(arrivals, _SURELY)[1] / covered_s,
         _highest(blocks, view.policy.local_window_s // BLOCK_S),
         present_rate(view.demand, view.policy).req_per_s,
+        burst if burst > mean else 0.0,
     )
     return _lower(
         view,

@@ -138,6 +138,15 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         RATES,
         st.lists(GROUPS, max_size=3).map(tuple),
     ),
+    "services": st.builds(records.DeclaredService, NAMES, TEXTS, TIMES),
+    "alerts": st.builds(
+        records.Alert,
+        NAMES,
+        NAMES,
+        st.sampled_from(["firing", "resolved"]),
+        TIMES,
+        st.lists(NAMES, max_size=3).map(tuple),
+    ),
     "dead-letters": st.builds(records.DeadLetter, NAMES, COUNTS, COUNTS, TEXTS, TEXTS, NAMES),
 }
 ANY = st.one_of([st.tuples(st.just(name), made) for name, made in RECORDS.items()])
@@ -321,8 +330,8 @@ def test_a_record_that_is_too_large_is_refused_before_it_is_read() -> None:
 
 def test_a_topic_without_records_is_refused_by_name() -> None:
     """Declared topics whose records are still to come carry nothing."""
-    with pytest.raises(InvalidRecord, match="services"):
-        decode("services", b"{}")
+    with pytest.raises(InvalidRecord, match="controls"):
+        decode("controls", b"{}")
     with pytest.raises(InvalidRecord, match="nonsense"):
         decode("nonsense", b"{}")
 
