@@ -26,7 +26,7 @@ class Poison:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """What names it for ever."""
+        """What names it, now and later."""
         return self.topic, self.partition, self.offset
 
     def letter(self, reader: str) -> DeadLetter:

@@ -73,8 +73,8 @@ def end_event(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
 async def insist(end: asyncio.Event, within_s: float) -> None:
     """Once `end` is set, end this process after `within_s` real s if it has not ended by then.
 
-    For a process whose clean-up may wait for somebody who is gone: on a leash the broker has ended
-    too, and a Kafka client can wait for it without a limit.
+    For a process whose clean-up may wait for somebody who is gone: when the supervisor dies the
+    broker ends too, and a Kafka client can wait for it without a limit.
     """
     await end.wait()
     timer = threading.Timer(within_s, os._exit, (0,))
@@ -92,4 +92,4 @@ def end_with_supervisor() -> None:
         select.select([fd], [], [])
         os._exit(0)
 
-    threading.Thread(target=watch, name="leash", daemon=True).start()
+    threading.Thread(target=watch, name="supervision", daemon=True).start()

@@ -44,7 +44,7 @@ from topics.timebase import TimeBase
 
 log = logging.getLogger(__name__)
 
-_LAST_WORDS_S = 0.5
+_FLUSH_S = 0.5
 _STOP_S = 1.0
 
 
@@ -85,7 +85,7 @@ async def run_controller(
     try:
         token = await claim(producer, options.prefix, options.controller_id, clock)
         outbox = Outbox(producer, options.prefix, lambda: leads(latest, token))
-        bury = _Undertaker(outbox, latest, options.controller_id)
+        bury = _DeadLetters(outbox, latest, options.controller_id)
         for poison in poisoned:
             bury(poison)
         windows = TelemetryWindows(cluster.policy.global_window_s)
@@ -137,7 +137,7 @@ async def run_controller(
         try:
             await _until_over(app, end)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_WORDS_S):
+                async with asyncio.timeout(_FLUSH_S):
                     await outbox.flushed()
         finally:
             await _within(_STOP_S, app.stop())
@@ -146,7 +146,7 @@ async def run_controller(
         await _within(_STOP_S, producer.stop())
 
 
-class _Undertaker:
+class _DeadLetters:
     """Writes each poisoned place to dead-letters once."""
 
     def __init__(self, outbox: Outbox, latest: Latest, reader: str) -> None:
@@ -238,7 +238,7 @@ def _following(
 
 
 async def _within(limit_s: float, stopping: Coroutine[Any, Any, Any]) -> None:
-    """Wait for `stopping`, but no longer: with the broker gone, clients wait for it for ever."""
+    """Wait for `stopping`, but no longer: with the broker gone, clients never stop waiting."""
     task = asyncio.ensure_future(stopping)
     done, _ = await asyncio.wait({task}, timeout=limit_s)
     for one in done:

@@ -120,7 +120,7 @@ class Loop:
                 on_first()
 
     async def republish(self) -> None:
-        """Say again what is wanted, every 10 real seconds, for ever.
+        """Say again what is wanted, every 10 real seconds, until cancelled.
 
         The embedded broker forgets old records, and a foreign record may hide ours: the last one
         of a key is what counts.

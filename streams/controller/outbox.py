@@ -45,7 +45,7 @@ class Outbox:
 
     leads: asked before each batch; while it says no, what waits is dropped, because only a
     leader may write. Counters: sent, dropped (not the leader, or more than MAX_WAITING waiting),
-    unsendable (larger than the broker takes: tried again, it would hold up all others for ever).
+    unsendable (larger than the broker takes: tried again, it would hold up all others).
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Outbox:
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Send what comes, for ever. While the broker is away: try again, with growing pauses."""
+        """Send what comes, until cancelled; while the broker is away, retry with growing pauses."""
         failures = 0
         while True:
             if not self._waiting:

@@ -22,7 +22,7 @@ class DemandSource(Protocol):
         """Give the sink what is kept of the past windows; returns when it has caught up."""
 
     async def follow(self, sink: Sink) -> None:
-        """Give the sink what comes, for ever; goes on after where `replay` ended."""
+        """Give the sink what comes, until cancelled; continues where `replay` ended."""
 
     async def live(self) -> None:
         """Return once `follow` gave all there was when it began: from then on silence is news."""

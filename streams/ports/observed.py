@@ -26,5 +26,5 @@ class ExecutorStatuses:
         self._latest = latest
 
     def statuses(self) -> Mapping[str, Status]:
-        """A copy: a tick must not change under its own feet."""
+        """A copy: the snapshot must not change mid-tick."""
         return dict(self._latest)

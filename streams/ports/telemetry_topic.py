@@ -70,7 +70,7 @@ class TelemetryTopic:
             await consumer.stop()
 
     async def follow(self, sink: Sink) -> None:
-        """For ever; a lost broker is waited for, and reading goes on where it stopped."""
+        """Until cancelled; a lost broker is waited for, and reading goes on where it stopped."""
         while True:
             consumer = None
             try:

@@ -45,15 +45,15 @@ time.sleep(60)
 """
 
 
-def start(script: str, leash: int | None) -> subprocess.Popen[bytes]:
+def start(script: str, supervision: int | None) -> subprocess.Popen[bytes]:
     environment = {k: v for k, v in os.environ.items() if k != "SHOAL_SUPERVISION_FD"}
-    if leash is not None:
-        environment["SHOAL_SUPERVISION_FD"] = str(leash)
+    if supervision is not None:
+        environment["SHOAL_SUPERVISION_FD"] = str(supervision)
     process = subprocess.Popen(
         [sys.executable, "-c", script],
         stdout=subprocess.PIPE,
         env=environment,
-        pass_fds=() if leash is None else (leash,),
+        pass_fds=() if supervision is None else (supervision,),
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"up\n"
@@ -62,11 +62,11 @@ def start(script: str, leash: int | None) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize("script", [WAITS, LOOPS, STUCK], ids=["blocking", "asyncio", "stuck"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("leashed", [False, True])
-def test_a_signal_ends_it_cleanly(script: str, number: signal.Signals, leashed: bool) -> None:
+@pytest.mark.parametrize("supervised", [False, True])
+def test_a_signal_ends_it_cleanly(script: str, number: signal.Signals, supervised: bool) -> None:
     """With and without a supervisor; the exit code is 0."""
     read_end, write_end = os.pipe()
-    process = start(script, read_end if leashed else None)
+    process = start(script, read_end if supervised else None)
     assert process.poll() is None
     process.send_signal(number)
     assert process.wait(5) == 0
@@ -88,7 +88,7 @@ def test_it_ends_when_nobody_holds_the_other_end(script: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["987", "", "-1", "x"])
-def test_a_leash_that_is_no_descriptor_is_none(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_stale_descriptor_is_ignored(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Started by hand, or with a stale environment: only a signal ends it."""
     monkeypatch.setenv("SHOAL_SUPERVISION_FD", text)
     assert supervision_fd() is None
