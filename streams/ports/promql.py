@@ -67,8 +67,8 @@ class PromqlDemand:
         """Nothing: windows begin with the first answer, as no data before it."""
 
     async def follow(self, sink: Sink) -> None:
-        """Ask on a fixed grid until cancelled: slow answers do not stretch it. A question that would
-        be late by a whole span is left out, and that span is a gap."""
+        """Ask on a fixed grid until cancelled: slow answers do not stretch it. A question that
+        would be late by a whole span is left out, and that span is a gap."""
         due_ms = self._clock.now_ms() + self._every_ms
         while True:
             await asyncio.sleep(self._clock.real_s_until(due_ms))
