@@ -21,7 +21,7 @@ from autoscaler.optimizer.result import GROUPS, SolveOptions, Work
 
 LARGEST = 9
 """Most groups freed at once in a problem of up to `GROUPS` groups."""
-WIDER = (4, 6, 8, 11, 15, 20)
+WIDER = (4, 8, 12, 18)
 """Groups freed at once in larger ones. The small steps find little there once the first repairs are
 done, and the whole is never freed."""
 LOCAL_POOL = 200
