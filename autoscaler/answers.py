@@ -77,7 +77,7 @@ def carry_out(
 ) -> Carried:
     """Carry `answer` to `pending` out, model by model, those of higher priority first."""
     if answer.outcome is Outcome.NONE:
-        return Carried(groups, site, models, _unanswered(answer, scene))
+        return Carried(groups, site, models)
     states = dict(models)
     decisions: list[Decision] = []
     replan: list[tuple[str, str]] = []
@@ -112,7 +112,8 @@ def carry_out(
         going = leaving(change.removes, counting, scene.sight)
         after = tuple(group.name for group in placed.groups)
         now.update({group.name: group for group in placed.groups})
-        staying = {n: g for n, g in now.items() if n not in {gone.name for gone in going}}
+        gone = {group.name for group in going}
+        staying = {name: group for name, group in now.items() if name not in gone}
         delta_usd = billed_usd_per_h(staying.values(), scene.sight, prices) - before_usd
         makes_room = bool(going and placed.unplaced)
         yields = short > _LEAST or makes_room
@@ -130,7 +131,8 @@ def carry_out(
             share = net / max(scene.views[model].raw_req_per_s, _LEAST)
             exchange = bool(placed.groups and going) and abs(share) <= _EXCHANGE
             states[model] = _moved(states[model], 0.0 if exchange else share, scene.now_ms)
-        if short > _LEAST or placed.unplaced:
+        below_floor = not placed.groups and len(counting) < service.min_instances
+        if short > _LEAST or placed.unplaced or below_floor:
             said, states[model] = _unmet(
                 answer, short, sought[model], states[model], service, scene
             )
@@ -152,7 +154,10 @@ def _change(
     """What the answer still means for the model as it is now."""
     view = scene.views[service.model]
     if answer.urgency is Urgency.URGENT:
-        return _Change(wanted - asked, Counter())
+        # What came meanwhile, by a full plan say, need not be bought twice.
+        have = Counter(group.combo_id for group in counting)
+        enough = view.covers and len(counting) >= service.min_instances
+        return _Change(Counter() if enough else wanted - (have | asked), Counter())
     have = Counter(group.combo_id for group in counting)
     if have != asked:
         return _Change(Counter(), Counter(), "the fleet changed while it was planned")
@@ -180,7 +185,7 @@ def _keep_all(
     if view.state.last_out_ms and since_s < view.policy.cooldown_s:
         return paused(f"something was added {reasons.duration(since_s).removeprefix('~')} ago")
     if not may_go_in(view.state.turns, scene.now_ms):
-        return paused("the fleet turned around too often in the last hour")
+        return paused("the fleet was scaled out and in too often in the last two hours")
     return paused(doubt(view) or strain(view.demand, view.service))
 
 
@@ -194,8 +199,8 @@ def _affordable(
 ) -> _Change:
     """Removals that capacity allows where some additions found no room.
 
-    Where the plan gives the model more than it has, room must be made first: then as much as its
-    disruption budget allows leaves beforehand, one group at least.
+    Where the plan gives the model more than it has, room must be made first: then as much leaves
+    beforehand as its disruption budget allows, once, and no more until that room was used.
     """
     if not unplaced:
         return change
@@ -208,11 +213,10 @@ def _affordable(
     grows = _raw(change.adds, scene.combos) > _raw(change.removes, scene.combos)
     budget = max(0.0, spare)
     if grows and scene.now_ms >= view.state.making_room_until_ms:
-        smallest = min((scene.combos[i].req_per_s for i in change.removes), default=0.0)
-        budget = max(budget, service.max_disruption * raw, smallest)
+        budget = max(budget, service.max_disruption * raw)
     allowed: Counter[str] = Counter()
     for combo_id, count in sorted(change.removes.items()):
-        rate = scene.combos[combo_id].req_per_s
+        rate = _raw({combo_id: 1}, scene.combos)
         for _ in range(count):
             if rate <= budget + _LEAST:
                 allowed[combo_id] += 1
@@ -312,7 +316,11 @@ def _unmet(
     now_ms = scene.now_ms
     short, sought = short * state.derate, sought * state.derate
     state = replace(state, unmet_req_per_s=sought, unmet_until_ms=now_ms + _ASK_AGAIN_MS)
-    if short <= _LEAST or (state.told_ms and now_ms - state.told_ms < _SAY_AGAIN_MS):
+    runs = scene.views[service.model].groups
+    served = short <= _LEAST
+    if served and runs >= service.min_instances:
+        return [], state
+    if state.told_ms and now_ms - state.told_ms < _SAY_AGAIN_MS:
         return [], state
     bound = [text for _, subject, text in answer.binding if _concerns(subject, service, scene)]
     notes = [note for note in answer.notes if note.startswith(service.model)]
@@ -325,7 +333,9 @@ def _unmet(
         kind="infeasible",
         at_ms=now_ms,
         applied=False,
-        reason=f"{reasons.rate(short)} of {reasons.rate(sought)} req/s cannot be served: {held}",
+        reason=f"floor of {service.min_instances}: only {runs} can run: {held}"
+        if served
+        else f"{reasons.rate(short)} of {reasons.rate(sought)} req/s cannot be served: {held}",
         demand_req_per_s=round(state.target_req_per_s, 4),
         capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
         over_since_ms=state.over_since_ms,
@@ -388,7 +398,7 @@ def _recommend(
     if change:
         outward = bool(+change)
         kind = "replan" if outward and removes else "scale_out" if outward else "scale_in"
-        usd = sum(scene.combos[i].usd_per_h * n for i, n in change.items())
+        usd = sum(scene.combos[i].usd_per_h * n for i, n in change.items() if i in scene.combos)
         said.append(
             Decision(
                 number=0,
@@ -420,23 +430,6 @@ def _recommend(
     return said, state
 
 
-def _unanswered(answer: PlanAnswer, scene: Scene) -> tuple[Decision, ...]:
-    if answer.urgency is Urgency.URGENT:
-        return ()  # asked again in this very tick
-    why = answer.notes[0] if answer.notes else "no answer in time"
-    return (
-        Decision(
-            number=0,
-            leader_token=0,
-            model="*",
-            kind="hold",
-            at_ms=scene.now_ms,
-            applied=True,
-            reason=f"no new plan ({why}); the last good plan stands",
-        ),
-    )
-
-
 def _counts(named: Iterable[tuple[str, int]]) -> dict[str, Counter[str]]:
     found: dict[str, Counter[str]] = {}
     for combo_id, count in named:
@@ -446,4 +439,4 @@ def _counts(named: Iterable[tuple[str, int]]) -> dict[str, Counter[str]]:
 
 
 def _raw(counts: Mapping[str, int], combos: Mapping[str, Combo]) -> float:
-    return sum(combos[combo_id].req_per_s * count for combo_id, count in counts.items())
+    return sum(combos[i].req_per_s * count for i, count in counts.items() if i in combos)

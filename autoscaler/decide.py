@@ -39,6 +39,8 @@ from topics.decisions import Decision
 __all__ = ["ControllerState", "Effect", "ModelState", "Observation", "decide", "rebuild"]
 
 _REMEMBER_MS = 600_000
+_SAY_AGAIN_MS = 600_000
+_AFTER_FAILURE_MS = 60_000
 
 
 def decide(
@@ -63,7 +65,7 @@ def decide(
     decisions += [_failed(failure, now_ms) for failure in faults.failures]
 
     # How much is wanted of each model.
-    models = known(inputs, faults)
+    models = known(inputs, faults, sight)
     groups = withdraw(faults.groups, inputs)
     seen = views(inputs, groups, models, sight)
     seen = with_states(seen, {model: retarget(view) for model, view in seen.items()})
@@ -79,11 +81,14 @@ def decide(
     ground = Ground(
         priced, sight, groups, models, seen, supply, swept(faults.backoff, now_ms), now_ms
     )
-    used = used_gpus(groups, observation.statuses.values())
+    heard = (s for node, s in observation.statuses.items() if node not in sight.gone)
+    used = used_gpus(groups, heard)
     site = Site(priced, used, ground.obtainable(), ground.shut(), state.next_serial)
     pending = alive(state.pending, now_ms)
     carried = Carried(groups, site, models)
     replan: list[tuple[str, str]] = []
+    again: list[Trigger] = []
+    failed_ms, told_ms = state.failed_full_ms, state.told_failed_ms
     last_full_ms, gap = state.last_full_ms, state.gap
     for answer in observation.answers:
         asked = pending.get(answer.urgency)
@@ -94,9 +99,12 @@ def decide(
         carried = carry_out(answer, asked, carried.groups, carried.site, carried.models, scene)
         decisions += carried.decisions
         replan += carried.replan
-        if answer.urgency is Urgency.FULL:
-            last_full_ms = now_ms
-            gap = gap if answer.outcome is Outcome.NONE else answer.gap
+        if answer.urgency is Urgency.FULL and answer.outcome is Outcome.NONE:
+            again += [Trigger(name, asked.request.scope, why) for name, why in asked.reasons]
+            failed_ms = now_ms
+        elif answer.urgency is Urgency.FULL:
+            last_full_ms, failed_ms, told_ms = now_ms, 0, 0
+            gap = answer.gap
         sight = sight.with_new(carried.groups)
         models = dict(carried.models)
         seen = views(inputs, carried.groups, models, sight)
@@ -114,14 +122,19 @@ def decide(
         alerts=observation.alerts,
         replan=tuple(replan),
     )
-    due = collect(news, tuple(Trigger(*one) for one in state.due))
+    due = collect(news, (*(Trigger(*one) for one in state.due), *again))
     asks: list[Pending] = []
     number, full_ms, planned_usd = state.request_number, state.full_ms, state.planned_usd_per_h
     needy = short_models(ground, worth)
     if needy and Urgency.URGENT not in pending:
         number += 1
         asks.append(urgent(number, ground, needy))
-    scope = scope_of(due, tuple(seen))
+    if failed_ms == now_ms and (not told_ms or now_ms - told_ms >= _SAY_AGAIN_MS):
+        told_ms = now_ms
+        why = next((note for a in observation.answers for note in a.notes), "no answer in time")
+        decisions.append(hold("*", f"no new plan ({why}); the last good plan stands", now_ms))
+    rests = failed_ms and now_ms - failed_ms < _AFTER_FAILURE_MS
+    scope = () if rests else scope_of(due, tuple(seen))
     if scope and Urgency.FULL not in pending and allowed(full_ms, now_ms):
         number += 1
         asks.append(full(number, ground, scope, due))
@@ -143,6 +156,8 @@ def decide(
         due=tuple((trigger.name, trigger.scope, trigger.why) for trigger in due),
         full_ms=full_ms,
         last_full_ms=last_full_ms,
+        failed_full_ms=failed_ms,
+        told_failed_ms=told_ms,
         planned_usd_per_h=planned_usd,
         gap=gap,
         next_serial=carried.site.serial,

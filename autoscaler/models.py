@@ -6,6 +6,7 @@ Owns the way from observations to `ModelState` and `ModelView`, apart from the t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,7 @@ from autoscaler.demand.windows import NoData
 from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand
+from autoscaler.planning.request import Outcome
 from autoscaler.said import hold
 from autoscaler.state import ControllerState, ModelState, Observation
 from autoscaler.targets.view import ModelView
@@ -42,13 +44,23 @@ class Inputs:
     now_ms: int
 
 
-def known(inputs: Inputs, faults: Faults) -> dict[str, ModelState]:
+def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]:
     """The state of every declared model, with measured lengths and capacity lost just now."""
+    fell_silent = sight.silent - inputs.state.silent_nodes
     hit = {failure.group.model for failure in faults.failures}
-    hit |= {group.model for group in (*faults.lost, *faults.forgotten) if group.counts}
+    hit |= {
+        group.model
+        for group in faults.lost
+        if group.counts and any(placed.node in fell_silent for placed in group.placed)
+    }
+    running = by_model(inputs.state.groups)
     found = {}
     for service in inputs.cluster.services:
         state = inputs.state.models.get(service.model, ModelState(service.lengths))
+        if service.mode is not Mode.ACT and not state.recommended and service.model in running:
+            # What runs is what recommendations start from.
+            counts = Counter(group.combo_id for group in running[service.model] if group.counts)
+            state = replace(state, recommended=tuple(sorted(counts.items())))
         if service.model in hit:
             state = replace(state, lost_ms=inputs.now_ms, unmet_until_ms=0)
         demand = inputs.observation.demand.get(service.model, UNKNOWN)
@@ -164,7 +176,9 @@ def valued(
     demands = {m: value for m, value in state.valued.items() if m in declared}
     for answer in observation.answers:
         pending = state.pending.get(answer.urgency)
-        if pending is None or pending.request.number != answer.number or not answer.combos:
+        if pending is None or pending.request.number != answer.number:
+            continue
+        if answer.outcome is Outcome.NONE:
             continue
         combos.update({combo.id: combo for combo in answer.combos})
         asked = pending.request.demands

@@ -15,7 +15,7 @@ from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.request import PlanRequest, Urgency
 from autoscaler.state import ModelState, Pending
-from autoscaler.targets.view import ModelView
+from autoscaler.targets.view import SLIVER, ModelView
 from autoscaler.transitions.accounts import nodes_of, rented_since_ms
 from autoscaler.transitions.backoff import Backoff, resting_nodes, scarce_pools
 from autoscaler.transitions.groups import Group
@@ -23,8 +23,9 @@ from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.supply import Supply, obtainable
 from autoscaler.triggers.news import Trigger
 
-GIVE_UP_MS = {Urgency.URGENT: 30_000, Urgency.FULL: 300_000}
-SLIVER = 0.025
+GIVE_UP_MS = {Urgency.URGENT: 120_000, Urgency.FULL: 1_800_000}
+"""A backstop: whoever makes plans answers every request, if only to say that none came out."""
+
 _RATE_MATTERS = 1.5
 
 
@@ -77,7 +78,7 @@ def short_models(ground: Ground, valued: Mapping[str, Demand]) -> tuple[str, ...
             continue
         if ground.now_ms < state.making_room_until_ms:
             continue
-        if not covers(view) or view.groups < service.min_instances:
+        if not view.covers or view.groups < service.min_instances:
             (waiting if waits else found).append(service.model)
     return tuple(sorted(found + waiting)) if found else ()
 
@@ -91,14 +92,6 @@ def _is_stale(valued: Demand | None, state: ModelState) -> bool:
         return True
     low, high = sorted((valued.req_per_s, state.target_req_per_s / state.derate))
     return high > _RATE_MATTERS * max(low, 1e-3)
-
-
-def covers(view: ModelView) -> bool:
-    """Whether what is wanted covers the target, but for a sliver that utilization leaves room for.
-
-    Without the sliver a fleet that fits exactly would be changed by every change of the target.
-    """
-    return view.planned_req_per_s >= view.state.target_req_per_s * (1.0 - SLIVER)
 
 
 def urgent(number: int, ground: Ground, scope: tuple[str, ...]) -> Pending:
@@ -137,7 +130,7 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
         rate = state.target_req_per_s / state.derate
         if urgency is Urgency.URGENT and ground.now_ms < state.making_room_until_ms:
             rate = min(rate, view.planned_req_per_s * (1.0 - SLIVER) / state.derate)
-        elif covers(view):
+        elif view.covers:
             # It may be asked about only to be valued anew: then the same sliver applies.
             rate = min(rate * (1.0 - SLIVER), view.planned_req_per_s / state.derate)
         demands.append(Demand(service.model, rate, state.lengths, state.arrival_cv))

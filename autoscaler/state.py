@@ -108,8 +108,9 @@ class ControllerState:
     model that it valued them at.
     services: as declared when last looked at. pending: at most one request per urgency. due:
     triggers that wait for the rate limit, as (trigger, scope, words). full_ms: times of the last
-    full requests, last_full_ms: of the last full answer. planned_usd_per_h: node prices at the last
-    full request.
+    full requests, last_full_ms: of the last full answer, failed_full_ms: of the last that brought
+    no plan (0: none since), told_failed_ms: when that was last said. planned_usd_per_h: node
+    prices at the last full request.
     """
 
     started_ms: int
@@ -128,6 +129,8 @@ class ControllerState:
     due: tuple[tuple[str, tuple[str, ...], str], ...] = ()
     full_ms: tuple[int, ...] = ()
     last_full_ms: int = 0
+    failed_full_ms: int = 0
+    told_failed_ms: int = 0
     planned_usd_per_h: Mapping[str, float] = field(default_factory=dict)
     gap: float = -1.0
     next_serial: int = 1

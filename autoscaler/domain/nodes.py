@@ -6,6 +6,8 @@ gives them names of its own.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from autoscaler.domain.cluster import Pool
 
 
@@ -14,6 +16,7 @@ def node_id(pool: Pool, index: int) -> str:
     return f"{pool.region}.{pool.name}.{pool.market}.{index}"
 
 
+@lru_cache(maxsize=4096)
 def node_ids(pool: Pool) -> tuple[str, ...]:
     """All nodes that a static pool may have."""
     return tuple(node_id(pool, index) for index in range(pool.max_nodes))

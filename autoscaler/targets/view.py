@@ -14,6 +14,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.state import ModelState
 
 FOLLOW_MS = 90_000
+SLIVER = 0.025
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,12 @@ class ModelView:
         """Whether a rise was proven lately: then the rate is followed without further proof."""
         surge_ms = self.state.surge_ms
         return bool(surge_ms) and self.now_ms - surge_ms <= FOLLOW_MS
+
+    @property
+    def covers(self) -> bool:
+        """Whether what is wanted covers the target, but for a sliver that utilization leaves room
+        for: without it a fleet that fits exactly would change with every change of the target."""
+        return self.planned_req_per_s >= self.state.target_req_per_s * (1.0 - SLIVER)
 
     @property
     def planned_req_per_s(self) -> float:

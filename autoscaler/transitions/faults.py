@@ -30,7 +30,7 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class Faults:
     """What was noticed. groups: after it. lost: groups whose nodes fell silent and still count as
-    wanted; forgotten: names of groups given up with their nodes."""
+    wanted; forgotten: groups given up with their nodes."""
 
     groups: tuple[Group, ...]
     backoff: Mapping[str, Backoff]

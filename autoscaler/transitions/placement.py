@@ -84,6 +84,8 @@ def _find(
             rank = (size if paid else 1000 + size, order, node, start)
             if size >= gpus and (best is None or rank < best):
                 best = rank
+        if best is not None and best[0] == gpus:
+            break  # no block on a later node can be tighter
     return (best[2], best[3]) if best else None
 
 

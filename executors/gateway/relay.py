@@ -263,6 +263,7 @@ class Relay:
             self._faults.pop(endpoint)
         if self._table.routers[model].eject(endpoint, self._clock.now_ms()):
             self._metrics.ejections.labels(model).inc()
+            self._table.wake(model)  # who waited for it may go where they were tried already
 
     def look(self) -> None:
         """Eject what hangs, end its requests, forget endpoints that are in no routes, and turn

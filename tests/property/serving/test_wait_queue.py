@@ -120,6 +120,7 @@ class TheLine(RuleBasedStateMachine):
     @rule(end=st.sampled_from(ENDS))
     def eject(self, end: Endpoint) -> None:
         self._eject(end)
+        self._settle()  # who waited for it may go where they were tried already
 
     @rule(end=st.sampled_from(ENDS))
     def readmit(self, end: Endpoint) -> None:
