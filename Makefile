@@ -21,6 +21,8 @@ $(VENV)/.base: requirements.lock requirements-build.lock pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --require-hashes -r requirements-build.lock -r requirements.lock
 	@$(PIP) --no-build-isolation --editable .
+	@echo "compiling kernels (once): processes load them from disk"
+	@$(BIN)/shoal plan --config streams/data/demo.yaml --no-explain --json >/dev/null
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.base
