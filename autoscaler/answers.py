@@ -12,38 +12,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.demand.freshness import paused, strain
-from autoscaler.domain.cluster import Cluster, Mode, Service
+from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.explain import reasons
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.request import Outcome, PlanAnswer, Urgency
+from autoscaler.scene import Scene
 from autoscaler.state import ModelState, Pending
 from autoscaler.targets.excess import doubt
 from autoscaler.targets.view import ModelView
 from autoscaler.transitions.accounts import billed_usd_per_h, by_model, raw_req_per_s
 from autoscaler.transitions.apply import Site, difference, leaving, start
 from autoscaler.transitions.groups import Group
-from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.turns import may_go_in, moved
 from autoscaler.transitions.waves import retire
+from autoscaler.unmet import out_of_reach, unmet
 from topics.decisions import Decision
 
-_ASK_AGAIN_MS = 30_000
 _MAKE_ROOM_MS = 60_000
-_SAY_AGAIN_MS = 600_000
 _LEAST = 1e-6
 _EXCHANGE = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """What an answer is carried out on; everything here stays as it is meanwhile."""
-
-    cluster: Cluster
-    sight: Sight
-    combos: Mapping[str, Combo]
-    views: Mapping[str, ModelView]
-    now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +82,7 @@ def carry_out(
     prices = {pool.id: pool.price_usd_per_h for pool in scene.cluster.pools}
     for service in order:
         model = service.model
-        said, states[model] = _out_of_reach(answer, states[model], service, scene)
+        said, states[model] = out_of_reach(answer, states[model], service, scene)
         decisions += said
         state = states[model]
         short = shortfall.get(model, 0.0)
@@ -133,9 +121,7 @@ def carry_out(
             states[model] = _moved(states[model], 0.0 if exchange else share, scene.now_ms)
         below_floor = not placed.groups and len(counting) < service.min_instances
         if short > _LEAST or placed.unplaced or below_floor:
-            said, states[model] = _unmet(
-                answer, short, sought[model], states[model], service, scene
-            )
+            said, states[model] = unmet(answer, short, sought[model], states[model], service, scene)
             decisions += said
             if said and answer.urgency is Urgency.URGENT:
                 replan.append(("", f"{model}: additions alone do not serve it"))
@@ -299,82 +285,6 @@ def _moved(state: ModelState, share: float, now_ms: int) -> ModelState:
     )
 
 
-def _unmet(
-    answer: PlanAnswer,
-    short: float,
-    sought: float,
-    state: ModelState,
-    service: Service,
-    scene: Scene,
-) -> tuple[list[Decision], ModelState]:
-    """Nothing more can be had: remember it, and say so once in a while.
-
-    short, sought: what was left unserved of what the planner was asked for, in requests/s; both
-    hold the derating, which is taken off again. The target may have risen since: for more than
-    was sought the planner is asked at once.
-    """
-    now_ms = scene.now_ms
-    short, sought = short * state.derate, sought * state.derate
-    state = replace(state, unmet_req_per_s=sought, unmet_until_ms=now_ms + _ASK_AGAIN_MS)
-    runs = scene.views[service.model].groups
-    served = short <= _LEAST
-    if served and runs >= service.min_instances:
-        return [], state
-    if state.told_ms and now_ms - state.told_ms < _SAY_AGAIN_MS:
-        return [], state
-    bound = [text for _, subject, text in answer.binding if _concerns(subject, service, scene)]
-    notes = [note for note in answer.notes if note.startswith(service.model)]
-    held = "; ".join(dict.fromkeys([*notes, *bound])) or "nothing more can be had"
-    state = replace(state, told_ms=now_ms)
-    decision = Decision(
-        number=0,
-        leader_token=0,
-        model=service.model,
-        kind="infeasible",
-        at_ms=now_ms,
-        applied=False,
-        reason=f"floor of {service.min_instances}: only {runs} can run: {held}"
-        if served
-        else f"{reasons.rate(short)} of {reasons.rate(sought)} req/s cannot be served: {held}",
-        demand_req_per_s=round(state.target_req_per_s, 4),
-        capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
-        over_since_ms=state.over_since_ms,
-    )
-    return [decision], state
-
-
-def _out_of_reach(
-    answer: PlanAnswer, state: ModelState, service: Service, scene: Scene
-) -> tuple[list[Decision], ModelState]:
-    """Nothing that can be had meets the SLO at the present request lengths: say so now and then."""
-    about = f"{service.model}: "
-    chosen = (scene.combos[i] for i, count in answer.counts if count and i in scene.combos)
-    late = any(combo.model == service.model and not combo.meets_slo for combo in chosen)
-    again_ms = state.slo_told_ms + _SAY_AGAIN_MS
-    if not late or (state.slo_told_ms and scene.now_ms < again_ms):
-        return [], state
-    words = [note.removeprefix(about) for note in answer.notes if note.startswith(about)]
-    decision = Decision(
-        number=0,
-        leader_token=0,
-        model=service.model,
-        kind="infeasible",
-        at_ms=scene.now_ms,
-        applied=False,
-        reason="; ".join(words) or "planned on GPUs that miss the SLO",
-        demand_req_per_s=round(state.target_req_per_s, 4),
-        capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
-    )
-    return [decision], replace(state, slo_told_ms=scene.now_ms)
-
-
-def _concerns(subject: str, service: Service, scene: Scene) -> bool:
-    if subject in ("*", service.model):
-        return True
-    pool = next((p for p in scene.cluster.pools if p.id == subject), None)
-    return pool is not None and (not service.regions or pool.region in service.regions)
-
-
 def _recommend(
     answer: PlanAnswer,
     pending: Pending,
@@ -425,7 +335,7 @@ def _recommend(
         )
     if short > _LEAST:
         sought = {demand.model: demand.req_per_s for demand in pending.request.demands}
-        more, state = _unmet(answer, short, sought[service.model], state, service, scene)
+        more, state = unmet(answer, short, sought[service.model], state, service, scene)
         said += more
     return said, state
 

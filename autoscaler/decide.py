@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.answers import Carried, Scene, carry_out
+from autoscaler.answers import Carried, carry_out
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.effects import Effect, SolveRequested
 from autoscaler.explain import reasons
@@ -24,6 +24,7 @@ from autoscaler.publish import publish
 from autoscaler.rebuild import rebuild
 from autoscaler.requests import Ground, alive, full, short_models, urgent
 from autoscaler.said import hold
+from autoscaler.scene import Scene
 from autoscaler.state import ControllerState, ModelState, Observation, Pending
 from autoscaler.targets.table import retarget
 from autoscaler.transitions.apply import Site

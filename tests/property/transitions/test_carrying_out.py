@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from autoscaler.answers import Carried, Scene, carry_out
+from autoscaler.answers import Carried, carry_out
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.windows import Stats
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
@@ -17,6 +17,7 @@ from autoscaler.domain.workload import Demand, Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
+from autoscaler.scene import Scene
 from autoscaler.state import ModelState, Pending
 from autoscaler.targets.view import ModelView
 from autoscaler.transitions.accounts import raw_req_per_s

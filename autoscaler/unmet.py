@@ -1,0 +1,95 @@
+"""What no plan can give: it is remembered, so that it is not asked for at once again, and said.
+
+Owns the decisions of kind `infeasible` and how often they are repeated. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoscaler.domain.cluster import Service
+from autoscaler.explain import reasons
+from autoscaler.planning.request import PlanAnswer
+from autoscaler.scene import Scene
+from autoscaler.state import ModelState
+from topics.decisions import Decision
+
+_ASK_AGAIN_MS = 30_000
+_SAY_AGAIN_MS = 600_000
+_LEAST = 1e-6
+
+
+def unmet(
+    answer: PlanAnswer,
+    short: float,
+    sought: float,
+    state: ModelState,
+    service: Service,
+    scene: Scene,
+) -> tuple[list[Decision], ModelState]:
+    """Nothing more can be had: remember it, and say so once in a while.
+
+    short, sought: what was left unserved of what the planner was asked for, in requests/s; both
+    hold the derating, which is taken off again. The target may have risen since: for more than
+    was sought the planner is asked at once.
+    """
+    now_ms = scene.now_ms
+    short, sought = short * state.derate, sought * state.derate
+    state = replace(state, unmet_req_per_s=sought, unmet_until_ms=now_ms + _ASK_AGAIN_MS)
+    runs = scene.views[service.model].groups
+    served = short <= _LEAST
+    if served and runs >= service.min_instances:
+        return [], state
+    if state.told_ms and now_ms - state.told_ms < _SAY_AGAIN_MS:
+        return [], state
+    bound = [text for _, subject, text in answer.binding if _concerns(subject, service, scene)]
+    notes = [note for note in answer.notes if note.startswith(service.model)]
+    held = "; ".join(dict.fromkeys([*notes, *bound])) or "nothing more can be had"
+    state = replace(state, told_ms=now_ms)
+    decision = Decision(
+        number=0,
+        leader_token=0,
+        model=service.model,
+        kind="infeasible",
+        at_ms=now_ms,
+        applied=False,
+        reason=f"floor of {service.min_instances}: only {runs} can run: {held}"
+        if served
+        else f"{reasons.rate(short)} of {reasons.rate(sought)} req/s cannot be served: {held}",
+        demand_req_per_s=round(state.target_req_per_s, 4),
+        capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
+        over_since_ms=state.over_since_ms,
+    )
+    return [decision], state
+
+
+def out_of_reach(
+    answer: PlanAnswer, state: ModelState, service: Service, scene: Scene
+) -> tuple[list[Decision], ModelState]:
+    """Nothing that can be had meets the SLO at the present request lengths: say so now and then."""
+    about = f"{service.model}: "
+    chosen = (scene.combos[i] for i, count in answer.counts if count and i in scene.combos)
+    late = any(combo.model == service.model and not combo.meets_slo for combo in chosen)
+    again_ms = state.slo_told_ms + _SAY_AGAIN_MS
+    if not late or (state.slo_told_ms and scene.now_ms < again_ms):
+        return [], state
+    words = [note.removeprefix(about) for note in answer.notes if note.startswith(about)]
+    decision = Decision(
+        number=0,
+        leader_token=0,
+        model=service.model,
+        kind="infeasible",
+        at_ms=scene.now_ms,
+        applied=False,
+        reason="; ".join(words) or "planned on GPUs that miss the SLO",
+        demand_req_per_s=round(state.target_req_per_s, 4),
+        capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
+    )
+    return [decision], replace(state, slo_told_ms=scene.now_ms)
+
+
+def _concerns(subject: str, service: Service, scene: Scene) -> bool:
+    if subject in ("*", service.model):
+        return True
+    pool = next((p for p in scene.cluster.pools if p.id == subject), None)
+    return pool is not None and (not service.regions or pool.region in service.regions)
