@@ -22,13 +22,18 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
-from topics.records import DeadLetter
-from topics.table import DEAD_LETTERS, PREFIX, short_name
+from topics.records import DeadLetter, Leadership
+from topics.table import DEAD_LETTERS, LEADERSHIP, PREFIX, short_name
 
 log = logging.getLogger(__name__)
 
 OnRecord = Callable[[str, str, Any], None]
 """Called as (short topic name, key, record) on the event loop; it must not block."""
+
+OnGone = Callable[[str, str], None]
+"""Called as (short topic name, key) for a tombstone: the key is withdrawn."""
+
+_Deliver = Callable[[Any], None]
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _AFTER_LOSS_S = 0.5
@@ -46,6 +51,8 @@ class KafkaClient:
 
     Entering never waits for the broker. bootstrap: "HOST:PORT", "kafka://" in front is allowed.
     Counters: `published`, `refused` (publish answered False), `poison` (records not understood).
+    highest_token: of the leaders that the leadership topic knows, None until it has been read
+    (`follow_leadership`). No record can truthfully carry a higher one.
     """
 
     def __init__(self, bootstrap: str, client_id: str, prefix: str = PREFIX) -> None:
@@ -59,6 +66,7 @@ class KafkaClient:
         self.published = 0
         self.refused = 0
         self.poison = 0
+        self.highest_token: int | None = None
 
     async def __aenter__(self) -> KafkaClient:
         self._spawn(self._connect_producer())
@@ -95,15 +103,54 @@ class KafkaClient:
         """Wait until `caught_up`."""
         await asyncio.gather(*(event.wait() for event in self._followers))
 
-    def follow(self, topics: Iterable[str], on_record: OnRecord) -> None:
+    def follow(
+        self, topics: Iterable[str], on_record: OnRecord, on_gone: OnGone | None = None
+    ) -> None:
         """Give every record of `topics` (short names), from the earliest kept, to `on_record`.
 
         All partitions, no consumer group. Records of one key come in order; after a reconnection
-        some may come twice. What cannot be decoded goes to dead-letters.
+        some may come twice. What cannot be decoded goes to dead-letters. Tombstones go to
+        `on_gone`, or are ignored without one.
         """
+
+        def deliver(message: Any) -> None:
+            self._deliver(message, on_record, on_gone)
+
+        self._spawn(self._follow(tuple(topics), deliver, self._new_follower()))
+
+    def follow_leadership(self, on_change: Callable[[], None]) -> None:
+        """Keep `highest_token` true; `on_change` is called whenever it has moved.
+
+        A leader's token is the offset of its claim + 1. While no claim is kept (retention), the
+        end of the topic bounds every token that was ever given.
+        """
+        claimed = [False]
+
+        def heard(token: int, is_claim: bool) -> None:
+            known = self.highest_token
+            # The first claim seen replaces the bound by the topic's end.
+            if known is None or token > known or (is_claim and not claimed[0]):
+                self.highest_token = token
+                claimed[0] |= is_claim
+                on_change()
+
+        def deliver(message: Any) -> None:
+            def on_record(_topic: str, _key: str, record: object) -> None:
+                if isinstance(record, Leadership) and record.kind == "claim":
+                    heard(message.offset + 1, True)
+
+            self._deliver(message, on_record, None)
+
+        def at_end(end: int) -> None:
+            if not claimed[0]:
+                heard(end, False)
+
+        self._spawn(self._follow((LEADERSHIP.name,), deliver, self._new_follower(), at_end))
+
+    def _new_follower(self) -> asyncio.Event:
         caught_up = asyncio.Event()
         self._followers.append(caught_up)
-        self._spawn(self._follow(tuple(topics), on_record, caught_up))
+        return caught_up
 
     async def publish(self, topic: str, key: str, record: object) -> bool:
         """Write `record`; True once the broker has it, False when it is away (after 2 s at most).
@@ -146,12 +193,16 @@ class KafkaClient:
         )
 
     async def _follow(
-        self, topics: tuple[str, ...], on_record: OnRecord, caught_up: asyncio.Event
+        self,
+        topics: tuple[str, ...],
+        deliver: _Deliver,
+        caught_up: asyncio.Event,
+        at_end: Callable[[int], None] | None = None,
     ) -> None:
         while True:
             consumer = await _reached(self._bootstrap, lambda: self._new_consumer(topics))
             try:
-                await self._read(consumer, on_record, caught_up)
+                await self._read(consumer, deliver, caught_up, at_end)
             except (KafkaError, OSError) as error:
                 log.warning("lost the broker at %s: %s", self._bootstrap, error)
             finally:
@@ -175,14 +226,18 @@ class KafkaClient:
         )
 
     async def _read(
-        self, consumer: AIOKafkaConsumer, on_record: OnRecord, caught_up: asyncio.Event
+        self,
+        consumer: AIOKafkaConsumer,
+        deliver: _Deliver,
+        caught_up: asyncio.Event,
+        at_end: Callable[[int], None] | None,
     ) -> None:
         ends: dict[Any, int] | None = None
         while True:
             batch = await consumer.getmany(timeout_ms=200, max_records=2000)
             for messages in batch.values():
                 for message in messages:
-                    self._deliver(message, on_record)
+                    deliver(message)
             if caught_up.is_set():
                 continue
             if ends is None and consumer.assignment():
@@ -190,11 +245,15 @@ class KafkaClient:
             if ends is not None:
                 positions = [await consumer.position(part) >= end for part, end in ends.items()]
                 if all(positions):
+                    if at_end is not None:
+                        at_end(max(ends.values()))
                     caught_up.set()
 
-    def _deliver(self, message: Any, on_record: OnRecord) -> None:
+    def _deliver(self, message: Any, on_record: OnRecord, on_gone: OnGone | None) -> None:
         topic = short_name(message.topic, self._prefix)
-        if message.value is None:  # a tombstone: the key is gone, nothing to tell
+        if message.value is None:
+            if on_gone is not None and message.key:
+                on_gone(topic, message.key.decode(errors="replace"))
             return
         try:
             record = decode(topic, message.value)
