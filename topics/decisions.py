@@ -1,4 +1,4 @@
-"""What the controller decided and wants; who leads.
+"""What the controller decided and wants.
 
 Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
 Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
@@ -101,19 +101,3 @@ class PlanRecord:
         for model, missing in self.shortfall_req_per_s.items():
             checks.name("shortfall_req_per_s", model)
             checks.number(f"shortfall_req_per_s[{model}]", missing, 0.0, 1e9)
-
-
-@dataclass(frozen=True, slots=True)
-class Leadership:
-    """A controller's claim to lead. The claim's offset is the leader token."""
-
-    controller: str
-    claim: str
-    kind: str
-    at_ms: int
-
-    def __post_init__(self) -> None:
-        checks.name("controller", self.controller)
-        checks.name("claim", self.claim)
-        checks.one_of("kind", self.kind, ("claim", "renewal"))
-        checks.time_ms("at_ms", self.at_ms)

@@ -2,7 +2,7 @@
 
 from topics.alerts import Alert
 from topics.dead_letters import DeadLetter
-from topics.decisions import DECISION_KINDS, Decision, Leadership, PlannedCombo, PlanRecord
+from topics.decisions import DECISION_KINDS, Decision, PlannedCombo, PlanRecord
 from topics.fleet import (
     PHASES,
     Assignment,
@@ -11,6 +11,7 @@ from topics.fleet import (
     ObservedInstance,
     Status,
 )
+from topics.leadership import Leadership
 from topics.routing import Endpoint, RouteGroup, Routes
 from topics.services import DeclaredService
 from topics.supply import Availability, Price

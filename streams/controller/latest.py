@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from topics.leadership import token_of
 from topics.records import (
     Alert,
     Assignment,
@@ -71,8 +72,9 @@ class Latest:
             if len(self.decisions) > 2 * _KEPT_DECISIONS:
                 del self.decisions[:-_KEPT_DECISIONS]
         elif isinstance(record, Leadership):
-            if record.kind == "claim":
-                self.highest_claim = max(self.highest_claim, (offset + 1, record.controller))
+            self.highest_claim = max(
+                self.highest_claim, (token_of(record, offset), record.controller)
+            )
         elif isinstance(record, PlanRecord):
             self.plan_number = max(self.plan_number, record.number)
         elif isinstance(record, Availability):

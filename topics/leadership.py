@@ -1,0 +1,52 @@
+"""Who leads: claims, renewals and resignations on the `leadership` topic.
+
+Owns the meaning of these records and of a leader token. Knows nothing of JSON, topic names or what
+anyone does with them. Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from topics import checks
+
+KINDS = ("claim", "renewal", "resignation", "standby")
+MAX_BASE = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """A controller's word on who leads.
+
+    kind: "claim" to lead; "renewal" of the lease by the leader; "resignation" when it stops in
+    order; "standby" of a controller that waits. claim: id of the claim (of the boot where there
+    is none). cluster: id of the Kafka cluster. base: of a claim, the highest token in use before
+    this topic was created, 0 unless the topic was recreated. token: of a renewal or resignation,
+    the token it speaks of.
+    """
+
+    controller: str
+    claim: str
+    kind: str
+    at_ms: int
+    cluster: str = ""
+    base: int = 0
+    token: int = 0
+
+    def __post_init__(self) -> None:
+        checks.name("controller", self.controller)
+        checks.name("claim", self.claim)
+        checks.one_of("kind", self.kind, KINDS)
+        checks.time_ms("at_ms", self.at_ms)
+        checks.text("cluster", self.cluster, 200)
+        checks.count("base", self.base, MAX_BASE)
+        checks.count("token", self.token)
+
+
+def token_of(record: Leadership, offset: int) -> int:
+    """The leader token of a claim at `offset` of the topic; 0 for any other record.
+
+    The highest token leads. Readers refuse records with a lower one, and with a higher one that
+    nobody has claimed. The base keeps tokens rising when the topic was deleted and made again.
+    """
+    return record.base + offset + 1 if record.kind == "claim" else 0
