@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}\Z")
 
@@ -62,3 +63,19 @@ def one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:
     """One of a closed set of words."""
     if value not in allowed:
         raise InvalidRecord(field, value, " or ".join(allowed))
+
+
+def object_fields(
+    field: str, value: object, required: tuple[str, ...], optional: dict[str, Any]
+) -> dict[str, Any]:
+    """The keys of a JSON object over the defaults `optional`; unknown and missing ones refused."""
+    if not isinstance(value, dict):
+        raise InvalidRecord(field, value, "a JSON object")
+    known = {*required, *optional}
+    for key in value:
+        if key not in known:
+            raise InvalidRecord(field, key, "only " + ", ".join(sorted(known)))
+    for key in required:
+        if key not in value:
+            raise InvalidRecord(f"{field}.{key}", "nothing", "a value: the key is missing")
+    return {**optional, **value}

@@ -10,6 +10,7 @@ from executors.engines.protocol import Load
 _RUNNING = "vllm:num_requests_running"
 _WAITING = "vllm:num_requests_waiting"
 _KV = "vllm:kv_cache_usage_perc"
+_TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 
 
 def values(text: str, name: str) -> list[float]:
@@ -30,5 +31,7 @@ def load(text: str) -> Load:
     running, waiting, usage = values(text, _RUNNING), values(text, _WAITING), values(text, _KV)
     if not running or not waiting or not usage:
         raise ValueError(f"no {_RUNNING}, {_WAITING} or {_KV} in the metrics")
-    in_flight = int(sum(running) + sum(waiting))
-    return Load(in_flight, held_kv=int(in_flight == 0 and max(usage) > 0.0))
+    idle = not any(running) and not any(waiting)
+    tokens = sum(sum(values(text, name)) for name in _TOKENS)
+    held_kv = int(idle and max(usage) > 0.0)
+    return Load(int(sum(running)), int(sum(waiting)), held_kv, tokens)

@@ -1,57 +1,132 @@
 """What an executor needs of an engine, whatever engine it is.
 
-Owns the Protocol and its values. Knows no engine by name. Every engine is a process that listens
-on HTTP, answers /health and /metrics, ends on SIGTERM, and is killed as a process group.
+Holds the Protocol and its values. Knows no engine by name. Every engine is a process, possibly with
+child workers, that leads a session of its own: the executor gives it a closed environment, stops it
+with SIGTERM to the leader and, past its stop deadline, SIGKILL to everything it started.
+
+    launch line   argv and variables for one instance on given GPUs and ports
+    ready         it answers /health
+    alive         it generated one token: the only proof that its core works
+    load          what it holds and how far it has come, from its own metrics
+    switch role   by strategy: `routing` serves any phase as it is, `relaunch` starts anew
+    drain, stop   the executor's: out of the routes, idle, SIGTERM, SIGKILL to the tree
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
+
+import aiohttp
 
 from topics.timebase import TimeBase
 
 
+class RoleSwitch(StrEnum):
+    """How an instance comes to serve another phase."""
+
+    ROUTING = "routing"
+    RELAUNCH = "relaunch"
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """Everything a launch line needs. gpu: type name; gpus: indices on the node.
+    """Everything a launch line needs.
 
-    launched_ms: domain time of the launch. shutdown_timeout_s: domain s in which requests in
-    flight may finish after SIGTERM.
+    source: the catalogue's name of the model, which tells its size and speed; weights: what the
+    engine loads, a path or a repository, "" = source. gpu: type name; gpus: indices on the node,
+    which the executor also sets as CUDA_VISIBLE_DEVICES (the engine sees them as 0, 1, ...).
+    host: the address to listen on; advertise: the one under which gateways and other engines reach
+    it. ports: as many as the kind asks for, consecutive; the first is for HTTP. folder: for what
+    this instance writes. launched_ms: domain time of the launch. shutdown_timeout_s: domain s in
+    which requests in flight may finish after SIGTERM. api_key: what its /v1 paths ask for, "" for
+    none; it goes into the environment, never into argv.
     """
 
     instance: str
     model: str
     source: str
+    weights: str
     max_len: int
     phase: str
     gpu: str
     gpus: tuple[int, ...]
     host: str
-    port: int
+    advertise: str
+    ports: tuple[int, ...]
+    folder: Path
     time_base: TimeBase
     launched_ms: int
     shutdown_timeout_s: float
+    api_key: str = ""
+
+    @property
+    def port(self) -> int:
+        """Where it answers HTTP."""
+        return self.ports[0]
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchLine:
-    """argv without a shell, and variables on top of the executor's environment."""
+    """argv without a shell, and variables on top of the closed environment that all engines get."""
 
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What an engine holds. in_flight: running and waiting. held_kv: KV held though idle."""
+class Contact:
+    """How to reach one running engine. endpoint: "host:port". model: the name it serves."""
 
-    in_flight: int
-    held_kv: int
+    client: aiohttp.ClientSession
+    endpoint: str
+    model: str
+    api_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What an engine holds. held_kv: KV held though no request runs.
+
+    tokens: prompt and generated tokens since it started; while this grows, its core works.
+    """
+
+    running: int
+    waiting: int
+    held_kv: int = 0
+    tokens: float = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were accepted and not answered."""
+        return self.running + self.waiting
 
 
 class EngineKind(Protocol):
-    """One kind of engine, configured by the operator."""
+    """One kind of engine, as the operator configured it.
+
+    The questions are asked over HTTP and answered within the caller's deadline: an engine that is
+    not there or makes no sense is an answer (False, None), not an exception. Kinds with vLLM's HTTP
+    API get them from `executors.engines.http_api.HttpApi`.
+    """
+
+    @property
+    def ports(self) -> int:
+        """How many consecutive ports an instance listens on."""
+        ...
+
+    @property
+    def role_switch(self) -> RoleSwitch:
+        """How an instance of this kind changes its phase."""
+        ...
+
+    @property
+    def stop_s(self) -> float:
+        """Longest real s from the end of its shutdown time-out until its last process is gone, as
+        declared; the executor waits longer where it has measured more."""
+        ...
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
         """How to start it."""
@@ -61,6 +136,14 @@ class EngineKind(Protocol):
         """Predicted domain seconds from launch to ready."""
         ...
 
-    def load(self, metrics: str) -> Load:
-        """What the text of its /metrics says; ValueError when it says nothing."""
+    async def ready(self, engine: Contact) -> bool:
+        """Whether it says that it can serve."""
+        ...
+
+    async def alive(self, engine: Contact) -> bool:
+        """Whether it generates: one request for one token, answered."""
+        ...
+
+    async def load(self, engine: Contact) -> Load | None:
+        """What it holds; None when it does not tell."""
         ...

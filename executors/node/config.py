@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import orjson
 
 from executors.engines.protocol import EngineKind
-from executors.engines.simulated.kind import SimulatedKind
-from topics.checks import InvalidRecord, count, name, number, one_of, text
+from executors.engines.registry import parse_engine
+from topics.checks import InvalidRecord, count, name, object_fields, text
 from topics.timebase import TimeBase
 
 _T = TypeVar("_T")
@@ -32,10 +32,14 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What a model's name stands for. max_len: tokens of one request."""
+    """What a model's name stands for. max_len: tokens of one request.
+
+    weights: what engines load, a path or a repository, "" = source.
+    """
 
     source: str
     max_len: int
+    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ def load_config(path: Path) -> ExecutorConfig:
 def parse_config(raw: Any) -> ExecutorConfig:
     """The same from its JSON value. Unknown keys are refused."""
     keys = ("executor", "region", "broker", "state_dir", "time_base", "nodes", "models", "engines")
-    top = _fields("config", raw, keys, {"prefix": "shoal.", "bind": "127.0.0.1"})
+    top = object_fields("config", raw, keys, {"prefix": "shoal.", "bind": "127.0.0.1"})
     for key in ("executor", "region", "bind"):
         name(key, top[key])
     for key in ("broker", "state_dir", "time_base"):
@@ -87,12 +91,12 @@ def parse_config(raw: Any) -> ExecutorConfig:
         bind=top["bind"],
         nodes=nodes,
         models=_mapping("models", top["models"], _model),
-        engines=_mapping("engines", top["engines"], _engine),
+        engines=_mapping("engines", top["engines"], parse_engine),
     )
 
 
 def _node(where: str, raw: Any) -> NodeConfig:
-    item = _fields(where, raw, ("node", "pool", "gpu", "gpus"), {})
+    item = object_fields(where, raw, ("node", "pool", "gpu", "gpus"), {})
     for key in ("node", "pool", "gpu"):
         name(f"{where}.{key}", item[key])
     count(f"{where}.gpus", item["gpus"], 64)
@@ -100,38 +104,11 @@ def _node(where: str, raw: Any) -> NodeConfig:
 
 
 def _model(where: str, raw: Any) -> ModelConfig:
-    item = _fields(where, raw, ("source", "max_len"), {})
+    item = object_fields(where, raw, ("source", "max_len"), {"weights": ""})
     text(f"{where}.source", item["source"], 500)
+    text(f"{where}.weights", item["weights"], 4000)
     count(f"{where}.max_len", item["max_len"], 10**8)
-    return ModelConfig(item["source"], item["max_len"])
-
-
-def _engine(where: str, raw: Any) -> EngineKind:
-    defaults = {"quantization": None, "max_num_seqs": None, "startup_s": None}
-    item = _fields(where, raw, ("kind",), defaults)
-    one_of(f"{where}.kind", item["kind"], ("simulated",))
-    if item["quantization"] is not None:
-        one_of(f"{where}.quantization", item["quantization"], ("bf16", "fp8", "fp4", "int4"))
-    if item["max_num_seqs"] is not None:
-        number(f"{where}.max_num_seqs", item["max_num_seqs"], 1, 100_000)
-    if item["startup_s"] is not None:
-        number(f"{where}.startup_s", item["startup_s"], 0.0, 86_400.0)
-    return SimulatedKind(item["quantization"], item["max_num_seqs"], item["startup_s"])
-
-
-def _fields(
-    where: str, raw: Any, required: tuple[str, ...], optional: dict[str, Any]
-) -> dict[str, Any]:
-    if not isinstance(raw, dict):
-        raise InvalidRecord(where, raw, "a JSON object")
-    known = {*required, *optional}
-    for key in raw:
-        if key not in known:
-            raise InvalidRecord(where, key, "only " + ", ".join(sorted(known)))
-    for key in required:
-        if key not in raw:
-            raise InvalidRecord(f"{where}.{key}", "nothing", "a value: the key is missing")
-    return {**optional, **raw}
+    return ModelConfig(item["source"], item["max_len"], item["weights"])
 
 
 def _list(where: str, raw: Any) -> list[Any]:

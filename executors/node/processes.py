@@ -45,16 +45,18 @@ class Ports:
             self._lock.close()
             self._lock = None
 
-    def take(self, used: Collection[int]) -> int:
-        """A port that nobody listens on and that is not in `used`."""
+    def take(self, used: Collection[int], count: int = 1) -> tuple[int, ...]:
+        """`count` consecutive ports that nobody listens on and that are not in `used`."""
         if self._lock is None:
             self._lock = self._lock_block()
         for offset in range(_BLOCK - 1):
-            port = self._first + 1 + (self._next - 1 + offset) % (_BLOCK - 1)
-            if port not in used and _is_free(self._host, port):
+            at = (self._next - 1 + offset) % (_BLOCK - 1)
+            ports = tuple(range(self._first + 1 + at, self._first + 1 + at + count))
+            inside = ports[-1] < self._first + _BLOCK
+            if inside and all(port not in used and _is_free(self._host, port) for port in ports):
                 # Go round the block: a port just left may still be known to a late client.
-                self._next = port - self._first + 1
-                return port
+                self._next = at + 1 + count
+                return ports
         raise NoPort(f"no free port from {self._first} to {self._first + _BLOCK - 1}")
 
     def _lock_block(self) -> socket.socket:

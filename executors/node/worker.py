@@ -15,7 +15,7 @@ from functools import partial
 
 import aiohttp
 
-from executors.engines.protocol import LaunchSpec
+from executors.engines.protocol import Contact, LaunchSpec
 from executors.node import reconcile
 from executors.node.config import ExecutorConfig, NodeConfig
 from executors.node.probes import Answered, probe
@@ -212,17 +212,20 @@ class NodeWorker:
             self._failed_launch[desired.instance] = reason
             return
         try:
-            port = self._ports.take(used_ports | self.ports_used)
+            ports = self._ports.take(used_ports | self.ports_used, kind.ports)
             spec = LaunchSpec(
                 instance=desired.instance,
                 model=desired.model,
                 source=model.source,
+                weights=model.weights,
                 max_len=model.max_len,
                 phase=desired.phase,
                 gpu=self._node.gpu,
                 gpus=desired.gpus,
                 host=self._config.bind,
-                port=port,
+                advertise=self._config.bind,
+                ports=ports,
+                folder=self._store.path(desired.instance).with_suffix(""),
                 time_base=self._config.time_base,
                 launched_ms=now_ms,
                 shutdown_timeout_s=SHUTDOWN_TIMEOUT_S,
@@ -231,9 +234,9 @@ class NodeWorker:
         except (OSError, NoPort, ValueError) as error:
             self._failed_launch[desired.instance] = str(error)
             return
-        used_ports.add(port)
+        used_ports.update(ports)
         self._processes[desired.instance] = process
-        endpoint = f"{self._config.bind}:{port}"
+        endpoint = f"{self._config.bind}:{ports[0]}"
         self._state = reconcile.launched(self._state, desired.instance, endpoint)
         log.info("%s: started %s on %s", self._node.node, desired.instance, endpoint)
 
@@ -270,7 +273,8 @@ class NodeWorker:
 
     async def _ask(self, item: Held, process: EngineProcess, now_ms: int, load: bool) -> None:
         kind = self._config.engines[item.desired.engine]
-        answered = await probe(self._client, kind, item.endpoint, load)
+        contact = Contact(self._client, item.endpoint, item.desired.model)
+        answered = await probe(kind, contact, load)
         # An answer of an earlier process says nothing about the present one.
         if self._processes.get(item.instance) is process:
             self._answers[item.instance] = (answered, now_ms)

@@ -9,17 +9,32 @@ import sys
 from dataclasses import dataclass
 
 from autoscaler.serving.setup import engine_startup_s
-from executors.engines import exposition
-from executors.engines.protocol import LaunchLine, LaunchSpec, Load
+from executors.engines.http_api import HttpApi
+from executors.engines.protocol import LaunchLine, LaunchSpec, RoleSwitch
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedKind:
+class SimulatedKind(HttpApi):
     """None stands for the engine's default; fixed_startup_s None = as predicted."""
 
     quantization: str | None = None
     max_num_seqs: int | None = None
     fixed_startup_s: float | None = None
+
+    @property
+    def ports(self) -> int:
+        """HTTP, which also carries its KV."""
+        return 1
+
+    @property
+    def role_switch(self) -> RoleSwitch:
+        """Its step times depend on its phase, so it starts anew."""
+        return RoleSwitch.RELAUNCH
+
+    @property
+    def stop_s(self) -> float:
+        """It ends as soon as nothing is in flight."""
+        return 2.0
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
         """`python -m executors.engines.simulated ...`."""
@@ -50,7 +65,3 @@ class SimulatedKind:
         if self.fixed_startup_s is not None:
             return self.fixed_startup_s
         return engine_startup_s(spec.source, spec.gpu, len(spec.gpus), self.quantization)
-
-    def load(self, metrics: str) -> Load:
-        """Read as vLLM's."""
-        return exposition.load(metrics)

@@ -91,7 +91,7 @@ async def launch(client: aiohttp.ClientSession) -> AsyncIterator[object]:
     ports, used, started = Ports(HOST), set(), []
 
     async def start(*options: str) -> EngineUnderTest:
-        port = ports.take(used)
+        (port,) = ports.take(used)
         used.add(port)
         engine = EngineUnderTest(client, port, *options)
         started.append(engine)

@@ -1,0 +1,38 @@
+"""Engine kinds by the name that a configuration gives them.
+
+Holds reading and refusing one engine's section. Adding a kind is one line in `_KINDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from executors.engines.protocol import EngineKind
+from executors.engines.simulated.kind import SimulatedKind
+from topics.checks import InvalidRecord, number, object_fields, one_of
+
+
+def parse_engine(where: str, raw: Any) -> EngineKind:
+    """The engine that `raw` declares; InvalidRecord names what is wrong with it."""
+    if not isinstance(raw, dict):
+        raise InvalidRecord(where, raw, "a JSON object")
+    kind = raw.get("kind")
+    one_of(f"{where}.kind", kind, tuple(_KINDS))
+    return _KINDS[str(kind)](where, raw)
+
+
+def _simulated(where: str, raw: Any) -> EngineKind:
+    defaults = {"quantization": None, "max_num_seqs": None, "startup_s": None}
+    item = object_fields(where, raw, ("kind",), defaults)
+    if item["quantization"] is not None:
+        one_of(f"{where}.quantization", item["quantization"], ("bf16", "fp8", "fp4", "int4"))
+    if item["max_num_seqs"] is not None:
+        number(f"{where}.max_num_seqs", item["max_num_seqs"], 1, 100_000)
+    if item["startup_s"] is not None:
+        number(f"{where}.startup_s", item["startup_s"], 0.0, 86_400.0)
+    return SimulatedKind(item["quantization"], item["max_num_seqs"], item["startup_s"])
+
+
+_KINDS: Mapping[str, Callable[[str, Any], EngineKind]] = MappingProxyType({"simulated": _simulated})
