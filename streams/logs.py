@@ -1,4 +1,4 @@
-"""Logs of control-plane processes: to stderr, warnings and worse, and no message in a flood.
+"""Logs of control-plane processes: to stderr, in the form that all parts share, without floods.
 
 Owns the set-up. Clients of a broker that is away say so ten times a second; a person needs it once
 in a while.
@@ -6,10 +6,13 @@ in a while.
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
 import time
 from collections.abc import Callable
+
+from topics.loglines import DEFAULT_LEVEL, FORMAT, LEVELS, MSEC_FORMAT, TIME_FORMAT
 
 AGAIN_S = 30.0
 _MOST_KNOWN = 500
@@ -38,9 +41,26 @@ class Sparing(logging.Filter):
         return True
 
 
-def log_to_stderr(level: int = logging.WARNING) -> None:
-    """Set up the root logger of this process."""
+def add_log_level(parser: argparse.ArgumentParser) -> None:
+    """The option --log-level."""
+    parser.add_argument(
+        "--log-level",
+        default=DEFAULT_LEVEL,
+        choices=LEVELS,
+        help=f"least severity that is logged (default {DEFAULT_LEVEL})",
+    )
+
+
+def log_to_stderr(level: str = DEFAULT_LEVEL) -> None:
+    """Set up this process: our messages from `level` on, libraries from warning on."""
+    formatter = logging.Formatter(FORMAT)
+    formatter.converter = time.gmtime
+    formatter.default_time_format, formatter.default_msec_format = TIME_FORMAT, MSEC_FORMAT
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(formatter)
     handler.addFilter(Sparing())
-    logging.basicConfig(level=level, handlers=[handler])
+    ours = logging.getLevelNamesMapping()[level.upper()]
+    libraries = ours if level == LEVELS[0] else max(ours, logging.WARNING)
+    logging.basicConfig(level=libraries, handlers=[handler])
+    for package in ("streams", "autoscaler", "__main__"):
+        logging.getLogger(package).setLevel(ours)

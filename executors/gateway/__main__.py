@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import resource
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import orjson
 from executors.gateway.server import Gateway
 from executors.gateway.settings import Clock, Settings
 from executors.kafka_client import KafkaClient
+from executors.logs import add_log_level, log_to_stderr
 from executors.supervision import end_event
 from topics.checks import InvalidRecord, count
 from topics.records import Routes
@@ -23,9 +23,7 @@ from topics.timebase import TimeBase
 def main(argv: list[str] | None = None) -> int:
     """Exit code: 0 after SIGTERM or SIGINT, 2 for options that cannot be used."""
     options = _options(argv)
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="gateway %(levelname)s %(message)s"
-    )
+    log_to_stderr(options.log_level)
     try:
         clock = Clock(TimeBase.parse(options.time_base))
         count("port", options.port, 65_535)
@@ -79,6 +77,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--queue-s", type=float, default=600.0, help="wait for room")
     parser.add_argument("--stall-s", type=float, default=240.0, help="silence of an engine")
     parser.add_argument("--request-s", type=float, default=1800.0, help="life of a request")
+    add_log_level(parser)
     return parser.parse_args(argv)
 
 

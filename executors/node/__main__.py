@@ -19,6 +19,7 @@ from typing import Any
 import aiohttp
 
 from executors.kafka_client import KafkaClient
+from executors.logs import add_log_level, log_to_stderr
 from executors.node.config import ExecutorConfig, load_config
 from executors.node.processes import Ports
 from executors.node.store import Store
@@ -132,11 +133,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run until SIGTERM or until the supervisor is gone; exit code 0, or 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m executors.node", description=__doc__)
     parser.add_argument("--config", required=True, type=Path, help="JSON file")
+    add_log_level(parser)
     arguments = parser.parse_args(argv)
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    log_to_stderr(arguments.log_level)
     try:
         config = load_config(arguments.config)
     except InvalidRecord as error:

@@ -20,7 +20,7 @@ from autoscaler.domain.cluster import Mode
 from streams.broker.admin import BrokerUnreachable, TopicsUnusable, parse_address
 from streams.controller.compose import Options, run_controller
 from streams.files.errors import UserError
-from streams.logs import log_to_stderr
+from streams.logs import add_log_level, log_to_stderr
 from streams.supervision import end_event, insist
 from topics.checks import InvalidRecord
 from topics.table import PREFIX
@@ -31,11 +31,11 @@ _END_WITHIN_S = 3.0
 
 def main(argv: list[str] | None = None) -> int:
     """Run until told to end. 0; 2 for bad input or a broker that is not there; 1 after a crash."""
-    log_to_stderr()
-    logging.getLogger("streams.controller.loop").setLevel(logging.INFO)
+    given = _parse(argv)
+    log_to_stderr(given.log_level)
     loop = asyncio.new_event_loop()
     try:
-        return loop.run_until_complete(_run(_options(argv)))
+        return loop.run_until_complete(_run(_options(given)))
     except (UserError, InvalidValue, InvalidRecord, BrokerUnreachable, TopicsUnusable) as error:
         print(json.dumps({"error": f"controller: {error}"}), flush=True)
         print(f"controller: {error}", file=sys.stderr)
@@ -62,7 +62,7 @@ async def _run(options: Options) -> int:
     return 0
 
 
-def _options(argv: list[str] | None) -> Options:
+def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m streams.controller", description=__doc__)
     parser.add_argument("--config", required=True, type=Path, metavar="FILE")
     parser.add_argument("--broker", required=True, metavar="kafka://HOST:PORT")
@@ -75,7 +75,11 @@ def _options(argv: list[str] | None) -> Options:
         choices=[str(mode) for mode in Mode],
         help="what holds where the file names no mode",
     )
-    given = parser.parse_args(argv)
+    add_log_level(parser)
+    return parser.parse_args(argv)
+
+
+def _options(given: argparse.Namespace) -> Options:
     return Options(
         config=given.config,
         broker=parse_address(given.broker),

@@ -290,7 +290,7 @@ def _service(
     if own.max_len > spec.max_position:
         allowed = f"at most {spec.max_position}, the context of {spec.name}"
         raise model.error("max_len", f"{own.max_len} is not allowed; allowed: {allowed}")
-    least = model.take("min", units.count(0, 100_000), 0)
+    least = model.take("min", units.count(0, 100_000), 1)
     return Service(
         model=name,
         architecture=spec,

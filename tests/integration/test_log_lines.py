@@ -1,0 +1,42 @@
+"""All parts log in one form: time, level, where, what; and libraries only when asked to."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+EDGES = ("streams", "executors")
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR) [\w.]+: .+")
+
+
+def said(edge: str, level: str) -> list[str]:
+    """What a process of this edge writes to stderr at --log-level `level`."""
+    code = (
+        f"import logging; from {edge}.logs import log_to_stderr; log_to_stderr({level!r})\n"
+        "for name in (%r, 'library'):\n"
+        "    for word in ('debug', 'info', 'warning', 'error'):\n"
+        "        getattr(logging.getLogger(name), word)(f'{name} {word}')\n" % f"{edge}.part"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60.0
+    )
+    assert ran.stdout == ""
+    return ran.stderr.splitlines()
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_lines_have_utc_time_level_and_origin(edge: str) -> None:
+    lines = said(edge, "info")
+    assert all(LINE.fullmatch(line) for line in lines)
+    words = [line.split(": ", 1)[1] for line in lines]
+    ours = [f"{edge}.part {word}" for word in ("info", "warning", "error")]
+    assert words == [*ours, "library warning", "library error"]
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_the_level_can_be_set(edge: str) -> None:
+    assert [line.split()[-1] for line in said(edge, "error")] == ["error", "error"]
+    assert len(said(edge, "debug")) == 8
