@@ -71,7 +71,7 @@ async def ensure_topics(
     timeout_s: real seconds for each of connecting and creating. BrokerUnreachable: nobody
     answers, or not as a Kafka broker. TopicsUnusable: see there; nothing that exists is changed.
     """
-    await _probe(bootstrap, timeout_s)
+    await probe(bootstrap, timeout_s)
     admin = AIOKafkaAdminClient(
         bootstrap_servers=bootstrap,
         client_id="shoal-admin",
@@ -99,8 +99,11 @@ async def ensure_topics(
             await admin.close()
 
 
-async def _probe(bootstrap: str, timeout_s: float) -> None:
-    """Fail early and quietly: the client below logs several lines for a refused connection."""
+async def probe(bootstrap: str, timeout_s: float) -> None:
+    """Whether anybody listens there; BrokerUnreachable if not.
+
+    Early and quiet: a Kafka client logs several lines for a refused connection.
+    """
     why = "no address given"
     for server in bootstrap.split(","):
         host, _, port = server.rpartition(":")

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from importlib.metadata import version
 
 from autoscaler.domain.checks import InvalidValue
 from streams.files.errors import UserError
@@ -26,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "controller": ("streams.cli.run_part", "the control plane: windows, decisions, plans"),
     "executor": ("streams.cli.run_part", "the agent on GPU nodes: starts and drains engines"),
     "gateway": ("streams.cli.run_part", "the OpenAI-compatible front of the engines"),
+    "completion": ("streams.cli.completion", "shell code that completes commands and options"),
 }
 
 
@@ -45,21 +49,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Keeps a fleet of mixed GPUs at the lowest cost "
         "that meets every model's latency SLO.",
     )
+    parser.add_argument("--version", action="version", version=f"shoal {version('shoal')}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    wanted = arguments[0] if arguments else ""
+    completing = "_ARGCOMPLETE" in os.environ
+    wanted = _first_word() if completing else arguments[0] if arguments else ""
     if wanted in COMMANDS:
         try:
             importlib.import_module(COMMANDS[wanted][0]).add_parser(subparsers)
         except KeyboardInterrupt:  # reading a compiler takes long enough for a Ctrl-C
             return 130
     else:
-        if wanted and not wanted.startswith("-"):
+        if wanted and not wanted.startswith("-") and not completing:
             near = get_close_matches(wanted, COMMANDS, n=1)
             hint = f"did you mean {near[0]}?" if near else "one of " + ", ".join(COMMANDS)
             sys.stderr.write(f"shoal: unknown command {wanted!r}; {hint}\n")
             return 2
         for name, (_, summary) in COMMANDS.items():
             subparsers.add_parser(name, help=summary)
+    if completing:
+        importlib.import_module("argcomplete").autocomplete(parser)
     try:
         args = parser.parse_args(arguments)
         if not args.command:
@@ -74,6 +82,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+
+
+def _first_word() -> str:
+    """The command on the line that a shell asks us to complete, "" while there is none."""
+    try:
+        words = shlex.split(os.environ.get("COMP_LINE", ""))
+    except ValueError:  # an open quotation mark
+        return ""
+    return words[1] if len(words) > 1 else ""
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ their own (`python -m ...`), so that the serving plane never imports the control
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import socket
 import sys
@@ -17,12 +18,15 @@ from typing import Any, NoReturn
 
 import orjson
 
-from streams.broker.admin import parse_address
+from streams.broker.admin import BrokerUnreachable, parse_address, probe
 from streams.files.config import Config, load_config
 from streams.files.errors import UserError
+from streams.logs import add_log_level
 from streams.up import parts
 from topics.table import PREFIX
 from topics.timebase import TimeBase
+
+_PROBE_S = 3.0
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +36,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefix", default=PREFIX, help=f"of topic names (default {PREFIX})")
     parser.add_argument("--id", default=socket.gethostname(), help="a name of its own (default: "
                         "the host's name)")  # fmt: skip
+    add_log_level(parser)
 
 
 def bootstrap(args: argparse.Namespace, config: Config) -> str:
@@ -40,6 +45,22 @@ def bootstrap(args: argparse.Namespace, config: Config) -> str:
     if not address:
         raise UserError(f"{args.config}: kafka is not set, and --broker HOST:PORT is not given")
     return parse_address(address)
+
+
+def reachable(args: argparse.Namespace, config: Config, remembers: str = "") -> str:
+    """The broker's address, once somebody answers there; else UserError, at once.
+
+    remembers: what this part could go on with from its last run; then it starts without a broker,
+    and says so.
+    """
+    address = bootstrap(args, config)
+    try:
+        asyncio.run(probe(address, _PROBE_S))
+    except BrokerUnreachable as error:
+        if not remembers:
+            raise UserError(str(error)) from None
+        sys.stderr.write(f"shoal: {error}; going on with {remembers}\n")
+    return address
 
 
 def real_time() -> TimeBase:
@@ -51,8 +72,9 @@ def run_controller(args: argparse.Namespace) -> int:
     """Become the controller."""
     config = load_config(args.config)
     become(
-        "streams.controller", "--config", args.config, "--broker", bootstrap(args, config),
+        "streams.controller", "--config", args.config, "--broker", reachable(args, config),
         "--prefix", args.prefix, "--time-base", real_time().format(), "--controller-id", args.id,
+        "--log-level", args.log_level,
     )  # fmt: skip
 
 
@@ -64,31 +86,35 @@ def run_executor(args: argparse.Namespace) -> int:
         raise UserError(
             f"--region {args.region}: not in {args.config}; one of {', '.join(regions)}"
         )
-    folder = Path(args.state_dir or tempfile.mkdtemp(prefix="shoal-executor-"))
+    state = Path(args.state_dir) if args.state_dir else None
+    remembers = f"the engines in {state}" if state and any(state.glob("*-state/*.json")) else ""
+    broker = reachable(args, config, remembers)
+    folder = state or Path(tempfile.mkdtemp(prefix="shoal-executor-"))
     folder.mkdir(parents=True, exist_ok=True)
     run = parts.Run(config, Path(args.config), folder, real_time(), 0, 0, args.prefix)
     path = folder / "node.json"
-    path.write_bytes(
-        orjson.dumps(parts.node_file(run, args.region, args.id, bootstrap(args, config)))
-    )
-    become("executors.node", "--config", str(path))
+    path.write_bytes(orjson.dumps(parts.node_file(run, args.region, args.id, broker)))
+    become("executors.node", "--config", str(path), "--log-level", args.log_level)
 
 
 def run_gateway(args: argparse.Namespace) -> int:
     """Become a gateway."""
     config = load_config(args.config)
     options = ["--state-dir", args.state_dir] if args.state_dir else []
+    routes = Path(args.state_dir or "", "routes.jsonl")
+    remembers = f"the routes in {routes}" if args.state_dir and routes.exists() else ""
     become(
-        "executors.gateway", "--broker", bootstrap(args, config), "--host", args.host,
+        "executors.gateway", "--broker", reachable(args, config, remembers), "--host", args.host,
         "--port", str(args.port), "--gateway-id", args.id, "--prefix", args.prefix,
-        "--time-base", real_time().format(), *options,
+        "--time-base", real_time().format(), "--log-level", args.log_level, *options,
     )  # fmt: skip
 
 
 def become(module: str, *options: str) -> NoReturn:
-    """Replace this process by `python -m module`."""
+    """Replace this process by that module."""
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", module, *options])  # noqa: S606  an argv list
+    argv = [sys.executable, "-m", "streams.cli.start", module, *options]
+    os.execv(sys.executable, argv)  # noqa: S606  an argv list
 
 
 def add_parser(subparsers: Any) -> None:

@@ -1,0 +1,28 @@
+"""`shoal completion SHELL`: the few lines that make a shell complete `shoal`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import argcomplete
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `completion` to the command line."""
+    parser = subparsers.add_parser(
+        "completion",
+        help="shell code that completes commands, options and files",
+        description='Prints shell code. bash and zsh: eval "$(shoal completion bash)" in your '
+        "profile; fish: shoal completion fish | source.",
+    )
+    parser.add_argument("shell", choices=SHELLS)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print it."""
+    print(argcomplete.shellcode(["shoal"], shell=args.shell))
+    return 0

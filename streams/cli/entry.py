@@ -1,0 +1,23 @@
+"""The `shoal` console script: what runs before the first import that takes time.
+
+Ctrl-C while Python still reads our modules ends the process with code 130 and no traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+
+def main() -> int:
+    """Run `shoal`; returns the exit code."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    from streams.cli import main as command
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return command.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""What all of `shoal` has in common: version, completion, refusals, no tracebacks."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streams.cli import run_part
+from streams.cli.main import COMMANDS, main
+
+CONFIG = str(Path(__file__).parent.parent / "files" / "sample.yaml")
+ROLES = {"controller": (), "executor": ("--region", "eu-west"), "gateway": ()}
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert re.fullmatch(r"shoal \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_it_prints_code_for_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert "shoal" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [("shoal ", set(COMMANDS)), ("shoal plan --str", {"--strategy"}), ("shoal 'x", set())],
+)
+def test_a_shell_gets_what_may_come_next(line: str, found: set[str], tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    asked = {
+        "_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(said), "_ARGCOMPLETE_IFS": "\n",
+        "COMP_LINE": line, "COMP_POINT": str(len(line)),
+    }  # fmt: skip
+    command = [str(Path(sys.executable).with_name("shoal"))]
+    ran = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, timeout=60.0)
+    assert ran.stderr == b""
+    words = {word.strip() for word in said.read_text().split("\n")} - {""}
+    assert found <= words
+    assert found or not words
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_without_its_broker_refuses_at_once(
+    role: str, nobody: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([role, "--config", CONFIG, "--broker", nobody, *ROLES[role]]) == 2
+    said = capsys.readouterr().err
+    assert said == f"shoal: no Kafka broker answers at {nobody}: connection refused\n"
+
+
+@pytest.mark.parametrize(
+    ("role", "file"), [("gateway", "routes.jsonl"), ("executor", "e-state/node-1.json")]
+)
+def test_what_a_role_remembers_lets_it_start_without_a_broker(
+    role: str,
+    file: str,
+    nobody: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The serving plane goes on across its own restarts while the broker is away."""
+    remembered = tmp_path / file
+    remembered.parent.mkdir(exist_ok=True)
+    remembered.write_text("{}")
+    became: list[tuple[str, ...]] = []
+    monkeypatch.setattr(run_part, "become", lambda *argv: became.append(argv))
+    options = ["--config", CONFIG, "--broker", nobody, "--state-dir", str(tmp_path), *ROLES[role]]
+    main([role, *options, "--log-level", "debug"])
+    assert len(became) == 1
+    assert "debug" in became[0]
+    said = capsys.readouterr().err
+    assert f"no Kafka broker answers at {nobody}" in said
+    assert "going on with" in said
+
+
+def test_ctrl_c_while_a_part_is_imported_leaves_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "slow_part.py").write_text("print('importing', flush=True)\ninput()\n")
+    with subprocess.Popen(
+        [sys.executable, "-m", "streams.cli.start", "slow_part"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    ) as part:
+        assert part.stdout is not None
+        assert part.stderr is not None
+        assert part.stdout.readline() == b"importing\n"
+        part.send_signal(signal.SIGINT)
+        assert part.stderr.read() == b""
+        assert part.wait(10.0) == -signal.SIGINT
