@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import argcomplete
+from argcomplete.shell_integration import shellcode
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -24,5 +24,5 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print it."""
-    print(argcomplete.shellcode(["shoal"], shell=args.shell))
+    print(shellcode(["shoal"], shell=args.shell))
     return 0
