@@ -22,7 +22,9 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
+from topics.leadership import token_of
 from topics.records import DeadLetter, Leadership
+from topics.signing import Keys, refusal
 from topics.table import DEAD_LETTERS, LEADERSHIP, PREFIX, short_name
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ _AFTER_LOSS_S = 0.5
 _START_TIMEOUT_S = 10.0
 _SEND_TIMEOUT_S = 2.0
 _DEAD_PAYLOAD_BYTES = 64 * 1024
+_TOLD_FORGERIES = 20
 
 
 class KafkaClient:
@@ -50,15 +53,20 @@ class KafkaClient:
             ok = await kafka.publish("telemetry", "chat", record)
 
     Entering never waits for the broker. bootstrap: "HOST:PORT", "kafka://" in front is allowed.
-    Counters: `published`, `refused` (publish answered False), `poison` (records not understood).
+    keys: signatures are checked with them; without any, every record is believed.
+    Counters: `published`, `refused` (publish answered False), `poison` (records not understood),
+    `forged` (records whose signature is missing or wrong; they reach nobody).
     highest_token: of the leaders that the leadership topic knows, None until it has been read
     (`follow_leadership`). No record can truthfully carry a higher one.
     """
 
-    def __init__(self, bootstrap: str, client_id: str, prefix: str = PREFIX) -> None:
+    def __init__(
+        self, bootstrap: str, client_id: str, prefix: str = PREFIX, keys: Keys | None = None
+    ) -> None:
         self._bootstrap = bootstrap.removeprefix("kafka://")
         self._client_id = client_id
         self._prefix = prefix
+        self._keys = keys or Keys()
         self._producer: AIOKafkaProducer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._followers: list[asyncio.Event] = []
@@ -66,6 +74,7 @@ class KafkaClient:
         self.published = 0
         self.refused = 0
         self.poison = 0
+        self.forged = 0
         self.highest_token: int | None = None
 
     async def __aenter__(self) -> KafkaClient:
@@ -121,8 +130,7 @@ class KafkaClient:
     def follow_leadership(self, on_change: Callable[[], None]) -> None:
         """Keep `highest_token` true; `on_change` is called whenever it has moved.
 
-        A leader's token is the offset of its claim + 1. While no claim is kept (retention), the
-        end of the topic bounds every token that was ever given.
+        While no claim is kept (retention), the end of the topic bounds every token given.
         """
         claimed = [False]
 
@@ -137,7 +145,7 @@ class KafkaClient:
         def deliver(message: Any) -> None:
             def on_record(_topic: str, _key: str, record: object) -> None:
                 if isinstance(record, Leadership) and record.kind == "claim":
-                    heard(message.offset + 1, True)
+                    heard(token_of(record, message.offset), True)
 
             self._deliver(message, on_record, None)
 
@@ -254,6 +262,12 @@ class KafkaClient:
         if message.value is None:
             if on_gone is not None and message.key:
                 on_gone(topic, message.key.decode(errors="replace"))
+            return
+        forged = refusal(topic, message.value, self._keys)
+        if forged:
+            self.forged += 1
+            level = logging.WARNING if self.forged < _TOLD_FORGERIES else logging.DEBUG
+            log.log(level, "%s: record at %d refused: %s", topic, message.offset, forged)
             return
         try:
             record = decode(topic, message.value)

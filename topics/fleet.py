@@ -58,7 +58,8 @@ class Assignment:
     """What one node should run: desired state, not an order.
 
     generation counts changes of this node; leader_token orders leaders: an executor refuses
-    a lower (leader_token, generation) than it has seen.
+    a lower (leader_token, generation) than it has seen. expires_ms: from then on it starts nothing
+    new, and never stops anything; 0 = it does not expire. signature: see `topics.signing`.
     """
 
     node: str
@@ -67,6 +68,8 @@ class Assignment:
     leader_token: int
     issued_ms: int
     instances: tuple[DesiredInstance, ...] = ()
+    expires_ms: int = 0
+    signature: str = ""
 
     def __post_init__(self) -> None:
         checks.name("node", self.node)
@@ -74,6 +77,8 @@ class Assignment:
         checks.count("generation", self.generation)
         checks.count("leader_token", self.leader_token)
         checks.time_ms("issued_ms", self.issued_ms)
+        checks.time_ms("expires_ms", self.expires_ms)
+        checks.text("signature", self.signature, 64)
         used = [gpu for instance in self.instances for gpu in instance.gpus]
         if len(used) != len(set(used)):
             raise checks.InvalidRecord("instances.gpus", used, "each GPU of the node once")

@@ -58,6 +58,8 @@ class Routes:
     """Where the requests of one model go; generation counts changes of this model's routes.
 
     ttft_limit_ms / tpot_limit_ms: the model's SLO, by which gateways count attained requests.
+    expires_ms: part of what is signed; routes in force stay in force past it (0 = it is not set).
+    signature: see `topics.signing`.
     """
 
     model: str
@@ -67,11 +69,15 @@ class Routes:
     ttft_limit_ms: float
     tpot_limit_ms: float
     groups: tuple[RouteGroup, ...] = ()
+    expires_ms: int = 0
+    signature: str = ""
 
     def __post_init__(self) -> None:
         checks.name("model", self.model)
         checks.count("generation", self.generation)
         checks.count("leader_token", self.leader_token)
         checks.time_ms("issued_ms", self.issued_ms)
+        checks.time_ms("expires_ms", self.expires_ms)
+        checks.text("signature", self.signature, 64)
         checks.number("ttft_limit_ms", self.ttft_limit_ms, 0.0, 1e9)
         checks.number("tpot_limit_ms", self.tpot_limit_ms, 0.0, 1e9)

@@ -13,10 +13,12 @@ import orjson
 from executors.gateway.server import Gateway
 from executors.gateway.settings import Clock, Settings
 from executors.kafka_client import KafkaClient
+from executors.keys import read_keys
 from executors.logs import add_log_level, log_to_stderr
 from executors.supervision import end_event
 from topics.checks import InvalidRecord, count
 from topics.records import Routes
+from topics.signing import Keys
 from topics.timebase import TimeBase
 
 
@@ -34,23 +36,24 @@ def main(argv: list[str] | None = None) -> int:
             stall_s=options.stall_s,
             request_s=options.request_s,
         )
+        keys = read_keys()
     except InvalidRecord as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 2
     _raise_file_limit()
     try:
-        asyncio.run(_serve(options, settings, clock))
+        asyncio.run(_serve(options, settings, clock, keys))
     except OSError as error:
         print(f"gateway: {options.host}:{options.port}: {error.strerror or error}", file=sys.stderr)
         return 2
     return 0
 
 
-async def _serve(options: argparse.Namespace, settings: Settings, clock: Clock) -> None:
+async def _serve(options: argparse.Namespace, settings: Settings, clock: Clock, keys: Keys) -> None:
     end = end_event(asyncio.get_running_loop())
     state_dir = Path(options.state_dir) if options.state_dir else None
     async with (
-        KafkaClient(options.broker, settings.gateway_id, options.prefix) as kafka,
+        KafkaClient(options.broker, settings.gateway_id, options.prefix, keys) as kafka,
         Gateway(settings, clock, kafka, options.host, options.port, state_dir) as gateway,
     ):
 

@@ -37,6 +37,7 @@ from streams.ports.demand import DemandSource, Sink
 from streams.ports.observed import ExecutorStatuses
 from streams.ports.promql import PromqlDemand, prometheus
 from streams.ports.routes import GatewayRoutes, RouteSink
+from streams.ports.seal import Seal, read_keys
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.solver.client import Solver, solver_argv
 from topics.records import Telemetry
@@ -71,6 +72,7 @@ async def run_controller(
     config = load_config(options.config, options.default_mode)
     cluster, clock = config.cluster, Clock(options.time_base)
     queries = asked_of_prometheus(config)  # refused before this controller claims to lead
+    seal = Seal(read_keys(), clock)
     found = await ensure_topics(options.broker, options.prefix)
     # A group of this boot only: nobody waits for a dead member's session to end.
     group = f"shoal-{options.controller_id}-{uuid.uuid4().hex[:12]}"
@@ -95,7 +97,7 @@ async def run_controller(
         for source, sink in sources:
             await source.replay(sink)
         declared = Declared(config, latest)
-        actuator, routes = _sinks(declared, outbox)
+        actuator, routes = _sinks(declared, outbox, seal)
         solver = Solver(solver_argv())
         state = rebuild(
             declared(),
@@ -219,7 +221,9 @@ def prometheus_sink(windows: TelemetryWindows) -> Sink:
     return sink
 
 
-def _sinks(declared: Callable[[], Cluster], outbox: Publisher) -> tuple[Actuator, RouteSink]:
+def _sinks(
+    declared: Callable[[], Cluster], outbox: Publisher, seal: Seal
+) -> tuple[Actuator, RouteSink]:
     """Executors and gateways, while some model is in mode act; else nothing leaves at all.
 
     Models in other modes get no assignments from `decide` either: this is the second lock.
@@ -228,7 +232,7 @@ def _sinks(declared: Callable[[], Cluster], outbox: Publisher) -> tuple[Actuator
     def acting() -> bool:
         return any(service.mode is Mode.ACT for service in declared().services)
 
-    return ExecutorActuator(outbox, acting), GatewayRoutes(outbox, acting)
+    return ExecutorActuator(outbox, acting, seal), GatewayRoutes(outbox, acting, seal)
 
 
 def _following(

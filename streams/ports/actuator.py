@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from streams.ports.seal import Seal
 from topics.records import Assignment
 
 
@@ -26,13 +27,15 @@ class ExecutorActuator:
     """Our executors: the assignment is published for the node's executor to reconcile.
 
     acting: whether anything may be changed now; while it says no, assignments are withheld.
+    seal: dates and signs them.
     """
 
-    def __init__(self, records: Records, acting: Callable[[], bool]) -> None:
+    def __init__(self, records: Records, acting: Callable[[], bool], seal: Seal) -> None:
         self._records = records
         self._acting = acting
+        self._seal = seal
 
     def apply(self, desired: Assignment) -> None:
         """Publish it."""
         if self._acting():
-            self._records.put(desired)
+            self._records.put(self._seal(desired))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from streams.ports.actuator import Records
+from streams.ports.seal import Seal
 from topics.records import Routes
 
 
@@ -20,13 +21,15 @@ class GatewayRoutes:
     """Our gateways: the routes are published for all of them to follow.
 
     acting: whether anything may be changed now; while it says no, routes are withheld.
+    seal: dates and signs them.
     """
 
-    def __init__(self, records: Records, acting: Callable[[], bool]) -> None:
+    def __init__(self, records: Records, acting: Callable[[], bool], seal: Seal) -> None:
         self._records = records
         self._acting = acting
+        self._seal = seal
 
     def apply(self, routes: Routes) -> None:
         """Publish them."""
         if self._acting():
-            self._records.put(routes)
+            self._records.put(self._seal(routes))

@@ -55,9 +55,10 @@ class Child:
 
 
 class Children:
-    """All parts of a run, in the order in which they were started."""
+    """All parts of a run, in the order in which they were started. env: on top of our own."""
 
-    def __init__(self) -> None:
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
+        self._env = env or {}
         self._children: list[Child] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._ending = False
@@ -143,7 +144,11 @@ class Children:
                 stderr=log,
                 start_new_session=True,
                 pass_fds=(self._supervision_read,),
-                env={**os.environ, "SHOAL_SUPERVISION_FD": str(self._supervision_read)},
+                env={
+                    **os.environ,
+                    **self._env,
+                    "SHOAL_SUPERVISION_FD": str(self._supervision_read),
+                },
                 limit=1 << 20,
             )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import shutil
 import socket
 import tempfile
@@ -23,6 +24,7 @@ from autoscaler.domain.cluster import Mode
 from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics
 from streams.files.config import Config
 from streams.files.errors import UserError
+from streams.ports.seal import read_keys
 from streams.up import parts
 from streams.up.children import Child, ChildFailed, Children
 from streams.up.follow import follow
@@ -30,6 +32,7 @@ from streams.up.overhead import harness_overhead_ms
 from streams.up.picture import Picture
 from streams.up.summary import summarize
 from streams.up.view import Facts, View
+from topics.signing import CLUSTER_KEY
 from topics.table import PREFIX
 from topics.timebase import TimeBase
 
@@ -60,7 +63,7 @@ class Session:
     def __init__(self, wishes: Wishes, view: View) -> None:
         self._wishes = wishes
         self._view = view
-        self._children = Children()
+        self._children = Children(_keys())
         self._picture = Picture(wishes.config.cluster)
         self._interrupted = asyncio.Event()
         self._progress: Mapping[str, Any] = {}
@@ -266,6 +269,13 @@ class Session:
             f"API :{port}/v1 | ready in {ready_s:.0f} s | Ctrl-C stops everything"
             + (f"\n{self._warning}" if self._warning else "")
         )
+
+
+def _keys() -> Mapping[str, str]:
+    """A key of this run's own for signatures, unless the user has named one."""
+    if read_keys():
+        return {}
+    return {CLUSTER_KEY: secrets.token_hex(32)}
 
 
 def _tail_s(for_s: float) -> float:

@@ -21,6 +21,7 @@ from streams.controller.compose import _sinks
 from streams.controller.latest import Latest
 from streams.controller.loop import Loop, Ports
 from streams.ports.observed import ExecutorStatuses
+from streams.ports.seal import Seal
 from streams.solver.client import plan_here
 from topics.records import (
     Alert,
@@ -32,6 +33,7 @@ from topics.records import (
     Routes,
     Telemetry,
 )
+from topics.signing import Keys
 from topics.timebase import TimeBase
 
 NOW_MS = 1_700_000_000_000
@@ -46,6 +48,9 @@ SERVICE = Service(
 )
 CLUSTER = Cluster((Pool("r", "l4", catalog.gpu("L4"), 1, 2, Market.ON_DEMAND, 1.0),), (SERVICE,))
 POOL = CLUSTER.pools[0].id
+KEYS = Keys(cluster="k" * 32)
+FROZEN = Clock(TimeBase(1.0, NOW_MS, 0), mono_ns=lambda: 0)
+SEAL = Seal(KEYS, FROZEN)
 
 
 class Records:
@@ -96,7 +101,7 @@ def make_loop(
     cluster: Cluster, records: Records, leads: Callable[[], bool] = lambda: True
 ) -> tuple[Loop, InlineSolver, Declared]:
     latest, solver, declared = Latest(), InlineSolver(), Declared(cluster)
-    actuator, routes = _sinks(declared, records)  # type: ignore[arg-type]
+    actuator, routes = _sinks(declared, records, SEAL)  # type: ignore[arg-type]
     ports = Ports(
         ExecutorStatuses(latest.statuses),
         actuator,
@@ -175,7 +180,7 @@ def test_the_second_lock_holds_assignments_back_even_if_they_were_decided() -> N
     """Where no model may act, the ports themselves withhold; a service that may act opens them."""
     records = Records()
     declared = Declared(replace(CLUSTER, services=(replace(SERVICE, mode=Mode.RECOMMEND),)))
-    actuator, routes = _sinks(declared, records)  # type: ignore[arg-type]
+    actuator, routes = _sinks(declared, records, SEAL)  # type: ignore[arg-type]
     assignment, route = Assignment("n", "p", 1, 1, 0), Routes("tiny", 1, 1, 0, 1.0, 1.0)
     actuator.apply(assignment)
     routes.apply(route)
@@ -183,7 +188,8 @@ def test_the_second_lock_holds_assignments_back_even_if_they_were_decided() -> N
     declared.cluster = CLUSTER
     actuator.apply(assignment)
     routes.apply(route)
-    assert records.put_ == [assignment, route]
+    assert records.put_ == [SEAL(assignment), SEAL(route)]
+    assert all(record.signature for record in records.put_)
 
 
 def test_saying_it_again_says_the_same() -> None:

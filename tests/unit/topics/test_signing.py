@@ -1,0 +1,83 @@
+"""What is signed cannot be changed, moved to another node or replayed under another leader."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from topics.checks import InvalidRecord
+from topics.codec import encode
+from topics.records import Assignment, DesiredInstance, Routes
+from topics.signing import Keys, derived, keys_from, refusal, signed
+
+CLUSTER = Keys(cluster="c" * 32)
+NODE = Keys(node=derived("c" * 32, "assignments", "n1"))
+WISH = DesiredInstance("a", "m", "aggregated", "g", (0,))
+ASSIGNMENT = Assignment("n1", "r/p/owned", 3, 7, 1000, (WISH,))
+ROUTES = Routes("m", 3, 7, 1000, 500.0, 50.0)
+
+
+def wire(**changes: Any) -> bytes:
+    """The signed assignment with some fields of its JSON changed afterwards."""
+    value = orjson.loads(encode(signed(ASSIGNMENT, CLUSTER, 9000)))
+    return orjson.dumps({**value, **changes})
+
+
+@pytest.mark.parametrize("keys", [CLUSTER, NODE])
+def test_a_signed_assignment_is_believed_by_the_cluster_and_by_its_node(keys: Keys) -> None:
+    """Both hold a key that fits; order of fields and unknown ones of a later version are covered
+    by the signature, not refused."""
+    assert refusal("assignments", wire(), keys) == ""
+    newer = orjson.loads(wire())
+    newer["hint"] = 1.5
+    assert refusal("assignments", orjson.dumps(newer), keys) == "signature does not match"
+    turned = dict(reversed(orjson.loads(wire()).items()))
+    assert refusal("assignments", orjson.dumps(turned), keys) == ""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"node": "n2"},
+        {"leader_token": 10**12},
+        {"generation": 4},
+        {"expires_ms": 10**12},
+        {"instances": []},
+        {"signature": "0" * 64},
+    ],
+)
+def test_whatever_is_changed_afterwards_is_refused(change: dict[str, Any]) -> None:
+    """Node, leader token, generation, expiry and body are all under the signature."""
+    assert refusal("assignments", wire(**change), CLUSTER) == "signature does not match"
+
+
+def test_unsigned_is_refused_where_there_is_a_key_and_believed_where_there_is_none() -> None:
+    """Whoever configures a key gets no half of it."""
+    assert refusal("assignments", encode(ASSIGNMENT), CLUSTER) == "not signed"
+    assert refusal("assignments", b"[1]", CLUSTER) == "not signed"
+    assert refusal("assignments", encode(ASSIGNMENT), Keys()) == ""
+    assert refusal("status", b"{}", CLUSTER) == ""
+
+
+def test_the_key_of_a_node_signs_for_no_other_node_and_for_no_model() -> None:
+    """A node that was broken into cannot write assignments of its neighbours, nor routes."""
+    other = signed(replace(ASSIGNMENT, node="n2"), NODE, 9000)
+    assert refusal("assignments", encode(other), CLUSTER) == "signature does not match"
+    routes = signed(ROUTES, NODE, 9000)
+    assert refusal("routes", encode(routes), CLUSTER) == "signature does not match"
+    assert refusal("routes", encode(signed(ROUTES, CLUSTER, 9000)), CLUSTER) == ""
+
+
+def test_keys_come_from_the_environment_or_files_and_are_not_shown() -> None:
+    """A short key is refused without a word of it."""
+    files = {"/k": "f" * 40 + "\n"}
+    assert keys_from({"SHOAL_CLUSTER_KEY": "e" * 32}, files.__getitem__) == Keys("e" * 32)
+    assert keys_from({"SHOAL_NODE_KEY_FILE": "/k"}, files.__getitem__) == Keys(node="f" * 40)
+    assert not keys_from({}, files.__getitem__)
+    with pytest.raises(InvalidRecord) as error:
+        keys_from({"SHOAL_CLUSTER_KEY": "secret"}, files.__getitem__)
+    assert "secret" not in str(error.value)
+    assert "c" * 32 not in repr(CLUSTER)
