@@ -12,7 +12,7 @@ from enum import StrEnum
 from autoscaler.domain.checks import InvalidValue, finite, one_of, whole
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.models import ModelSpec
-from autoscaler.domain.workload import Lengths, Slo
+from autoscaler.domain.workload import Lengths, Slo, WorkloadType
 
 
 class Market(StrEnum):
@@ -76,6 +76,7 @@ class Service:
     scale_targets: pool name -> external scale target ("counts only"), empty = our executors act.
     pipelines: which nodes its engine may join in one instance: "none", "same-slice", "same-size"
     (equally many GPUs each) or "any".
+    types: the kinds of requests that the declared workload consists of; empty = one kind.
     """
 
     model: str
@@ -100,6 +101,7 @@ class Service:
     demand_query: str = ""
     scale_targets: tuple[tuple[str, str], ...] = ()
     pipelines: str = "none"
+    types: tuple[WorkloadType, ...] = ()
 
     def __post_init__(self) -> None:
         who = f"model {self.model}"
@@ -119,6 +121,9 @@ class Service:
         finite(f"{who}: max_disruption", self.max_disruption, 0.0, 1.0)
         finite(f"{who}: share", self.traffic_share, 0.0, 1e6)
         finite(f"{who}: workload.req_per_s", self.req_per_s, 0.0, 1e6)
+        total = sum(kind.share for kind in self.types)
+        if self.types and abs(total - 1.0) > 1e-6:
+            raise InvalidValue(f"{who}: shares of workload types", total, "a sum of 1")
 
 
 @dataclass(frozen=True, slots=True)

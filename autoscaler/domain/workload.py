@@ -78,6 +78,22 @@ def lognormal(mean: float, cv: float) -> Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkloadType:
+    """One kind of request of a model: its share of all requests, in (0, 1], and its lengths.
+
+    Requests of a type are alike, so its lengths have no spread. Source: Demystifying sec. 3 (nine
+    types by input and output length).
+    """
+
+    name: str
+    share: float
+    lengths: Lengths
+
+    def __post_init__(self) -> None:
+        finite(f"workload type {self.name}: share", self.share, 1e-9, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Slo:
     """Latency limits of one request: time to first token and mean time per output token."""
 

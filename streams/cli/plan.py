@@ -21,7 +21,7 @@ from autoscaler.planning.memory_fit import misfits
 from autoscaler.planning.plan import PlanStatus, plan
 from autoscaler.planning.problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.table import STRATEGIES, strategy
-from streams.cli import plan_json, plan_view
+from streams.cli import plan_budget, plan_json, plan_view
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.files.plan_inputs import load_demand, load_fleet
@@ -57,6 +57,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--no-explain", action="store_true", help="leave out the reasons")
     parser.add_argument("--json", action="store_true", help="the same facts under stable names")
+    plan_budget.add_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -69,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
     for misfit in misfits(cluster):  # the others can still be planned
         sys.stderr.write(f"shoal: {args.config}: models.{misfit.model}: {misfit}\n")
     demands = load_demand(args.demand, cluster) if args.demand else default_demand(cluster)
+    if args.budget is not None:
+        return plan_budget.run(args, cluster, demands)
     fleet = load_fleet(args.fleet, cluster) if args.fleet else {}
     profile = default_profile()
     started_s = time.monotonic()

@@ -15,9 +15,10 @@ from pathlib import Path
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
 from autoscaler.domain.models import ModelSpec
-from autoscaler.domain.workload import Lengths, Slo
+from autoscaler.domain.workload import Slo
 from autoscaler.performance import catalog
 from streams.files import units
+from streams.files.workload import read_workload
 from streams.files.yamltree import ConfigError, Section, read, read_text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
@@ -279,13 +280,7 @@ def _service(
         limits.take("tpot", units.duration_s) * 1000.0,
     )
     limits.finish()
-    workload = model.section("workload")
-    lengths, req_per_s = Lengths.expected(1024.0, 256.0), 0.0
-    if workload is not None:
-        tokens = units.number(1.0, 1e7)
-        lengths = Lengths.expected(workload.take("input", tokens), workload.take("output", tokens))
-        req_per_s = workload.take("req_per_s", units.number(0.0, 1e6), 0.0)
-        workload.finish()
+    lengths, req_per_s, types = read_workload(model.section("workload"))
     own = Defaults.read(model, defaults)
     if own.max_len > spec.max_position:
         allowed = f"at most {spec.max_position}, the context of {spec.name}"
@@ -311,6 +306,7 @@ def _service(
         mode=Mode(model.take("mode", units.word(*_MODES), mode.value)),
         lengths=lengths,
         req_per_s=req_per_s,
+        types=types,
         scale_in_after_s=own.scale_in_after_s,
         max_disruption=own.max_disruption,
         traffic_share=model.take("share", units.number(0.0, 1e6), 1.0),

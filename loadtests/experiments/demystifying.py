@@ -1,0 +1,243 @@
+"""Demystifying Cost-Efficiency (ICML '25), sec. 5: what each decision in budget mode is worth.
+
+    python -m loadtests.experiments.demystifying [--budgets 15,30,60] [--json OUT]
+    python -m loadtests.experiments.demystifying --scale
+
+The first prints, for the availabilities of Table 4, the mixes of Table 5 and each budget, the
+requests/s of our plan for Llama-3-70B and what is left without one of its decisions: one GPU type
+(the best of the six), a composition that spends the same on each type, one tensor-parallel size
+for all replicas (the best one), round robin over the replicas, and weights by speed alone, blind to
+types. Rates are those of our
+performance model at the paper's nine types (it measured on rented GPUs), prices those of Table 1.
+As in the paper, homogeneous fleets are not limited by availability. There is no SLO in the paper:
+limits are set far out. The second compares our one MIP with the paper's bisection on makespans.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from autoscaler.domain.cluster import Cluster, Market, Pool, Service
+from autoscaler.domain.workload import Lengths, Slo, WorkloadType
+from autoscaler.optimizer.arrays import Ints
+from autoscaler.optimizer.throughput import (
+    MixProblem,
+    even_fractions,
+    makespan_by_bisection,
+    most_work,
+    work_of,
+)
+from autoscaler.performance import catalog
+from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.planning.budget import BudgetProblem, Objective, budget_problem
+
+# Table 1 (USD per GPU-hour) and Table 4 (GPUs available), in the order of Table 4.
+GPUS = ("RTX4090", "A40", "A6000", "L40", "A100", "H100")
+PRICES = (0.53, 0.55, 0.83, 0.83, 1.75, 2.99)
+AVAILABLE = (
+    (16, 12, 8, 12, 6, 8),
+    (32, 8, 16, 16, 7, 12),
+    (32, 16, 8, 8, 32, 8),
+    (24, 24, 24, 16, 4, 8),
+)
+# Table 5, per cent of the nine types; types in the order of Figure 4: by input, then by output.
+MIXES = (
+    (33, 7, 8, 7, 27, 6, 6, 3, 3),
+    (22, 5, 5, 21, 5, 5, 19, 6, 12),
+    (4, 1, 4, 3, 20, 27, 1, 25, 15),
+)
+TYPES = tuple((i, o) for i in (2455, 824, 496) for o in (18, 253, 510))
+PAPER = {
+    "one GPU type": "25% on average, up to 41%",
+    "even composition": "20% on average, up to 27%",
+    "one parallelism": "33% on average, up to 34%",
+    "round robin": "29% on average, up to 32%",
+    "weighted by speed": "not in the paper",
+}
+MODELS = {"70b": "meta-llama/Llama-3.3-70B-Instruct", "8b": "meta-llama/Llama-3.1-8B-Instruct"}
+
+
+def cluster_of(available: tuple[int, ...], mix: tuple[int, ...], *models: str) -> Cluster:
+    """One region with `available` GPUs of each type, a node being one machine of up to eight."""
+    pools = tuple(
+        Pool("cloud", name.lower(), catalog.gpu(name), 1, 0, Market.ON_DEMAND, price)
+        for name, price in zip(GPUS, PRICES, strict=True)
+    )
+    pools = tuple(
+        replace(pool, per_node=8, max_nodes=-(-count // 8), price_usd_per_h=8 * price)
+        for pool, count, price in zip(pools, available, PRICES, strict=True)
+    )
+    total = sum(mix)
+    types = tuple(
+        WorkloadType(f"{i}-{o}", share / total, Lengths(i, o))
+        for (i, o), share in zip(TYPES, mix, strict=True)
+    )
+    services = tuple(
+        Service(
+            model=model,
+            architecture=catalog.model(MODELS[model]),
+            slo=Slo(60_000.0, 500.0),
+            max_len_tokens=4096,
+            types=types,
+            utilization=1.0,
+        )
+        for model in models
+    )
+    return Cluster(pools, services)
+
+
+def per_gpu(problem: BudgetProblem, available: tuple[int, ...], budget: float) -> MixProblem:
+    """The paper's clouds rent single GPUs: `available` of each type, each at its own price."""
+    return replace(
+        problem.mix,
+        node_gpus=np.ones(len(GPUS)),
+        node_usd_per_h=np.array(PRICES),
+        node_max=np.array(available, dtype=float),
+        budget_usd_per_h=budget,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Requests/s of one case, ours and without each decision."""
+
+    available: int
+    mix: int
+    budget: float
+    ours: float
+    without: dict[str, float]
+
+
+def case(
+    cluster: Cluster, available: tuple[int, ...], budget: float, profile: Profile
+) -> tuple[float, dict[str, float]]:
+    """Ours, and what is left without each decision (0 where nothing can be served)."""
+    problem = budget_problem(
+        cluster, {s.model: 1.0 for s in cluster.services}, profile, 1e9, Objective.MAKESPAN
+    )
+    arrays = per_gpu(problem, available, budget)
+    ours = most_work(arrays, seconds=20.0, gap=1e-3)
+    if ours is None:
+        return 0.0, {}
+    return ours.multiple, {
+        "one GPU type": max(_on(arrays, k, budget) for k in range(len(GPUS))),
+        "even composition": _even_composition(arrays, available, budget),
+        "one parallelism": max(_sized(arrays, gpus) for gpus in (1, 2, 4, 8)),
+        "round robin": _multiple(work_of(arrays, ours.copies, even_fractions(arrays, ours.copies))),
+        "weighted by speed": _blind(arrays, ours.copies),
+    }
+
+
+def _multiple(mix: object) -> float:
+    return 0.0 if mix is None else float(mix.multiple)  # type: ignore[attr-defined]
+
+
+def _on(arrays: MixProblem, kind: int, budget: float) -> float:
+    """Only one GPU type, as many of it as the budget buys."""
+    most = np.zeros(len(GPUS))
+    most[kind] = np.floor(budget / PRICES[kind])
+    return _multiple(most_work(replace(arrays, node_max=most), seconds=20.0, gap=1e-3))
+
+
+def _blind(arrays: MixProblem, copies: Ints) -> float:
+    """Every type by the same weights: each replica's speed on the whole mix."""
+    able = np.all(arrays.rates > 0.0, axis=1) & (copies > 0)
+    busy = (arrays.work / np.where(arrays.rates > 0.0, arrays.rates, np.inf)).sum(axis=1)
+    weight = np.where(able, copies / np.maximum(busy, 1e-12), 0.0)
+    if not np.any(able):
+        return 0.0
+    fractions = np.repeat((weight / weight.sum())[:, None], len(arrays.work), axis=1)
+    return _multiple(work_of(arrays, copies, fractions))
+
+
+def _even_composition(arrays: MixProblem, available: tuple[int, ...], budget: float) -> float:
+    """The same money on each type, as far as it is available."""
+    share = budget / len(GPUS)
+    most = np.minimum(np.floor(share / np.array(PRICES)), available)
+    return _multiple(most_work(replace(arrays, node_max=most.astype(float)), 20.0, 1e-3))
+
+
+def _sized(arrays: MixProblem, gpus: int) -> float:
+    """Every replica on `gpus` GPUs."""
+    rates = arrays.rates * (arrays.usage.sum(axis=0) == gpus)[:, None]
+    return _multiple(most_work(replace(arrays, rates=rates), seconds=20.0, gap=1e-3))
+
+
+def ablation(budgets: list[float], json_to: str) -> None:
+    """Print the table and the mean loss of each decision; `json_to` gets the same."""
+    profile = default_profile()
+    rows = []
+    print(f"Llama-3-70B, performance model, {platform.machine()}; requests/s")
+    print("avail mix budget   ours  " + "  ".join(f"{name:>16}" for name in PAPER))
+    for a, available in enumerate(AVAILABLE, start=1):
+        for m, mix in enumerate(MIXES, start=1):
+            cluster = cluster_of(available, mix, "70b")
+            for budget in budgets:
+                ours, without = case(cluster, available, budget, profile)
+                rows.append(Row(a, m, budget, ours, without))
+                shown = "  ".join(
+                    f"{without[name]:8.3f} ({without[name] / ours - 1.0:+4.0%})" for name in PAPER
+                )
+                print(f"{a:5d} {m:3d} {budget:6.0f} {ours:6.3f}  {shown}", flush=True)
+    for name, paper in PAPER.items():
+        losses = [1.0 - row.without[name] / row.ours for row in rows if row.ours > 0.0]
+        gains = [row.ours / row.without[name] - 1.0 for row in rows if row.without[name] > 0.0]
+        print(
+            f"without it, {name}: {statistics.mean(losses):.0%} less on average, at most "
+            f"{max(losses):.0%}; ours does {statistics.mean(gains):.0%} more (paper: {paper})"
+        )
+    if json_to:
+        shown_rows = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
+        Path(json_to).write_text(json.dumps(shown_rows, indent=1), encoding="utf-8")
+
+
+def scale(json_to: str) -> None:
+    """6 GPU types, 64 GPUs, 9 types, 2 models: CPU seconds of our MIP and of the bisection."""
+    profile = default_profile()
+    available = (12, 12, 10, 10, 10, 10)
+    cluster = cluster_of(available, MIXES[1], "8b", "70b")
+    started = time.process_time()
+    problem = budget_problem(cluster, {"8b": 0.8, "70b": 0.2}, profile, 1e9, Objective.MAKESPAN)
+    built = time.process_time() - started
+    arrays = per_gpu(problem, available, 60.0)
+    started = time.process_time()
+    ours = most_work(arrays, seconds=120.0, gap=1e-3)
+    mip = time.process_time() - started
+    assert ours is not None
+    started = time.process_time()
+    search = makespan_by_bisection(arrays, 1e-3 / ours.multiple, seconds=120.0)
+    bisection = time.process_time() - started
+    n, w = arrays.rates.shape
+    print(f"{n} configurations, {w} types, {sum(available)} GPUs of {len(GPUS)} types, 60 USD/h")
+    print(f"candidates and rates {built:.1f} CPU s")
+    print(f"one MIP    {mip:.2f} CPU s: {ours.multiple:.4f} req/s, bound {ours.bound:.4f}")
+    found = f"{1.0 / search[0]:.4f} req/s" if search else "a limit struck"
+    print(f"bisection  {bisection:.2f} CPU s: {found}")
+    if json_to:
+        value = {"mip_cpu_s": mip, "bisection_cpu_s": bisection, "req_per_s": ours.multiple}
+        Path(json_to).write_text(json.dumps(value), encoding="utf-8")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--budgets", default="15,30,60", help="USD/h, comma-separated")
+    parser.add_argument("--scale", action="store_true", help="time the solvers instead")
+    parser.add_argument("--json", default="", help="write the figures here")
+    args = parser.parse_args()
+    if args.scale:
+        scale(args.json)
+    else:
+        ablation([float(text) for text in args.budgets.split(",")], args.json)
+
+
+if __name__ == "__main__":
+    main()

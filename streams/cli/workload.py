@@ -1,0 +1,38 @@
+"""`shoal workload types`: which kinds of requests a trace consists of, ready for a shoal.yaml."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from autoscaler.demand.types import workload_types
+from streams.files.workload import types_as_yaml
+from streams.replay.traces import load_trace
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `workload` to the command line."""
+    parser = subparsers.add_parser("workload", help="what a recorded trace asks for")
+    inner = parser.add_subparsers(dest="workload", metavar="WHAT", required=True)
+    types = inner.add_parser(
+        "types",
+        help="the kinds of requests in a trace, by input and output length",
+        description="Groups the requests of a trace by input and output length and prints the "
+        "types for the `workload` of a model: `shoal plan --budget` decides which of them goes "
+        "to which instances.",
+    )
+    types.add_argument("--trace", type=Path, required=True, help="a trace as `shoal up` reads it")
+    types.add_argument("--inputs", type=int, default=3, metavar="N", help="input classes (3)")
+    types.add_argument("--outputs", type=int, default=3, metavar="N", help="output classes (3)")
+    types.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the YAML."""
+    trace = load_trace(args.trace)
+    found = workload_types(trace.input_tokens, trace.output_tokens, args.inputs, args.outputs)
+    rate = len(trace.arrivals_ms) / max(trace.duration_s, 1e-3)
+    print(f"# {len(trace.arrivals_ms)} requests in {trace.duration_s:.0f} s: {rate:.3g} req/s")
+    print(types_as_yaml(found))
+    return 0

@@ -1,0 +1,142 @@
+"""The most work for a budget: the paper's worked example, brute force, the paper's search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from autoscaler.optimizer.throughput import (
+    MixProblem,
+    even_fractions,
+    makespan_by_bisection,
+    most_work,
+    proportional_fractions,
+    work_of,
+)
+
+# Demystifying sec. 4.2 and App. C: one GPU of t1, t2, t3, and two t2 with tensor parallelism.
+EXAMPLE = MixProblem(
+    rates=np.array([[1.0, 1.2], [0.9, 0.9], [0.3, 0.5], [2.4, 1.5]]),
+    work=np.array([80.0, 20.0]),
+    usage=np.array([[1, 0, 0, 0], [0, 1, 0, 2], [0, 0, 1, 0]], dtype=float),
+    node_gpus=np.ones(3),
+    node_usd_per_h=np.array([4.0, 2.0, 2.0]),
+    node_max=np.full(3, 2.0),
+    budget_usd_per_h=8.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("copies", "makespan_s"), [([1, 1, 1, 0], 44.05), ([1, 2, 0, 0], 35.24), ([1, 0, 0, 1], 30.94)]
+)
+def test_cases_1_and_2_of_the_worked_example(copies: list[int], makespan_s: float) -> None:
+    """Requests in proportion to speed: the paper's 44.05, 35.24 and 30.94 s."""
+    counts = np.array(copies)
+    mix = work_of(EXAMPLE, counts, proportional_fractions(EXAMPLE, counts))
+    assert mix is not None
+    assert 1.0 / mix.multiple == pytest.approx(makespan_s, abs=0.0075)
+
+
+def test_case_3_of_the_worked_example_has_an_exact_optimum() -> None:
+    """The paper rounds its fractions to 15% and 85% and gets 28.67 s; 5/34 is exact: 28.4314 s."""
+    mix = most_work(EXAMPLE)
+    assert mix is not None
+    assert mix.solved
+    assert mix.copies.tolist() == [1, 0, 0, 1]
+    assert 1.0 / mix.multiple == pytest.approx(1450.0 / 51.0, rel=1e-9)
+    assert mix.fractions[0].tolist() == pytest.approx([5.0 / 34.0, 1.0])
+    assert mix.usd_per_h == 8.0
+    rounded = work_of(EXAMPLE, mix.copies, np.array([[0.15, 1.0], [0, 0], [0, 0], [0.85, 0.0]]))
+    assert rounded is not None
+    assert 1.0 / rounded.multiple == pytest.approx(28.67, abs=0.005)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_answer_is_that_of_brute_force_and_of_the_papers_search(seed: int) -> None:
+    """All counts of copies tried, the best assignment to each by a linear program."""
+    problem = _random(seed)
+    best = 0.0
+    for counts in product(range(5), repeat=3):
+        copies = np.array(counts)
+        nodes = np.ceil(problem.usage @ copies / problem.node_gpus - 1e-9)
+        affordable = nodes @ problem.node_usd_per_h <= problem.budget_usd_per_h + 1e-9
+        if affordable and np.all(nodes <= problem.node_max):
+            mix = work_of(problem, copies)
+            best = max(best, mix.multiple if mix else 0.0)
+    got = most_work(problem, gap=1e-9)
+    if best <= 1e-12:
+        assert got is None
+        return
+    assert got is not None
+    assert got.multiple == pytest.approx(best, rel=1e-6)
+    assert got.bound >= got.multiple
+    search = makespan_by_bisection(problem, tolerance=1e-4 / best)
+    assert search is not None
+    assert search[0] == pytest.approx(1.0 / best, rel=2e-4)
+    assert got.usd_per_h <= problem.budget_usd_per_h + 1e-9
+    assert got.fractions.sum(axis=0) == pytest.approx(np.ones(len(problem.work)))
+
+
+def test_of_plans_that_do_as_much_the_cheapest_is_taken() -> None:
+    """The same GPU at two prices: money is not spent for nothing."""
+    problem = replace(
+        EXAMPLE,
+        rates=np.array([[1.0, 1.0], [1.0, 1.0]]),
+        usage=np.eye(2),
+        node_gpus=np.ones(2),
+        node_usd_per_h=np.array([5.0, 1.0]),
+        node_max=np.array([1.0, 1.0]),
+        budget_usd_per_h=5.0,
+    )
+    mix = most_work(problem)
+    assert mix is not None
+    assert mix.copies.tolist() == [0, 1]
+
+
+def test_round_robin_does_less_than_assignment_by_type() -> None:
+    """What the assignment is worth on the worked example."""
+    copies = np.array([1, 0, 0, 1])
+    best, even = work_of(EXAMPLE, copies), work_of(EXAMPLE, copies, even_fractions(EXAMPLE, copies))
+    assert best is not None
+    assert even is not None
+    assert even.multiple < 0.8 * best.multiple
+
+
+def test_a_type_that_nothing_serves_has_no_plan() -> None:
+    """It is named, and no plan pretends to serve it."""
+    rates = EXAMPLE.rates.copy()
+    rates[:, 1] = 0.0
+    problem = replace(EXAMPLE, rates=rates)
+    assert problem.unserved.tolist() == [1]
+    assert most_work(problem) is None
+
+
+def test_a_share_caps_what_some_configurations_serve() -> None:
+    """At most 30% of all work on t1: the rest goes elsewhere, within the budget."""
+    mask = np.array([[1.0, 0.0, 0.0, 0.0]])
+    problem = replace(
+        EXAMPLE, capped=mask, capped_types=np.ones((1, 2)), capped_share=np.array([0.3])
+    )
+    mix = most_work(problem)
+    assert mix is not None
+    assert float(mix.fractions[0] @ problem.work) <= 0.3 * 100.0 + 1e-6
+
+
+def _random(seed: int) -> MixProblem:
+    rng = np.random.default_rng(seed)
+    n, w, k = 3, int(rng.integers(1, 4)), 2
+    rates = rng.uniform(0.2, 3.0, (n, w)) * (rng.random((n, w)) > 0.2)
+    usage = np.zeros((k, n))
+    usage[rng.integers(0, k, n), np.arange(n)] = rng.choice([1, 2], n)
+    return MixProblem(
+        rates=rates,
+        work=rng.uniform(1.0, 20.0, w),
+        usage=usage,
+        node_gpus=rng.choice([1.0, 2.0], k),
+        node_usd_per_h=rng.uniform(0.5, 4.0, k),
+        node_max=rng.integers(1, 3, k).astype(float),
+        budget_usd_per_h=float(rng.uniform(3.0, 10.0)),
+    )
