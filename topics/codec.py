@@ -7,6 +7,7 @@ refused comes out as InvalidRecord with the path of the field ("instances[0].gpu
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import math
 import types
@@ -24,6 +25,7 @@ MAX_BYTES = 4 * 1024 * 1024
 _OLDEST, _NEWEST = SCHEMA_VERSION - 1, SCHEMA_VERSION + 1
 _PREFIX = b'{"schema_version":%d,' % SCHEMA_VERSION
 _MISSING = object()
+_VALUES = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 _READERS: dict[Any, Callable[[str, Any], Any]] = {}
 
 Reader = Callable[[str, Any], Any]
@@ -64,12 +66,25 @@ def decode_as(kind: type[Any], data: bytes) -> Any:
     return _reader(kind)("", value)
 
 
-def read_value(kind: type[Any], value: Any) -> Any:
+def read_value(kind: Any, value: Any) -> Any:
     """A value of dataclass `kind` from parsed JSON, with the same strictness but no version.
 
-    For pipes between processes of one version; InvalidRecord as of `decode`.
+    For pipes between processes of one version, and for what a process reads back that it wrote
+    itself; InvalidRecord as of `decode`. Beside what records are made of it knows mappings by any
+    key, sets, and unions with None or of dataclasses, told apart by the names of their fields.
     """
     return _reader(kind)("", value)
+
+
+def write_value(value: Any) -> bytes:
+    """`value` as JSON from which `read_value` makes an equal one; sets are written sorted."""
+    return orjson.dumps(value, default=_write_set, option=_VALUES)
+
+
+def _write_set(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def _reader(kind: Any) -> Reader:
@@ -90,11 +105,42 @@ def _make_reader(kind: Any) -> Reader:
         return _sequence_reader(_reader(arguments[0]))
     if origin is tuple:
         return _fixed_reader(tuple(_reader(argument) for argument in arguments))
-    if origin is dict:
-        return _dict_reader(_KEYS[arguments[0]], _reader(arguments[1]))
+    if origin in (dict, collections.abc.Mapping):
+        return _dict_reader(_key_reader(arguments[0]), _reader(arguments[1]))
+    if origin is frozenset:
+        items = _sequence_reader(_reader(arguments[0]))
+        return lambda path, value: frozenset(items(path, value))
     if origin in (types.UnionType, typing.Union):
-        raise TypeError(f"{kind}: a union has no wire form")
+        return _union_reader(arguments)
     return _SCALARS[kind]
+
+
+def _key_reader(kind: Any) -> Reader:
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _enum_reader(kind)
+    return _KEYS[kind]
+
+
+def _union_reader(kinds: tuple[Any, ...]) -> Reader:
+    """One of `kinds`, of which at most one is no dataclass and no None."""
+    objects = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+    others = [kind for kind in kinds if kind is not types.NoneType and kind not in objects]
+    if len(others) > 1:
+        raise TypeError(f"{kinds}: such a union has no JSON form")
+    named = [({field.name for field in dataclasses.fields(k)}, _reader(k)) for k in objects]
+    other = _reader(others[0]) if others else None
+
+    def read(path: str, value: Any) -> Any:
+        if value is None and types.NoneType in kinds:
+            return None
+        if type(value) is dict and named:
+            _, reader = max(named, key=lambda one: len(one[0] & value.keys()) / len(one[0]))
+            return reader(path, value)
+        if other is None:
+            raise InvalidRecord(path, value, "a JSON object")
+        return other(path, value)
+
+    return read
 
 
 def _dataclass_reader(kind: type[Any]) -> Reader:

@@ -19,6 +19,8 @@ from typing import Any, NoReturn
 import orjson
 
 from streams.broker.admin import BrokerUnreachable, parse_address, probe
+from streams.controller.options import add_operated, operated_argv
+from streams.decisionlog.place import default_folder
 from streams.files.config import Config, load_config
 from streams.files.errors import UserError
 from streams.logs import add_log_level
@@ -74,7 +76,7 @@ def run_controller(args: argparse.Namespace) -> int:
     become(
         "streams.controller", "--config", args.config, "--broker", reachable(args, config),
         "--prefix", args.prefix, "--time-base", real_time().format(), "--controller-id", args.id,
-        "--log-level", args.log_level,
+        "--log-level", args.log_level, *operated_argv(args),
     )  # fmt: skip
 
 
@@ -121,6 +123,7 @@ def add_parser(subparsers: Any) -> None:
     """Add the three commands to the command line."""
     controller = subparsers.add_parser("controller", help="the control plane")
     add_common(controller)
+    add_operated(controller, record=str(default_folder()))
     controller.set_defaults(run=run_controller)
     executor = subparsers.add_parser("executor", help="the agent on GPU nodes")
     add_common(executor)

@@ -19,6 +19,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Mode
 from streams.broker.admin import BrokerUnreachable, TopicsUnusable, parse_address
 from streams.controller.compose import Options, run_controller
+from streams.controller.options import add_operated, operated_of
 from streams.files.errors import UserError
 from streams.logs import add_log_level, log_to_stderr
 from streams.supervision import end_event, insist
@@ -75,6 +76,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         choices=[str(mode) for mode in Mode],
         help="what holds where the file names no mode",
     )
+    add_operated(parser, record="")
     add_log_level(parser)
     return parser.parse_args(argv)
 
@@ -87,6 +89,7 @@ def _options(given: argparse.Namespace) -> Options:
         controller_id=given.controller_id,
         prefix=given.prefix,
         default_mode=Mode(given.default_mode),
+        operated=operated_of(given),
     )
 
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from streams.controller.declared import Declared
 from streams.controller.latest import Latest
 from streams.controller.leadership import claim, leads
 from streams.controller.loop import Loop, Ports
+from streams.controller.operated import operated
+from streams.controller.options import Operated
 from streams.controller.outbox import Outbox, Publisher
 from streams.controller.rebuild import read_latest
 from streams.files.config import Config, load_config
@@ -59,6 +61,7 @@ class Options:
     controller_id: str
     prefix: str
     default_mode: Mode
+    operated: Operated = field(default_factory=Operated)
 
 
 async def run_controller(
@@ -137,7 +140,8 @@ async def run_controller(
         )
         await app.start()
         try:
-            await _until_over(app, end)
+            async with operated(options.operated, options.controller_id, loop):
+                await _until_over(app, end)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FLUSH_S):
                     await outbox.flushed()

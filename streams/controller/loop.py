@@ -60,6 +60,23 @@ class Ticks:
     slowest_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class TickDone:
+    """One tick as it was: states around it, what it was told, what it led to, CPU seconds."""
+
+    before: ControllerState
+    after: ControllerState
+    observation: Observation
+    cluster: Cluster
+    now_ms: int
+    effects: tuple[Effect, ...]
+    cpu_s: float
+
+
+Watcher = Callable[[TickDone], None]
+"""Told of every tick after its effects are on their way; returns at once."""
+
+
 @dataclass(slots=True)
 class Loop:
     """One controller. declared: the cluster as declared now. leads: whether it may act; a
@@ -73,6 +90,7 @@ class Loop:
     clock: Clock
     leads: Callable[[], bool]
     ticks: Ticks = field(default_factory=Ticks)
+    watchers: tuple[Watcher, ...] = ()
 
     def tick(self, now_ms: int) -> tuple[Effect, ...]:
         """Decide at `now_ms` and hand every effect to its port; the effects."""
@@ -88,7 +106,8 @@ class Loop:
             answers=answers,
             alerts=self.latest.take_alerts(),
         )
-        self.state, effects = decide(self.state, observation, cluster, now_ms)
+        before = self.state
+        self.state, effects = decide(before, observation, cluster, now_ms)
         for answer in answers:
             _say_answer(answer)
         for effect in effects:
@@ -99,6 +118,9 @@ class Loop:
         self.ticks.slowest_s = max(self.ticks.slowest_s, took)
         if took > _SLOW_S:
             log.warning("a tick took %.2f CPU seconds", took)
+        done = TickDone(before, self.state, observation, cluster, now_ms, effects, took)
+        for watcher in self.watchers:
+            watcher(done)
         return effects
 
     async def run(self, on_first: Callable[[], None]) -> None:

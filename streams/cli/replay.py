@@ -1,0 +1,141 @@
+"""`shoal replay`: run a recorded span of the controller's decisions again.
+
+Owns the command's arguments and the order of work. The same declaration must give the same
+decisions byte for byte; another one is compared with the recorded one, both on the same
+imagined fleet (`autoscaler.simulation.whatif`). Nothing is ever changed by this command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from autoscaler.domain.cluster import Cluster, Mode, Policy
+from autoscaler.simulation.whatif import Recorded, WhatIf, decided_again
+from streams.cli import replay_view
+from streams.cli.times import moment_ms
+from streams.decisionlog.place import default_folder
+from streams.decisionlog.reader import Segment, segments
+from streams.decisionlog.rerun import rerun
+from streams.files.config import load_config
+from streams.files.errors import UserError
+
+_FOREVER_MS = 1 << 62
+_WINDOWS = ("surge_window_s", "local_window_s", "global_window_s")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `replay` to the command line."""
+    parser = subparsers.add_parser(
+        "replay",
+        help="run a recorded span of decisions again, also under another policy",
+        description="Decides a recorded span again and checks that the decisions are the same, "
+        "byte for byte. With --policy: what another shoal.yaml would have decided on the same "
+        "demand, and what that would have cost. Nothing is changed.",
+    )
+    parser.add_argument(
+        "--from",
+        dest="log",
+        type=Path,
+        default=default_folder(),
+        metavar="FOLDER",
+        help="the decision log, a folder or one of its files (default %(default)s)",
+    )
+    parser.add_argument("--since", metavar="TIME", help="10:32 or 2026-01-31T10:32, UTC")
+    parser.add_argument("--until", metavar="TIME", help="as --since; default: all there is")
+    parser.add_argument("--controller", metavar="ID", help="where several wrote to the folder")
+    parser.add_argument(
+        "--policy", type=Path, metavar="FILE", help="the shoal.yaml to compare with what was in use"
+    )
+    parser.add_argument("--json", action="store_true", help="the same facts under stable names")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: the same decisions, or a comparison was made; 1: decisions differ; 2: bad input."""
+    chosen = _chosen(segments(args.log), args.controller)
+    last_ms = chosen[-1].began_ms
+    since_ms = moment_ms("--since", args.since, last_ms) if args.since else 0
+    until_ms = moment_ms("--until", args.until, last_ms) if args.until else _FOREVER_MS
+    if until_ms <= since_ms:
+        raise UserError(f"--until {args.until}: not after --since {args.since}")
+    chosen = _covering(chosen, since_ms, until_ms)
+    if args.policy is None:
+        found = rerun(chosen, since_ms, until_ms)
+        if not found.ticks:
+            raise UserError(f"{args.log}: nothing was recorded between --since and --until")
+        if args.json:
+            sys.stdout.buffer.write(_json(replay_view.rerun_facts(found)))
+        else:
+            replay_view.show_rerun(found)
+        return 0 if found.same else 1
+    start, _ = chosen[0].read()
+    declared = load_config(args.policy, Mode.ACT).cluster
+    _refuse_windows(args.policy, declared, start.cluster)
+    runs: list[WhatIf] = []
+    for cluster in (None, declared):
+        _say(f"deciding again: {'as recorded' if cluster is None else args.policy}")
+        recorded = _recorded(chosen, since_ms, until_ms)
+        runs.append(decided_again(start.state, recorded, cluster))
+    if not runs[0].ticks:
+        raise UserError(f"{args.log}: nothing was recorded between --since and --until")
+    facts = replay_view.compared(start.cluster, declared, runs[0], runs[1])
+    if args.json:
+        sys.stdout.buffer.write(_json(facts))
+    else:
+        replay_view.show_compared(facts, str(args.policy))
+    return 0
+
+
+def _chosen(found: list[Segment], controller: str | None) -> list[Segment]:
+    """Segments of one controller: two of them saw different things."""
+    names = sorted({segment.controller for segment in found})
+    if controller is None and len(names) > 1:
+        raise UserError(f"several controllers wrote here: --controller {' or '.join(names)}")
+    wanted = controller or names[0]
+    if wanted not in names:
+        raise UserError(f"--controller {wanted}: not here; allowed: {' or '.join(names)}")
+    return [segment for segment in found if segment.controller == wanted]
+
+
+def _covering(found: list[Segment], since_ms: int, until_ms: int) -> list[Segment]:
+    """The segments that hold the span: from the last that begins before it on."""
+    before = [segment for segment in found if segment.began_ms <= since_ms]
+    first = before[-1].began_ms if before else 0
+    inside = [segment for segment in found if first <= segment.began_ms <= until_ms]
+    return inside or found[-1:]
+
+
+def _recorded(found: list[Segment], since_ms: int, until_ms: int) -> Iterator[Recorded]:
+    for segment in found:
+        _, ticks = segment.read()
+        for tick in ticks:
+            if tick.now_ms <= until_ms:
+                counted = tick.now_ms >= since_ms
+                yield Recorded(tick.now_ms, tick.cluster, tick.observation, counted)
+
+
+def _refuse_windows(path: Path, declared: Cluster, then: Cluster) -> None:
+    """Demand was recorded as its windows showed it, so these cannot be changed afterwards."""
+    for name in _WINDOWS:
+        was, is_ = getattr(then.policy, name), getattr(declared.policy, name)
+        if was != is_:
+            key = name.removesuffix("_s")
+            raise UserError(
+                f"{path}: policy.{key}: {is_}s is not allowed; allowed: {was}s, as recorded "
+                f"(default {getattr(Policy(), name)}s)"
+            )
+
+
+def _json(facts: dict[str, Any]) -> bytes:
+    return orjson.dumps(facts, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _say(words: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{words}\n")

@@ -1,0 +1,12 @@
+"""Where decision logs are kept on this machine if nobody says otherwise."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def default_folder() -> Path:
+    """`$XDG_STATE_HOME/shoal/decisions`, by default under ~/.local/state."""
+    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(base).expanduser() / "shoal" / "decisions"

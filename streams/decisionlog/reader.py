@@ -1,0 +1,117 @@
+"""Reads decision logs back: which segments there are, and what one of them holds.
+
+Owns tolerance for how a controller ends: a segment that stops in the middle of a line is read up to
+there. What is damaged in any other way is refused with the file and the line.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from autoscaler.decide import ControllerState
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Cluster
+from streams.decisionlog.entries import FORM, Start, Tick
+from streams.decisionlog.observations import ObservationReader
+from streams.decisionlog.writer import SUFFIX, started_ms
+from streams.files.errors import UserError
+from topics.checks import InvalidRecord
+from topics.codec import read_value
+from topics.decisions import Decision
+
+_CHUNK = 1 << 20
+_DECISIONS = tuple[Decision, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment. began_ms: from its name."""
+
+    path: Path
+    began_ms: int
+
+    @property
+    def controller(self) -> str:
+        """Who wrote it, from its name."""
+        return self.path.name.removesuffix(SUFFIX).split("-", 1)[-1]
+
+    def read(self) -> tuple[Start, Iterator[Tick]]:
+        """Its start and its ticks. UserError: the file cannot be read."""
+        lines = self._lines()
+        try:
+            first = next(lines)
+        except StopIteration:
+            raise UserError(f"{self.path}: empty, nothing was recorded") from None
+        with _named(self.path, 1):
+            start = _start(first)
+        return start, self._ticks(start.cluster, lines)
+
+    def _ticks(self, cluster: Cluster, lines: Iterator[dict[str, Any]]) -> Iterator[Tick]:
+        observations = ObservationReader()
+        for number, line in enumerate(lines, 2):
+            with _named(self.path, number):
+                if "cluster" in line:
+                    cluster = read_value(Cluster, line["cluster"])
+                tick = Tick(
+                    int(line["now_ms"]),
+                    observations.read(line["seen"]),
+                    cluster,
+                    str(line.get("effects", "")),
+                    read_value(_DECISIONS, line.get("decisions", [])),
+                )
+            yield tick
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        unpacker, rest = zlib.decompressobj(31), b""
+        number = 0
+        try:
+            with self.path.open("rb") as file:
+                while chunk := file.read(_CHUNK):
+                    *whole, rest = (rest + unpacker.decompress(chunk)).split(b"\n")
+                    for line in whole:
+                        number += 1
+                        yield orjson.loads(line)
+        except (OSError, zlib.error, orjson.JSONDecodeError) as error:
+            raise UserError(f"{self.path}: line {number + 1}: {error}") from error
+
+
+def segments(folder: Path) -> list[Segment]:
+    """The segments in `folder` (or the one file it is), oldest first. UserError: none."""
+    if folder.is_file():
+        return [Segment(folder, started_ms(folder))]
+    found = [Segment(path, started_ms(path)) for path in folder.glob(f"*{SUFFIX}")]
+    if not found:
+        raise UserError(f"{folder}: no decision log here (files *{SUFFIX})")
+    return sorted(found, key=lambda segment: (segment.began_ms, segment.path.name))
+
+
+def _start(line: dict[str, Any]) -> Start:
+    if line.get("form") != FORM:
+        raise InvalidValue("form", line.get("form"), f"{FORM}, what this version writes")
+    return Start(
+        str(line["version"]),
+        str(line["controller"]),
+        int(line["at_ms"]),
+        read_value(Cluster, line["cluster"]),
+        read_value(ControllerState, line["state"]),
+    )
+
+
+class _named:  # noqa: N801  reads as a statement
+    """Errors of what stands in a line become a UserError that names it."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        self._where = f"{path}: line {number}"
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (InvalidRecord, InvalidValue, ValueError, KeyError, TypeError)):
+            raise UserError(f"{self._where}: {error}") from error
