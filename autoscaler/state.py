@@ -20,6 +20,7 @@ from autoscaler.transitions.groups import Group
 from autoscaler.transitions.supply import Supply
 from autoscaler.transitions.turns import Turns
 from topics.alerts import Alert
+from topics.controls import Control
 from topics.fleet import Assignment, Status
 from topics.routing import Routes
 from topics.supply import Availability, Price
@@ -31,6 +32,7 @@ class Observation:
 
     demand: per model. statuses: latest per node. availability, prices: latest per pool, as feeds
     said them. answers: of the planner, each in one observation only. alerts: since the last tick.
+    controls: what operators said last, by key.
     """
 
     demand: Mapping[str, ModelDemand] = field(default_factory=dict)
@@ -39,6 +41,7 @@ class Observation:
     prices: Mapping[str, Price] = field(default_factory=dict)
     answers: tuple[PlanAnswer, ...] = ()
     alerts: tuple[Alert, ...] = ()
+    controls: Mapping[str, Control] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ class Decision:
     number counts decisions of a leader. applied: whether it was carried out (mode act) or only
     recommended. change: combos added (+) or removed (-) as (combo, count). cost_delta_usd_per_h:
     of billed nodes. over_since_ms: first second over the threshold (0 where it does not apply).
+    expires_ms: of a proposal, which waits for a person's word until then (0: it is none).
     """
 
     number: int
@@ -42,6 +43,7 @@ class Decision:
     cost_delta_usd_per_h: float = 0.0
     over_since_ms: int = 0
     change: tuple[tuple[str, int], ...] = ()
+    expires_ms: int = 0
 
     def __post_init__(self) -> None:
         checks.count("number", self.number)
@@ -55,6 +57,7 @@ class Decision:
             checks.number(key, getattr(self, key), 0.0, 1e9)
         checks.number("cost_delta_usd_per_h", self.cost_delta_usd_per_h, -1e9, 1e9)
         checks.time_ms("over_since_ms", self.over_since_ms)
+        checks.time_ms("expires_ms", self.expires_ms)
         for combo, change in self.change:
             checks.name("change", combo)
             checks.number("change", change, -1_000_000, 1_000_000)

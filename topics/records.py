@@ -1,6 +1,7 @@
 """Every record on the wire, under one import. Owns nothing: see the modules imported here."""
 
 from topics.alerts import Alert
+from topics.controls import Control
 from topics.dead_letters import DeadLetter
 from topics.decisions import DECISION_KINDS, Decision, PlannedCombo, PlanRecord
 from topics.fleet import (
@@ -23,6 +24,7 @@ __all__ = [
     "Alert",
     "Assignment",
     "Availability",
+    "Control",
     "DeadLetter",
     "Decision",
     "DeclaredService",

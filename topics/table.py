@@ -16,6 +16,7 @@ from topics.records import (
     Alert,
     Assignment,
     Availability,
+    Control,
     DeadLetter,
     Decision,
     DeclaredService,
@@ -92,7 +93,7 @@ TELEMETRY = Topic(
 AVAILABILITY = _compacted("supply.availability", 1, Availability, "feed", lambda r: str(r.pool))
 PRICES = _compacted("supply.prices", 1, Price, "feed", lambda r: str(r.pool))
 SERVICES = _compacted("services", 1, DeclaredService, "operator", lambda r: str(r.model))
-CONTROLS = _compacted("controls", 1, None, "operator", lambda r: str(r.scope))
+CONTROLS = _compacted("controls", 1, Control, "operator", lambda r: str(r.key))
 ALERTS = Topic(
     "alerts", 1, Cleanup.DELETE, 7 * DAY_MS, Alert, ("webhook",), lambda r: str(r.fingerprint)
 )

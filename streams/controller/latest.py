@@ -15,6 +15,7 @@ from topics.records import (
     Alert,
     Assignment,
     Availability,
+    Control,
     DeadLetter,
     Decision,
     DeclaredService,
@@ -37,7 +38,8 @@ class Latest:
     statuses, assignments: by node; routes: by model; nodes_obtainable, usd_per_node_h: by pool.
     dead: (topic, partition, offset) of what is in dead-letters already, at least the last 10,000
     (a dict, because it keeps their order). decisions: the last 2000. services: by model, as
-    declared on the topic; withdrawn: models whose service was withdrawn there. alerts: those that
+    declared on the topic; withdrawn: models whose service was withdrawn there. controls: by key, as
+    operators said it last. alerts: those that
     nobody has taken yet.
     """
 
@@ -49,6 +51,7 @@ class Latest:
     usd_per_node_h: dict[str, Price] = field(default_factory=dict)
     services: dict[str, DeclaredService] = field(default_factory=dict)
     withdrawn: set[str] = field(default_factory=set)
+    controls: dict[str, Control] = field(default_factory=dict)
     alerts: list[Alert] = field(default_factory=list)
     highest_claim: tuple[int, str] = (0, "")
     plan_number: int = 0
@@ -84,6 +87,8 @@ class Latest:
         elif isinstance(record, DeclaredService):
             self.services[record.model] = record
             self.withdrawn.discard(record.model)
+        elif isinstance(record, Control):
+            self.controls[record.key] = record
         elif isinstance(record, Alert):
             self.alerts.append(record)
             del self.alerts[:-_KEPT_ALERTS]
@@ -114,6 +119,7 @@ class Latest:
             "routes": self.routes,
             "supply.availability": self.nodes_obtainable,
             "supply.prices": self.usd_per_node_h,
+            "controls": self.controls,
         }
         kept.get(topic, {}).pop(key, None)
 

@@ -105,6 +105,7 @@ class Loop:
             prices=dict(self.latest.usd_per_node_h),
             answers=answers,
             alerts=self.latest.take_alerts(),
+            controls=dict(self.latest.controls),
         )
         before = self.state
         self.state, effects = decide(before, observation, cluster, now_ms)

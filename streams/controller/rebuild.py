@@ -19,6 +19,7 @@ from topics.table import (
     ALERTS,
     ASSIGNMENTS,
     AVAILABILITY,
+    CONTROLS,
     DEAD_LETTERS,
     DECISIONS,
     LEADERSHIP,
@@ -41,6 +42,7 @@ FOLLOWED = (
     AVAILABILITY,
     PRICES,
     SERVICES,
+    CONTROLS,
     ALERTS,
 )
 """Topics that the agents follow after the rebuild."""

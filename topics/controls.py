@@ -1,0 +1,54 @@
+"""What the people who operate Shoal say to it: pause, hand back, approve, reject.
+
+Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
+Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from topics import checks
+
+CONTROL_KINDS = ("pause", "release", "verdict")
+EVERYTHING = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One word of an operator, in force until a later record of the same key.
+
+    scope: a model, or "*" for all. kind: "pause" (change nothing of it), "release" (it is not
+    Shoal's to change any more) or "verdict" (on a proposal). active: whether it is in force; of a
+    verdict: whether the proposal is approved. who, why: for people. until_ms: a pause ends by
+    itself then (0: it does not). proposal, leader_token: of the decision that a verdict is on.
+    """
+
+    scope: str
+    kind: str
+    active: bool
+    who: str
+    why: str
+    at_ms: int
+    until_ms: int = 0
+    proposal: int = 0
+    leader_token: int = 0
+
+    def __post_init__(self) -> None:
+        if self.scope != EVERYTHING:
+            checks.name("scope", self.scope)
+        checks.one_of("kind", self.kind, CONTROL_KINDS)
+        checks.text("who", self.who, 200)
+        checks.text("why", self.why)
+        checks.time_ms("at_ms", self.at_ms)
+        checks.time_ms("until_ms", self.until_ms)
+        checks.count("proposal", self.proposal)
+        checks.count("leader_token", self.leader_token)
+        if (self.kind == "verdict") != (self.proposal > 0):
+            raise checks.InvalidRecord("proposal", self.proposal, "of a verdict, and only of one")
+
+    @property
+    def key(self) -> str:
+        """Under which the topic keeps it: the last one counts."""
+        subject = str(self.proposal) if self.kind == "verdict" else self.scope
+        return f"{self.kind}/{subject}"
