@@ -44,8 +44,6 @@ class Control:
         checks.time_ms("until_ms", self.until_ms)
         checks.count("proposal", self.proposal)
         checks.count("leader_token", self.leader_token)
-        if (self.kind == "verdict") != (self.proposal > 0):
-            raise checks.InvalidRecord("proposal", self.proposal, "of a verdict, and only of one")
 
     @property
     def key(self) -> str:
