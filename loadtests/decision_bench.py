@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.domain.checks import InvalidValue
+from autoscaler.simulation.sweep import Sweep, sweep
 from loadtests.decision_cases import GENERATED_CONFIG, TRACE_CONFIG, Case, prepare
 from loadtests.decision_compare import TARGETS, report
 from loadtests.decision_compare import as_json as static_json
 from loadtests.decision_runs import Run, as_json, run, summary
-from loadtests.decision_static import Sweep, sweep
 from streams.files.errors import UserError
 
 BUNDLED_TRACE = TRACE_CONFIG.with_name("azure2023_conv.csv.gz")
@@ -163,7 +163,8 @@ def _sweeps(case: Case, ours: Run, go: Callable[..., Iterable[Any]]) -> Sequence
 
 def _sweep(case: Case, ours: Run, model: str) -> Sweep:
     targets = (*TARGETS, ours.models[model].slo_attainment)
-    return sweep(prepare(case, ours.seed), model, targets)
+    prepared = prepare(case, ours.seed)
+    return sweep(prepared.scenario, prepared.truth.lengths, model, targets)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from autoscaler.simulation.sweep import Fleet, Sweep
 from loadtests.decision_runs import Run
-from loadtests.decision_static import Fleet, Sweep
 
 TARGETS = (0.97, 0.95)
 

@@ -60,7 +60,7 @@ class Run:
                     "slo_attainment_after_3_min": figures.late_attainment,
                     "over_provisioning": figures.over_provisioning,
                     "of_p99_need": figures.over_p99,
-                    "reversals": len(figures.reversals_s),
+                    "reversals": len(figures.reversed.at_s),
                     "false_scale_outs": figures.false_scale_outs,
                 }
                 for model, figures in self.models.items()
@@ -70,7 +70,7 @@ class Run:
             "first_scale_out_s": self.step.first_scale_out_s if self.step else None,
             "sufficient_s": self.step.sufficient_s if self.step else None,
             "over_provisioning": sum(over) / len(over),
-            "reversals_per_h": max(f.reversals_per_h for f in self.models.values()),
+            "reversals_per_h": max(f.reversed.most_per_h for f in self.models.values()),
             "false_scale_outs": sum(f.false_scale_outs for f in self.models.values()),
             "urgent_solves": self.urgent_solves,
             "full_solves": self.full_solves,

@@ -6,8 +6,10 @@ restarted starts from `state` as `rebuild` gave it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from autoscaler.decide import ControllerState, Observation, decide
-from autoscaler.demand.observed import observe
+from autoscaler.demand.observed import ModelDemand, observe
 from autoscaler.effects import (
     PublishAssignment,
     PublishDecision,
@@ -20,19 +22,24 @@ from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment
 from topics.routing import Routes
 
+See = Callable[[Mapping[str, ModelDemand]], Mapping[str, ModelDemand]]
+
 
 class LiveController:
-    """`decide`, its state kept from tick to tick. state: None = a first start."""
+    """`decide`, its state kept from tick to tick. state: None = a first start. see: what of the
+    demand it is shown, None = all of it (experiments leave parts out)."""
 
-    def __init__(self, state: ControllerState | None = None) -> None:
+    def __init__(self, state: ControllerState | None = None, see: See | None = None) -> None:
         self.state = state
+        self._see = see
 
     def decide(self, seen: Seen, now_ms: int) -> Said:
         """One tick."""
         cluster = seen.cluster
         models = [service.model for service in cluster.services]
+        demand: Mapping[str, ModelDemand] = observe(seen.windows, models, cluster.policy, now_ms)
         observation = Observation(
-            demand=observe(seen.windows, models, cluster.policy, now_ms),
+            demand=self._see(demand) if self._see else demand,
             statuses=seen.statuses,
             availability=seen.availability,
             prices=seen.prices,

@@ -60,8 +60,21 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
+class Reversals:
+    """Moves that followed their opposite. at_s: when they were."""
+
+    at_s: tuple[float, ...] = ()
+
+    @property
+    def most_per_h(self) -> int:
+        """The most within an hour."""
+        at_s = self.at_s
+        return max((bisect_right(at_s, at + _HOUR_S) - i for i, at in enumerate(at_s)), default=0)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFigures:
-    """One model. attained, late_*: counts; ratios as defined above; reversals_s: when they were."""
+    """One model. attained, late_*: counts; ratios as defined above."""
 
     requests: int
     served: int
@@ -70,7 +83,7 @@ class ModelFigures:
     late_attained: int
     over_provisioning: float
     over_p99: float
-    reversals_s: tuple[float, ...]
+    reversed: Reversals
     false_scale_outs: int
 
     @property
@@ -82,12 +95,6 @@ class ModelFigures:
     def late_attainment(self) -> float:
         """The same without the first minutes."""
         return self.late_attained / self.late_requests if self.late_requests else 1.0
-
-    @property
-    def reversals_per_h(self) -> int:
-        """The most reversals within an hour."""
-        at_s = self.reversals_s
-        return max((bisect_right(at_s, at + _HOUR_S) - i for i, at in enumerate(at_s)), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +224,7 @@ def model_figures(
     usable = [service.utilization * ordered.value(at_s) for at_s in _seconds(span_s)]
     over = [u / rate(s) for u, s in zip(usable, _seconds(span_s), strict=True) if rate(s) > 0.0]
     p99 = p99_of_10s_rates([row.arrival_s for row in rows], span_s)
-    moves = _moves(model, timeline, capacity, ordered)
-    reversals = [at for (_, last), (at, now) in pairwise(moves) if last != now]
+    moves = model_moves(model, timeline, capacity)
     enough = [
         at_s
         for at_s, direction in moves
@@ -235,7 +241,7 @@ def model_figures(
         late_attained=sum(h for h, after in zip(hits, late, strict=True) if after),
         over_provisioning=sum(over) / len(over) - 1.0 if over else 0.0,
         over_p99=sum(usable) / len(usable) / p99 if p99 > 0.0 else 0.0,
-        reversals_s=tuple(reversals),
+        reversed=reversals(moves),
         false_scale_outs=len(enough),
     )
 
@@ -283,10 +289,14 @@ def _seconds(span_s: tuple[float, float]) -> range:
     return range(int(span_s[0]), int(span_s[1]))
 
 
-def _moves(
-    model: str, timeline: Timeline, capacity: Capacity, ordered: Orders
-) -> list[tuple[float, int]]:
+def reversals(moves: Sequence[tuple[float, int]]) -> Reversals:
+    """The moves that followed their opposite."""
+    return Reversals(tuple(at for (_, last), (at, now) in pairwise(moves) if last != now))
+
+
+def model_moves(model: str, timeline: Timeline, capacity: Capacity) -> list[tuple[float, int]]:
     """(second, +1 = scale-out or -1 = scale-in) of each."""
+    ordered = orders(timeline, capacity, model)
     moves: list[tuple[float, int]] = []
     for decision in timeline.decisions:
         if not decision.applied:

@@ -48,6 +48,10 @@ class Ground(Protocol):
         """Why a process that is launched now will end, "" if it will not."""
         ...
 
+    def launched(self) -> None:
+        """A process was started."""
+        ...
+
     def tell(self, status: Status) -> None:
         """A node says how it is."""
         ...
@@ -174,6 +178,7 @@ class SimNode:
         missing = self._ground.no_node(self)
         fault = missing or self._ground.launch_fault(self)
         self._launches += 1
+        self._ground.launched()
         item.process = process = self._launches
         # A machine that could not be had is not billed.
         item.launched_ms, item.reason = None if missing else agenda.now_ms, ""

@@ -48,6 +48,7 @@ class Timeline:
 
     asked, answered: questions to the planner and its answers, with the second of the tick.
     origin_ms: second 0 of the axis in ms since the epoch, for the records of the controller.
+    launches: processes started.
     """
 
     origin_ms: int = 0
@@ -59,6 +60,7 @@ class Timeline:
     plans: list[PlanRecord] = field(default_factory=list)
     asked: list[tuple[float, PlanRequest]] = field(default_factory=list)
     answered: list[tuple[float, PlanAnswer]] = field(default_factory=list)
+    launches: int = 0
 
     def finish(self) -> None:
         """Make rows of the calls; those that have not ended are dropped."""

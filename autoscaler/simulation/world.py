@@ -161,6 +161,10 @@ class World:
                 return f"the process ended: {where} is faulty"
         return ""
 
+    def launched(self) -> None:
+        """A process was started."""
+        self.timeline.launches += 1
+
     def tell(self, status: Status) -> None:
         """A node says how it is."""
         self.statuses[status.node] = status

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "apply": ("streams.cli.apply", "declare the models of a shoal.yaml to a running controller"),
     "workload": ("streams.cli.workload", "what a recorded trace asks for"),
     "replay": ("streams.cli.replay", "run recorded decisions again, also under another policy"),
+    "backtest": ("streams.cli.backtest", "what policies would cost on a recorded trace"),
     "library": ("streams.cli.library", "build or show the library of serving templates"),
     "profile": ("streams.cli.profile", "evaluate or calibrate the performance model"),
     "controller": ("streams.cli.run_part", "the control plane: windows, decisions, plans"),

@@ -9,6 +9,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from streams.files.errors import UserError
 from streams.replay.traces import Trace
 
 
@@ -31,18 +32,26 @@ def schedule(
 ) -> list[Job]:
     """The jobs of the first `for_ms` of `trace`, in order of time.
 
-    A request is drawn among the models that can hold it (max_len: input and output tokens
-    together; a model without a limit holds anything). One that no model can hold goes to the
-    model with the highest limit, which refuses it: it is seen, and counts as failed.
+    A trace that names models says itself whose a request is; UserError for a model that `weights`
+    lacks. Else a request is drawn among the models that can hold it (max_len: input and output
+    tokens together; a model without a limit holds anything). One that no model can hold goes to
+    the model with the highest limit, which refuses it: it is seen, and counts as failed.
     """
+    unknown = sorted(set(trace.models) - set(weights))
+    if unknown:
+        known = ", ".join(sorted(weights))
+        raise UserError(f"{trace.path}: model {unknown[0]!r} is not configured; models: {known}")
     weights = {model: weight for model, weight in weights.items() if weight > 0.0}
     draw = random.Random(seed)  # noqa: S311 - a reproducible split, no secret
     jobs = []
     rows = zip(trace.arrivals_ms, trace.input_tokens, trace.output_tokens, strict=True)
-    for at_ms, read, written in rows:
+    for index, (at_ms, read, written) in enumerate(rows):
         if at_ms >= for_ms:
             break
         read, written = max(1, read), max(1, written)
+        if trace.models:
+            jobs.append(Job(at_ms, trace.models[index], read, written))
+            continue
         point = draw.random()  # one number per request: limits do not shift the later ones
         fitting = {m: w for m, w in weights.items() if read + written <= max_len.get(m, 1 << 62)}
         model = _chosen(fitting, point) if fitting else max(weights, key=lambda m: max_len[m])

@@ -1,7 +1,7 @@
-"""Recorded request traces: Azure CSV, Mooncake JSONL, AIBrix CSV, plain or gzipped.
+"""Recorded request traces: Azure CSV, Mooncake JSONL, AIBrix CSV, plain CSV; gzipped or not.
 
-Owns reading the three forms, told apart by their first line, and saying which file and line does
-not fit. Knows nothing of models, clocks or sending.
+Owns reading the forms, told apart by their first line, and saying which file and line does not
+fit. Knows nothing of clocks or sending.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -21,23 +22,28 @@ from streams.files.errors import UserError
 _AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
 _AIBRIX = "timestamp_ms,input_tokens,output_tokens"
 _MOONCAKE = ("timestamp", "input_length", "output_length")
+_PLAIN = ("time", "input_tokens", "output_tokens")
+_MODEL = "model"
 _FORMS = (
-    f"an Azure CSV ({_AZURE}), a Mooncake JSONL ({', '.join(_MOONCAKE)}) "
-    f"or an AIBrix CSV ({_AIBRIX}), plain or .gz"
+    f"an Azure CSV ({_AZURE}), a Mooncake JSONL ({', '.join(_MOONCAKE)}), "
+    f"an AIBrix CSV ({_AIBRIX}) or a CSV with the columns time (seconds or a date), model, "
+    "input_tokens, output_tokens, plain or .gz"
 )
+_SINCE_EPOCH_S = 1e8
 _MAX_TOKENS = 10_000_000
 _MAX_ROWS = 5_000_000
 _MAX_MS = 366 * 86_400_000
 
-Row = tuple[float, int, int]
+Row = tuple[float, int, int] | tuple[float, int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in the order of their arrival; the three arrays have the same length, at least 1.
+    """Requests in the order of their arrival; the arrays have the same length, at least 1.
 
-    form: "azure", "mooncake" or "aibrix". arrivals_ms: from the start of the record (of the first
-    request, where the form has only times of day). Tokens are those recorded, 0 included.
+    form: "azure", "mooncake", "aibrix", "plain" or "servegen". arrivals_ms: from the start of the
+    record (of the first request, where the form has only dates). Tokens are those recorded, 0
+    included. models: of each request, empty where the form names none.
     """
 
     path: Path
@@ -45,6 +51,7 @@ class Trace:
     arrivals_ms: array[float]
     input_tokens: array[int]
     output_tokens: array[int]
+    models: tuple[str, ...] = ()
 
     @property
     def duration_s(self) -> float:
@@ -58,6 +65,31 @@ class _BadRow(ValueError):
 
 def load_trace(path: Path) -> Trace:
     """The trace in `path`; UserError with file, line and what is expected if it is not one."""
+    lines = read_lines(path)
+    first = next((number for number, line in enumerate(lines) if line.strip()), None)
+    if first is None:
+        raise UserError(f"{path}: empty; expected {_FORMS}")
+    form, read = _form_of(path, first, lines[first].strip())
+    body = enumerate(lines[first + (form != "mooncake") :], first + 1 + (form != "mooncake"))
+    rows = sorted(_rows(path, read, body), key=lambda row: row[0])  # stable: ties keep their order
+    if not rows:
+        raise UserError(f"{path}: no requests after the header")
+    dated = form == "azure" or (form == "plain" and rows[0][0] >= 1000.0 * _SINCE_EPOCH_S)
+    origin = rows[0][0] if dated else 0.0
+    if rows[-1][0] - origin > _MAX_MS:
+        raise UserError(f"{path}: more than 366 days from the first request to the last")
+    return Trace(
+        path,
+        form,
+        array("d", [row[0] - origin for row in rows]),
+        array("q", [row[1] for row in rows]),
+        array("q", [row[2] for row in rows]),
+        tuple(row[3] for row in rows if len(row) == 4),
+    )
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file, gzipped or not; UserError where it is none."""
     try:
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
@@ -67,26 +99,9 @@ def load_trace(path: Path) -> Trace:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}; expected {_FORMS}") from None
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise UserError(f"{path}: not text; expected {_FORMS}") from None
-    lines = text.splitlines()
-    first = next((number for number, line in enumerate(lines) if line.strip()), None)
-    if first is None:
-        raise UserError(f"{path}: empty; expected {_FORMS}")
-    form, read = _form_of(path, first, lines[first].strip())
-    body = enumerate(lines[first + (form != "mooncake") :], first + 1 + (form != "mooncake"))
-    rows = sorted(_rows(path, read, body), key=lambda row: row[0])  # stable: ties keep their order
-    if not rows:
-        raise UserError(f"{path}: no requests after the header")
-    origin = rows[0][0] if form == "azure" else 0.0
-    return Trace(
-        path,
-        form,
-        array("d", [row[0] - origin for row in rows]),
-        array("q", [row[1] for row in rows]),
-        array("q", [row[2] for row in rows]),
-    )
 
 
 def _form_of(path: Path, first: int, line: str) -> tuple[str, Callable[[str], Row]]:
@@ -97,6 +112,10 @@ def _form_of(path: Path, first: int, line: str) -> tuple[str, Callable[[str], Ro
         return "aibrix", _aibrix_row
     if line.startswith("{"):
         return "mooncake", _mooncake_row
+    columns = [column.lower() for column in header.split(",")]
+    named = sorted(set(columns) - {_MODEL})
+    if named == sorted(_PLAIN) and len(columns) == len(set(columns)):
+        return "plain", partial(_plain_row, tuple(columns), {})
     shown = line if len(line) <= 60 else line[:57] + "..."
     raise UserError(f"{path}:{first + 1}: {shown!r} begins no trace; expected {_FORMS}")
 
@@ -133,6 +152,37 @@ def _aibrix_row(line: str) -> Row:
         _tokens("input_tokens", read),
         _tokens("output_tokens", written),
     )
+
+
+def _plain_row(columns: tuple[str, ...], known: dict[str, str], line: str) -> Row:
+    cells = [cell.strip().strip('"') for cell in line.split(",")]
+    if len(cells) != len(columns):
+        raise _BadRow(f"{len(cells)} columns, expected {len(columns)}: {','.join(columns)}")
+    row = dict(zip(columns, cells, strict=True))
+    at_ms = _moment_ms(row["time"])
+    read = _tokens("input_tokens", row["input_tokens"])
+    written = _tokens("output_tokens", row["output_tokens"])
+    if _MODEL not in row:
+        return at_ms, read, written
+    if not row[_MODEL]:
+        raise _BadRow("model: is empty; expected a name")
+    return at_ms, read, written, known.setdefault(row[_MODEL], row[_MODEL])
+
+
+def _moment_ms(text: str) -> float:
+    """Seconds, or a date; naive dates are taken as they stand: only differences count."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            allowed = "seconds (12.5) or a date (2023-11-16 18:15:46.68)"
+            raise _BadRow(f"time: {text[:40]!r} is not allowed; allowed: {allowed}") from None
+        seconds = (moment.replace(tzinfo=None) - datetime(1970, 1, 1)).total_seconds()
+    if not 0.0 <= seconds <= 1e11:
+        raise _BadRow(f"time: {text[:40]!r} is not allowed; allowed: 0 to 1e11 seconds")
+    return 1000.0 * seconds
 
 
 def _mooncake_row(line: str) -> Row:

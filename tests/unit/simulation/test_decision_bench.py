@@ -12,16 +12,16 @@ import pytest
 from autoscaler.domain.cluster import Market
 from autoscaler.simulation.arrivals import measured_lengths
 from autoscaler.simulation.fixed import FixedFleet
+from autoscaler.simulation.fleets import kinds
 from autoscaler.simulation.measures import Truth, smoothed_rates
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.script import PriceChanged
+from autoscaler.simulation.sweep import Fleet, Sweep, _Search, sweep
 from autoscaler.simulation.world import simulate
 from loadtests.decision_bench import _arguments, cases, main
 from loadtests.decision_cases import Case, Prepared, prepare
 from loadtests.decision_compare import dominance
-from loadtests.decision_fleets import kinds
 from loadtests.decision_runs import Run, as_json, judge, percentile, run_with, write_timeline
-from loadtests.decision_static import Fleet, Sweep, _Search, sweep
 from tests.unit.simulation.worlds import OD, ONE, cluster, evenly, service
 
 CONFIG = Path(__file__).with_name("mini.yaml")
@@ -149,8 +149,8 @@ def prepared_at(req_per_s: float) -> Prepared:
 def test_the_sweep_finds_the_cheapest_fleet_with_its_share_of_spot() -> None:
     """Against every count of the only kind there is."""
     prepared = prepared_at(20.0)
-    found = sweep(prepared, "mini", (0.97,)).found[0.97]
-    search = _Search(prepared, "mini")
+    found = sweep(prepared.scenario, prepared.truth.lengths, "mini", (0.97,)).found[0.97]
+    search = _Search(prepared.scenario, prepared.truth.lengths, "mini")
     attain = {n: search._simulate((n,)) for n in range(1, 7)}
     fewest = min(n for n, fleet in attain.items() if fleet and fleet.attainment >= 0.97)
     assert found is not None
@@ -165,8 +165,8 @@ def test_the_sweep_of_two_kinds_is_as_cheap_as_trying_every_mix() -> None:
     few = tuple(replace(pool, max_nodes=3) for pool in prepared.scenario.cluster.pools)
     where = replace(prepared.scenario.cluster, pools=few)
     prepared = replace(prepared, scenario=replace(prepared.scenario, cluster=where))
-    found = sweep(prepared, "mini", (0.97,)).found[0.97]
-    search = _Search(prepared, "mini")
+    found = sweep(prepared.scenario, prepared.truth.lengths, "mini", (0.97,)).found[0.97]
+    search = _Search(prepared.scenario, prepared.truth.lengths, "mini")
     every = [search._simulate(c) for c in itertools.product(range(5), repeat=len(search.kinds))]
     enough = [fleet for fleet in every if fleet is not None and fleet.attainment >= 0.97]
     assert found is not None
@@ -181,7 +181,7 @@ def test_owned_nodes_are_filled_first_and_are_finite() -> None:
     prepared = replace(prepared, scenario=replace(prepared.scenario, cluster=where))
     (kind,) = kinds(where, where.services[0], prepared.truth.lengths["mini"])
     assert kind.most() == 9
-    found = sweep(prepared, "mini", (0.97,)).found[0.97]
+    found = sweep(prepared.scenario, prepared.truth.lengths, "mini", (0.97,)).found[0.97]
     assert found is not None
     assert found.counts == ((f"mini:a1@{owned.id}", 1),)
     assert found.usd_per_h == 0.0
@@ -202,6 +202,6 @@ def test_declared_floors_hold_for_fixed_fleets() -> None:
     floor = replace(prepared.scenario.cluster, services=(service(min_instances=3),))
     held = replace(prepared, scenario=replace(prepared.scenario, cluster=floor))
     for where, least in ((prepared, 1), (held, 3)):
-        found = sweep(where, "mini", (0.97,)).found[0.97]
+        found = sweep(where.scenario, where.truth.lengths, "mini", (0.97,)).found[0.97]
         assert found is not None
         assert sum(count for _, count in found.counts) == least

@@ -107,8 +107,8 @@ def test_reversals_and_false_scale_outs_come_from_applied_decisions() -> None:
         ],
     )
     figures = figures_of(timeline, 1.0)
-    assert figures.reversals_s == (40.0, 60.0)
-    assert figures.reversals_per_h == 2
+    assert figures.reversed.at_s == (40.0, 60.0)
+    assert figures.reversed.most_per_h == 2
     assert figures.false_scale_outs == 2
 
 

@@ -12,14 +12,15 @@ must add up to `LEAST_PARTS` (below 1, as two kinds may help each other).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from autoscaler.domain.workload import Lengths
 from autoscaler.simulation.fixed import FixedFleet
+from autoscaler.simulation.fleets import Counts, Kind, Mixes, kinds
 from autoscaler.simulation.measures import attains, cost_usd
+from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.world import simulate
-from loadtests.decision_cases import Prepared
-from loadtests.decision_fleets import Counts, Kind, Mixes, kinds
 
 LEAST_PARTS = 0.9
 MOST_MIXES = 150
@@ -48,34 +49,35 @@ class Sweep:
     cut: bool = False
 
 
-def sweep(prepared: Prepared, model: str, targets: Sequence[float]) -> Sweep:
-    """The cheapest fixed fleet of `model` for each of `targets`."""
-    search = _Search(prepared, model)
+def sweep(
+    scenario: Scenario, lengths: Mapping[str, Lengths], model: str, targets: Sequence[float]
+) -> Sweep:
+    """The cheapest fixed fleet of `model` for each of `targets`, at these lengths."""
+    search = _Search(scenario, lengths, model)
     found = {target: search.cheapest(target) for target in sorted(set(targets))}
     return Sweep(model, found, len(search.known), search.cut)
 
 
 @dataclass(slots=True)
 class _Search:
-    prepared: Prepared
+    scenario: Scenario
+    lengths: Mapping[str, Lengths]
     model: str
     mixes: Mixes = field(init=False)
     kinds: tuple[Kind, ...] = field(init=False)
     known: dict[Counts, Fleet | None] = field(default_factory=dict)
     cut: bool = False
-    _alone: Prepared = field(init=False)
+    _alone: Scenario = field(init=False)
 
     def __post_init__(self) -> None:
-        scenario = self.prepared.scenario
+        scenario = self.scenario
         service = scenario.cluster.service(self.model)
         alone = replace(scenario.cluster, services=(service,))
-        lengths = self.prepared.truth.lengths.get(self.model, service.lengths)
+        lengths = self.lengths.get(self.model, service.lengths)
         self.kinds = kinds(alone, service, lengths)
         self.mixes = Mixes(alone, service, lengths, self.kinds)
         mine = [arrival for arrival in scenario.arrivals if arrival.model == self.model]
-        self._alone = replace(
-            self.prepared, scenario=replace(scenario, cluster=alone, arrivals=mine)
-        )
+        self._alone = replace(scenario, cluster=alone, arrivals=mine)
 
     def cheapest(self, target: float) -> Fleet | None:
         """The cheapest fleet that attains `target`."""
@@ -88,7 +90,7 @@ class _Search:
             best = self._of_the_fullest(target)
             if best is None:
                 return None
-        mean = len(self._alone.scenario.arrivals) / self._alone.scenario.duration_s
+        mean = len(self._alone.arrivals) / self._alone.duration_s
         parts = [
             1.0 / max(1, count - 1) if count else kind.req_per_s / max(mean, 1e-9)
             for kind, count in zip(self.kinds, singles, strict=True)
@@ -177,7 +179,7 @@ class _Search:
         if usd_per_h is not None:
             chosen = self.mixes.fleet(counts)
             decider = FixedFleet(chosen, self.mixes.cluster, self.mixes.at_lengths)
-            timeline = simulate(self._alone.scenario, decider)
+            timeline = simulate(self._alone, decider)
             hits = sum(attains(row, self.mixes.service.slo) for row in timeline.requests)
             share = hits / len(timeline.requests) if timeline.requests else 1.0
             fleet = Fleet(tuple(sorted(chosen.items())), usd_per_h, cost_usd(timeline), share)

@@ -1,0 +1,130 @@
+"""The instances of a baseline policy: added one by one, drained one by one, nothing replaced.
+
+Owns the groups and their records, for deciders that only say how many of what. It knows no rule of
+scaling. A drained group leaves the routes and its node in one step, as a Kubernetes pod leaves its
+endpoints when it is deleted; requests inside finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.combo import Combo
+from autoscaler.domain.workload import Lengths
+from autoscaler.simulation.decider import Said, Seen
+from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
+from autoscaler.transitions.groups import Group, GroupView, Life, fleet_view, look
+from autoscaler.transitions.placement import place, used_gpus
+from topics.decisions import Decision
+from topics.fleet import Assignment, InstanceState
+from topics.routing import Routes
+
+_LOST_MS = 30_000
+_ENDED = (InstanceState.STOPPED, InstanceState.FAILED)
+
+
+class Crew:
+    """lengths: of each model, for slots and weights in the routes."""
+
+    def __init__(self, cluster: Cluster, lengths: Mapping[str, Lengths]) -> None:
+        self._lengths = {s.model: lengths.get(s.model, s.lengths) for s in cluster.services}
+        self._combos: dict[str, Combo] = {}
+        self._groups: tuple[Group, ...] = ()
+        self._views: dict[str, GroupView] = {}
+        self._assignments: dict[str, Assignment] = {}
+        self._routes: dict[str, Routes] = {}
+        self._decisions: list[Decision] = []
+        self._serial = 0
+
+    def look(self, seen: Seen, now_ms: int) -> None:
+        """Take in what nodes say: forget groups that ended, failed or were lost."""
+        fleet = fleet_view(seen.statuses)
+        timeout_ms = int(1000 * seen.cluster.policy.start_timeout_s)
+        self._views = {g.name: look(g, fleet, now_ms, timeout_ms, _LOST_MS) for g in self._groups}
+        kept = []
+        for group in self._groups:
+            view = self._views[group.name]
+            states = [
+                fleet.instances[p.instance].state
+                for p in group.placed
+                if p.instance in fleet.instances
+            ]
+            ended = group.life is Life.DRAINING and (
+                not states or all(state in _ENDED for state in states)
+            )
+            if not (ended or view.broken or view.lost):
+                kept.append(group)
+        self._groups = tuple(kept)
+
+    def wanted(self, model: str) -> tuple[Group, ...]:
+        """Groups of `model` that are not draining, oldest first."""
+        return tuple(g for g in self._groups if g.model == model and g.life is Life.ACTIVE)
+
+    def is_ready(self, group: Group) -> bool:
+        """Whether every instance of `group` serves."""
+        view = self._views.get(group.name)
+        return view is not None and view.all_ready
+
+    def instances_in_flight(self, seen: Seen, model: str) -> int:
+        """Requests inside the engines of `model`."""
+        return sum(
+            instance.in_flight
+            for status in seen.statuses.values()
+            for instance in status.instances
+            if instance.model == model
+        )
+
+    def add(self, combo: Combo, cluster: Cluster, seen: Seen, now_ms: int) -> bool:
+        """Start one `combo`; False where no node has room."""
+        used = used_gpus(self._groups, seen.statuses.values())
+        self._serial += 1
+        found = place(combo, self._serial, cluster, used, {})
+        if found is None:
+            return False
+        self._combos[combo.id] = combo
+        name = f"{combo.id}:{self._serial}"
+        engine = cluster.service(combo.model).engine
+        group = Group(name, combo.model, combo.id, engine, found[0], now_ms)
+        self._groups = (*self._groups, group)
+        self._views[name] = look(group, fleet_view({}), now_ms, 1 << 60, _LOST_MS)
+        return True
+
+    def drain(self, group: Group, now_ms: int) -> None:
+        """Let `group` finish what it has and stop."""
+        gone = replace(group, life=Life.DRAINING, since_ms=now_ms)
+        self._groups = tuple(gone if g.name == group.name else g for g in self._groups)
+
+    def note(self, model: str, change: Mapping[str, int], why: str, now_ms: int) -> None:
+        """Record what was added and removed, as the controller records its decisions."""
+        net = sum(n * self._combos[c].usd_per_h for c, n in change.items())
+        total = sum(change.values())
+        self._decisions.append(
+            Decision(
+                number=1,
+                leader_token=1,
+                model=model,
+                kind="scale_out" if total > 0 else "scale_in" if total < 0 else "replan",
+                at_ms=now_ms,
+                applied=True,
+                reason=why,
+                cost_delta_usd_per_h=net,
+                change=tuple(sorted(change.items())),
+            )
+        )
+
+    def said(self, cluster: Cluster, now_ms: int) -> Said:
+        """The records of this tick."""
+        assignments = changed_assignments(self._groups, self._assignments, 1, now_ms)
+        self._assignments.update({record.node: record for record in assignments})
+        changed = []
+        for service in cluster.services:
+            mine = [group for group in self._groups if group.model == service.model]
+            ends = route_groups(mine, self._views, self._combos, self._lengths[service.model])
+            new = changed_routes(service, ends, self._routes.get(service.model), 1, now_ms)
+            if new is not None:
+                self._routes[service.model] = new
+                changed.append(new)
+        decisions, self._decisions = tuple(self._decisions), []
+        return Said(assignments=assignments, routes=tuple(changed), decisions=decisions)

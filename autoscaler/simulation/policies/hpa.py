@@ -1,0 +1,93 @@
+"""Kubernetes' HorizontalPodAutoscaler, on batch utilisation and on queue length.
+
+Source: Kubernetes documentation "Horizontal Pod Autoscaling": loop of 15 s, desired = ceil(replicas
+x metric / target), no change within a tolerance of 10%, the highest recommendation of the last
+5 min when scaling down, replicas that are not ready count as idle when scaling up and are left out
+when scaling down; default behaviour of scale-up: the larger of 4 replicas and 100% per 15 s.
+Metrics as GKE's guide for autoscaling LLM inference recommends: batch size or queue size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from functools import partial
+
+from autoscaler.simulation.policies.policy import Policy, Setting, Trial
+from autoscaler.simulation.policies.scaled import replicas
+from autoscaler.simulation.replicas import Replica, Signals
+
+_LOOP_S, _STABLE_S = 15, 300
+_TOLERANCE = 0.1
+_AT_ONCE = 4
+
+
+class _Hpa:
+    def __init__(self, target: float, first: int, on_queue: bool) -> None:
+        self._target = target
+        self._on_queue = on_queue
+        self._wanted = first
+        self._history: deque[int] = deque([first], maxlen=_STABLE_S // _LOOP_S)
+
+    def wanted(self, signals: Signals) -> int:
+        """By the loop's last run."""
+        if signals.now_s % _LOOP_S or signals.req_per_s is None or not signals.ready:
+            return self._wanted
+        total = signals.waiting if self._on_queue else signals.in_flight - signals.waiting
+        current = max(1, signals.wanted)
+        ratio = total / signals.ready / self._target
+        if ratio > 1.0:
+            ratio = max(1.0, total / current / self._target)
+            base = current
+        else:
+            base = signals.ready
+        found = current
+        if abs(ratio - 1.0) > _TOLERANCE:
+            found = max(1, math.ceil(base * ratio - 1e-9))
+            if ratio < 1.0:
+                found = min(found, current)
+        found = min(found, current + max(_AT_ONCE, current))
+        self._history.append(found)
+        self._wanted = max(found, max(self._history)) if found < current else found
+        self._wanted = min(self._wanted, current) if found < current else self._wanted
+        return self._wanted
+
+
+def on_utilization(replica: Replica, knob: float, first: int) -> _Hpa:
+    """Target: share of a replica's concurrency in use."""
+    return _Hpa(max(0.01, knob * replica.concurrency), first, on_queue=False)
+
+
+def on_queue(replica: Replica, knob: float, first: int) -> _Hpa:
+    """Target: waiting requests per replica."""
+    del replica
+    return _Hpa(knob, first, on_queue=True)
+
+
+def _build(setting: Setting, knob: float, queue: bool) -> Trial:
+    rule = on_queue if queue else on_utilization
+    return replicas(setting, knob, rule, "queue length" if queue else "batch utilisation")
+
+
+_SOURCE = "kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale"
+
+UTILIZATION = Policy(
+    "hpa-utilization",
+    "HorizontalPodAutoscaler on batch utilisation (15 s, 10%, 5 min), best single GPU slice per "
+    "model",
+    "target share of a replica's concurrency",
+    0.7,
+    (0.3, 0.5, 0.7, 0.9),
+    _SOURCE,
+    partial(_build, queue=False),
+)
+
+QUEUE = Policy(
+    "hpa-queue",
+    "HorizontalPodAutoscaler on queue length (15 s, 10%, 5 min), best single GPU slice per model",
+    "target waiting requests per replica",
+    3.0,
+    (0.5, 1.0, 3.0, 5.0),
+    _SOURCE,
+    partial(_build, queue=True),
+)

@@ -1,0 +1,72 @@
+"""Knative's pod autoscaler: concurrency over a stable window of 60 s and a panic window of 6 s.
+
+Source: knative/serving, pkg/autoscaler/scaling/autoscaler.go and the documentation "Additional
+autoscaling configuration for the KPA": tick 2 s, panic at 200% of what the ready pods can take, no
+scale-down while panicking, at most halved or multiplied by 1000 at once, target 70%.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from functools import partial
+
+from autoscaler.simulation.policies.policy import Policy, Setting, Trial
+from autoscaler.simulation.policies.scaled import replicas
+from autoscaler.simulation.replicas import Replica, Signals
+
+_TICK_S, _STABLE_S, _PANIC_S = 2, 60, 6
+_PANIC_THRESHOLD = 2.0
+_MAX_UP, _MAX_DOWN = 1000.0, 2.0
+
+
+class Knative:
+    """target: concurrency per replica."""
+
+    def __init__(self, replica: Replica, knob: float, first: int) -> None:
+        self._target = max(0.01, knob * replica.concurrency)
+        self._seen: deque[int] = deque(maxlen=_STABLE_S)
+        self._wanted = first
+        self._panic_s: int | None = None
+        self._panic_most = 0
+
+    def wanted(self, signals: Signals) -> int:
+        """By the larger of both windows while panicking, else by the stable one."""
+        self._seen.append(signals.in_flight)
+        if signals.now_s % _TICK_S or (signals.req_per_s is None and not signals.in_flight):
+            return self._wanted
+        if not signals.ready:
+            return self._wanted  # its first replicas are on their way
+        seen = list(self._seen)
+        ready = max(1, signals.ready)
+        low, high = math.floor(ready / _MAX_DOWN), math.ceil(_MAX_UP * ready)
+        stable = math.ceil(sum(seen) / len(seen) / self._target)
+        last = seen[-_PANIC_S:]
+        panic = math.ceil(sum(last) / len(last) / self._target)
+        over = panic / ready >= _PANIC_THRESHOLD
+        if over:
+            self._panic_s = signals.now_s
+        elif self._panic_s is not None and signals.now_s - self._panic_s > _STABLE_S:
+            self._panic_s, self._panic_most = None, 0
+        found = min(max(stable, low), high)
+        if self._panic_s is not None:
+            self._panic_most = max(self._panic_most, found, min(max(panic, low), high))
+            found = self._panic_most
+        self._wanted = found
+        return found
+
+
+def build(setting: Setting, knob: float) -> Trial:
+    """Knative for every model."""
+    return replicas(setting, knob, Knative, "concurrency")
+
+
+POLICY = Policy(
+    "knative",
+    "Knative pod autoscaler (60 s / 6 s windows, panic at 200%), best single GPU slice per model",
+    "target share of a replica's concurrency",
+    0.7,
+    (0.3, 0.5, 0.7, 0.9, 1.1),
+    "knative/serving pkg/autoscaler/scaling/autoscaler.go",
+    partial(build),
+)

@@ -1,0 +1,69 @@
+"""The oracle: what no policy can undercut by the performance model, because it knows the future.
+
+Owns the bound. Each minute of the trace gets the proven lower bound of a plan for exactly what
+arrived in it: no start-up time, no transitions, no headroom (utilization 1, even arrivals), every
+node released to the second. It is computed, not simulated, so it attains what is asked of it.
+Minutes with equal demand, rounded down to steps of a 25th of the peak, share a plan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from autoscaler.domain.workload import Demand
+from autoscaler.performance.profile import default_profile
+from autoscaler.planning.plan import PlanStatus, plan
+from autoscaler.planning.problem import PlanOptions, make_problem
+from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.simulation.policies.policy import Setting
+
+NAME = "oracle"
+ABOUT = "lower bound: the planner's bound for each minute's demand, known beforehand, not simulated"
+SPAN_S = 60.0
+_LEVELS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """cost_usd: no policy that meets the SLO costs less, by the performance model. attainment:
+    what it plans for, the declared percentiles weighted by requests."""
+
+    cost_usd: float
+    attainment: float
+
+
+def bound(setting: Setting) -> Bound:
+    """The oracle's cost of `setting`. Idle time before the first request is free."""
+    scenario = setting.scenario
+    services = tuple(
+        replace(s, utilization=1.0, min_instances=0, survive="none", req_per_s=0.0)
+        for s in scenario.cluster.services
+    )
+    cluster = replace(scenario.cluster, services=services)
+    spans = max(1, -(-int(scenario.duration_s) // int(SPAN_S)))
+    counts = {service.model: [0] * spans for service in services}
+    for arrival in scenario.arrivals:
+        counts[arrival.model][min(spans - 1, int(arrival.at_s / SPAN_S))] += 1
+    step = {model: max(1.0, max(found) / _LEVELS) for model, found in counts.items()}
+    levels: Counter[tuple[int, ...]] = Counter()
+    for index in range(spans):
+        # Rounded down: a bound may only be too low.
+        levels[tuple(int(counts[s.model][index] / step[s.model]) for s in services)] += 1
+    usd = 0.0
+    for level, many in sorted(levels.items()):
+        demands = {
+            s.model: Demand(s.model, n * step[s.model] / SPAN_S, setting.lengths_of(s))
+            for s, n in zip(services, level, strict=True)
+            if n
+        }
+        if not demands:
+            continue
+        problem = make_problem(cluster, demands, default_profile(), options=PlanOptions(gap=0.01))
+        made = plan(problem, Shoal())
+        if made.status is not PlanStatus.FAILED:
+            usd += many * SPAN_S / 3600.0 * min(made.lower_bound_usd_per_h, made.cost_usd_per_h)
+    asked = Counter(arrival.model for arrival in scenario.arrivals)
+    total = sum(asked.values())
+    share = sum(s.percentile * asked[s.model] for s in services) / total if total else 1.0
+    return Bound(usd, share)

@@ -1,0 +1,180 @@
+"""The score of one policy on one trace: what a backtest reports.
+
+Owns the definitions, the same for every policy:
+
+cost_usd: billed node time from the controller's start to the end of the trace. gpu_hours: the GPUs
+of the same nodes. slo_attainment: attained / arrived. goodput_tokens_per_s: output tokens of
+attaining requests per second of the trace. unserved_fraction: requests that were not answered in
+full. reaction_s: mean length of the spells in which demand (mean of two minutes around each moment)
+exceeds what the ordered fleet can carry, to the moment when it does not any more; 0 where there is
+none. reversals_per_h: the most scale-outs after scale-ins and the reverse within any hour of any
+model. starts: instances launched. switches: role switches in the plans that were made (their
+instances are started beside the old ones, so they count as starts too).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.workload import Lengths
+from autoscaler.simulation.measures import Capacity, attains, model_moves, orders, reversals
+from autoscaler.simulation.scenario import Scenario
+from autoscaler.simulation.timeline import Timeline
+
+_SMOOTH_S = 120
+_STEP_S = 10
+_MOST_POINTS = 240
+
+
+@dataclass(frozen=True, slots=True)
+class ModelScore:
+    """One model: counts of requests."""
+
+    requests: int
+    served: int
+    attained: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The fleet in a span of the trace that starts at at_s: means over it."""
+
+    at_s: float
+    req_per_s: float
+    gpus: float
+    usd_per_h: float
+    attained: int
+    arrived: int
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One run. Units stand in the names; `models` by name, `course` over time."""
+
+    cost_usd: float
+    gpu_hours: float
+    goodput_tokens_per_s: float
+    reaction_s: float
+    reversals_per_h: float
+    starts: int
+    switches: int
+    models: Mapping[str, ModelScore]
+    course: tuple[Point, ...]
+
+    @property
+    def requests(self) -> int:
+        """All that arrived."""
+        return sum(one.requests for one in self.models.values())
+
+    @property
+    def slo_attainment(self) -> float:
+        """Attained / arrived; 1 where nothing arrived."""
+        asked = self.requests
+        return sum(one.attained for one in self.models.values()) / asked if asked else 1.0
+
+    @property
+    def unserved_fraction(self) -> float:
+        """Not answered in full / arrived."""
+        asked = self.requests
+        return 1.0 - sum(one.served for one in self.models.values()) / asked if asked else 0.0
+
+
+def score(
+    timeline: Timeline,
+    scenario: Scenario,
+    lengths: Mapping[str, Lengths],
+) -> Score:
+    """The score of a run of `scenario`, whose cluster has the declared services."""
+    cluster = scenario.cluster
+    services = {service.model: service for service in cluster.services}
+    tally = {model: [0, 0, 0] for model in services}
+    tokens = 0
+    hits = np.zeros(len(timeline.requests), dtype=bool)
+    for index, row in enumerate(timeline.requests):
+        mine = tally[row.model]
+        hit = attains(row, services[row.model].slo)
+        hits[index] = hit
+        mine[0] += 1
+        mine[1] += row.outcome == "served"
+        mine[2] += hit
+        tokens += row.output_tokens if hit else 0
+    means = {model: found[0] / scenario.duration_s for model, found in tally.items()}
+    capacity = Capacity(cluster, lengths, means)
+    span_s = scenario.lead_s, scenario.end_s
+    spells, most_reversals = list[float](), 0
+    for model in services:
+        at_s = np.array([row.arrival_s for row in timeline.requests if row.model == model])
+        ordered = orders(timeline, capacity, model)
+        spells += _short_spells(at_s, ordered.at_s, ordered.values, span_s)
+        moves = model_moves(model, timeline, capacity)
+        most_reversals = max(most_reversals, reversals(moves).most_per_h)
+    gpus = {pool.id: pool.per_node for pool in cluster.pools}
+    hours = sum((s.to_s - s.from_s) / 3600.0 * gpus[s.pool] for s in timeline.nodes)
+    return Score(
+        cost_usd=sum(span.usd for span in timeline.nodes),
+        gpu_hours=hours,
+        goodput_tokens_per_s=tokens / scenario.duration_s,
+        reaction_s=sum(spells) / len(spells) if spells else 0.0,
+        reversals_per_h=float(most_reversals),
+        starts=timeline.launches,
+        switches=sum(s.count for _, found in timeline.answered for s in found.switches),
+        models={model: ModelScore(*found) for model, found in tally.items()},
+        course=_course(timeline, cluster, scenario, hits),
+    )
+
+
+def _short_spells(
+    arrivals_s: np.ndarray,
+    ordered_s: Sequence[float],
+    values: Sequence[float],
+    span_s: tuple[float, float],
+) -> list[float]:
+    """Lengths in s of the spells in which the smoothed rate exceeds the ordered capacity."""
+    seconds = np.arange(int(span_s[0]), int(span_s[1]))
+    if not len(arrivals_s) or not len(seconds):
+        return []
+    half = _SMOOTH_S / 2
+    low = np.maximum(seconds - half, span_s[0])
+    high = np.minimum(seconds + half, span_s[1])
+    arrivals_s = np.sort(arrivals_s)
+    count = np.searchsorted(arrivals_s, high) - np.searchsorted(arrivals_s, low)
+    rate = count / np.maximum(high - low, 1.0)
+    index = np.searchsorted(np.array(ordered_s), seconds, side="right")
+    capacity = np.concatenate(([0.0], np.array(values)))[index]
+    short = np.concatenate(([False], rate > capacity, [False]))
+    edges = np.flatnonzero(short[1:] != short[:-1])
+    return [float(b - a) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _course(
+    timeline: Timeline, cluster: Cluster, scenario: Scenario, hits: np.ndarray
+) -> tuple[Point, ...]:
+    """Demand and fleet over time, in at most `_MOST_POINTS` equal spans."""
+    width = max(_STEP_S, scenario.duration_s / _MOST_POINTS)
+    spans = max(1, int(np.ceil(scenario.duration_s / width - 1e-9)))
+    edges = scenario.lead_s + width * np.arange(spans + 1)
+    at_s = np.array([row.arrival_s for row in timeline.requests])
+    arrived, _ = np.histogram(at_s, edges)
+    attained, _ = np.histogram(at_s[hits], edges)
+    gpus, usd = np.zeros(spans), np.zeros(spans)
+    per_node = {pool.id: pool.per_node for pool in cluster.pools}
+    for span in timeline.nodes:
+        overlap = np.minimum(edges[1:], span.to_s) - np.maximum(edges[:-1], span.from_s)
+        share = np.maximum(overlap, 0.0) / width
+        gpus += share * per_node[span.pool]
+        usd += share * span.usd_per_h
+    return tuple(
+        Point(
+            float(edges[i] - scenario.lead_s),
+            float(arrived[i] / width),
+            float(gpus[i]),
+            float(usd[i]),
+            int(attained[i]),
+            int(arrived[i]),
+        )
+        for i in range(spans)
+    )

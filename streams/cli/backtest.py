@@ -1,0 +1,200 @@
+"""`shoal backtest`: what policies would have cost on a recorded trace, and how well they served.
+
+Owns the command line, the progress bar and the order of work: tune, run, sweep for the curves,
+report. Knows no policy and no form of trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from autoscaler.domain.checks import InvalidValue, finite, whole
+from autoscaler.simulation.policies import oracle
+from autoscaler.simulation.policies.policy import Policy
+from autoscaler.simulation.policies.table import DEFAULT, POLICIES, named
+from streams.backtest.html import page
+from streams.backtest.report import Backtest, Row, as_json, table
+from streams.backtest.runs import BACKENDS, Outcome, Run, prepared, run_all
+from streams.backtest.tuning import chosen
+from streams.backtest.workload import Demand
+from streams.files import units
+from streams.files.errors import UserError
+
+_WIDTH = 110  # of the table; narrower terminals wrap it
+_EPILOG = """policies: {names}; "variants" is ours without each part; "oracle", the lower bound, is
+always there. A trace is an Azure, Mooncake or AIBrix file, a CSV with the columns time, model,
+input_tokens, output_tokens, or ServeGen's windows."""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser(
+        "backtest",
+        help="replay traces in simulation under several policies",
+        epilog=_EPILOG.format(names=", ".join(POLICIES)),
+    )
+    option = parser.add_argument
+    option("--trace", nargs="+", required=True, metavar="FILE", help="or MODEL=FILE, one per model")
+    option("--config", type=Path, metavar="FILE", help="a shoal.yaml (default: three models)")
+    option("--policies", default=",".join(DEFAULT), metavar="A,B", help="default: all but variants")
+    option("--tune", nargs="+", metavar="FILE", help="choose each policy's knob on other traces")
+    option("--no-curves", action="store_true", help="with --report: do not sweep the knobs")
+    option("--rate-scale", type=float, default=1.0, metavar="X", help="of the requests per second")
+    option("--from", dest="begin", metavar="T", help="skip so much of the trace, e.g. 10m")
+    option("--to", dest="end", metavar="T", help="stop there, e.g. 2h")
+    option("--seed", type=int, default=1, help="the first seed (default 1)")
+    option("--seeds", type=int, default=1, metavar="N", help="so many seeds, with intervals")
+    option("--report", type=Path, metavar="FILE", help="an HTML page with charts")
+    option("--json", type=Path, metavar="FILE", help="all figures")
+    option("--timeline", metavar="FILE", help="requests and nodes as JSON lines, of the first "
+           "policy and seed; {policy} in the name: of each policy")  # fmt: skip
+    option("--jobs", type=int, default=-1, metavar="N", help="processes (default: all cores)")
+    option("--backend", choices=BACKENDS, default="local", help="where the runs go")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Everything; UserError and InvalidValue become one line and exit code 2."""
+    policies = named([name.strip() for name in args.policies.split(",") if name.strip()])
+    if not policies:
+        raise InvalidValue("--policies", args.policies, f"one of {', '.join(POLICIES)}")
+    finite("--rate-scale", args.rate_scale, 1e-4, 1e4)
+    whole("--seeds", args.seeds, 1, 1000)
+    whole("--seed", args.seed, 0, 2**31)
+    whole("--jobs", args.jobs if args.jobs != -1 else 1, 1, 4096)
+    demand = Demand(
+        tuple(args.trace),
+        args.config,
+        args.rate_scale,
+        _seconds("--from", args.begin, 0.0),
+        _seconds("--to", args.end, math.inf),
+    )
+    if demand.from_s >= demand.to_s:
+        raise UserError(f"--from {args.begin}: not before --to {args.end}")
+    for path in (args.report, args.json, args.timeline and Path(args.timeline)):
+        if path and not path.parent.is_dir():
+            raise UserError(f"{path}: the folder {path.parent} does not exist")
+    found = backtest(args, policies, demand)
+    if args.json:
+        args.json.write_bytes(as_json(found))
+    if args.report:
+        args.report.write_text(page(found), encoding="utf-8")
+    _show(found, Console())
+    return 0
+
+
+def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Demand) -> Backtest:
+    """All runs that were asked for, put together."""
+    seeds = tuple(range(args.seed, args.seed + args.seeds))
+    workload, _ = prepared(demand, seeds[0])  # refuses bad input before anything runs
+    tuned: dict[str, float] = {}
+    if args.tune:
+        other = replace(demand, traces=tuple(args.tune), from_s=0.0, to_s=math.inf)
+        prepared(other, seeds[0])
+        sweep = [Run(other, p.name, value, seeds[0]) for p in policies for value in p.values]
+        tuned = chosen(_run("tuning", sweep, args), prepared(other, seeds[0])[0])
+    knobs = {policy.name: tuned.get(policy.name, policy.default) for policy in policies}
+    main = [
+        Run(demand, name, knob, seed, _timeline(args, name, seed, policies[0].name))
+        for name, knob in knobs.items()
+        for seed in seeds
+    ]
+    main += [Run(demand, oracle.NAME, 0.0, seed) for seed in seeds]
+    outcomes = _run("simulating", main, args)
+    curves: dict[str, tuple[Row, ...]] = {}
+    if args.report and not args.no_curves:
+        swept = [
+            Run(demand, policy.name, value, seeds[0])
+            for policy in policies
+            if not policy.name.startswith("shoal-")
+            for value in policy.values
+        ]
+        for outcome in _run("sweeping knobs", swept, args):
+            if outcome.score is not None:
+                row = Row(outcome.run.policy, outcome.run.knob, (outcome.score,))
+                curves[row.policy] = (*curves.get(row.policy, ()), row)
+    bounds = [outcome.bound for outcome in outcomes if outcome.bound is not None]
+    return Backtest(
+        demand.traces,
+        workload,
+        seeds,
+        tuple(
+            Row(
+                name,
+                knob,
+                tuple(o.score for o in outcomes if o.run.policy == name and o.score is not None),
+            )
+            for name, knob in knobs.items()
+        ),
+        curves,
+        sum(bound.cost_usd for bound in bounds) / len(bounds),
+        sum(bound.attainment for bound in bounds) / len(bounds),
+        tuned,
+    )
+
+
+def _run(what: str, runs: Sequence[Run], args: argparse.Namespace) -> list[Outcome]:
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    with bar:
+        task = bar.add_task(what, total=len(runs))
+        return run_all(runs, args.jobs, args.backend, lambda _: bar.advance(task))
+
+
+def _timeline(args: argparse.Namespace, policy: str, seed: int, first: str) -> Path | None:
+    if not args.timeline or seed != args.seed:
+        return None
+    if "{policy}" in args.timeline:
+        return Path(args.timeline.replace("{policy}", policy))
+    return Path(args.timeline) if policy == first else None
+
+
+def _seconds(option: str, text: str | None, otherwise: float) -> float:
+    if text is None:
+        return otherwise
+    if text in ("0", "0s"):
+        return 0.0
+    try:
+        return units.duration_s(text)
+    except InvalidValue as error:
+        raise UserError(f"{option}{error}") from None
+
+
+def _show(found: Backtest, console: Console) -> None:
+    scenario = found.workload.scenario
+    names = ", ".join(Path(trace).name for trace in found.traces)
+    print(
+        f"{names}: {len(scenario.arrivals)} requests in {scenario.duration_s / 60:.1f} min, "
+        f"{len(scenario.cluster.services)} models, "
+        f"{len(found.seeds)} seed{'s' if len(found.seeds) > 1 else ''}"
+    )
+    for note in found.workload.notes:
+        print(f"note: {note}")
+    header, *lines = table(found)
+    shown = Table(box=None, pad_edge=False)
+    for index, title in enumerate(header):
+        shown.add_column(title, justify="left" if index == 0 else "right", no_wrap=True)
+    for line in lines:
+        shown.add_row(*line)
+    console.width = max(console.width, _WIDTH)
+    console.print(shown)
+    for row in found.rows:
+        if row.policy == "shoal" and (better := found.undercut_by(row)):
+            print(f"{', '.join(better)}: as good within 0.5 points for less money than shoal")

@@ -1,0 +1,124 @@
+"""`shoal backtest` from the command line: the report's names, its bytes, its refusals; and that
+anyone can recompute its figures from the timeline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from streams.cli.main import main
+
+CONFIG = Path(__file__).parents[1] / "simulation" / "mini.yaml"
+KEYS = {
+    "name", "cost_usd", "gpu_hours", "slo_attainment", "goodput_tokens_per_s", "unserved_fraction",
+    "reaction_s", "reversals_per_h", "starts", "switches", "regret_to_oracle",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three minutes: 2 req/s, then 40, so that some miss their SLO."""
+    path = tmp_path_factory.mktemp("trace") / "step.csv"
+    times = [i / 2 for i in range(240)] + [120 + i / 40 for i in range(2400)]
+    lines = [f"{t:.3f},mini,{400 + i % 900},{60 + i % 200}" for i, t in enumerate(times)]
+    path.write_text("\n".join(["time,model,input_tokens,output_tokens", *lines]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def found(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("out")
+    code = main([
+        "backtest", "--trace", str(trace), "--config", str(CONFIG), "--jobs", "1",
+        "--policies", "shoal,knative,cauchy,fixed-peak,shoal-no-surge,oracle",
+        "--json", str(folder / "a.json"), "--report", str(folder / "a.html"), "--no-curves",
+        "--timeline", str(folder / "{policy}.jsonl"),
+    ])  # fmt: skip
+    assert code == 0
+    return folder
+
+
+def test_the_report_names_every_figure_of_every_policy(found: Path) -> None:
+    report = json.loads((found / "a.json").read_bytes())
+    names = [policy["name"] for policy in report["policies"]]
+    assert names == ["shoal", "knative", "cauchy", "fixed-peak", "shoal-no-surge", "oracle"]
+    assert all(policy.keys() >= KEYS for policy in report["policies"])
+    assert report["models"]["mini"]["requests"] == 2640
+    page = (found / "a.html").read_text()
+    assert "<svg" in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_the_oracle_costs_less_than_everyone(found: Path) -> None:
+    policies = json.loads((found / "a.json").read_bytes())["policies"]
+    oracle = policies[-1]["cost_usd"]
+    assert 0.0 < oracle < min(policy["cost_usd"] for policy in policies[:-1])
+    for policy in policies[:-1]:
+        assert policy["regret_to_oracle"] == pytest.approx(policy["cost_usd"] / oracle - 1.0)
+
+
+@pytest.mark.parametrize("name", ["shoal", "knative", "cauchy", "fixed-peak"])
+def test_attainment_and_cost_can_be_recomputed_from_the_timeline(found: Path, name: str) -> None:
+    report = json.loads((found / "a.json").read_bytes())
+    policy = next(one for one in report["policies"] if one["name"] == name)
+    slo = {model: one["slo"] for model, one in report["models"].items()}
+    usd = gpu_free_hours = 0.0
+    arrived = attained = 0
+    for text in (found / f"{name}.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        if line["kind"] == "node":
+            hours = (line["to_s"] - line["from_s"]) / 3600.0
+            usd += hours * line["usd_per_h"]
+            gpu_free_hours += hours
+            continue
+        arrived += 1
+        if line["outcome"] != "served":
+            continue
+        ttft_ms = 1000.0 * (line["first_token_s"] - line["arrival_s"])
+        gaps = line["output_tokens"] - 1
+        tpot_ms = 1000.0 * (line["end_s"] - line["first_token_s"]) / gaps if gaps else 0.0
+        limits = slo[line["model"]]
+        attained += ttft_ms <= limits["ttft_ms"] and tpot_ms <= limits["tpot_ms"]
+    assert policy["slo_attainment"] == attained / arrived
+    assert policy["cost_usd"] == pytest.approx(usd, rel=1e-3)
+    assert policy["gpu_hours"] == pytest.approx(gpu_free_hours)  # one GPU per node here
+    assert 0 < attained < arrived  # both kinds are there, or this proves little
+
+
+def test_the_same_seed_gives_the_same_bytes_on_one_process_and_on_two(
+    trace: Path, tmp_path: Path
+) -> None:
+    for name, jobs in (("one", "1"), ("two", "2")):
+        main([
+            "backtest", "--trace", str(trace), "--config", str(CONFIG), "--to", "100s",
+            "--policies", "knative,skyserve", "--seeds", "2", "--jobs", jobs,
+            "--json", str(tmp_path / f"{name}.json"), "--report", str(tmp_path / f"{name}.html"),
+            "--no-curves",
+        ])  # fmt: skip
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--policies", "nobody"], "--policies: 'nobody' is not allowed"),
+        (["--rate-scale", "0"], "--rate-scale"),
+        (["--from", "5"], "--from"),
+        (["--from", "2m", "--to", "1m"], "not before"),
+        (["--from", "2h"], "no requests from 7200 s on"),
+        (["--seeds", "0"], "--seeds"),
+        (["--json", "/nowhere/else/a.json"], "/nowhere/else does not exist"),
+        (["--trace", "/nowhere.csv"], "/nowhere.csv"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    trace: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["backtest", "--trace", str(trace), "--config", str(CONFIG), *options]
+    assert main(given) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
