@@ -5,13 +5,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: run test lint types layers lock kafka clean
+.PHONY: run test test-vllm lint types layers lock kafka clean
 .DEFAULT_GOAL := help
 
 help:            ## what can be made
-	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
+COMPILE_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
+COMPILE := $(BIN)/uv pip compile $(COMPILE_OPTIONS)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
 $(VENV)/.base: requirements.lock requirements-build.lock pyproject.toml
@@ -41,10 +42,16 @@ lint: $(VENV)/.dev            ## style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+test-vllm: $(VENV)/.dev       ## the engine contract on a real vLLM for CPUs (built once, outside the clone)
+	@environment="$$($(BIN)/python -m executors.engines.vllm.environment)" && \
+	  SHOAL_TEST_VLLM="$$environment" $(BIN)/pytest $(or $(ARGS),tests/contract/engines)
+
 lock: $(VENV)/.dev            ## pin every dependency again, with hashes and without registry addresses
 	echo 'setuptools>=80' | $(COMPILE) - -o requirements-build.lock
 	$(COMPILE) pyproject.toml -o requirements.lock
 	$(COMPILE) pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock
+	cd executors/engines/vllm && $(abspath $(BIN))/uv pip compile $(COMPILE_OPTIONS) --no-annotate \
+	  requirements.in --override overrides.txt -o requirements.lock
 
 kafka:           ## a real Apache Kafka on loopback, in the foreground until Ctrl-C
 	@exec deploy/kafka/run.sh $(ARGS)

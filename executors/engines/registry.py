@@ -11,6 +11,7 @@ from typing import Any
 
 from executors.engines.protocol import EngineKind
 from executors.engines.simulated.kind import SimulatedKind
+from executors.engines.vllm.config import parse_vllm
 from topics.checks import InvalidRecord, number, object_fields, one_of
 
 
@@ -35,4 +36,6 @@ def _simulated(where: str, raw: Any) -> EngineKind:
     return SimulatedKind(item["quantization"], item["max_num_seqs"], item["startup_s"])
 
 
-_KINDS: Mapping[str, Callable[[str, Any], EngineKind]] = MappingProxyType({"simulated": _simulated})
+_KINDS: Mapping[str, Callable[[str, Any], EngineKind]] = MappingProxyType(
+    {"simulated": _simulated, "vllm": parse_vllm}
+)

@@ -21,7 +21,8 @@ class EventStream:
     """Blocks of bytes in, whole events out.
 
     events: data events passed so far, [DONE] and usage chunks not counted. usage: (prompt,
-    completion) tokens once stated. done: [DONE] was seen. failed: an error event was seen.
+    completion) tokens once stated. done: [DONE] was seen. failed: an error or an
+    abort was seen.
     """
 
     __slots__ = ("_part", "_strip", "done", "events", "failed", "usage")
@@ -52,7 +53,8 @@ class EventStream:
         if _begins(block, b"data: [DONE]"):
             self.done = True
             self.events -= 1
-        if _begins(block, b'data: {"error"'):
+        # vLLM that is stopped ends what runs with the finish reason "abort": half an answer.
+        if _begins(block, b'data: {"error"') or b'"finish_reason":"abort"' in block:
             self.failed = True
         # Inside a token's text the quotes are escaped, so this is a key and not generated text.
         if b'"usage":{' in block or b'"usage": {' in block:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 import uuid
+from dataclasses import replace
 
 from autoscaler.serving.batching import Batcher
 from autoscaler.serving.setup import EngineSetup, InvalidValue, engine_setup
@@ -38,6 +40,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--launched-ms", type=int, default=None, help="domain time from which start-up counts")
     add("--shutdown-timeout", type=float, default=0.0, help="domain s to finish after SIGTERM")
     add("--flush-ms", type=float, default=30.0, help="real ms between writes of a stream")
+    add("--kv-load-failure-policy", choices=("fail", "recompute"), default="fail")
+    add("--kv-lease", type=float, default=30.0, help="domain s for which KV is held")
     return parser.parse_args(argv)
 
 
@@ -57,14 +61,21 @@ async def _serve(arguments: argparse.Namespace, setup: EngineSetup, time_base: T
         arguments.model, uuid.uuid4().hex[:12], arguments.host, arguments.port, arguments.gpus
     )
     engine = Engine(
-        Batcher(setup.times, setup.limits),
+        Batcher(setup.times, replace(setup.limits, lease_ms=arguments.kv_lease * 1e3)),
         time_base,
         identity,
         setup.transfer_ms,
         fetch_kv,
         arguments.flush_ms / 1e3,
+        recompute=arguments.kv_load_failure_policy == "recompute",
     )
-    serving = Serving(identity, arguments.max_len, time_base, arguments.shutdown_timeout)
+    serving = Serving(
+        identity,
+        arguments.max_len,
+        time_base,
+        arguments.shutdown_timeout,
+        dev_mode=os.environ.get("VLLM_SERVER_DEV_MODE") == "1",
+    )
     await Server(engine, serving).run(stop, gone)
     return 0
 

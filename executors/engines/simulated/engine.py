@@ -1,14 +1,16 @@
 """The simulated engine: drives the batching machine by the clock and answers requests.
 
 Owns requests between HTTP and the machine, coalesced writes, KV hand-over and the metrics. Knows
-no socket: `server.py` listens. Time inside is domain ms since the time base's origin.
+no socket: `server.py` listens. Time inside is domain ms since the time base's origin; the
+machine has a clock of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from autoscaler.serving.batching import Batcher
@@ -22,8 +24,11 @@ from autoscaler.serving.requests import (
     Work,
 )
 from autoscaler.serving.setup import InvalidValue
-from executors.engines.simulated.api import Answer, ApiError, Job, RemoteKv
+from executors.engines.simulated.answer import Answer
+from executors.engines.simulated.api import Job, RemoteKv
+from executors.engines.simulated.clock import MachineClock
 from executors.engines.simulated.metrics import Gauges, Metrics
+from executors.engines.simulated.parameters import ApiError
 from topics.timebase import TimeBase
 
 _MIN_WRITE_GAP_S = 0.015
@@ -33,15 +38,29 @@ FetchKv = Callable[[RemoteKv, float], Awaitable[bool]]
 
 
 @dataclass(slots=True, eq=False)
-class _Flight:
-    """One request in the machine. pending: tokens not written yet."""
+class _Call:
+    """One request of a client with all its choices. parked: not given to the machine yet."""
 
     answer: Answer
     arrived_ms: float
+    flights: set[int] = field(default_factory=set)
+    fetching: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """One choice in the machine. pending: tokens not written yet."""
+
+    call: _Call
+    choice: int
     first_ms: float = 0.0
     last_ms: float = 0.0
     pending: int = 0
     written_s: float = 0.0
+
+    def write(self) -> None:
+        self.call.answer.write(self.choice, self.pending)
+        self.pending = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +75,11 @@ class Identity:
 
 
 class Engine:
-    """Requests in, tokens out. flush_s: real seconds between writes of running streams."""
+    """Requests in, tokens out.
+
+    flush_s: real seconds between writes of running streams. recompute: a prompt whose KV cannot be
+    had is computed here instead of failing its request.
+    """
 
     def __init__(
         self,
@@ -66,20 +89,24 @@ class Engine:
         transfer_ms: Callable[[int], float],
         fetch_kv: FetchKv,
         flush_s: float = 0.03,
+        recompute: bool = False,
     ) -> None:
         self.metrics = Metrics()
         self._batcher = batcher
         self._time_base = time_base
-        self._origin_s = time_base.origin_mono_ns / 1e9
         self._identity = identity
         self._transfer_ms = transfer_ms
         self._fetch_kv = fetch_kv
         self._flush_s = max(flush_s, _MIN_WRITE_GAP_S)
+        self._recompute = recompute
         self._loop = asyncio.get_running_loop()
+        self._clock = MachineClock(time_base, self._loop.time)
+        self._calls: set[_Call] = set()
         self._flights: dict[int, _Flight] = {}
-        self._fetching: dict[int, asyncio.Task[None]] = {}
+        self._parked: list[tuple[_Call, Job]] = []
+        self._paused = False
         self._timer: asyncio.TimerHandle | None = None
-        self._next_id = 0
+        self._ids = itertools.count(1)
         self._next_flush_s = 0.0
         self.idle = asyncio.Event()
         self.idle.set()
@@ -87,41 +114,85 @@ class Engine:
     @property
     def in_flight(self) -> int:
         """Requests that were accepted and not yet answered."""
-        return len(self._flights) + len(self._fetching)
+        return len(self._calls)
+
+    @property
+    def paused(self) -> bool:
+        """Whether new requests wait for `resume`."""
+        return self._paused
 
     def now_ms(self) -> float:
-        """Domain ms since the origin, from the loop's monotonic clock."""
-        return (self._loop.time() - self._origin_s) * 1e3 * self._time_base.speed
+        """Domain ms since the origin."""
+        return self._clock.now_ms()
 
     def submit(self, job: Job, answer: Answer) -> None:
         """Take a request; its answer comes through `answer`."""
-        self._next_id += 1
-        request, now = self._next_id, self.now_ms()
+        call = _Call(answer, self.now_ms())
+        self._calls.add(call)
         self.idle.clear()
-        answer.responder.on_disconnect = lambda: self._abort(request)
-        if job.remote is None:
-            part = Part.PREFILL if job.hold_kv else Part.WHOLE
-            self._enter(request, job, answer, now, part, 0.0)
-            return
-        task = self._loop.create_task(self._fetch(request, job, answer, job.remote, now))
-        self._fetching[request] = task
-        task.add_done_callback(lambda _: self._fetched(request))
+        answer.responder.on_disconnect = lambda: self._disconnected(call)
+        if self._paused:
+            self._parked.append((call, job))
+        else:
+            self._begin(call, job)
 
     def give_kv(self, request: int, transfer_ms: float) -> bool:
-        """A decode instance fetches the KV of prefill `request`: hold it so long, then drop it."""
+        """A decode instance fetches the KV of prefill `request`: hold it so long, then drop it.
+
+        False when it is not held any more. vLLM's decode instance reads the blocks all the same,
+        whatever they hold by then: so the answer is good, and only counted as late.
+        """
         self._step()
-        if not self._batcher.extend(request, self.now_ms() + transfer_ms):
-            return False
-        self._loop.call_later(self._time_base.real_s(transfer_ms / 1e3), self._drop_kv, request)
-        return True
+        held = self._batcher.extend(request, self._clock.machine_ms() + transfer_ms)
+        if held:
+            real_s = self._time_base.real_s(transfer_ms / 1e3)
+            self._loop.call_later(real_s, self._drop_kv, request)
+        else:
+            self.metrics.kv_late += 1
+        return held
+
+    def pause(self, stand: bool = True) -> None:
+        """Park what comes; with `stand` what runs makes no progress either."""
+        self._paused = True
+        if stand:
+            self._step()
+            self._clock.stand()
+            self._set_timer()
+
+    def resume(self) -> None:
+        """Go on, with what was parked meanwhile too."""
+        self._clock.go()
+        self._paused = False
+        parked, self._parked = self._parked, []
+        for call, job in parked:
+            if call in self._calls:
+                self._begin(call, job)
+        self._step()
+
+    async def drained(self) -> None:
+        """Until nothing is in the machine (what is parked does not count)."""
+        while any(call.flights or call.fetching for call in self._calls):
+            await asyncio.sleep(0.01)
+
+    def cut(self) -> None:
+        """End everything in flight as it is: finish reason "abort", status 200, as vLLM does."""
+        for call in list(self._calls):
+            flights = [self._flights.pop(request) for request in sorted(call.flights)]
+            for request in call.flights:
+                self._batcher.abort(request)
+            if not flights:  # not a token of it exists
+                self._fail(call, ApiError(500, "the engine is shutting down"))
+                continue
+            self._calls.discard(call)
+            for flight in flights:
+                self.metrics.finished["abort"] += 1
+                call.answer.finish(flight.choice, flight.pending, "abort")
+        self._maybe_idle()
 
     def break_off(self, message: str) -> None:
         """Fail everything in flight."""
-        for task in list(self._fetching.values()):
-            task.cancel()
-        for request, flight in list(self._flights.items()):
-            self._batcher.abort(request)
-            self._leave(request, flight, ApiError(500, message))
+        for call in list(self._calls):
+            self._fail(call, ApiError(500, message))
 
     def metrics_text(self) -> bytes:
         """The exposition of /metrics now."""
@@ -130,7 +201,7 @@ class Engine:
         gauges = Gauges(
             running=batcher.running,
             waiting=batcher.waiting,
-            deferred=batcher.loading + len(self._fetching),
+            deferred=batcher.loading + sum(call.fetching is not None for call in self._calls),
             kv_usage=batcher.kv_usage,
             held=batcher.held,
         )
@@ -138,68 +209,69 @@ class Engine:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _enter(
-        self, request: int, job: Job, answer: Answer, arrived: float, part: Part, transfer: float
-    ) -> None:
-        self._flights[request] = flight = _Flight(answer, arrived)
-        self._step()
-        try:
-            self._batcher.submit(
-                Work(request, job.prompt_tokens, job.output_tokens, part, transfer)
-            )
-        except InvalidValue as error:
-            self._leave(request, flight, ApiError(400, str(error)))
+    def _begin(self, call: _Call, job: Job) -> None:
+        if job.remote is None:
+            self._enter(call, job, Part.PREFILL if job.hold_kv else Part.WHOLE, 0.0)
             return
-        self.metrics.prompt_tokens += job.prompt_tokens
+        call.fetching = self._loop.create_task(self._fetch(call, job, job.remote))
+
+    def _enter(self, call: _Call, job: Job, part: Part, transfer_ms: float) -> None:
+        self._step()
+        for choice in range(job.samples):
+            request, prompt = next(self._ids), job.prompts[choice // job.n]
+            try:
+                self._batcher.submit(Work(request, prompt, job.output_tokens, part, transfer_ms))
+            except InvalidValue as error:
+                self._fail(call, ApiError(400, str(error)))
+                return
+            call.flights.add(request)
+            self._flights[request] = _Flight(call, choice)
+            self.metrics.prompt_tokens += prompt
         self._step()
 
-    async def _fetch(
-        self, request: int, job: Job, answer: Answer, remote: RemoteKv, arrived: float
-    ) -> None:
-        transfer = self._transfer_ms(remote.tokens)
-        try:
-            there = await self._fetch_kv(remote, transfer)
-        except asyncio.CancelledError:
-            answer.fail(ApiError(500, "the engine is shutting down"))
-            raise
-        if answer.responder.done:
+    async def _fetch(self, call: _Call, job: Job, remote: RemoteKv) -> None:
+        began_ms, transfer_ms = self.now_ms(), self._transfer_ms(remote.tokens)
+        there = await self._fetch_kv(remote, transfer_ms)
+        call.fetching = None
+        if there:
+            self.metrics.transferred_tokens += sum(job.prompts) * job.n
+            # Asking took real time, which at a high speed is a lot of domain time: the KV was on
+            # its way meanwhile.
+            rest_ms = max(0.0, transfer_ms - (self.now_ms() - began_ms))
+            self._enter(call, job, Part.DECODE, rest_ms)
             return
-        if not there:
-            self.metrics.kv_failed += 1
-            self.metrics.finished["error"] += 1
-            answer.fail(ApiError(500, "KV load failed: the prefill instance does not hold it"))
-            return
-        self.metrics.transferred_tokens += job.prompt_tokens
-        # Asking took real time, which at a high speed is a lot of domain time: the KV was on its
-        # way meanwhile.
-        rest = max(0.0, transfer - (self.now_ms() - arrived))
-        self._enter(request, job, answer, arrived, Part.DECODE, rest)
-
-    def _fetched(self, request: int) -> None:
-        del self._fetching[request]
-        self._maybe_idle()
+        self.metrics.kv_failed += 1
+        if self._recompute:
+            self._enter(call, job, Part.WHOLE, 0.0)
+        else:
+            self._fail(call, ApiError(500, "KV load failed: the prefill instance does not hold it"))
 
     def _drop_kv(self, request: int) -> None:
         self._batcher.release(request)
         self._step()
 
-    def _abort(self, request: int) -> None:
-        flight = self._flights.pop(request, None)
-        if flight is not None:
-            self._step()
-            self._batcher.abort(request)
-            self._step()  # those behind it may be served sooner than the timer was set to
-            self.metrics.finished["abort"] += 1
-        task = self._fetching.get(request)
-        if task is not None:
-            task.cancel()
+    def _disconnected(self, call: _Call) -> None:
+        """The client left. vLLM frees its slots and counts no abort."""
+        self._drop(call)
+        self._step()  # those behind it may be served sooner than the timer was set to
         self._maybe_idle()
 
-    def _leave(self, request: int, flight: _Flight, error: ApiError) -> None:
-        self._flights.pop(request, None)
+    def _fail(self, call: _Call, error: ApiError) -> None:
         self.metrics.finished["error"] += 1
-        flight.answer.fail(error)
+        self._drop(call)
+        call.answer.fail(error)
         self._maybe_idle()
+
+    def _drop(self, call: _Call) -> None:
+        self._calls.discard(call)
+        if call.fetching is not None:
+            call.fetching.cancel()
+        if call.flights:
+            self._step()
+        for request in call.flights:
+            self._batcher.abort(request)
+            self._flights.pop(request, None)
+        call.flights.clear()
 
     def _maybe_idle(self) -> None:
         if self.in_flight == 0:
@@ -208,7 +280,7 @@ class Engine:
     def _step(self) -> None:
         """Bring the machine up to now, write what came out, set the next timer."""
         now_s = self._loop.time()
-        for event in self._batcher.advance((now_s - self._origin_s) * 1e3 * self._time_base.speed):
+        for event in self._batcher.advance(self._clock.machine_ms()):
             self._deliver(event, now_s)
         if now_s >= self._next_flush_s:
             self._flush(now_s)
@@ -218,8 +290,7 @@ class Engine:
     def _flush(self, now_s: float) -> None:
         for flight in self._flights.values():
             if flight.pending and now_s - flight.written_s >= _MIN_WRITE_GAP_S:
-                flight.answer.write(flight.pending)
-                flight.pending = 0
+                flight.write()
                 flight.written_s = now_s
 
     def _set_timer(self) -> None:
@@ -227,10 +298,10 @@ class Engine:
             self._timer.cancel()
             self._timer = None
         at_ms = self._batcher.next_event_ms()
-        if at_ms == float("inf"):
+        if at_ms == float("inf") or self._clock.stands:
             return
-        at_s = self._origin_s + at_ms / 1e3 / self._time_base.speed
-        if any(flight.answer.job.stream for flight in self._flights.values()):
+        at_s = self._clock.real_s(at_ms)
+        if any(flight.call.answer.job.stream for flight in self._flights.values()):
             at_s = min(at_s, self._next_flush_s)
         self._timer = self._loop.call_at(at_s, self._step)
 
@@ -241,41 +312,44 @@ class Engine:
         flight = self._flights.get(event.id)
         if flight is None:
             return
+        at_ms = self._clock.domain_ms(event.at_ms)
         if isinstance(event, FirstToken):
-            self.metrics.ttft.observe((event.at_ms - flight.arrived_ms) / 1e3)
+            self.metrics.ttft.observe((at_ms - flight.call.arrived_ms) / 1e3)
             self.metrics.generation_tokens += 1
-            flight.first_ms = flight.last_ms = event.at_ms
-            if flight.answer.job.output_tokens > 1:
-                flight.answer.write(1)
+            flight.first_ms = flight.last_ms = at_ms
+            flight.pending = 1
+            if flight.call.answer.job.output_tokens > 1:
+                flight.write()
                 flight.written_s = now_s
                 self._late(event.at_ms, now_s)
-            else:
-                flight.pending = 1
         elif isinstance(event, Tokens):
-            gap_ms = (event.at_ms - flight.last_ms) / event.count
+            gap_ms = (at_ms - flight.last_ms) / event.count
             self.metrics.inter_token.observe(gap_ms / 1e3, event.count)
             self.metrics.generation_tokens += event.count
-            flight.last_ms = event.at_ms
+            flight.last_ms = at_ms
             flight.pending += event.count
         else:
-            self._finish(event, flight, now_s)
+            self._finish(event, flight, at_ms, now_s)
 
-    def _finish(self, event: Finished, flight: _Flight, now_s: float) -> None:
+    def _finish(self, event: Finished, flight: _Flight, at_ms: float, now_s: float) -> None:
         del self._flights[event.id]
-        job = flight.answer.job
+        call = flight.call
+        call.flights.discard(event.id)
+        job = call.answer.job
         kv = self._kv_params(event.id, job) if job.hold_kv else None
-        flight.answer.finish(flight.pending, kv)
+        call.answer.finish(flight.choice, flight.pending, job.finish_reason, kv)
         self._late(event.at_ms, now_s)
         self.metrics.finished[job.finish_reason] += 1
-        self.metrics.e2e.observe((event.at_ms - flight.arrived_ms) / 1e3)
+        self.metrics.e2e.observe((at_ms - call.arrived_ms) / 1e3)
         if job.output_tokens > 1:
-            per_token_ms = (event.at_ms - flight.first_ms) / (job.output_tokens - 1)
+            per_token_ms = (at_ms - flight.first_ms) / (job.output_tokens - 1)
             self.metrics.per_output_token.observe(per_token_ms / 1e3)
-        self._maybe_idle()
+        if not call.flights:
+            self._calls.discard(call)
+            self._maybe_idle()
 
     def _late(self, at_ms: float, now_s: float) -> None:
-        due_s = self._origin_s + at_ms / 1e3 / self._time_base.speed
-        self.metrics.late.observe((now_s - due_s) * 1e3)
+        self.metrics.late.observe((now_s - self._clock.real_s(at_ms)) * 1e3)
 
     def _kv_params(self, request: int, job: Job) -> dict[str, Any]:
         who = self._identity
@@ -288,5 +362,5 @@ class Engine:
             "remote_host": who.host,
             "remote_port": who.port,
             "tp_size": who.tensor_parallel,
-            "remote_num_tokens": job.prompt_tokens,
+            "remote_num_tokens": job.prompts[-1],
         }

@@ -27,12 +27,13 @@ _REASONS = {
 
 @dataclass(slots=True)
 class Request:
-    """One request with its whole body. path: without the query."""
+    """One request with its whole body. query: what follows the path's question mark."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: bytes
+    query: str = ""
 
 
 class BadRequest(Exception):
@@ -90,7 +91,8 @@ class Responder:
         reason = _REASONS.get(status, "Unknown")
         close = "Connection: close\r\n" if self._close else ""
         return (
-            f"HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\n{length}\r\n{close}\r\n"
+            f"HTTP/1.1 {status} {reason}\r\nServer: shoal-simulated-engine\r\n"
+            f"Content-Type: {content_type}\r\n{length}\r\n{close}\r\n"
         ).encode()
 
     def _send(self, data: bytes) -> None:
@@ -108,6 +110,7 @@ Handler = Callable[[Request, Responder], None]
 class _Head:
     method: str
     path: str
+    query: str
     headers: dict[str, str]
     body: bytearray = field(default_factory=bytearray)
 
@@ -202,7 +205,7 @@ class Connection(asyncio.Protocol):
             body = bytes(self._buffer[:length])
             del self._buffer[:length]
         self._head = None
-        return Request(head.method, head.path, head.headers, body)
+        return Request(head.method, head.path, head.headers, body, head.query)
 
 
 def _parse_head(data: bytes) -> _Head:
@@ -216,7 +219,8 @@ def _parse_head(data: bytes) -> _Head:
         if not colon or not key or key != key.strip():
             raise BadRequest(400, "malformed header")
         headers[key.lower()] = value.strip()
-    return _Head(parts[0], parts[1].partition("?")[0], headers)
+    path, _, query = parts[1].partition("?")
+    return _Head(parts[0], path, query, headers)
 
 
 def _content_length(headers: dict[str, str]) -> int:

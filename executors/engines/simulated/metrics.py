@@ -82,13 +82,15 @@ class Gauges:
 
 @dataclass(slots=True)
 class Metrics:
-    """Everything counted since the start."""
+    """Everything counted since the start. asleep: the level of sleep, 0 = awake."""
 
     prompt_tokens: int = 0
     transferred_tokens: int = 0
     generation_tokens: int = 0
     kv_expired: int = 0
     kv_failed: int = 0
+    kv_late: int = 0
+    asleep: int = 0
     finished: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("stop", "length", "abort", "error"), 0)
     )
@@ -116,6 +118,14 @@ class Metrics:
             {',reason="capacity"': gauges.waiting, ',reason="deferred"': gauges.deferred},
         )
         put("gauge", "vllm:kv_cache_usage_perc", {"": gauges.kv_usage})
+        put(
+            "gauge",
+            "vllm:engine_sleep_state",
+            {
+                f',sleep_state="{state}"': int(self.asleep == level)
+                for level, state in enumerate(("awake", "weights_offloaded", "discard_all"))
+            },
+        )
         put("gauge", "shoal:sim_held_kv_requests", {"": gauges.held})
         put("counter", "vllm:num_preemptions_total", {"": preemptions})
         put("counter", "vllm:prompt_tokens_total", {"": self.prompt_tokens})
@@ -132,6 +142,7 @@ class Metrics:
         put("counter", "vllm:external_prefix_cache_queries_total", {"": self.prompt_tokens})
         put("counter", "vllm:nixl_num_kv_expired_reqs_total", {"": self.kv_expired})
         put("counter", "vllm:nixl_num_failed_transfers_total", {"": self.kv_failed})
+        put("counter", "vllm:nixl_num_notifications_after_expiry_total", {"": self.kv_late})
         put(
             "counter",
             "vllm:request_success_total",

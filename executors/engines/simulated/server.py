@@ -1,8 +1,10 @@
-"""Paths of a simulated engine and its life: start-up, serving, both ways to end.
+"""Paths of a simulated engine and its life: start-up, serving, the ways to end.
 
 Owns the listener and the signals. Knows nothing of batching. As with vLLM 0.32: connections are
-refused until ready; SIGTERM with a shutdown time-out of 0 breaks off what is in flight, with N
-lets it finish for N domain seconds while new requests get 500; the exit code is 0 either way.
+refused until ready; SIGTERM with a shutdown time-out of 0 ends what is in flight with the finish
+reason "abort", with N lets it finish for N domain seconds while new requests get 500; a request
+that the core does not survive takes the engine along; the exit code is 0 each time. SIGUSR1 wedges
+it (healthy, but nothing moves, as with a stopped engine core), SIGUSR2 lets it go on.
 """
 
 from __future__ import annotations
@@ -14,25 +16,34 @@ from dataclasses import dataclass
 
 import orjson
 
-from executors.engines.simulated.api import Answer, ApiError, RemoteKv, parse
+from executors.engines.simulated import dev
+from executors.engines.simulated.answer import Answer
+from executors.engines.simulated.api import FatalRequest, RemoteKv, parse
 from executors.engines.simulated.engine import Engine, Identity
 from executors.engines.simulated.http import Connection, Request, Responder
+from executors.engines.simulated.parameters import ApiError
 from executors.supervision import watch_supervisor
 from topics.timebase import TimeBase
 
 _KV_PATH = "/simulated/kv/"
 _FETCH_TIMEOUT_S = 5.0
+_DEATH_S = 0.5  # real s from the core's death to the process's end
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_VERSION = orjson.dumps({"version": "simulated"})
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What the server needs to know. max_len: tokens of one request. Times in domain s."""
+    """What the server needs to know. max_len: tokens of one request. Times in domain s.
+
+    dev_mode: pause and sleep can be asked for.
+    """
 
     identity: Identity
     max_len: int
     time_base: TimeBase
     shutdown_timeout_s: float
+    dev_mode: bool = False
 
 
 class Server:
@@ -43,12 +54,18 @@ class Server:
         self._serving = serving
         self._connections: set[Connection] = set()
         self._ending = False
+        self._dead = asyncio.Event()
         self._answers = 0
+        self._dev = dev.Dev(engine) if serving.dev_mode else None
 
     async def run(self, stop: asyncio.Event, gone: asyncio.Event) -> None:
-        """Listen until `stop` (end with manners) or `gone` (end at once); OSError: port taken."""
+        """Listen until `stop` (end with manners), `gone` (end at once) or a fatal request;
+        OSError: port taken.
+        """
         loop = asyncio.get_running_loop()
         identity = self._serving.identity
+        loop.add_signal_handler(signal.SIGUSR1, self._engine.pause)
+        loop.add_signal_handler(signal.SIGUSR2, self._engine.resume)
         listener = await loop.create_server(
             lambda: Connection(self._handle, self._connections),
             identity.host,
@@ -56,15 +73,19 @@ class Server:
             backlog=512,
         )
         try:
-            await first_of(stop, gone)
-            if self._serving.shutdown_timeout_s > 0 and not gone.is_set():
+            await first_of(stop, gone, self._dead)
+            if self._dead.is_set():
+                listener.close()
+                self._engine.break_off("EngineCore encountered an issue.")
+                await asyncio.sleep(_DEATH_S)
+            elif self._serving.shutdown_timeout_s > 0 and not gone.is_set():
                 self._ending = True
                 timeout_s = self._serving.time_base.real_s(self._serving.shutdown_timeout_s)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(first_of(self._engine.idle, gone), timeout_s)
         finally:
             listener.close()
-            self._engine.break_off("the engine is shutting down")
+            self._engine.cut()
             for connection in list(self._connections):
                 connection.close()
             await asyncio.sleep(0)  # the bytes above leave with the next turn of the loop
@@ -77,29 +98,41 @@ class Server:
 
     def _route(self, request: Request, responder: Responder) -> None:
         path, method = request.path, request.method
-        if path in ("/v1/completions", "/v1/chat/completions"):
-            _only(method, "POST")
+        if path in ("/v1/completions", "/v1/chat/completions") or path.startswith(_KV_PATH):
+            wanted = "POST"
+        elif path in ("/health", "/metrics", "/version", "/v1/models"):
+            wanted = "GET"
+        elif self._dev is not None and path in dev.METHODS:
+            wanted = dev.METHODS[path]
+        else:
+            responder.respond(404, b'{"detail":"Not Found"}')
+            return
+        if method != wanted:
+            responder.respond(405, b'{"detail":"Method Not Allowed"}')
+        elif path.startswith("/v1/") and method == "POST":
             self._generate(request, responder, chat=path.endswith("chat/completions"))
         elif path.startswith(_KV_PATH):
-            _only(method, "POST")
             self._give_kv(request, responder, path.removeprefix(_KV_PATH))
         elif path == "/health":
-            _only(method, "GET")
             responder.respond(200, b"")
         elif path == "/metrics":
-            _only(method, "GET")
             responder.respond(200, self._engine.metrics_text(), _TEXT)
+        elif path == "/version":
+            responder.respond(200, _VERSION)
         elif path == "/v1/models":
-            _only(method, "GET")
             responder.respond(200, self._models())
-        else:
-            raise ApiError(404, "Not Found")
+        elif self._dev is not None:
+            self._dev.handle(request, responder)
 
     def _generate(self, request: Request, responder: Responder, chat: bool) -> None:
         identity = self._serving.identity
-        job = parse(request.body, chat, identity.model, self._serving.max_len)
         if self._ending:
             raise ApiError(500, "the engine is shutting down")
+        try:
+            job = parse(request.body, chat, identity.model, self._serving.max_len)
+        except FatalRequest:
+            self._dead.set()
+            raise ApiError(500, "EngineCore encountered an issue.") from None
         self._answers += 1
         kind = "chatcmpl" if chat else "cmpl"
         name = f"{kind}-{identity.engine_id}-{self._answers}"
@@ -112,9 +145,9 @@ class Server:
             transfer_ms = float(orjson.loads(request.body)["transfer_ms"])
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
             raise ApiError(400, "transfer_ms must be a number") from None
-        known = engine_id == self._serving.identity.engine_id and number.isdigit()
-        if not (known and self._engine.give_kv(int(number), min(max(transfer_ms, 0.0), 1e7))):
-            raise ApiError(404, "no such KV is held here")
+        if engine_id != self._serving.identity.engine_id or not number.isdigit():
+            raise ApiError(404, "no such KV was ever held here")
+        self._engine.give_kv(int(number), min(max(transfer_ms, 0.0), 1e7))
         responder.respond(200, b"{}")
 
     def _models(self) -> bytes:
@@ -128,7 +161,7 @@ class Server:
 
 
 async def fetch_kv(remote: RemoteKv, transfer_ms: float) -> bool:
-    """Ask the engine at `remote` for its KV; False when it has none or is not there."""
+    """Ask the engine at `remote` for its KV; False when it is not there or another one is."""
     body = orjson.dumps({"transfer_ms": transfer_ms})
     head = (
         f"POST {_KV_PATH}{remote.request} HTTP/1.1\r\nHost: {remote.host}\r\n"
@@ -164,8 +197,3 @@ def watch_end(loop: asyncio.AbstractEventLoop) -> tuple[asyncio.Event, asyncio.E
         loop.add_signal_handler(number, stop.set)
     watch_supervisor(loop, gone.set)
     return stop, gone
-
-
-def _only(method: str, allowed: str) -> None:
-    if method != allowed:
-        raise ApiError(405, f"Method Not Allowed: only {allowed}")

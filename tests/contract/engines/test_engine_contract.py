@@ -1,275 +1,452 @@
-"""The contract of an engine, held by a real simulated engine process at 50 times real time.
+"""The contract of an engine, held by simulated engines and, with `make test-vllm`, by a real vLLM.
 
-What stands here is what vLLM does (measured with 0.32); the harness differs per engine.
+What stands here is what vLLM 0.32 does on a CPU with NIXL; the simulated engine is held to it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 
 from executors.engines.exposition import load, values
-from executors.node.processes import Ports
-from topics.timebase import TimeBase
+from tests.contract.engines.harness import REAL, prompt
 
-SPEED = 50.0
-HOST = "127.0.0.1"
-
-
-class EngineUnderTest:
-    """One engine process and a client for it."""
-
-    def __init__(self, client: aiohttp.ClientSession, port: int, *options: str) -> None:
-        self.client = client
-        self.url = f"http://{HOST}:{port}"
-        base = TimeBase(SPEED, 1_700_000_000_000, time.monotonic_ns())
-        argv = [
-            sys.executable, "-m", "executors.engines.simulated", "--model=mini",
-            "--source=meta-llama/Llama-3.1-8B", "--gpu=H100-SXM", "--gpus=1", f"--port={port}",
-            "--max-len=8192", f"--time-base={base.format()}", "--startup-s=20", *options,
-        ]  # fmt: skip
-        self.process = subprocess.Popen(argv, stderr=subprocess.PIPE)
-
-    async def ready(self) -> bool:
-        """Refused, then 200; True if it was refused at least once."""
-        refused = False
-        for _ in range(400):
-            try:
-                async with self.client.get(self.url + "/health") as answer:
-                    assert answer.status == 200
-                    return refused
-            except aiohttp.ClientConnectionError:
-                refused = True
-                await asyncio.sleep(0.02)
-        raise AssertionError("never ready")
-
-    async def post(self, path: str = "/v1/completions", **body: object) -> tuple[int, dict]:
-        async with self.client.post(self.url + path, json={"model": "mini", **body}) as answer:
-            return answer.status, await answer.json()
-
-    async def stream(self, path: str = "/v1/completions", **body: object) -> list[str]:
-        """The data of every server-sent event."""
-        body = {"model": "mini", "stream": True, **body}
-        async with self.client.post(self.url + path, json=body) as answer:
-            assert answer.status == 200
-            assert answer.headers["Content-Type"].startswith("text/event-stream")
-            text = await answer.text()
-        return [event.removeprefix("data: ") for event in text.split("\n\n") if event]
-
-    async def metrics(self) -> str:
-        async with self.client.get(self.url + "/metrics") as answer:
-            assert answer.status == 200
-            return await answer.text()
-
-    async def until_running(self, count: int) -> None:
-        for _ in range(400):
-            if values(await self.metrics(), "vllm:num_requests_running")[0] >= count:
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"never {count} running")
-
-    async def exit_code(self) -> int:
-        return await asyncio.to_thread(self.process.wait, 5.0)
+pytestmark = pytest.mark.timeout(300 if REAL else 60)
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "a b"}]
+ASKED = {"do_remote_decode": True, "do_remote_prefill": False, "remote_host": None}
 
 
-@pytest.fixture
-async def client() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
+async def test_connections_are_refused_until_it_is_ready(engines) -> None:
+    """Then /health is 200, with an empty body."""
+    engine = await engines("main")
+    assert engine.launched.refused
+    async with engine.client.get(engine.url + "/health") as answer:
+        assert (answer.status, await answer.read()) == (200, b"")
+    async with engine.client.get(engine.url + "/v1/models") as answer:
+        assert [card["id"] for card in (await answer.json())["data"]] == ["tiny"]
 
 
-@pytest.fixture
-async def launch(client: aiohttp.ClientSession) -> AsyncIterator[object]:
-    ports, used, started = Ports(HOST), set(), []
-
-    async def start(*options: str) -> EngineUnderTest:
-        (port,) = ports.take(used)
-        used.add(port)
-        engine = EngineUnderTest(client, port, *options)
-        started.append(engine)
-        assert await engine.ready(), "connections are refused during the start-up time"
-        return engine
-
-    yield start
-    for engine in started:
-        engine.process.kill()
-        engine.process.wait()
-        engine.process.stderr.close()
-    ports.close()
+async def test_who_it_is_can_be_told(engines) -> None:
+    """A simulated engine never passes for a real one."""
+    engine = await engines("main")
+    async with engine.client.get(engine.url + "/version") as answer:
+        version = (await answer.json())["version"]
+        assert (version == "simulated") is not bool(REAL)
+        assert ("simulated" in answer.headers["Server"]) is not bool(REAL)
 
 
-async def test_answers_whole_and_streamed(launch) -> None:
-    """One event per token, an optional usage chunk, [DONE]; the same counts without a stream."""
-    engine = await launch()
-    status, whole = await engine.post(prompt="a b c", max_tokens=5, ignore_eos=True)
+async def test_answers_whole_and_streamed(engines) -> None:
+    """Chunks, a finish reason in the last one, an optional usage chunk, [DONE]."""
+    engine = await engines("main")
+    status, whole = await engine.generate(5, prompt=prompt(3))
     assert status == 200
-    assert whole["usage"] == {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
+    usage = {key: whole["usage"][key] for key in sorted(whole["usage"]) if key.endswith("_tokens")}
+    assert usage == {"completion_tokens": 5, "prompt_tokens": 3, "total_tokens": 8}
     assert whole["choices"][0]["finish_reason"] == "length"
     events = await engine.stream(
-        prompt="a b c", max_tokens=7, stream_options={"include_usage": True}
+        prompt=prompt(3), max_tokens=7, stream_options={"include_usage": True}
     )
     assert events[-1] == "[DONE]"
+    *chunks, usage = [json.loads(event) for event in events[:-1]]
+    assert 1 <= len(chunks) <= 7
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
+    assert reasons == [None] * (len(chunks) - 1) + ["length"]
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 7
+    events = await engine.stream(prompt=prompt(3), max_tokens=2)
+    assert all("usage" not in json.loads(event) for event in events[:-1])
+
+
+async def test_chats_whole_and_streamed(engines) -> None:
+    """The first chunk names the role; running usage only where it is asked for."""
+    engine = await engines("main")
+    body = {"messages": HELLO, "max_tokens": 4, "ignore_eos": True}
+    status, whole = await engine.post(CHAT, **body)
+    assert (status, whole["object"]) == (200, "chat.completion")
+    assert whole["choices"][0]["message"]["role"] == "assistant"
+    assert whole["usage"]["completion_tokens"] == 4
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    events = await engine.stream(CHAT, **body, stream_options=options)
     chunks = [json.loads(event) for event in events[:-1]]
-    assert [bool(chunk["choices"]) for chunk in chunks] == [True] * 7 + [False]
-    assert [c["choices"][0]["finish_reason"] for c in chunks[:-1]] == [None] * 6 + ["length"]
-    assert chunks[-1]["usage"]["completion_tokens"] == 7
-    chat = {"messages": [{"role": "user", "content": "a b"}], "max_tokens": 2}
-    chunks = [json.loads(e) for e in (await engine.stream("/v1/chat/completions", **chat))[:-1]]
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert len(chunks) == 3
-    status, whole = await engine.post("/v1/chat/completions", **chat)
-    assert whole["choices"][0]["message"]["content"].split() == ["a", "a"]
-    async with engine.client.get(engine.url + "/v1/models") as answer:
-        assert [card["id"] for card in (await answer.json())["data"]] == ["mini"]
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (0, 4)
 
 
-async def test_refuses_in_openai_form(launch) -> None:
-    """Unknown model 404; too long, malformed and nonsense 400; each says which parameter."""
-    engine = await launch()
-    cases = [
-        (404, "model", {"model": "other", "prompt": "a"}),
-        (400, "max_tokens", {"prompt": "a", "max_tokens": 9000}),
-        (400, "max_tokens", {"prompt": "a", "max_tokens": 0}),
-        (400, "max_tokens", {"prompt": "a", "max_tokens": "many"}),
-        (400, "prompt", {"prompt": {"a": 1}}),
-        (400, "stream", {"prompt": "a", "stream": "yes"}),
+async def test_several_answers_and_several_prompts(engines) -> None:
+    """n > 1, arrays of texts and of token ids, beam search: a choice each, in order."""
+    engine = await engines("main")
+    for choices, body in (
+        (2, {"prompt": "a", "n": 2}),
+        (2, {"prompt": ["a", "b"]}),
+        (2, {"prompt": [[5, 6], [7]]}),
+        (4, {"prompt": ["a", "b"], "n": 2}),
+        (2, {"prompt": "a", "n": 2, "use_beam_search": True}),
+    ):
+        status, whole = await engine.generate(2, **body)
+        assert status == 200, whole
+        assert [choice["index"] for choice in whole["choices"]] == list(range(choices))
+        if "use_beam_search" not in body:
+            assert whole["usage"]["completion_tokens"] == 2 * choices
+    events = await engine.stream(prompt=["a", "b"], n=2, max_tokens=3)
+    chunks = [json.loads(event) for event in events[:-1]]
+    ended = [c["choices"][0]["index"] for c in chunks if c["choices"][0]["finish_reason"]]
+    assert sorted(ended) == [0, 1, 2, 3]
+
+
+REFUSED = [
+    {"temperature": -1}, {"temperature": 3}, {"temperature": "hot"},
+    {"top_p": 0}, {"top_p": 1.5}, {"top_k": -2}, {"top_k": 1.5}, {"min_p": 2},
+    {"n": 0}, {"n": "two"}, {"n": 1.5},
+    {"max_tokens": 0}, {"max_tokens": "many"}, {"max_tokens": 1.5}, {"max_tokens": 10**12},
+    {"min_tokens": -1}, {"min_tokens": 50},
+    {"presence_penalty": 3}, {"frequency_penalty": -3}, {"repetition_penalty": 0},
+    {"logprobs": 100}, {"logprobs": "x"}, {"prompt_logprobs": -2},
+    {"stop": [1]}, {"stop": ""}, {"stop": {"a": 1}}, {"seed": "x"}, {"seed": 2**70},
+    {"logit_bias": {"a": 1}}, {"logit_bias": [1]}, {"stream": 2}, {"ignore_eos": "perhaps"},
+    {"stream_options": {"include_usage": True}}, {"prompt": {"a": 1}}, {"prompt": []},
+    {"prompt": ""}, {"prompt": 5}, {"prompt": [[]]}, {"prompt": [-1]}, {"prompt": ["a", 5]},
+    {"suffix": "x"}, {"model": 5}, {"user": 5}, {"priority": "x"}, {"truncate_prompt_tokens": -5},
+    {"stop_token_ids": 5}, {"bad_words": [1]}, {"allowed_token_ids": []},
+    {"response_format": {"type": "nope"}}, {"kv_transfer_params": 5}, {"vllm_xargs": 5},
+]  # fmt: skip
+REFUSED_CHATS = [
+    {"messages": []}, {"messages": "x"}, {"messages": [{}]}, {"messages": [5]},
+    {"messages": [{"role": "user", "content": 5}]}, {"messages": [{"content": "a"}]},
+    {"top_logprobs": 5}, {"logprobs": "x"}, {"tools": 5}, {"tools": []}, {"tool_choice": "auto"},
+    {"tools": [{"type": "function", "function": {"name": "f"}}]},
+    {"max_completion_tokens": 0}, {"temperature": -1},
+]  # fmt: skip
+
+
+async def test_bad_parameters_are_refused(engines) -> None:
+    """400 in OpenAI's form for each, and it serves on; 404 for another model."""
+    engine = await engines("main")
+    cases = [("/v1/completions", {"prompt": "a", "max_tokens": 2, **bad}, bad) for bad in REFUSED]
+    cases += [(CHAT, {"messages": HELLO, "max_tokens": 2, **bad}, bad) for bad in REFUSED_CHATS]
+    taken = []
+    for path, body, bad in cases:
+        async with engine.client.post(engine.url + path, json={"model": "tiny", **body}) as answer:
+            error = (await answer.json()).get("error", {}) if answer.status != 200 else {}
+        if (answer.status, error.get("code")) != (400, 400) or not error["message"]:
+            taken.append((path, bad, answer.status))
+    assert taken == []
+    status, body = await engine.post(prompt="a", model="other")
+    assert (status, body["error"]["type"]) == (404, "NotFoundError")
+    assert (await engine.generate(1))[0] == 200
+
+
+async def test_what_it_takes_leniently(engines) -> None:
+    """Words for truth values, numbers as text, unknown fields: vLLM serves them."""
+    engine = await engines("main")
+    for body in (
+        {"max_tokens": "2"}, {"temperature": "0.5"}, {"ignore_eos": "yes"}, {"unknown_thing": 1},
+        {"model": None}, {"top_k": 0}, {"stop": "zz"}, {"best_of": 3},
+    ):  # fmt: skip
+        status, whole = await engine.post(**{"prompt": "a", "max_tokens": 2, **body})
+        assert status == 200, (body, whole)
+
+
+async def test_broken_bodies_and_paths(engines) -> None:
+    """Not JSON is 400, nested too deeply too; unknown paths 404, wrong methods 405."""
+    engine = await engines("main")
+    deep = b'{"model":"tiny","prompt":' + b"[" * 2000 + b"]" * 2000 + b"}"
+    for raw in (b'{"model":', b"[]", b"5", b"", deep, b'{"prompt":"\xff"}'):
+        headers = {"Content-Type": "application/json"}
+        url = engine.url + "/v1/completions"
+        async with engine.client.post(url, data=raw, headers=headers) as answer:
+            assert answer.status == 400, raw[:40]
+    for method, path, status in (
+        ("GET", "/nope", 404), ("GET", "/v1/completions", 405), ("POST", "/v1/embeddings", 404),
+    ):  # fmt: skip
+        async with engine.client.request(method, engine.url + path) as answer:
+            assert (answer.status, "detail" in await answer.json()) == (status, True)
+
+
+async def test_under_load_an_event_holds_several_tokens(engines) -> None:
+    """So tokens are counted by usage, never by events."""
+    engine = await engines("main")
+    body = {"prompt": "a", "max_tokens": 200, "stream_options": {"include_usage": True}}
+    streams = await asyncio.gather(*(engine.stream(**body) for _ in range(12)))
+    assert [json.loads(events[-2])["usage"]["completion_tokens"] for events in streams] == [
+        200
+    ] * 12
+    assert sum(len(events) - 2 for events in streams) < 12 * 200
+
+
+async def test_metrics_under_vllms_names(engines) -> None:
+    """The names that Shoal and its rules read; counters and histograms add up."""
+    engine = await engines("main")
+    before = await engine.metrics()
+    await asyncio.gather(*(engine.generate(50, prompt=prompt(30)) for _ in range(3)))
+    after = await engine.metrics()
+
+    def grown(name: str) -> float:
+        return sum(values(after, name)) - sum(values(before, name))
+
+    assert grown("vllm:generation_tokens_total") == 150
+    assert grown("vllm:prompt_tokens_total") == 90
+    assert grown("vllm:time_to_first_token_seconds_count") == 3
+    assert grown("vllm:e2e_request_latency_seconds_count") == 3
+    assert grown("vllm:request_time_per_output_token_seconds_count") == 3
+    assert grown("vllm:inter_token_latency_seconds_count") > 0
+    assert grown("vllm:request_success_total") == 3
+    assert load(after).in_flight == load(after).held_kv == 0
+    for name in (
+        "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
+        'vllm:num_requests_waiting_by_reason{engine="0",model_name="tiny",reason="capacity"}',
+        "vllm:num_preemptions_total", "vllm:nixl_num_kv_expired_reqs_total",
+        "vllm:nixl_num_failed_transfers_total", "vllm:external_prefix_cache_hits_total",
+        "vllm:external_prefix_cache_queries_total", 'vllm:prompt_tokens_by_source_total{engine="0"',
+        'finished_reason="abort"', 'sleep_state="awake"',
+    ):  # fmt: skip
+        assert name in after, name
+
+
+async def test_slots_bound_what_runs(engines) -> None:
+    """Four run, the rest waits for capacity; their KV shows."""
+    engine = await engines("main")
+    jobs = [
+        asyncio.create_task(engine.generate(engine.long // 4, prompt=prompt(50))) for _ in range(6)
     ]
-    for wanted, param, body in cases:
-        status, answer = await engine.post(**body)
-        assert (status, answer["error"]["param"]) == (wanted, param)
-        assert answer["error"]["code"] == wanted
-    async with engine.client.post(engine.url + "/v1/completions", data=b'{"model":') as answer:
-        assert answer.status == 400
-    for path, status in (("/pause", 404), ("/v1/completions", 405)):
-        async with engine.client.get(engine.url + path) as answer:
-            assert answer.status == status
-    assert (await engine.post(prompt="a", max_tokens=1))[0] == 200
-
-
-async def test_metrics_under_vllms_names(launch) -> None:
-    """Slots bound what runs, the rest waits; counters and histograms add up afterwards."""
-    engine = await launch("--max-num-seqs=2")
-    jobs = [asyncio.create_task(engine.post(prompt="a " * 50, max_tokens=2000)) for _ in range(3)]
-    await engine.until_running(2)
+    await engine.until_running(4)
     text = await engine.metrics()
-    assert values(text, "vllm:num_requests_waiting") == [1.0]
+    assert values(text, "vllm:num_requests_running") == [4.0]
+    assert values(text, "vllm:num_requests_waiting") == [2.0]
+    assert sum(values(text, "vllm:num_requests_waiting_by_reason")) == 2.0
     assert 0.0 < values(text, "vllm:kv_cache_usage_perc")[0] < 1.0
-    assert load(text).in_flight == 3
-    await asyncio.gather(*jobs)
-    text = await engine.metrics()
-    assert load(text).in_flight == load(text).held_kv == 0
-    assert values(text, "vllm:generation_tokens_total") == [6000.0]
-    assert values(text, "vllm:prompt_tokens_total") == [153.0]
-    assert values(text, "vllm:time_to_first_token_seconds_count") == [3.0]
-    assert values(text, "vllm:inter_token_latency_seconds_count") == [5997.0]
-    assert sum(values(text, "vllm:request_success_total")) == 3.0
-    assert values(text, "shoal:sim_late_ms_count")[0] >= 3.0
+    assert load(text).in_flight == 6
+    assert {status for status, _ in await asyncio.gather(*jobs)} == {200}
 
 
-async def test_a_client_that_leaves_frees_its_slot(launch) -> None:
-    """A broken connection aborts the request."""
-    engine = await launch("--max-num-seqs=1")
-    job = asyncio.create_task(engine.stream(prompt="a", max_tokens=8000))
+async def test_a_client_that_leaves_frees_its_slot(engines) -> None:
+    """Whatever it asked for; vLLM counts no abort for it."""
+    engine = await engines("main")
+    aborted = 'finished_reason="abort"'
+    before = [line for line in (await engine.metrics()).splitlines() if aborted in line]
+    for body in ({"n": 2}, {}, {"stream": True}):
+        job = asyncio.create_task(engine.generate(engine.long, **body))
+        await engine.until_running(2 if "n" in body else 1)
+        job.cancel()
+        await engine.until("vllm:num_requests_running", 0, 0)
+    after = [line for line in (await engine.metrics()).splitlines() if aborted in line]
+    assert [line.split()[-1] for line in after] == [line.split()[-1] for line in before]
+
+
+async def test_prefill_hands_its_kv_to_decode(engines) -> None:
+    """The parameters go unchanged from one to the other; the KV is held until it is fetched."""
+    prefill, decode = await engines("peer"), await engines("main")
+    text = prompt(240)
+    before = await decode.metrics()
+    status, first = await prefill.generate(1, prompt=text, kv_transfer_params=ASKED)
+    params = first["kv_transfer_params"]
+    assert (status, params["remote_num_tokens"]) == (200, 240)
+    assert load(await prefill.metrics()).held_kv == 1
+    status, body = await decode.generate(20, prompt=text, kv_transfer_params=params)
+    assert (status, body["usage"]["completion_tokens"]) == (200, 20)
+    await prefill.until("vllm:kv_cache_usage_perc", 0, 0)
+    after = await decode.metrics()
+    for name, grown in (
+        ("vllm:external_prefix_cache_hits_total", 240),
+        ('vllm:prompt_tokens_by_source_total{engine="0",model_name="tiny",source="local_c', 0),
+    ):
+        found = [line for line in after.splitlines() if line.startswith(name)]
+        known = [line for line in before.splitlines() if line.startswith(name)]
+        total = sum(float(line.split()[-1]) for line in found)
+        assert total - sum(float(line.split()[-1]) for line in known) == grown, name
+
+
+async def test_roles_may_change_with_each_request(engines) -> None:
+    """Either serves as prefill, as decode and alone: a role switch is only routing."""
+    one, other = await engines("peer"), await engines("main")
+    for turn in range(6):
+        prefill, decode = (one, other) if turn % 2 else (other, one)
+        text = prompt(100)
+        _, first = await prefill.generate(1, prompt=text, kv_transfer_params=ASKED)
+        params = first["kv_transfer_params"]
+        jobs = [decode.generate(5, prompt=text, kv_transfer_params=params), prefill.generate(5)]
+        assert [status for status, _ in await asyncio.gather(*jobs)] == [200, 200]
+        await prefill.until("vllm:kv_cache_usage_perc", 0, 0)
+
+
+async def test_held_kv_is_given_up_when_its_lease_ends(engines) -> None:
+    """Nobody fetched it: it is freed and counted."""
+    engine = await engines("peer")
+    before = await engine.gauge("vllm:nixl_num_kv_expired_reqs_total")
+    await engine.generate(1, prompt=prompt(100), kv_transfer_params=ASKED)
+    assert load(await engine.metrics()).held_kv == 1
+    await engine.until("vllm:nixl_num_kv_expired_reqs_total", before + 1)
+    await engine.until("vllm:kv_cache_usage_perc", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kept"), [("wait", "length"), ("keep", "length"), ("abort", "abort")]
+)
+async def test_pausing(engines, mode: str, kept: str) -> None:
+    """While paused new requests hang and are not counted; what ran waits out, stands or ends."""
+    engine = await engines("main")
+    job = asyncio.create_task(engine.generate(engine.long // 3))
     await engine.until_running(1)
-    job.cancel()
-    status, _ = await asyncio.wait_for(engine.post(prompt="a", max_tokens=2), 2.0)
-    assert status == 200
-    assert 'finished_reason="abort"} 1' in await engine.metrics()
+    assert await engine.dev("POST", "/pause", mode=mode) == {"status": "paused"}
+    assert await engine.dev("GET", "/is_paused") == {"is_paused": True}
+    late = asyncio.create_task(engine.generate(2))
+    await asyncio.sleep(0.3)
+    assert not late.done()
+    assert job.done() is (mode != "keep")
+    assert await engine.gauge("vllm:num_requests_waiting") == 0
+    assert await engine.health() == 200
+    assert (await engine.dev("POST", "/resume"))["status"] == "resumed"
+    status, body = await job
+    assert (status, body["choices"][0]["finish_reason"]) == (200, kept)
+    assert (await late)[0] == 200
 
 
-async def test_sigterm_breaks_off_what_is_in_flight(launch) -> None:
-    """Default mode: 500, or an error event and [DONE]; no new connections; exit code 0."""
-    engine = await launch()
-    whole = asyncio.create_task(engine.post(prompt="a", max_tokens=8000))
-    stream = asyncio.create_task(engine.stream(prompt="a", max_tokens=8000))
-    await engine.until_running(2)
-    engine.process.send_signal(signal.SIGTERM)
-    status, body = await whole
-    assert (status, body["error"]["code"]) == (500, 500)
-    events = await stream
-    assert json.loads(events[-2])["error"]["code"] == 500
-    assert events[-1] == "[DONE]"
-    assert await engine.exit_code() == 0
-    with pytest.raises(aiohttp.ClientConnectionError):
-        await engine.post(prompt="a")
+async def test_sleeping(engines) -> None:
+    """Asleep it serves nobody and says so in its metrics; woken it goes on."""
+    engine = await engines("main")
+    awake = 'vllm:engine_sleep_state{engine="0",model_name="tiny",sleep_state="awake"}'
+    await engine.dev("POST", "/sleep", level="1")
+    assert await engine.dev("GET", "/is_sleeping") == {"is_sleeping": True}
+    job = asyncio.create_task(engine.generate(2))
+    await asyncio.sleep(0.3)
+    assert not job.done()
+    assert await engine.gauge(awake) == 0
+    await engine.dev("POST", "/wake_up")
+    assert (await job)[0] == 200
+    assert await engine.dev("GET", "/is_sleeping") == {"is_sleeping": False}
+    assert await engine.gauge(awake) == 1
 
 
-async def test_shutdown_timeout_lets_it_finish(launch) -> None:
-    """In flight finishes, new ones get 500, /health stays 200; then exit code 0."""
-    engine = await launch("--shutdown-timeout=600")
-    job = asyncio.create_task(engine.post(prompt="a", max_tokens=2500))
-    await engine.until_running(1)
-    engine.process.send_signal(signal.SIGTERM)
+async def test_without_dev_mode_there_is_no_pause(engines) -> None:
+    """404: nobody can stop an engine over HTTP."""
+    engine = await engines("peer")
+    for path in ("/pause", "/resume", "/sleep", "/wake_up"):
+        async with engine.client.post(engine.url + path) as answer:
+            assert answer.status == 404
+
+
+async def test_a_wedged_core_shows_only_in_what_it_does_not_generate(engines) -> None:
+    """/health and /metrics say 200; a request hangs until the core goes on."""
+    engine = await engines("main")
+    engine.wedge()
+    try:
+        job = asyncio.create_task(engine.generate(2))
+        await asyncio.sleep(0.5)
+        assert not job.done()
+        assert await engine.health() == 200
+        assert "vllm:num_requests_running" in await engine.metrics()
+    finally:
+        engine.unwedge()
+    assert (await job)[0] == 200
+
+
+async def test_a_stop_with_a_time_out_lets_requests_finish_but_not_held_kv(engines) -> None:
+    """In flight finishes, new ones get 500, /health stays 200, exit code 0; KV that it held is
+    gone: then decode fails, or computes the prompt itself, as its policy says."""
+    prefill, decode, spare = (
+        await engines("peer", last=True),
+        await engines("main"),
+        await engines("spare"),
+    )
+    text = prompt(100)
+    _, first = await prefill.generate(1, prompt=text, kv_transfer_params=ASKED)
+    jobs = [asyncio.create_task(prefill.generate(prefill.long)) for _ in range(4)]
+    await prefill.until_running(4)
+    prefill.process.send_signal(signal.SIGTERM)
     for _ in range(200):
-        status, _ = await engine.post(prompt="a", max_tokens=1)
+        status, _ = await prefill.generate(1)
         if status != 200:
             break
     assert status == 500
-    assert not await engine.ready()
-    status, body = await job
-    assert (status, body["usage"]["completion_tokens"]) == (200, 2500)
-    assert await engine.exit_code() == 0
-
-
-async def test_past_the_shutdown_timeout_it_is_broken_off(launch) -> None:
-    """Past N what is left gets 500; the exit code is 0 all the same."""
-    engine = await launch("--shutdown-timeout=5")
-    job = asyncio.create_task(engine.post(prompt="a", max_tokens=8000))
-    await engine.until_running(1)
-    engine.process.send_signal(signal.SIGTERM)
-    assert (await job)[0] == 500
-    assert await engine.exit_code() == 0
-
-
-async def test_prefill_hands_its_kv_to_decode(launch) -> None:
-    """The params go unchanged from one to the other; the KV is held until fetched, then freed."""
-    prefill, decode = await launch("--phase=prefill"), await launch("--phase=decode")
-    asked = {"do_remote_decode": True, "do_remote_prefill": False, "remote_host": None}
-    prompt = "a " * 999 + "a"
-    status, first = await prefill.post(prompt=prompt, max_tokens=1, kv_transfer_params=asked)
-    params = first["kv_transfer_params"]
-    assert (status, params["remote_num_tokens"]) == (200, 1000)
-    assert load(await prefill.metrics()).held_kv == 1
-    status, body = await decode.post(prompt=prompt, max_tokens=20, kv_transfer_params=params)
-    assert (status, body["usage"]["completion_tokens"]) == (200, 20)
-    assert load(await prefill.metrics()).held_kv == 0
-    text = await decode.metrics()
-    assert 'source="external_kv_transfer"} 1000' in text
-    assert 'source="local_compute"} 0' in text
-    status, body = await decode.post(prompt=prompt, max_tokens=20, kv_transfer_params=params)
-    assert status == 500, "a lease is fetched once"
-
-
-async def test_decode_fails_when_the_prefill_instance_is_gone(launch) -> None:
-    """Held KV is invisible to the shutdown; decode answers 500 afterwards."""
-    prefill, decode = await launch("--phase=prefill"), await launch("--phase=decode")
-    asked = {"do_remote_decode": True}
-    _, first = await prefill.post(prompt="a b", max_tokens=1, kv_transfer_params=asked)
-    prefill.process.send_signal(signal.SIGTERM)
+    assert await prefill.health() == 200
+    done = await asyncio.gather(*jobs)
+    assert [(s, b["choices"][0]["finish_reason"]) for s, b in done] == [(200, "length")] * 4
     assert await prefill.exit_code() == 0
     params = first["kv_transfer_params"]
-    status, _ = await decode.post(prompt="a b", max_tokens=9, kv_transfer_params=params)
-    assert status == 500
-    assert values(await decode.metrics(), "vllm:nixl_num_failed_transfers_total") == [1.0]
+    status, body = await decode.generate(9, prompt=text, kv_transfer_params=params)
+    assert (status, body["error"]["code"]) == (500, 500)
+    assert await decode.gauge("vllm:nixl_num_failed_transfers_total") >= 1
+    status, body = await spare.generate(9, prompt=text, kv_transfer_params=params)
+    assert (status, body["usage"]["completion_tokens"]) == (200, 9)
 
 
-def test_what_cannot_be_served_is_said_in_one_line() -> None:
-    """Weights that do not fit, an unknown GPU: exit code 2 and the reason."""
-    for option, said in (("--gpu=H1OO", "H100"), ("--source=meta-llama/Llama-3.1-70B", "weights")):
-        argv = [
-            sys.executable, "-m", "executors.engines.simulated", "--model=m",
-            "--source=meta-llama/Llama-3.1-8B", "--gpu=L4", "--gpus=1", "--port=1",
-            "--max-len=100", option,
-        ]  # fmt: skip
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=20)
-        assert done.returncode == 2
-        assert said in done.stderr
-        assert done.stderr.count("\n") == 1
+async def test_past_the_shutdown_time_out_it_is_broken_off(engines) -> None:
+    """What is left then is not whole, and the exit code is 0 all the same."""
+    engine = await engines("spare", last=True)
+    jobs = [asyncio.create_task(engine.generate(engine.long)) for _ in range(8)]
+    await engine.until_running(8)
+    engine.process.send_signal(signal.SIGTERM)
+    assert "length" not in [_outcome(*await job) for job in jobs]
+    assert await engine.exit_code() == 0
+
+
+async def test_a_stop_without_a_time_out_cuts_at_once(engines) -> None:
+    """What has begun ends with the finish reason "abort" and status 200: whoever reads only the
+    status takes half an answer for a whole one. No new connections, exit code 0."""
+    engine = await engines("cut", last=True)
+    whole = asyncio.create_task(engine.generate(engine.long))
+    stream = asyncio.create_task(engine.stream(prompt="a", max_tokens=engine.long))
+    chat = asyncio.create_task(engine.stream(CHAT, messages=HELLO, max_tokens=engine.long))
+    await engine.until_running(3)
+    engine.process.send_signal(signal.SIGTERM)
+    assert _outcome(*await whole) == "abort"
+    for events in (await stream, await chat):
+        assert events[-1] == "[DONE]"
+        assert json.loads(events[-2])["choices"][0]["finish_reason"] == "abort"
+    assert await engine.exit_code() == 0
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await engine.generate(1)
+
+
+async def test_a_dead_core_takes_the_api_server_along(engines) -> None:
+    """In flight gets 500 or an error event; then nobody listens, and the exit code is 0."""
+    engine = await engines("coreless", last=True)
+    whole = asyncio.create_task(engine.generate(engine.long))
+    stream = asyncio.create_task(engine.stream(prompt="a", max_tokens=engine.long))
+    await engine.until_running(2)
+    await engine.kill_core()
+    assert (await whole)[0] == 500
+    events = await stream
+    assert (json.loads(events[-2])["error"]["code"], events[-1]) == (500, "[DONE]")
+    assert await engine.exit_code(10.0) == 0
+    assert await engine.health() == 0
+
+
+async def test_a_dead_api_server_leaves_its_core_to_the_process_group(engines) -> None:
+    """SIGKILL of the leader alone; what it started goes with SIGKILL to the group."""
+    engine = await engines("headless", last=True)
+    pids = engine.launched.members()
+    os.kill(engine.process.pid, signal.SIGKILL)
+    assert await engine.exit_code() == -signal.SIGKILL
+    assert await engine.health() == 0
+    left = engine.launched.members()
+    assert bool(left) is bool(REAL), "a simulated engine is one process, vLLM's core lives on"
+    engine.launched.kill()
+    for _ in range(100):
+        if not engine.launched.members():
+            break
+        await asyncio.sleep(0.05)
+    assert engine.launched.members() == []
+    assert len(pids) >= 1
+
+
+async def test_a_broken_hand_over_kills_the_engine(engines) -> None:
+    """One request whose transfer parameters lack an address: the core dies of it, and so do
+    the requests of others."""
+    engine = await engines("main", last=True)
+    other = asyncio.create_task(engine.generate(engine.long))
+    await engine.until_running(1)
+    status, _ = await engine.generate(1, kv_transfer_params={"do_remote_prefill": True})
+    assert (status, (await other)[0]) == (500, 500)
+    assert await engine.exit_code(10.0) == 0
+
+
+def _outcome(status: int, body: dict) -> str:
+    return str(status) if status != 200 else body["choices"][0]["finish_reason"]

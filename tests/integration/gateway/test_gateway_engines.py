@@ -78,7 +78,7 @@ async def test_prefill_on_one_engine_decode_on_another(
     prompt = " ".join("a" * 300)
     status, text = await b.post(prompt=prompt, max_tokens=20, ignore_eos=True)
     assert status == 200
-    assert text.count('"text"') == 20
+    assert text.count(" a") == 20
     chat = b.gateway.meters["chat"]
     await until(lambda: sum(r.completions for r in b.link.records) + chat.completions == 1)
     external = 'vllm:prompt_tokens_by_source_total{engine="0",model_name="chat",source="external'
@@ -108,7 +108,7 @@ async def test_an_engine_killed_under_load_loses_only_what_it_had_begun(
     later = [asyncio.create_task(b.post(prompt="a a", max_tokens=5)) for _ in range(20)]
     answers = await asyncio.gather(*asked)
     broken = [text for _, text in answers if "engine_lost" in text]
-    whole = [text for _, text in answers if text.count('"text"') == 600]
+    whole = [text for _, text in answers if text.count(" a") == 600]
     assert {status for status, _ in answers} == {200}
     assert len(broken) == 10
     assert len(whole) == 10
@@ -133,6 +133,6 @@ async def test_an_engine_that_is_told_to_stop_ends_its_requests_visibly(
     process.terminate()
     status, text = await asked
     assert status == 200
-    assert '{"error"' in text
+    assert '"finish_reason":"abort"' in text
     assert text.endswith("data: [DONE]\n\n")
     await until(lambda: sum(record.failures for record in b.link.records) == 1)

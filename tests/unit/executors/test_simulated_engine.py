@@ -7,7 +7,8 @@ import time
 
 from autoscaler.serving.batching import Batcher
 from autoscaler.serving.requests import Limits
-from executors.engines.simulated.api import Answer, Job, RemoteKv
+from executors.engines.simulated.answer import Answer
+from executors.engines.simulated.api import Job, RemoteKv
 from executors.engines.simulated.engine import Engine, Identity
 from executors.engines.simulated.http import Connection, Responder
 from topics.timebase import TimeBase
@@ -42,7 +43,7 @@ async def test_who_waits_behind_a_client_that_leaves_is_served_at_once() -> None
 
     def ask(output_tokens: int) -> Responder:
         responder = Responder(Connection(lambda request, way: None, set()), close=False)
-        job = Job(False, False, False, 10, output_tokens, "length")
+        job = Job(False, False, False, False, (10,), 1, output_tokens, "length")
         engine.submit(job, Answer(job, responder, "m", "id", 0))
         return responder
 

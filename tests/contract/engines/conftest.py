@@ -1,0 +1,37 @@
+"""The engines of this folder's suite, kept for the session."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import aiohttp
+import pytest
+
+from tests.contract.engines.harness import EngineUnderTest, Pool
+
+Engines = Callable[..., Awaitable[EngineUnderTest]]
+
+
+@pytest.fixture(scope="session")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    pool = Pool(tmp_path_factory.mktemp("engines"))
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+async def engines(pool: Pool) -> AsyncIterator[Engines]:
+    """`await engines("main")`: that engine, ready; last: the test will end it."""
+    timeout = aiohttp.ClientTimeout(total=60.0)
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as client:
+
+        async def get(name: str, last: bool = False) -> EngineUnderTest:
+            engine = EngineUnderTest(client, pool.start(name))
+            await engine.ready()
+            pool.look_ahead(name)
+            if last:
+                pool.take_out(name)
+            return engine
+
+        yield get

@@ -1,0 +1,308 @@
+"""Engines under test: one harness for the simulated engine and for a real vLLM on a CPU.
+
+SHOAL_TEST_VLLM names the folder of a real environment (`make test-vllm` sets it); without it the
+suite runs on simulated engines at 50 times real time. Both are started from the launch lines of
+their kinds. Engines are kept and used by several tests, because a real one takes half a minute to
+start; a test that ends one takes it out with `last=True`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import string
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+
+from executors.engines.exposition import values
+from executors.engines.protocol import LaunchLine, LaunchSpec
+from executors.engines.simulated.kind import SimulatedKind
+from executors.engines.vllm import tiny
+from executors.engines.vllm.environment import executable
+from executors.engines.vllm.kind import KvTransfer, VllmKind
+from executors.node.processes import Ports
+from topics.timebase import TimeBase
+
+HOST, MODEL = "127.0.0.1", "tiny"
+REAL = os.environ.get("SHOAL_TEST_VLLM", "")
+_SPEED = 50.0
+_READY_S = 240.0
+TINY_ARGS = (
+    "--load-format=dummy", "--dtype=float32", "--enforce-eager",
+    "--distributed-executor-backend=uni", "--kv-cache-memory-bytes=67108864",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """shutdown_s, lease_s: seconds of the engine's own time (a simulated one runs faster)."""
+
+    slots: int = 8
+    shutdown_s: float = 0.0
+    lease_s: int = 30
+    policy: str = "fail"
+    dev: bool = False
+
+
+def _lasts(real_s: float) -> float:
+    """Engine time that takes so many real seconds."""
+    return real_s if REAL else real_s * _SPEED
+
+
+# In the order in which the suite wants them; the next is started while one is in use.
+ENGINES: Mapping[str, Wanted] = {
+    "main": Wanted(slots=4, dev=True),
+    "peer": Wanted(shutdown_s=_lasts(30.0), lease_s=6),
+    "spare": Wanted(shutdown_s=_lasts(1.0 if REAL else 0.1), policy="recompute"),
+    "cut": Wanted(),
+    "coreless": Wanted(),
+    "headless": Wanted(),
+}
+
+
+@dataclass
+class Launched:
+    """A process that leads a group of its own."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+    refused: bool = False
+    ready: bool = False
+    seen: set[int] = field(default_factory=set)
+
+    def members(self) -> list[int]:
+        """Everything of its process group that lives."""
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                fields = stat.read_text().rpartition(")")[2].split()
+                if int(fields[2]) == self.process.pid and fields[0] not in "ZX":
+                    found.append(int(stat.parent.name))
+        return found
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+class Pool:
+    """The engines of a test session."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ports, self._used = Ports(HOST), set()
+        self._launched: dict[str, Launched] = {}
+        self._all: list[Launched] = []
+        self._tiny = tiny.write(folder / "tiny")
+
+    def start(self, name: str) -> Launched:
+        """`name`, running or just started."""
+        if name not in self._launched:
+            self._launched[name] = launched = self._launch(name, ENGINES[name])
+            self._all.append(launched)
+        return self._launched[name]
+
+    def take_out(self, name: str) -> None:
+        """It will be ended; who asks for it again gets another one."""
+        del self._launched[name]
+
+    def look_ahead(self, name: str) -> None:
+        """Start the engine that comes after `name`."""
+        names = list(ENGINES)
+        if REAL and name in names[:-1]:
+            self.start(names[names.index(name) + 1])
+
+    def close(self) -> None:
+        for launched in self._all:
+            launched.kill()
+        self._ports.close()
+
+    def _launch(self, name: str, wanted: Wanted) -> Launched:
+        kind = _vllm(wanted, self._tiny) if REAL else _simulated()
+        ports = self._ports.take(self._used, kind.ports)
+        self._used.update(ports)
+        spec = LaunchSpec(
+            instance=name,
+            model=MODEL,
+            source="meta-llama/Llama-3.1-8B",
+            weights=str(self._tiny),
+            max_len=2048 if REAL else 8192,
+            phase="aggregated",
+            gpu="H100-SXM",
+            gpus=(0,),
+            host=HOST,
+            advertise=HOST,
+            ports=ports,
+            folder=self._folder,
+            time_base=TimeBase(1.0 if REAL else _SPEED, 1_700_000_000_000, time.monotonic_ns()),
+            launched_ms=1_700_000_000_000,
+            shutdown_timeout_s=wanted.shutdown_s,
+        )
+        line = kind.launch_line(spec)
+        extra = () if REAL else _extra(wanted)
+        log = self._folder / f"{name}-{ports[0]}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*line.argv, *extra],
+                env=_environment(line, wanted),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return Launched(process, ports[0], log)
+
+
+def _vllm(wanted: Wanted, model: Path) -> VllmKind:
+    return VllmKind(
+        executable=str(executable(Path(REAL))),
+        weights=(str(model),),
+        args=TINY_ARGS,
+        max_num_seqs=wanted.slots,
+        kv_transfer=KvTransfer("cpu", wanted.policy, wanted.lease_s),
+        cpu=True,
+    )
+
+
+def _simulated() -> SimulatedKind:
+    return SimulatedKind(fixed_startup_s=20.0)
+
+
+def _extra(wanted: Wanted) -> tuple[str, ...]:
+    return (
+        f"--max-num-seqs={wanted.slots}",
+        f"--kv-load-failure-policy={wanted.policy}",
+        f"--kv-lease={wanted.lease_s}",
+    )
+
+
+def _environment(line: LaunchLine, wanted: Wanted) -> dict[str, str]:
+    closed = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+    dev = {"VLLM_SERVER_DEV_MODE": "1"} if wanted.dev else {}
+    return {**closed, **dict(line.env), **dev}
+
+
+class EngineUnderTest:
+    """One engine and a client for it."""
+
+    def __init__(self, client: aiohttp.ClientSession, launched: Launched) -> None:
+        self.client = client
+        self.launched = launched
+        self.endpoint = f"{HOST}:{launched.port}"
+        self.url = f"http://{self.endpoint}"
+        self.long = 1900 if REAL else 8000  # tokens that take a second at least
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        return self.launched.process
+
+    async def ready(self) -> None:
+        """Refused, then 200."""
+        deadline = time.monotonic() + _READY_S
+        while not self.launched.ready:
+            said = self.launched.log.read_text(errors="replace")[-3000:]
+            assert self.process.poll() is None, said
+            assert time.monotonic() < deadline, said
+            status = await self.health()
+            if status == 0:
+                self.launched.refused = True
+                await asyncio.sleep(0.25 if REAL else 0.02)
+                continue
+            assert status == 200
+            self.launched.ready = True
+
+    async def health(self) -> int:
+        """The status of /health, 0 when nobody listens."""
+        try:
+            async with self.client.get(self.url + "/health") as answer:
+                return answer.status
+        except (aiohttp.ClientConnectionError, OSError):
+            return 0
+
+    async def post(self, path: str = "/v1/completions", **body: object) -> tuple[int, dict]:
+        async with self.client.post(self.url + path, json={"model": MODEL, **body}) as answer:
+            return answer.status, await answer.json()
+
+    async def generate(self, tokens: int, **body: object) -> tuple[int, dict]:
+        """A completion of so many tokens."""
+        body = {"prompt": "a", "max_tokens": tokens, "ignore_eos": True, **body}
+        return await self.post(**body)
+
+    async def stream(self, path: str = "/v1/completions", **body: object) -> list[str]:
+        """The data of every server-sent event."""
+        body = {"model": MODEL, "stream": True, "ignore_eos": True, **body}
+        async with self.client.post(self.url + path, json=body) as answer:
+            assert answer.status == 200
+            assert answer.headers["Content-Type"].startswith("text/event-stream")
+            text = await answer.text()
+        return [event.removeprefix("data: ") for event in text.split("\n\n") if event]
+
+    async def dev(self, method: str, path: str, **query: str) -> dict:
+        async with self.client.request(method, self.url + path, params=query) as answer:
+            assert answer.status == 200
+            return json.loads(await answer.text() or "{}")
+
+    async def metrics(self) -> str:
+        async with self.client.get(self.url + "/metrics") as answer:
+            assert answer.status == 200
+            return await answer.text()
+
+    async def gauge(self, name: str) -> float:
+        return sum(values(await self.metrics(), name))
+
+    async def until(self, name: str, low: float, high: float = float("inf")) -> None:
+        """Until the metric is in [low, high]."""
+        for _ in range(600):
+            if low <= await self.gauge(name) <= high:
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"{name} never between {low} and {high}")
+
+    async def until_running(self, count: int) -> None:
+        await self.until("vllm:num_requests_running", count)
+
+    async def exit_code(self, within_s: float = 60.0) -> int:
+        return await asyncio.to_thread(self.process.wait, within_s)
+
+    def core(self) -> int:
+        """The process that generates; a simulated engine has only one."""
+        if not REAL:
+            return self.process.pid
+        for pid in self.launched.members():
+            with contextlib.suppress(OSError):
+                if "EngineCore" in Path(f"/proc/{pid}/comm").read_text() or (
+                    b"EngineCore" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                ):
+                    return pid
+        raise AssertionError("no engine core")
+
+    def wedge(self) -> None:
+        """Its core makes no progress any more, its API server does."""
+        os.kill(self.core(), signal.SIGSTOP if REAL else signal.SIGUSR1)
+
+    def unwedge(self) -> None:
+        os.kill(self.core(), signal.SIGCONT if REAL else signal.SIGUSR2)
+
+    async def kill_core(self) -> None:
+        """Only the core dies."""
+        if REAL:
+            os.kill(self.core(), signal.SIGKILL)
+        else:
+            await self.post(prompt="a", kv_transfer_params={"do_remote_prefill": True})
+
+
+def prompt(tokens: int) -> str:
+    """A text of so many tokens that no engine has seen: a byte or a word each."""
+    letters = random.choices(string.ascii_lowercase, k=tokens)
+    return "".join(letters) if REAL else " ".join(letters)
