@@ -3,7 +3,7 @@
 Demystifying Cost-Efficiency (sec. 4) over our columns: the same candidate combos, pools, prices and
 limits as every other plan. What is decided together: which nodes (composition), which combos on
 them (configuration) and the fraction of each workload type that each combo serves (assignment).
-Several models share the budget (App. E). Knows no solver's arrays beyond `optimizer.throughput`.
+Several models share the budget (App. E). Knows no solver's arrays beyond `optimizer.mixture`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from autoscaler.domain.checks import InvalidValue, finite
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Arrivals, WorkloadType
-from autoscaler.optimizer.throughput import Mix, MixProblem, most_work, reachable
+from autoscaler.optimizer.arrays import Ints
+from autoscaler.optimizer.mixture import Mix, MixProblem, alone, most_work, reachable
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combos import candidate_combos, combo_named
 from autoscaler.planning.usage import is_spot
@@ -52,16 +53,18 @@ class Typed:
 
 @dataclass(frozen=True, slots=True)
 class BudgetProblem:
-    """Combos (n) with their rates for each type, and the arrays of the MIP.
+    """Combos (n), types (w) and the arrays of the MIP.
 
-    requests_per_s[i][w] in `mix.rates`: what one copy of combos[i] serves of types[w] alone, within
-    the SLO; times the service's utilization where a rate is to be sustained.
+    combo_of (a,): whose activity each is: one per combo and type that it can serve within the SLO.
+    Its rate is the combo's for that type alone, times the service's utilization where a rate is
+    to be sustained.
     """
 
     cluster: Cluster
     objective: Objective
     types: tuple[Typed, ...]
     combos: tuple[Combo, ...]
+    combo_of: Ints
     mix: MixProblem
 
     @property
@@ -145,13 +148,9 @@ def budget_problem(
             if combo.model == typed.model:
                 found = combo_named(combo.id, cluster, service, typed.type.lengths, profile)
                 rates[i, w] = found.req_per_s * most if found.meets_slo else 0.0
-    return BudgetProblem(
-        cluster,
-        objective,
-        tuple(types),
-        tuple(combos),
-        _arrays(cluster, tuple(types), tuple(combos), rates, budget_usd_per_h),
-    )
+    _, _, combo_of = alone(rates)
+    mix = _arrays(cluster, tuple(types), tuple(combos), rates, budget_usd_per_h)
+    return BudgetProblem(cluster, objective, tuple(types), tuple(combos), combo_of, mix)
 
 
 def plan_budget(problem: BudgetProblem, seconds: float = 60.0, gap: float = 1e-4) -> BudgetPlan:
@@ -169,8 +168,12 @@ def plan_budget(problem: BudgetProblem, seconds: float = 60.0, gap: float = 1e-4
 def as_plan(problem: BudgetProblem, mix: Mix, binding: Iterable[str] = ()) -> BudgetPlan:
     """`mix` in words of the cluster."""
     shares = [
-        Share(problem.combos[i], problem.types[w], float(mix.fractions[i, w]))
-        for i, w in zip(*np.nonzero(mix.fractions), strict=True)
+        Share(
+            problem.combos[problem.combo_of[a]],
+            problem.types[problem.mix.type_of[a]],
+            float(mix.fractions[a]),
+        )
+        for a in np.flatnonzero(mix.fractions)
     ]
     pools = problem.cluster.pools
     return BudgetPlan(
@@ -223,8 +226,10 @@ def _arrays(
     of = np.array([[combo.model == s.model for combo in combos] for s in services], dtype=float)
     asks = np.array([[typed.model == s.model for typed in types] for s in services], dtype=float)
     limited = [i for i, s in enumerate(services) if s.spot_share < 1.0]
+    busy, type_of, combo_of = alone(rates)
     return MixProblem(
-        rates=rates,
+        busy=busy,
+        type_of=type_of,
         work=np.array([typed.work for typed in types]),
         usage=usage,
         node_gpus=np.array([float(pool.per_node) for pool in pools]),
@@ -234,7 +239,7 @@ def _arrays(
         groups=of,
         copies_min=np.array([float(s.min_instances) for s in services]),
         copies_max=np.array([float(s.max_instances or math.inf) for s in services]),
-        capped=of[limited] * spot,
+        capped=(of[limited] * spot)[:, combo_of],
         capped_types=asks[limited],
         capped_share=np.array([services[i].spot_share for i in limited]),
     )

@@ -28,11 +28,12 @@ import numpy as np
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.workload import Lengths, Slo, WorkloadType
 from autoscaler.optimizer.arrays import Ints
-from autoscaler.optimizer.throughput import (
+from autoscaler.optimizer.mixture import (
     MixProblem,
     even_fractions,
     makespan_by_bisection,
     most_work,
+    restricted,
     work_of,
 )
 from autoscaler.performance import catalog
@@ -149,13 +150,15 @@ def _on(arrays: MixProblem, kind: int, budget: float) -> float:
 
 def _blind(arrays: MixProblem, copies: Ints) -> float:
     """Every type by the same weights: each replica's speed on the whole mix."""
-    able = np.all(arrays.rates > 0.0, axis=1) & (copies > 0)
-    busy = (arrays.work / np.where(arrays.rates > 0.0, arrays.rates, np.inf)).sum(axis=1)
-    weight = np.where(able, copies / np.maximum(busy, 1e-12), 0.0)
+    rates = np.zeros((len(arrays.busy), len(arrays.work)))
+    config = arrays.busy.argmax(axis=0)
+    rates[config, arrays.type_of] = 1.0 / arrays.busy.max(axis=0)
+    able = np.all(rates > 0.0, axis=1) & (copies > 0)
     if not np.any(able):
         return 0.0
-    fractions = np.repeat((weight / weight.sum())[:, None], len(arrays.work), axis=1)
-    return _multiple(work_of(arrays, copies, fractions))
+    busy = (arrays.work / np.where(rates > 0.0, rates, np.inf)).sum(axis=1)
+    weight = np.where(able, copies / np.maximum(busy, 1e-12), 0.0)
+    return _multiple(work_of(arrays, copies, (weight / weight.sum())[config]))
 
 
 def _even_composition(arrays: MixProblem, available: tuple[int, ...], budget: float) -> float:
@@ -167,8 +170,9 @@ def _even_composition(arrays: MixProblem, available: tuple[int, ...], budget: fl
 
 def _sized(arrays: MixProblem, gpus: int) -> float:
     """Every replica on `gpus` GPUs."""
-    rates = arrays.rates * (arrays.usage.sum(axis=0) == gpus)[:, None]
-    return _multiple(most_work(replace(arrays, rates=rates), seconds=20.0, gap=1e-3))
+    size = arrays.usage.sum(axis=0)[arrays.busy.argmax(axis=0)]
+    fewer = restricted(arrays, np.flatnonzero(size == gpus))
+    return _multiple(most_work(fewer, seconds=20.0, gap=1e-3))
 
 
 def ablation(budgets: list[float], json_to: str) -> None:
@@ -215,7 +219,7 @@ def scale(json_to: str) -> None:
     started = time.process_time()
     search = makespan_by_bisection(arrays, 1e-3 / ours.multiple, seconds=120.0)
     bisection = time.process_time() - started
-    n, w = arrays.rates.shape
+    n, w = len(arrays.busy), len(arrays.work)
     print(f"{n} configurations, {w} types, {sum(available)} GPUs of {len(GPUS)} types, 60 USD/h")
     print(f"candidates and rates {built:.1f} CPU s")
     print(f"one MIP    {mip:.2f} CPU s: {ours.multiple:.4f} req/s, bound {ours.bound:.4f}")

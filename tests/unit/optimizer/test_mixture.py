@@ -8,17 +8,34 @@ from itertools import product
 import numpy as np
 import pytest
 
-from autoscaler.optimizer.throughput import (
+from autoscaler.optimizer.mixture import (
     MixProblem,
+    alone,
     even_fractions,
+    least_cost,
     makespan_by_bisection,
     most_work,
     proportional_fractions,
+    restricted,
     work_of,
 )
 
+
+def one_each(rates: np.ndarray, **rest: object) -> MixProblem:
+    """Activities on one configuration each."""
+    busy, type_of, _ = alone(rates)
+    return MixProblem(busy=busy, type_of=type_of, **rest)  # type: ignore[arg-type]
+
+
+def table(problem: MixProblem, fractions: np.ndarray) -> np.ndarray:
+    """Fractions per activity as (configuration, type)."""
+    made = np.zeros((len(problem.busy), len(problem.work)))
+    made[problem.busy.argmax(axis=0), problem.type_of] = fractions
+    return made
+
+
 # Demystifying sec. 4.2 and App. C: one GPU of t1, t2, t3, and two t2 with tensor parallelism.
-EXAMPLE = MixProblem(
+EXAMPLE = one_each(
     rates=np.array([[1.0, 1.2], [0.9, 0.9], [0.3, 0.5], [2.4, 1.5]]),
     work=np.array([80.0, 20.0]),
     usage=np.array([[1, 0, 0, 0], [0, 1, 0, 2], [0, 0, 1, 0]], dtype=float),
@@ -47,9 +64,10 @@ def test_case_3_of_the_worked_example_has_an_exact_optimum() -> None:
     assert mix.solved
     assert mix.copies.tolist() == [1, 0, 0, 1]
     assert 1.0 / mix.multiple == pytest.approx(1450.0 / 51.0, rel=1e-9)
-    assert mix.fractions[0].tolist() == pytest.approx([5.0 / 34.0, 1.0])
+    assert table(EXAMPLE, mix.fractions)[0].tolist() == pytest.approx([5.0 / 34.0, 1.0])
     assert mix.usd_per_h == 8.0
-    rounded = work_of(EXAMPLE, mix.copies, np.array([[0.15, 1.0], [0, 0], [0, 0], [0.85, 0.0]]))
+    # Activities: t1, t2, t3 and the pair of t2, each with the first and the second type.
+    rounded = work_of(EXAMPLE, mix.copies, np.array([0.15, 1.0, 0, 0, 0, 0, 0.85, 0.0]))
     assert rounded is not None
     assert 1.0 / rounded.multiple == pytest.approx(28.67, abs=0.005)
 
@@ -77,14 +95,14 @@ def test_the_answer_is_that_of_brute_force_and_of_the_papers_search(seed: int) -
     assert search is not None
     assert search[0] == pytest.approx(1.0 / best, rel=2e-4)
     assert got.usd_per_h <= problem.budget_usd_per_h + 1e-9
-    assert got.fractions.sum(axis=0) == pytest.approx(np.ones(len(problem.work)))
+    assert table(problem, got.fractions).sum(axis=0) == pytest.approx(np.ones(len(problem.work)))
 
 
 def test_of_plans_that_do_as_much_the_cheapest_is_taken() -> None:
     """The same GPU at two prices: money is not spent for nothing."""
-    problem = replace(
-        EXAMPLE,
+    problem = one_each(
         rates=np.array([[1.0, 1.0], [1.0, 1.0]]),
+        work=np.array([80.0, 20.0]),
         usage=np.eye(2),
         node_gpus=np.ones(2),
         node_usd_per_h=np.array([5.0, 1.0]),
@@ -94,6 +112,18 @@ def test_of_plans_that_do_as_much_the_cheapest_is_taken() -> None:
     mix = most_work(problem)
     assert mix is not None
     assert mix.copies.tolist() == [0, 1]
+
+
+def test_the_least_cost_for_a_rate_and_the_most_for_that_money_are_one() -> None:
+    """Asked for what 8 USD/h reach, the cheapest plan costs 8 USD/h."""
+    best = most_work(EXAMPLE)
+    assert best is not None
+    free = replace(EXAMPLE, budget_usd_per_h=np.inf)
+    found = least_cost(free, best.multiple * (1.0 - 1e-9))
+    assert found is not None
+    assert found.mix.usd_per_h == 8.0
+    assert found.bound_usd_per_h == pytest.approx(8.0)
+    assert least_cost(EXAMPLE, best.multiple * 1.01) is None
 
 
 def test_round_robin_does_less_than_assignment_by_type() -> None:
@@ -107,22 +137,20 @@ def test_round_robin_does_less_than_assignment_by_type() -> None:
 
 def test_a_type_that_nothing_serves_has_no_plan() -> None:
     """It is named, and no plan pretends to serve it."""
-    rates = EXAMPLE.rates.copy()
-    rates[:, 1] = 0.0
-    problem = replace(EXAMPLE, rates=rates)
+    problem = restricted(EXAMPLE, np.flatnonzero(EXAMPLE.type_of == 0))
     assert problem.unserved.tolist() == [1]
     assert most_work(problem) is None
 
 
 def test_a_share_caps_what_some_configurations_serve() -> None:
     """At most 30% of all work on t1: the rest goes elsewhere, within the budget."""
-    mask = np.array([[1.0, 0.0, 0.0, 0.0]])
+    mask = (EXAMPLE.busy[:1] > 0.0).astype(float)
     problem = replace(
         EXAMPLE, capped=mask, capped_types=np.ones((1, 2)), capped_share=np.array([0.3])
     )
     mix = most_work(problem)
     assert mix is not None
-    assert float(mix.fractions[0] @ problem.work) <= 0.3 * 100.0 + 1e-6
+    assert float(table(problem, mix.fractions)[0] @ problem.work) <= 0.3 * 100.0 + 1e-6
 
 
 def _random(seed: int) -> MixProblem:
@@ -131,7 +159,7 @@ def _random(seed: int) -> MixProblem:
     rates = rng.uniform(0.2, 3.0, (n, w)) * (rng.random((n, w)) > 0.2)
     usage = np.zeros((k, n))
     usage[rng.integers(0, k, n), np.arange(n)] = rng.choice([1, 2], n)
-    return MixProblem(
+    return one_each(
         rates=rates,
         work=rng.uniform(1.0, 20.0, w),
         usage=usage,

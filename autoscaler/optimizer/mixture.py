@@ -1,0 +1,349 @@
+"""How many copies of which configurations, and who does which part of the work.
+
+The one program behind budget mode and component graphs. Work comes in types; a type is done by
+activities (on one configuration, or along a path over several), and an activity keeps a copy of
+each of its configurations busy for some seconds per request. With z the requests/s of an activity
+and s how often per second the whole work is done:
+
+    sum of z over a type's activities = work[type] s
+    sum over activities of busy[c, a] z[a] <= y[c]          copies y on whole nodes, for a budget
+
+Demystifying Cost-Efficiency (sec. 4.3) minimises the makespan T = 1 / s with fractions x = z T / f;
+in those terms the program is bilinear (x / y), in these it is linear, so one MIP gives the optimum
+and its bound. Cornserve (sec. 4.2, App. B) has the same program with paths. Arrays only: knows no
+model and no pool. `makespan_by_bisection` is Demystifying's search (App. F), kept as the reference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import highspy
+import numpy as np
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.choose import mip_solver
+
+_INF = highspy.kHighsInf
+
+
+@dataclass(frozen=True, slots=True)
+class MixProblem:
+    """Configurations (n), activities (a), types of work (w), kinds of nodes (k).
+
+    busy (n, a): seconds that one request of an activity takes of a copy. type_of (a,): whose work
+    it does. work (w,): requests (or requests/s) of each type. usage (k, n): GPUs of a kind that one
+    copy takes. node_gpus, node_usd_per_h, node_max (k,): size, price and number of the nodes.
+    budget_usd_per_h: inf = none. copies_min, copies_max (g,): bounds on the copies of the
+    configurations in each group (g, n). capped (q, a), capped_types (q, w), capped_share (q,): at
+    most this share of the work of these types by these activities.
+    """
+
+    busy: Floats
+    type_of: Ints
+    work: Floats
+    usage: Floats
+    node_gpus: Floats
+    node_usd_per_h: Floats
+    node_max: Floats
+    budget_usd_per_h: float
+    groups: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    copies_min: Floats = field(default_factory=lambda: np.zeros(0))
+    copies_max: Floats = field(default_factory=lambda: np.zeros(0))
+    capped: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    capped_types: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    capped_share: Floats = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        n, a = self.busy.shape
+        if not np.all(np.isfinite(self.work)) or np.any(self.work <= 0.0):
+            raise InvalidValue("work", self.work.tolist(), "positive numbers")
+        if not np.all(np.isfinite(self.busy)) or np.any(self.busy < 0.0):
+            raise InvalidValue("busy", "not finite or negative", "finite seconds of 0 or more")
+        if self.type_of.shape != (a,) or np.any(self.type_of >= len(self.work)):
+            raise InvalidValue("type_of", self.type_of.tolist(), f"{a} types")
+        if self.usage.shape != (len(self.node_gpus), n):
+            raise InvalidValue("usage", self.usage.shape, f"({len(self.node_gpus)}, {n})")
+
+    @property
+    def unserved(self) -> Ints:
+        """Types that no activity does."""
+        return np.setdiff1d(np.arange(len(self.work)), self.type_of)
+
+
+def restricted(problem: MixProblem, activities: Ints) -> MixProblem:
+    """`problem` with only these activities."""
+    return replace(
+        problem,
+        busy=problem.busy[:, activities],
+        type_of=problem.type_of[activities],
+        capped=problem.capped[:, activities] if len(problem.capped) else problem.capped,
+    )
+
+
+def alone(rates: Floats) -> tuple[Floats, Ints, Ints]:
+    """(busy, type_of, configuration) of activities on one configuration each.
+
+    rates (n, w): requests/s of a type that one copy does when it does nothing else; 0 = never.
+    """
+    config, type_of = np.nonzero(rates > 0.0)
+    busy = np.zeros((len(rates), len(config)))
+    busy[config, np.arange(len(config))] = 1.0 / rates[config, type_of]
+    return busy, type_of, config
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """A serving plan. copies (n,), nodes (k,), fractions (a,): of its type's work each.
+
+    multiple: how often the work fits into one unit of time, so 1 / multiple is the makespan;
+    bound: no plan reaches more. usd_per_h: of the nodes. solved: ended by proof.
+    """
+
+    copies: Ints
+    nodes: Ints
+    fractions: Floats
+    multiple: float
+    bound: float
+    usd_per_h: float
+    solved: bool
+
+
+def most_work(problem: MixProblem, seconds: float = 60.0, gap: float = 1e-6) -> Mix | None:
+    """The plan with the largest multiple and, of those, the cheapest; None: not even a little of
+    every type can be done within the limits."""
+    if len(problem.unserved):
+        return None
+    form = _Form(problem)
+    got = form.solve(seconds, gap)
+    if got is None or got.multiple <= 1e-12:
+        return None
+    # Of plans that do as much, the cheapest: less money for the same work.
+    cheaper = form.solve(seconds, 1e-4, multiple=got.multiple * (1.0 - 1e-7)) or got
+    return form.settle(cheaper.copies, max(got.bound, got.multiple), got.solved, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Cheapest:
+    """A plan of least cost, and the bound that no plan's cost is below."""
+
+    mix: Mix
+    bound_usd_per_h: float
+
+
+def least_cost(
+    problem: MixProblem, multiple: float = 1.0, seconds: float = 60.0, gap: float = 1e-6
+) -> Cheapest | None:
+    """The cheapest plan that does the work `multiple` times per second; None if there is none."""
+    if len(problem.unserved):
+        return None
+    form = _Form(problem)
+    got = form.solve(seconds, gap, multiple=multiple)
+    if got is None:
+        return None
+    mix = form.settle(got.copies, np.inf, got.solved, seconds)
+    return None if mix is None else Cheapest(mix, min(got.bound, mix.usd_per_h))
+
+
+def reachable(problem: MixProblem, seconds: float, gap: float = 1e-3) -> float:
+    """The largest multiple that is found within the limits; 0 where there is no plan."""
+    got = None if len(problem.unserved) else _Form(problem).solve(seconds, gap)
+    return 0.0 if got is None else got.multiple
+
+
+def work_of(
+    problem: MixProblem, copies: Ints, fractions: Floats | None = None, seconds: float = 60.0
+) -> Mix | None:
+    """The best assignment to copies that are given; with `fractions` (a,) what these reach.
+
+    None where some type gets nowhere."""
+    if fractions is None:
+        return _Form(problem).settle(copies, np.inf, True, seconds)
+    return _reached(problem, copies, fractions, np.inf, solved=True)
+
+
+def proportional_fractions(problem: MixProblem, copies: Ints) -> Floats:
+    """Each type spread over the copies by their rates for it (Demystifying sec. 4.2, cases 1 and
+    2). For activities on one configuration each."""
+    return _by_type(problem, (copies @ (problem.busy > 0.0)) / problem.busy.max(axis=0))
+
+
+def even_fractions(problem: MixProblem, copies: Ints) -> Floats:
+    """Each type spread evenly over all copies that can do it: round robin. For activities on one
+    configuration each."""
+    return _by_type(problem, (copies @ (problem.busy > 0.0)).astype(float))
+
+
+def _by_type(problem: MixProblem, weight: Floats) -> Floats:
+    """`weight` (a,) scaled to sum to 1 over each type's activities."""
+    total = np.bincount(problem.type_of, weights=weight, minlength=len(problem.work))
+    share: Floats = weight / np.where(total > 0.0, total, 1.0)[problem.type_of]
+    return share
+
+
+def _reached(
+    problem: MixProblem, copies: Ints, fractions: Floats, bound: float, solved: bool
+) -> Mix | None:
+    """What `fractions` (a,) of the work reach on `copies`; None where they leave work undone."""
+    done = np.bincount(problem.type_of, weights=fractions, minlength=len(problem.work))
+    busy = problem.busy @ (fractions * problem.work[problem.type_of])
+    if np.any(np.abs(done - 1.0) > 1e-6) or np.any((busy > 0.0) & (copies <= 0)):
+        return None
+    multiple = 1.0 / float(np.max(busy / np.maximum(copies, 1)))
+    nodes = np.ceil(problem.usage @ copies / problem.node_gpus - 1e-9).astype(np.int64)
+    usd = float(nodes @ problem.node_usd_per_h)
+    if not np.isfinite(bound):
+        bound = multiple
+    return Mix(copies, nodes, fractions, multiple, max(bound, multiple), usd, solved)
+
+
+def makespan_by_bisection(
+    problem: MixProblem, tolerance: float = 1e-3, seconds: float = 60.0
+) -> tuple[float, float] | None:
+    """(feasible, infeasible) makespans no further apart than `tolerance`, by the feasibility MILPs
+    of Demystifying App. F; None when a limit struck before that."""
+    if len(problem.unserved):
+        return None
+    gpus = max(1.0, float(problem.node_gpus @ problem.node_max))
+    each = problem.busy.max(axis=0) * problem.work[problem.type_of]
+    types = range(len(problem.work))
+    low = max(float(each[problem.type_of == w].min()) for w in types) / gpus
+    high = sum(float(each[problem.type_of == w].max()) for w in types)
+    form = _Form(problem)
+    while high - low > tolerance:
+        middle = (low + high) / 2.0
+        feasible = form.feasible(middle, seconds)
+        if feasible is None:
+            return None
+        low, high = (low, middle) if feasible else (middle, high)
+    return high, low
+
+
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    """Copies and the multiple; bound of the objective (multiple, or USD/h)."""
+
+    copies: Ints
+    multiple: float
+    fractions: Floats
+    bound: float
+    solved: bool
+
+
+class _Form:
+    """The MIP: copies y (n), node counts (k), requests/s z (a), the multiple s."""
+
+    def __init__(self, problem: MixProblem) -> None:
+        self.problem = problem
+        self.n, self.activities = problem.busy.shape
+        self.k = len(problem.node_gpus)
+        self.first = self.n + self.k
+        self.s = self.first + self.activities
+        self.rows: list[tuple[list[int], list[float], float, float]] = []
+        self._rows()
+
+    def _rows(self) -> None:
+        p, n = self.problem, self.n
+        z = np.arange(self.activities) + self.first
+        for w in range(len(p.work)):  # all of a type is done, s times over
+            mine = z[p.type_of == w]
+            self._row([*mine, self.s], [*np.ones(len(mine)), -p.work[w]], 0.0, 0.0)
+        for c in range(n):  # a copy is busy for at most all of its time
+            takes = np.flatnonzero(p.busy[c])
+            self._row([*z[takes], c], [*p.busy[c, takes], -1.0], -_INF, 0.0)
+        for kind in range(self.k):  # copies stand on whole nodes
+            used = np.flatnonzero(p.usage[kind])
+            self._row([*used, n + kind], [*p.usage[kind, used], -p.node_gpus[kind]], -_INF, 0.0)
+        if np.isfinite(p.budget_usd_per_h):
+            kinds = [n + kind for kind in range(self.k)]
+            self._row(kinds, list(p.node_usd_per_h), -_INF, p.budget_usd_per_h)
+        for g, mask in enumerate(p.groups):
+            members = np.flatnonzero(mask)
+            self._row(list(members), [1.0] * len(members), p.copies_min[g], p.copies_max[g])
+        for q, mask in enumerate(p.capped):
+            of = (mask > 0) & (p.capped_types[q][p.type_of] > 0)
+            work = float(p.work[p.capped_types[q] > 0].sum())
+            allowed = -p.capped_share[q] * work
+            self._row([*z[of], self.s], [*np.ones(int(of.sum())), allowed], -_INF, 0.0)
+
+    def _row(self, columns: list[int], values: list[float], low: float, high: float) -> None:
+        self.rows.append(([int(c) for c in columns], [float(v) for v in values], low, high))
+
+    def solve(
+        self, seconds: float, gap: float, multiple: float | None = None, copies: Ints | None = None
+    ) -> _Solved | None:
+        """Largest s; with `multiple` the least money for it; with `copies` these are fixed."""
+        lower, upper = np.zeros(self.s + 1), np.full(self.s + 1, _INF)
+        upper[self.n : self.first] = self.problem.node_max
+        upper[: self.n] = self._most_copies()
+        cost = np.zeros(self.s + 1)
+        if multiple is None:
+            cost[self.s] = -1.0
+        else:
+            lower[self.s] = upper[self.s] = multiple
+            cost[self.n : self.first] = self.problem.node_usd_per_h
+        if copies is not None:
+            lower[: self.n] = upper[: self.n] = copies
+        got = self._run(cost, lower, upper, seconds, gap)
+        if got is None:
+            return None
+        value, bound, solved = got
+        return _Solved(
+            copies=np.round(value[: self.n]).astype(np.int64),
+            multiple=float(value[self.s]),
+            fractions=np.maximum(0.0, value[self.first : self.s]),
+            bound=-bound if multiple is None else bound,
+            solved=solved,
+        )
+
+    def settle(self, copies: Ints, bound: float, solved: bool, seconds: float) -> Mix | None:
+        """The best assignment to `copies`, an LP: its fractions lack the MIP's tolerances."""
+        got = self.solve(seconds, 0.0, copies=copies)
+        if got is None or got.multiple <= 1e-12:
+            return None
+        fractions = _by_type(self.problem, got.fractions)
+        fractions = _by_type(self.problem, np.where(fractions < 1e-9, 0.0, fractions))
+        return _reached(self.problem, copies, fractions, bound, solved)
+
+    def feasible(self, makespan: float, seconds: float) -> bool | None:
+        """Whether all work can be done within `makespan`; None: a limit struck first."""
+        got = self.solve(seconds, 0.0, multiple=1.0 / makespan)
+        if got is None:
+            return False
+        return True if got.solved else None
+
+    def _most_copies(self) -> Floats:
+        p = self.problem
+        room = np.divide(
+            (p.node_gpus * p.node_max)[:, None],
+            p.usage,
+            out=np.full(p.usage.shape, np.inf),
+            where=p.usage > 0,
+        )
+        most: Floats = np.floor(room).min(axis=0, initial=np.inf)
+        return most
+
+    def _run(
+        self, cost: Floats, lower: Floats, upper: Floats, seconds: float, gap: float
+    ) -> tuple[Floats, float, bool] | None:
+        """(values, bound, ended by proof); None where no plan was found."""
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = len(cost), len(self.rows)
+        lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, lower, upper
+        lp.row_lower_ = np.array([row[2] for row in self.rows])
+        lp.row_upper_ = np.array([row[3] for row in self.rows])
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lp.a_matrix_.start_ = np.cumsum([0, *(len(row[0]) for row in self.rows)]).astype(np.int32)
+        lp.a_matrix_.index_ = np.array([c for row in self.rows for c in row[0]], dtype=np.int32)
+        lp.a_matrix_.value_ = np.array([v for row in self.rows for v in row[1]])
+        whole, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
+        lp.integrality_ = [whole] * self.first + [real] * (self.activities + 1)
+        solver = mip_solver(10**7, seconds, gap)
+        solver.passModel(lp)
+        solver.run()
+        info = solver.getInfo()
+        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+            return None
+        solved = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
+        return np.asarray(solver.getSolution().col_value), float(info.mip_dual_bound), solved
