@@ -1,0 +1,174 @@
+"""Models made of components: encoders, an LLM, talkers, generators, and requests that need some.
+
+Owns the values and the arithmetic of processing times. Knows no pool and no solver.
+Source: Cornserve sec. 4 and App. B, C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autoscaler.domain.checks import InvalidValue, finite
+from autoscaler.domain.slices import SLICE_SIZES
+
+_SUM = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class RequestType:
+    """Requests that need the same components: their share of all requests, in (0, 1]."""
+
+    name: str
+    share: float
+    uses: frozenset[str]
+
+    def __post_init__(self) -> None:
+        finite(f"request type {self.name}: share", self.share, 1e-9, 1.0)
+        if not self.uses:
+            raise InvalidValue(f"request type {self.name}: uses", [], "at least one component")
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One way to run components in one instance: alone, or several that share its GPUs.
+
+    gpus: of one node, per instance. req_per_s: per GPU type, what one instance does of the mix of
+    requests as declared (those that do not need it count as done): the profiled rate b of App. C.
+    """
+
+    name: str
+    components: frozenset[str]
+    gpus: int
+    req_per_s: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if self.gpus not in SLICE_SIZES:
+            raise InvalidValue(f"deployment {self.name}: gpus", self.gpus, "1, 2, 4 or 8")
+        if not self.req_per_s:
+            raise InvalidValue(f"deployment {self.name}: req_per_s", {}, "a rate per GPU type")
+        for gpu, rate in self.req_per_s.items():
+            finite(f"deployment {self.name}: req_per_s on {gpu}", rate, 1e-9, 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One step of a path: what this deployment does of a request."""
+
+    deployment: Deployment
+    role: frozenset[str]
+
+
+Path = tuple[Hop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentGraph:
+    """A model as components. after: per component, those whose output it needs.
+
+    deployments: the options; every component that a type uses is in one of them.
+    """
+
+    model: str
+    after: Mapping[str, frozenset[str]]
+    types: tuple[RequestType, ...]
+    deployments: tuple[Deployment, ...]
+    req_per_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        who = f"model {self.model}"
+        known = " or ".join(self.after)
+        for component, needs in self.after.items():
+            for need in needs - set(self.after):
+                raise InvalidValue(f"{who}: component {component}: after", need, known)
+        _refuse_circles(who, self.after)
+        total = sum(kind.share for kind in self.types)
+        if abs(total - 1.0) > _SUM:
+            raise InvalidValue(f"{who}: shares of request types", total, "a sum of 1")
+        covered: set[str] = set()
+        for option in self.deployments:
+            for component in option.components - set(self.after):
+                raise InvalidValue(f"{who}: deployment {option.name}", component, known)
+            covered |= option.components
+        for kind in self.types:
+            for component in kind.uses - set(self.after):
+                raise InvalidValue(f"{who}: type {kind.name}: uses", component, known)
+            for component in kind.uses - covered:
+                allowed = "components that some deployment runs"
+                raise InvalidValue(f"{who}: type {kind.name}: uses", component, allowed)
+        finite(f"{who}: req_per_s", self.req_per_s, 0.0, 1e9)
+
+    def paths(self, kind: RequestType) -> tuple[Path, ...]:
+        """All ways to serve a request of `kind`: each component once, none before what it needs.
+
+        An instance that a request visits does all of the components still to do that it has.
+        Paths that differ only in the order of independent visits are one.
+        """
+        found: dict[frozenset[tuple[str, frozenset[str]]], Path] = {}
+        self._extend((), kind.uses, found)
+        return tuple(found[key] for key in sorted(found, key=_sorted_key))
+
+    def _extend(
+        self,
+        path: Path,
+        left: frozenset[str],
+        found: dict[frozenset[tuple[str, frozenset[str]]], Path],
+    ) -> None:
+        if not left:
+            key = frozenset((hop.deployment.name, hop.role) for hop in path)
+            found.setdefault(key, path)
+            return
+        for option in self.deployments:
+            role = option.components & left
+            if role and not any((self.after[c] & left) - role for c in role):
+                self._extend((*path, Hop(option, role)), left - role, found)
+
+    def seconds(self, gpu: str) -> Mapping[tuple[str, frozenset[str]], float]:
+        """Seconds that a request takes of one instance on `gpu`, by (deployment, role).
+
+        Algorithm 3 (App. C): one profiled mix gives each component's time from its deployment of
+        its own; a factor per shared deployment makes its mean time the measured one. Without a
+        measurement of a component alone on this GPU its time is taken from the shared deployments
+        it is in, as if all their components took equally long.
+        """
+        uses = {
+            c: sum(kind.share for kind in self.types if c in kind.uses) for c in self.after
+        }
+        measured = [option for option in self.deployments if gpu in option.req_per_s]
+        times: dict[str, float] = {}
+        for component in self.after:
+            alone = [o for o in measured if o.components == {component}]
+            shared = [o for o in measured if component in o.components]
+            if alone and uses[component] > 0.0:
+                times[component] = 1.0 / alone[0].req_per_s[gpu] / uses[component]
+            elif shared and uses[component] > 0.0:
+                option = min(shared, key=lambda o: (len(o.components), o.name))
+                visits = sum(uses[c] for c in option.components)
+                times[component] = 1.0 / option.req_per_s[gpu] / visits
+        made: dict[tuple[str, frozenset[str]], float] = {}
+        for option in measured:
+            mean = sum(
+                kind.share * sum(times[c] for c in option.components & kind.uses)
+                for kind in self.types
+            )
+            factor = 1.0 / option.req_per_s[gpu] / mean if mean > 0.0 else 1.0
+            for kind in self.types:
+                for path in self.paths(kind):
+                    for hop in path:
+                        if hop.deployment == option:
+                            made[option.name, hop.role] = factor * sum(times[c] for c in hop.role)
+        return made
+
+
+def _refuse_circles(who: str, after: Mapping[str, frozenset[str]]) -> None:
+    done: set[str] = set()
+    while len(done) < len(after):
+        free = {c for c in after if c not in done and after[c] <= done}
+        if not free:
+            circle = sorted(set(after) - done)
+            raise InvalidValue(f"{who}: components: after", circle, "no circle")
+        done |= free
+
+
+def _sorted_key(key: frozenset[tuple[str, frozenset[str]]]) -> list[tuple[str, list[str]]]:
+    return sorted((name, sorted(role)) for name, role in key)

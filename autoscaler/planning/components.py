@@ -1,0 +1,182 @@
+"""Component graphs: which deployments of a model's components, where, and which path requests take.
+
+Cornserve (sec. 4.2, App. B) minimises GPUs of one kind. Here a deployment stands on a node slice of
+a pool with its price, so unlike GPUs, regions and budgets come with it; a path stays in one region.
+The most throughput for a budget and the least cost for a rate are the two sides of one program
+(`optimizer.mixture`). Several models share the pools.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Pool
+from autoscaler.domain.components import ComponentGraph, Deployment, Path, RequestType
+from autoscaler.optimizer.mixture import Mix, MixProblem, least_cost, most_work
+
+_MOST_ACTIVITIES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A deployment on a pool: what one instance of it is."""
+
+    model: str
+    deployment: Deployment
+    pool: Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`fraction` of a type's requests takes these instances, in this order."""
+
+    model: str
+    type: RequestType
+    hops: tuple[Placed, ...]
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentPlan:
+    """Instances and the paths of requests.
+
+    instances: how many of each. nodes: per pool id. multiple: how often the declared rates are
+    served (1 = just so). bound: of the multiple for a budget, of USD/h for a rate.
+    """
+
+    instances: tuple[tuple[Placed, int], ...]
+    nodes: Mapping[str, int]
+    routes: tuple[Route, ...]
+    multiple: float
+    usd_per_h: float
+    bound: float
+    solved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentProblem:
+    """Instances (n) and activities (a): a path of a type over instances, one per hop."""
+
+    pools: tuple[Pool, ...]
+    placed: tuple[Placed, ...]
+    activities: tuple[tuple[str, RequestType, tuple[int, ...]], ...]
+    mix: MixProblem
+
+
+def component_problem(
+    graphs: tuple[ComponentGraph, ...],
+    pools: tuple[Pool, ...],
+    budget_usd_per_h: float = math.inf,
+) -> ComponentProblem:
+    """The problem of these models on these pools. InvalidValue names a type that nothing serves."""
+    placed: list[Placed] = []
+    activities: list[tuple[str, RequestType, tuple[int, ...]]] = []
+    busy: list[dict[int, float]] = []
+    type_of: list[int] = []
+    work: list[float] = []
+    for graph in graphs:
+        here = [
+            Placed(graph.model, option, pool)
+            for option in graph.deployments
+            for pool in pools
+            if pool.gpu.name in option.req_per_s
+            and option.gpus <= pool.per_node
+            and pool.max_nodes > 0
+        ]
+        first = len(placed)
+        placed += here
+        seconds = {
+            gpu: graph.seconds(gpu) for gpu in {gpu for o in graph.deployments for gpu in o.req_per_s}
+        }
+        for kind in graph.types:
+            count = len(activities)
+            for path in graph.paths(kind):
+                for on in _places(path, here, first):
+                    takes: dict[int, float] = {}
+                    for hop, n in zip(path, on, strict=True):
+                        each = seconds[placed[n].pool.gpu.name][hop.deployment.name, hop.role]
+                        takes[n] = takes.get(n, 0.0) + each
+                    activities.append((graph.model, kind, on))
+                    busy.append(takes)
+                    type_of.append(len(work))
+            if len(activities) == count:
+                what = f"model {graph.model}: type {kind.name}"
+                raise InvalidValue(what, sorted(kind.uses), "components deployed on declared GPUs")
+            if len(activities) > _MOST_ACTIVITIES:
+                allowed = f"at most {_MOST_ACTIVITIES} ways to serve all requests"
+                raise InvalidValue(f"model {graph.model}", len(activities), allowed)
+            work.append(kind.share * graph.req_per_s)
+    matrix = np.zeros((len(placed), len(activities)))
+    for a, takes in enumerate(busy):
+        for n, each in takes.items():
+            matrix[n, a] = each
+    mix = MixProblem(
+        busy=matrix,
+        type_of=np.array(type_of, dtype=np.int64),
+        work=np.array(work),
+        usage=np.array(
+            [[one.deployment.gpus * (one.pool.id == pool.id) for one in placed] for pool in pools],
+            dtype=float,
+        ).reshape(len(pools), len(placed)),
+        node_gpus=np.array([float(pool.per_node) for pool in pools]),
+        node_usd_per_h=np.array([pool.price_usd_per_h for pool in pools]),
+        node_max=np.array([float(pool.max_nodes) for pool in pools]),
+        budget_usd_per_h=budget_usd_per_h,
+    )
+    return ComponentProblem(pools, tuple(placed), tuple(activities), mix)
+
+
+def cheapest_for_rate(
+    problem: ComponentProblem, seconds: float = 60.0, gap: float = 1e-4
+) -> ComponentPlan:
+    """The least cost that serves the declared rates. InvalidValue where nothing does."""
+    found = least_cost(problem.mix, 1.0, seconds, gap)
+    if found is None:
+        raise InvalidValue("req_per_s", float(problem.mix.work.sum()), "what the pools can serve")
+    return _plan(problem, found.mix, found.bound_usd_per_h)
+
+
+def most_for_budget(
+    problem: ComponentProblem, seconds: float = 60.0, gap: float = 1e-4
+) -> ComponentPlan:
+    """The largest multiple of the declared rates within the budget. InvalidValue where there is
+    no plan."""
+    found = most_work(problem.mix, seconds, gap)
+    if found is None:
+        least = "enough for one instance of each component"
+        raise InvalidValue("budget", problem.mix.budget_usd_per_h, least)
+    return _plan(problem, found, found.bound)
+
+
+def _places(path: Path, here: list[Placed], first: int) -> Iterator[tuple[int, ...]]:
+    """Instances for the hops of `path`, all in one region."""
+    options = [
+        [first + i for i, one in enumerate(here) if one.deployment == hop.deployment]
+        for hop in path
+    ]
+    region = {first + i: one.pool.region for i, one in enumerate(here)}
+    return (on for on in product(*options) if len({region[n] for n in on}) == 1)
+
+
+def _plan(problem: ComponentProblem, mix: Mix, bound: float) -> ComponentPlan:
+    return ComponentPlan(
+        instances=tuple(
+            (one, int(n)) for one, n in zip(problem.placed, mix.copies, strict=True) if n
+        ),
+        nodes={p.id: int(n) for p, n in zip(problem.pools, mix.nodes, strict=True) if n},
+        routes=tuple(
+            Route(model, kind, tuple(problem.placed[n] for n in on), float(mix.fractions[a]))
+            for a, (model, kind, on) in enumerate(problem.activities)
+            if mix.fractions[a] > 0.0
+        ),
+        multiple=mix.multiple,
+        usd_per_h=mix.usd_per_h,
+        bound=bound,
+        solved=mix.solved,
+    )
