@@ -45,6 +45,8 @@ class Deployment:
     def __post_init__(self) -> None:
         if self.gpus not in SLICE_SIZES:
             raise InvalidValue(f"deployment {self.name}: gpus", self.gpus, "1, 2, 4 or 8")
+        if not self.components:
+            raise InvalidValue(f"deployment {self.name}: runs", [], "at least one component")
         if not self.req_per_s:
             raise InvalidValue(f"deployment {self.name}: req_per_s", {}, "a rate per GPU type")
         for gpu, rate in self.req_per_s.items():
@@ -66,7 +68,8 @@ Path = tuple[Hop, ...]
 class ComponentGraph:
     """A model as components. after: per component, those whose output it needs.
 
-    deployments: the options; every component that a type uses is in one of them.
+    deployments: the options; every component that a type uses is in one of them. spot_share: at
+    most this share of its requests may depend on spot nodes.
     """
 
     model: str
@@ -74,6 +77,7 @@ class ComponentGraph:
     types: tuple[RequestType, ...]
     deployments: tuple[Deployment, ...]
     req_per_s: float = 0.0
+    spot_share: float = 0.0
 
     def __post_init__(self) -> None:
         who = f"model {self.model}"
@@ -97,6 +101,7 @@ class ComponentGraph:
                 allowed = "components that some deployment runs"
                 raise InvalidValue(f"{who}: type {kind.name}: uses", component, allowed)
         finite(f"{who}: req_per_s", self.req_per_s, 0.0, 1e9)
+        finite(f"{who}: spot", self.spot_share, 0.0, 1.0)
 
     def paths(self, kind: RequestType) -> tuple[Path, ...]:
         """All ways to serve a request of `kind`: each component once, none before what it needs.
@@ -131,9 +136,7 @@ class ComponentGraph:
         measurement of a component alone on this GPU its time is taken from the shared deployments
         it is in, as if all their components took equally long.
         """
-        uses = {
-            c: sum(kind.share for kind in self.types if c in kind.uses) for c in self.after
-        }
+        uses = {c: sum(kind.share for kind in self.types if c in kind.uses) for c in self.after}
         measured = [option for option in self.deployments if gpu in option.req_per_s]
         times: dict[str, float] = {}
         for component in self.after:

@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.domain.cluster import Pool
+from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.components import ComponentGraph, Deployment, Path, RequestType
 from autoscaler.optimizer.mixture import Mix, MixProblem, least_cost, most_work
 
@@ -75,61 +75,102 @@ def component_problem(
     budget_usd_per_h: float = math.inf,
 ) -> ComponentProblem:
     """The problem of these models on these pools. InvalidValue names a type that nothing serves."""
-    placed: list[Placed] = []
-    activities: list[tuple[str, RequestType, tuple[int, ...]]] = []
-    busy: list[dict[int, float]] = []
-    type_of: list[int] = []
-    work: list[float] = []
+    made = _Activities(pools)
     for graph in graphs:
-        here = [
-            Placed(graph.model, option, pool)
-            for option in graph.deployments
-            for pool in pools
-            if pool.gpu.name in option.req_per_s
-            and option.gpus <= pool.per_node
-            and pool.max_nodes > 0
-        ]
-        first = len(placed)
-        placed += here
-        seconds = {
-            gpu: graph.seconds(gpu) for gpu in {gpu for o in graph.deployments for gpu in o.req_per_s}
-        }
-        for kind in graph.types:
-            count = len(activities)
-            for path in graph.paths(kind):
-                for on in _places(path, here, first):
-                    takes: dict[int, float] = {}
-                    for hop, n in zip(path, on, strict=True):
-                        each = seconds[placed[n].pool.gpu.name][hop.deployment.name, hop.role]
-                        takes[n] = takes.get(n, 0.0) + each
-                    activities.append((graph.model, kind, on))
-                    busy.append(takes)
-                    type_of.append(len(work))
-            if len(activities) == count:
-                what = f"model {graph.model}: type {kind.name}"
-                raise InvalidValue(what, sorted(kind.uses), "components deployed on declared GPUs")
-            if len(activities) > _MOST_ACTIVITIES:
-                allowed = f"at most {_MOST_ACTIVITIES} ways to serve all requests"
-                raise InvalidValue(f"model {graph.model}", len(activities), allowed)
-            work.append(kind.share * graph.req_per_s)
-    matrix = np.zeros((len(placed), len(activities)))
-    for a, takes in enumerate(busy):
+        made.add(graph)
+    busy = np.zeros((len(made.placed), len(made.activities)))
+    for a, takes in enumerate(made.busy):
         for n, each in takes.items():
-            matrix[n, a] = each
+            busy[n, a] = each
+    type_of = np.array(made.type_of, dtype=np.int64)
+    firm = [graph for graph in graphs if graph.spot_share < 1.0]
+    on_spot = np.array(
+        [
+            [
+                model == graph.model and any(made.placed[n].pool.market is Market.SPOT for n in on)
+                for model, _, on in made.activities
+            ]
+            for graph in firm
+        ],
+        dtype=float,
+    )
+    asks = np.array([[model == graph.model for model in made.models] for graph in firm], float)
     mix = MixProblem(
-        busy=matrix,
-        type_of=np.array(type_of, dtype=np.int64),
-        work=np.array(work),
+        busy=busy,
+        type_of=type_of,
+        work=np.array(made.work),
         usage=np.array(
-            [[one.deployment.gpus * (one.pool.id == pool.id) for one in placed] for pool in pools],
+            [
+                [one.deployment.gpus * (one.pool.id == pool.id) for one in made.placed]
+                for pool in pools
+            ],
             dtype=float,
-        ).reshape(len(pools), len(placed)),
+        ).reshape(len(pools), len(made.placed)),
         node_gpus=np.array([float(pool.per_node) for pool in pools]),
         node_usd_per_h=np.array([pool.price_usd_per_h for pool in pools]),
         node_max=np.array([float(pool.max_nodes) for pool in pools]),
         budget_usd_per_h=budget_usd_per_h,
+        capped=on_spot,
+        capped_types=asks,
+        capped_share=np.array([graph.spot_share for graph in firm]),
     )
-    return ComponentProblem(pools, tuple(placed), tuple(activities), mix)
+    return ComponentProblem(pools, tuple(made.placed), tuple(made.activities), mix)
+
+
+class _Activities:
+    """What all models could run and how their requests could go, while it is being listed."""
+
+    def __init__(self, pools: tuple[Pool, ...]) -> None:
+        self.pools = pools
+        self.placed: list[Placed] = []
+        self.activities: list[tuple[str, RequestType, tuple[int, ...]]] = []
+        self.busy: list[dict[int, float]] = []
+        self.type_of: list[int] = []
+        self.work: list[float] = []
+        self.models: list[str] = []
+
+    def add(self, graph: ComponentGraph) -> None:
+        """All instances and paths of one model."""
+        first = len(self.placed)
+        here = [
+            Placed(graph.model, option, pool)
+            for option in graph.deployments
+            for pool in self.pools
+            if pool.gpu.name in option.req_per_s
+            and option.gpus <= pool.per_node
+            and pool.max_nodes > 0
+        ]
+        self.placed += here
+        seconds = {gpu: graph.seconds(gpu) for gpu in {one.pool.gpu.name for one in here}}
+        for kind in graph.types:
+            before = len(self.activities)
+            for path in graph.paths(kind):
+                for on in _places(path, here, first):
+                    self._activity(graph.model, kind, path, on, seconds)
+            if len(self.activities) == before:
+                what = f"model {graph.model}: type {kind.name}"
+                raise InvalidValue(what, sorted(kind.uses), "components deployed on declared GPUs")
+            self.work.append(kind.share * graph.req_per_s)
+            self.models.append(graph.model)
+
+    def _activity(
+        self,
+        model: str,
+        kind: RequestType,
+        path: Path,
+        on: tuple[int, ...],
+        seconds: Mapping[str, Mapping[tuple[str, frozenset[str]], float]],
+    ) -> None:
+        if len(self.activities) >= _MOST_ACTIVITIES:
+            allowed = f"at most {_MOST_ACTIVITIES} ways to serve all requests"
+            raise InvalidValue(f"model {model}: paths", "more", allowed)
+        takes: dict[int, float] = {}
+        for hop, n in zip(path, on, strict=True):
+            each = seconds[self.placed[n].pool.gpu.name][hop.deployment.name, hop.role]
+            takes[n] = takes.get(n, 0.0) + each
+        self.activities.append((model, kind, on))
+        self.busy.append(takes)
+        self.type_of.append(len(self.work))
 
 
 def cheapest_for_rate(

@@ -21,7 +21,7 @@ from autoscaler.planning.memory_fit import misfits
 from autoscaler.planning.plan import PlanStatus, plan
 from autoscaler.planning.problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.table import STRATEGIES, strategy
-from streams.cli import plan_budget, plan_json, plan_view
+from streams.cli import plan_budget, plan_components, plan_json, plan_view
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.files.plan_inputs import load_demand, load_fleet
@@ -65,8 +65,10 @@ def run(args: argparse.Namespace) -> int:
     """Plan and print; UserError and InvalidValue become one line and exit code 2."""
     finite("--gap", args.gap, 0.0, 1.0)
     finite("--time-limit", args.time_limit, 1e-3, 1e5)
-    config = load_config(args.config)
+    config = load_config(args.config, with_graphs=True)
     cluster = config.cluster
+    if config.graphs:
+        return plan_components.run(args, config.graphs, cluster.pools)
     for misfit in misfits(cluster):  # the others can still be planned
         sys.stderr.write(f"shoal: {args.config}: models.{misfit.model}: {misfit}\n")
     demands = load_demand(args.demand, cluster) if args.demand else default_demand(cluster)

@@ -1,9 +1,9 @@
 """A model of several components, as a shoal.yaml declares it.
 
-    components: {image: {}, llm: {after: [image]}, talker: {after: [llm]}}
-    req_per_s: 4
-    requests:    {text: {share: 60%, uses: [llm]}, photo: {share: 40%, uses: [image, llm]}}
-    deployments: {image: {runs: [image], gpus: 1, req_per_s: {A100: 30}}, ...}
+components: {image: {}, llm: {after: [image]}, talker: {after: [llm]}}
+req_per_s: 4
+requests:    {text: {share: 60%, uses: [llm]}, photo: {share: 40%, uses: [image, llm]}}
+deployments: {image: {runs: [image], gpus: 1, req_per_s: {A100: 30}}, ...}
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ _ROUNDING = 0.005
 _RATE = units.number(1e-9, 1e9)
 
 
-def read_graph(model: str, section: Section) -> ComponentGraph:
-    """The graph that `section` declares. ConfigError names file, line and key."""
+def read_graph(model: str, section: Section, spot: float) -> ComponentGraph:
+    """The graph that `section` declares. spot: its share where it names none.
+
+    ConfigError names file, line and key."""
     components = section.section("components", required=True)
     requests = section.section("requests", required=True)
     deployments = section.section("deployments", required=True)
@@ -31,6 +33,7 @@ def read_graph(model: str, section: Section) -> ComponentGraph:
             types=_types(requests),
             deployments=_deployments(deployments),
             req_per_s=section.take("req_per_s", _RATE),
+            spot_share=section.take("spot", units.share, spot),
         )
     except InvalidValue as error:
         raise ConfigError(section.file, section.line, section.path, str(error)) from error

@@ -14,10 +14,12 @@ from pathlib import Path
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
+from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.workload import Slo
 from autoscaler.performance import catalog
 from streams.files import units
+from streams.files.components import read_graph
 from streams.files.workload import read_workload
 from streams.files.yamltree import ConfigError, Section, read, read_text
 
@@ -74,7 +76,10 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A whole `shoal.yaml`. kafka: bootstrap address, empty = the embedded broker."""
+    """A whole `shoal.yaml`. kafka: bootstrap address, empty = the embedded broker.
+
+    graphs: models that are declared as components; they are planned apart from the services.
+    """
 
     path: str
     cluster: Cluster
@@ -84,6 +89,7 @@ class Config:
     engines: Mapping[str, EngineSpec] = field(default_factory=dict)
     provision: Mapping[str, str] = field(default_factory=dict)
     defaults: Defaults = field(default_factory=Defaults)
+    graphs: tuple[ComponentGraph, ...] = ()
 
 
 def parse_service(config: Config, model: str, text: str) -> Service:
@@ -102,8 +108,9 @@ def parse_service(config: Config, model: str, text: str) -> Service:
     return found
 
 
-def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND) -> Config:
-    """Read `path`. mode: what holds where the file names none. Raises ConfigError."""
+def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, with_graphs: bool = False) -> Config:
+    """Read `path`. mode: what holds where the file names none. with_graphs: models of several
+    components may be declared, and they alone. Raises ConfigError."""
     root, raw = read(Path(path))
     content_hash = hashlib.sha256(raw).hexdigest()[:12]
     found_mode = Mode(root.take("mode", units.word(*_MODES), mode.value))
@@ -113,12 +120,15 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND) -> Config:
     policy = _policy(root.section("policy"))
     engines = _engines(root.section("engines"))
     pools, provision = _pools(root.section("regions", required=True))
-    services = _services(
-        root.section("models", required=True), defaults, engines, pools, found_mode
-    )
+    models = root.section("models", required=True)
+    assert models is not None  # noqa: S101  required
+    graphs = _graphs(models, with_graphs, defaults.spot)
+    services = () if graphs else _services(models, defaults, engines, pools, found_mode)
     root.finish()
     cluster = Cluster(pools, services, policy, content_hash)
-    return Config(root.file, cluster, found_mode, kafka, prometheus, engines, provision, defaults)
+    return Config(
+        root.file, cluster, found_mode, kafka, prometheus, engines, provision, defaults, graphs
+    )
 
 
 def _policy(section: Section | None) -> Policy:
@@ -238,14 +248,31 @@ def _slice_size(value: object) -> int:
     return int(str(value))
 
 
+def _graphs(section: Section, allowed: bool, spot: float) -> tuple[ComponentGraph, ...]:
+    """Models declared as components; all models of the file or none."""
+    found = []
+    plain = ""
+    for name, model in section.children():
+        if "components" not in model:
+            plain = plain or name
+            continue
+        _check_name(section, name)
+        if not allowed:
+            raise model.error("components", "so far only `shoal plan` takes models of components")
+        found.append(read_graph(name, model, spot))
+        model.finish()
+    if found and plain:
+        raise section.error(plain, "has no components; such models are planned in a file apart")
+    return tuple(found)
+
+
 def _services(
-    section: Section | None,
+    section: Section,
     defaults: Defaults,
     engines: Mapping[str, EngineSpec],
     pools: tuple[Pool, ...],
     mode: Mode,
 ) -> tuple[Service, ...]:
-    assert section is not None  # noqa: S101  required by the caller
     services = []
     regions = tuple(sorted({pool.region for pool in pools}))
     for name, model in section.children():

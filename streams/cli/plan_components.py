@@ -1,0 +1,137 @@
+"""`shoal plan` for models of several components, on a terminal and as JSON.
+
+Owns the words and the names. The plan is made by `autoscaler.planning.components`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Iterator
+
+import orjson
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from autoscaler.domain.checks import finite
+from autoscaler.domain.cluster import Pool
+from autoscaler.domain.components import ComponentGraph
+from autoscaler.planning.components import (
+    ComponentPlan,
+    Placed,
+    cheapest_for_rate,
+    component_problem,
+    most_for_budget,
+)
+
+_WIDTH = 100
+
+
+def run(
+    args: argparse.Namespace, graphs: tuple[ComponentGraph, ...], pools: tuple[Pool, ...]
+) -> int:
+    """Plan the least cost for the declared rates or, with --budget, the most for it; and print."""
+    started_s = time.monotonic()
+    budget = math.inf if args.budget is None else finite("--budget", args.budget, 0.0, 1e9)
+    problem = component_problem(graphs, pools, budget)
+    solve = cheapest_for_rate if args.budget is None else most_for_budget
+    made = solve(problem, args.time_limit, args.gap)
+    wall_s = time.monotonic() - started_s
+    if args.json:
+        sys.stdout.buffer.write(encode(graphs, made, args.budget, wall_s))
+        return 0
+    console = Console(highlight=False)
+    width = min(_WIDTH, console.width) if console.is_terminal else _WIDTH
+    console = Console(width=width, highlight=False)
+    console.print(_fleet(made))
+    console.print()
+    console.print(_paths(made))
+    for line in _lines(graphs, made, args.budget):
+        console.print(Text(line))
+    return 0
+
+
+def encode(
+    graphs: tuple[ComponentGraph, ...], plan: ComponentPlan, budget: float | None, wall_s: float
+) -> bytes:
+    """One JSON object and a newline; the names stay."""
+    value = {
+        "budget_usd_per_h": budget,
+        "cost_usd_per_h": plan.usd_per_h,
+        "multiple": plan.multiple,
+        "req_per_s": {graph.model: graph.req_per_s * plan.multiple for graph in graphs},
+        "bound": plan.bound,
+        "solved": plan.solved,
+        "instances": [
+            {
+                "model": one.model,
+                "deployment": one.deployment.name,
+                "pool": one.pool.id,
+                "gpus": one.deployment.gpus,
+                "count": count,
+            }
+            for one, count in plan.instances
+        ],
+        "nodes": dict(plan.nodes),
+        "paths": [
+            {
+                "model": route.model,
+                "type": route.type.name,
+                "hops": [{"deployment": h.deployment.name, "pool": h.pool.id} for h in route.hops],
+                "fraction": route.fraction,
+            }
+            for route in plan.routes
+        ],
+        "planned_in_s": wall_s,
+    }
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _fleet(plan: ComponentPlan) -> Table:
+    made = _table("model", "deployment", "instances")
+    for one, count in plan.instances:
+        gpu = f"{one.deployment.gpus}x{one.pool.name}"
+        where = f"{one.pool.region} ({one.pool.market})"
+        made.add_row(one.model, one.deployment.name, f"{count} on {gpu} {where}")
+    return made
+
+
+def _paths(plan: ComponentPlan) -> Table:
+    made = _table("requests", "path", "share")
+    for route in sorted(plan.routes, key=lambda r: (r.model, r.type.name, -r.fraction)):
+        path = " > ".join(_hop(hop) for hop in route.hops)
+        made.add_row(f"{route.model}/{route.type.name}", path, f"{route.fraction:.1%}")
+    return made
+
+
+def _hop(hop: Placed) -> str:
+    return f"{hop.deployment.name} @{hop.pool.name}"
+
+
+def _table(*names: str) -> Table:
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
+    for name in names:
+        made.add_column(name, justify="right" if name == "share" else "left", overflow="fold")
+    return made
+
+
+def _lines(
+    graphs: tuple[ComponentGraph, ...], plan: ComponentPlan, budget: float | None
+) -> Iterator[str]:
+    served = ", ".join(f"{g.model} {g.req_per_s * plan.multiple:.3g} req/s" for g in graphs)
+    nodes = ", ".join(f"{count} {pool}" for pool, count in plan.nodes.items())
+    if budget is None:
+        lower = f"lower bound {plan.bound:.2f}"
+        yield f"{served} at most, for {plan.usd_per_h:.2f} USD/h; {lower}"
+    else:
+        gap = plan.bound / plan.multiple - 1.0
+        best = "proven optimal" if gap < 1e-4 else f"the best plan does at most {gap:.1%} more"
+        yield f"{served} for {plan.usd_per_h:.2f} of {budget:.2f} USD/h; {best}"
+    yield f"nodes  {nodes}"
+    if not plan.solved:
+        yield "limit hit: time"
+    yield "Nothing was changed."

@@ -1,0 +1,70 @@
+"""`shoal plan` on a model of several components, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from streams.cli.main import main
+
+EXAMPLE = Path(__file__).parents[3] / "deploy" / "examples" / "components.yaml"
+
+
+def test_the_example_is_planned_and_its_shares_are_those_of_its_requests(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Declared rates are served; with half the money, half as much or less."""
+    assert main(["plan", "--config", str(EXAMPLE), "--json"]) == 0
+    least = json.loads(capsys.readouterr().out)
+    assert least["multiple"] >= 1.0 - 1e-6
+    assert least["bound"] <= least["cost_usd_per_h"] + 1e-9
+    assert main(["plan", "--config", str(EXAMPLE), "--json", "--budget", "15"]) == 0
+    most = json.loads(capsys.readouterr().out)
+    assert most["cost_usd_per_h"] <= 15.0
+    assert most["multiple"] < least["multiple"]
+    assert main(["plan", "--config", str(EXAMPLE)]) == 0
+    out = capsys.readouterr().out
+    assert "omni/voice" in out
+    assert max(len(line) for line in out.splitlines()) <= 100
+
+
+@pytest.mark.parametrize(
+    ("find", "replaced", "said"),
+    [
+        ("share: 50%", "share: 40%", "shares sum to 90.0%"),
+        ("{after: [llm]}", "{after: [lm]}", "'lm'"),
+        ("uses: [llm]", "uses: [llm, smell]", "'smell'"),
+        ("runs: [talker]", "runs: []", "talker"),
+        ("A100: 1.4", "A1000: 1.4", "A1000"),
+        ("A100: 1.4", "A100: -1", "req_per_s.A100"),
+        ("runs: [audio],", "run: [audio],", "did you mean runs?"),
+        ("spot: 50%", "spot: 50", "models.omni.spot"),
+    ],
+)
+def test_bad_keys_are_refused_in_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    find: str,
+    replaced: str,
+    said: str,
+) -> None:
+    """File, line, key and what is allowed."""
+    path = tmp_path / "shoal.yaml"
+    text = EXAMPLE.read_text()
+    assert find in text
+    path.write_text(text.replace(find, replaced, 1))
+    assert main(["plan", "--config", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert "shoal.yaml:" in err
+    assert said in err
+
+
+def test_a_running_part_says_that_it_does_not_take_components_yet(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One line, exit code 2, no half-started fleet."""
+    assert main(["up", "--config", str(EXAMPLE)]) == 2
+    assert "only `shoal plan`" in capsys.readouterr().err

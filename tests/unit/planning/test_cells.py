@@ -1,0 +1,81 @@
+"""Cells and their mixtures: Cornserve's algorithms, and the exact mixture beside the greedy one."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.planning.cells import (
+    Cell,
+    difference,
+    efficient_cells,
+    fewest_gpus,
+    greedy_mixture,
+)
+
+
+def gpus(mixture: dict[int, int]) -> int:
+    return sum(size * count for size, count in mixture.items())
+
+
+def rate(cells: list[Cell], mixture: dict[int, int]) -> float:
+    by_size = {cell.gpus: cell.req_per_s for cell in cells}
+    return sum(by_size[size] * count for size, count in mixture.items())
+
+
+def test_inefficient_sizes_are_left_out() -> None:
+    """Four GPUs that do no more than two cells of two; one GPU that cannot hold the model."""
+    found = efficient_cells({1: 0.0, 2: 2.0, 4: 4.0, 8: 9.0})
+    assert found == (Cell(2, 2.0), Cell(8, 9.0))
+
+
+def test_the_greedy_mixture_of_the_paper_is_not_optimal() -> None:
+    """4.9 req/s from cells of 1, 2.1 and 5 req/s: five GPUs by Algorithm 2, four suffice."""
+    cells = [Cell(1, 1.0), Cell(2, 2.1), Cell(4, 5.0)]
+    assert efficient_cells({cell.gpus: cell.req_per_s for cell in cells}) == tuple(cells)
+    assert greedy_mixture(cells, 4.9) == {2: 2, 1: 1}
+    assert fewest_gpus(cells, 4.9) == {4: 1}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_exact_mixture_is_that_of_brute_force(seed: int) -> None:
+    """No mixture of fewer GPUs serves the rate; the greedy one never beats it."""
+    rng = np.random.default_rng(seed)
+    rates, last = {}, 0.0
+    for size in (1, 2, 4, 8):
+        last = max(2.0 * last, 0.1) * float(rng.uniform(1.0, 1.4))
+        rates[size] = last if rng.random() > 0.2 else 0.0
+    cells = list(efficient_cells(rates))
+    if not cells:
+        return
+    wanted = float(rng.uniform(0.05, 2.5)) * cells[-1].req_per_s
+    exact = fewest_gpus(cells, wanted)
+    most = [int(np.ceil(wanted / cell.req_per_s)) + 1 for cell in cells]
+    best = min(
+        sum(cell.gpus * n for cell, n in zip(cells, counts, strict=True))
+        for counts in product(*(range(m + 1) for m in most))
+        if sum(c.req_per_s * n for c, n in zip(cells, counts, strict=True)) >= wanted * (1 - 1e-9)
+    )
+    assert gpus(exact) == best
+    assert rate(cells, exact) >= wanted * (1 - 1e-9)
+    greedy = greedy_mixture(cells, wanted)
+    assert rate(cells, greedy) >= wanted * (1 - 1e-9)
+    assert gpus(greedy) >= best
+
+
+def test_adapting_starts_and_stops_only_the_difference() -> None:
+    """Cells of the same size stay as they are."""
+    assert difference({8: 2, 1: 1}, {8: 3, 2: 1}) == {1: -1, 2: 1, 8: 1}
+
+
+def test_nothing_to_serve_needs_nothing_and_nonsense_is_refused() -> None:
+    """Zero is a rate; infinity is not, nor is a mixture of no cells."""
+    cells = [Cell(1, 1.0)]
+    assert fewest_gpus(cells, 0.0) == greedy_mixture(cells, 0.0) == {}
+    with pytest.raises(InvalidValue, match="req_per_s"):
+        fewest_gpus(cells, float("inf"))
+    with pytest.raises(InvalidValue, match="cells"):
+        greedy_mixture([], 1.0)
