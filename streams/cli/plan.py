@@ -21,7 +21,7 @@ from autoscaler.planning.memory_fit import misfits
 from autoscaler.planning.plan import PlanStatus, plan
 from autoscaler.planning.problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.table import STRATEGIES, strategy
-from streams.cli import plan_budget, plan_components, plan_json, plan_view
+from streams.cli import plan_budget, plan_components, plan_json, plan_quality, plan_view
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.files.plan_inputs import load_demand, load_fleet
@@ -58,6 +58,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--no-explain", action="store_true", help="leave out the reasons")
     parser.add_argument("--json", action="store_true", help="the same facts under stable names")
     plan_budget.add_arguments(parser)
+    plan_quality.add_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -65,13 +66,15 @@ def run(args: argparse.Namespace) -> int:
     """Plan and print; UserError and InvalidValue become one line and exit code 2."""
     finite("--gap", args.gap, 0.0, 1.0)
     finite("--time-limit", args.time_limit, 1e-3, 1e5)
-    config = load_config(args.config, with_graphs=True)
+    config = load_config(args.config, for_plan=True)
     cluster = config.cluster
     if config.graphs:
         return plan_components.run(args, config.graphs, cluster.pools)
     for misfit in misfits(cluster):  # the others can still be planned
         sys.stderr.write(f"shoal: {args.config}: models.{misfit.model}: {misfit}\n")
     demands = load_demand(args.demand, cluster) if args.demand else default_demand(cluster)
+    if config.routes:
+        return plan_quality.run(args, config, demands)
     if args.budget is not None:
         return plan_budget.run(args, cluster, demands)
     fleet = load_fleet(args.fleet, cluster) if args.fleet else {}

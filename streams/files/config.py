@@ -18,8 +18,10 @@ from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.workload import Slo
 from autoscaler.performance import catalog
+from autoscaler.planning.quality import QualityRoute
 from streams.files import units
 from streams.files.components import read_graph
+from streams.files.quality import read_route
 from streams.files.workload import read_workload
 from streams.files.yamltree import ConfigError, Section, read, read_text
 
@@ -79,6 +81,7 @@ class Config:
     """A whole `shoal.yaml`. kafka: bootstrap address, empty = the embedded broker.
 
     graphs: models that are declared as components; they are planned apart from the services.
+    routes: services that stand for several of the models.
     """
 
     path: str
@@ -90,6 +93,7 @@ class Config:
     provision: Mapping[str, str] = field(default_factory=dict)
     defaults: Defaults = field(default_factory=Defaults)
     graphs: tuple[ComponentGraph, ...] = ()
+    routes: tuple[QualityRoute, ...] = ()
 
 
 def parse_service(config: Config, model: str, text: str) -> Service:
@@ -108,9 +112,10 @@ def parse_service(config: Config, model: str, text: str) -> Service:
     return found
 
 
-def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, with_graphs: bool = False) -> Config:
-    """Read `path`. mode: what holds where the file names none. with_graphs: models of several
-    components may be declared, and they alone. Raises ConfigError."""
+def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, for_plan: bool = False) -> Config:
+    """Read `path`. mode: what holds where the file names none. for_plan: what only
+    plans know so far may be declared: models of several components, and services that stand for
+    several models. Raises ConfigError."""
     root, raw = read(Path(path))
     content_hash = hashlib.sha256(raw).hexdigest()[:12]
     found_mode = Mode(root.take("mode", units.word(*_MODES), mode.value))
@@ -122,12 +127,22 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, with_graphs: bool
     pools, provision = _pools(root.section("regions", required=True))
     models = root.section("models", required=True)
     assert models is not None  # noqa: S101  required
-    graphs = _graphs(models, with_graphs, defaults.spot)
+    graphs = _graphs(models, for_plan, defaults.spot)
     services = () if graphs else _services(models, defaults, engines, pools, found_mode)
+    routes = _routes(models, for_plan, tuple(service.model for service in services))
     root.finish()
     cluster = Cluster(pools, services, policy, content_hash)
     return Config(
-        root.file, cluster, found_mode, kafka, prometheus, engines, provision, defaults, graphs
+        root.file,
+        cluster,
+        found_mode,
+        kafka,
+        prometheus,
+        engines,
+        provision,
+        defaults,
+        graphs,
+        routes,
     )
 
 
@@ -266,6 +281,23 @@ def _graphs(section: Section, allowed: bool, spot: float) -> tuple[ComponentGrap
     return tuple(found)
 
 
+def _routes(section: Section, allowed: bool, declared: tuple[str, ...]) -> tuple[QualityRoute, ...]:
+    """Services that stand for several models."""
+    found = []
+    for name, model in section.children():
+        if _stands_for_models(model):
+            _check_name(section, name)
+            if not allowed:
+                raise model.error("models", "so far only `shoal plan` routes by answer quality")
+            found.append(read_route(name, model, declared))
+            model.finish()
+    return tuple(found)
+
+
+def _stands_for_models(section: Section) -> bool:
+    return "models" in section and "source" not in section
+
+
 def _services(
     section: Section,
     defaults: Defaults,
@@ -276,6 +308,8 @@ def _services(
     services = []
     regions = tuple(sorted({pool.region for pool in pools}))
     for name, model in section.children():
+        if _stands_for_models(model):
+            continue
         _check_name(section, name)
         try:
             services.append(_service(name, model, defaults, engines, regions, mode))
