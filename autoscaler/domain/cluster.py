@@ -37,6 +37,10 @@ class Pool:
 
     name: as declared, unique in its region. per_node: GPUs in a node. max_nodes: how many may be
     had at most. price_usd_per_h: per node (0 for owned). `id` = "region/name/market".
+    max_of_both: ceiling on the nodes of the pools with this region and name together, whatever
+    their market (0 = max_nodes is all there is to say). between_gb_s: bandwidth between nodes in
+    1e9 bytes/s per direction (0 = not declared); that inside of a node is the GPU's interconnect.
+    provision_s: from asking for a rented node until it can start an engine.
     """
 
     region: str
@@ -46,6 +50,9 @@ class Pool:
     max_nodes: int
     market: Market
     price_usd_per_h: float
+    max_of_both: int = 0
+    between_gb_s: float = 0.0
+    provision_s: float = 0.0
 
     def __post_init__(self) -> None:
         who = f"pool {self.region}/{self.name}"
@@ -53,6 +60,9 @@ class Pool:
             raise InvalidValue(f"{who}: per_node", self.per_node, "1, 2, 4 or 8")
         whole(f"{who}: max_nodes", self.max_nodes, 0, 1_000_000)
         finite(f"{who}: price_usd_per_h", self.price_usd_per_h, 0.0, 1e6)
+        whole(f"{who}: max_of_both", self.max_of_both, 0, 1_000_000)
+        finite(f"{who}: between_gb_s", self.between_gb_s, 0.0, 1e6)
+        finite(f"{who}: provision_s", self.provision_s, 0.0, 86400.0)
 
     @property
     def id(self) -> str:
@@ -75,7 +85,8 @@ class Service:
     req_per_s: of the declared workload, the prior until windows know better (0 = no rate declared).
     scale_targets: pool name -> external scale target ("counts only"), empty = our executors act.
     pipelines: which nodes its engine may join in one instance: "none", "same-slice", "same-size"
-    (equally many GPUs each) or "any".
+    (equally many GPUs each) or "any". disaggregate: whether prefill and decode may be instances of
+    their own.
     types: the kinds of requests that the declared workload consists of; empty = one kind.
     """
 
@@ -102,6 +113,7 @@ class Service:
     scale_targets: tuple[tuple[str, str], ...] = ()
     pipelines: str = "none"
     types: tuple[WorkloadType, ...] = ()
+    disaggregate: bool = True
 
     def __post_init__(self) -> None:
         who = f"model {self.model}"
@@ -187,6 +199,22 @@ class Cluster:
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise InvalidValue(what, twice, "each name once")
+
+    @property
+    def most_nodes(self) -> int:
+        """Nodes that the fleet may have at most, over all pools and markets."""
+        shared = self.together().values()
+        alone = sum(pool.max_nodes for pool in self.pools if not pool.max_of_both)
+        return alone + sum(pools[0].max_of_both for pools in shared)
+
+    def together(self) -> dict[tuple[str, str], tuple[Pool, ...]]:
+        """Pools that share one ceiling (`max_of_both`), by region and name."""
+        found: dict[tuple[str, str], tuple[Pool, ...]] = {}
+        for pool in self.pools:
+            if pool.max_of_both:
+                key = (pool.region, pool.name)
+                found[key] = (*found.get(key, ()), pool)
+        return found
 
     def service(self, model: str) -> Service:
         """The service of `model`, else InvalidValue."""

@@ -18,7 +18,7 @@ from autoscaler.planning.plan import Plan, PlanStatus, Strategy, plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency, unanswered
 
-OPTIONS = PlanOptions(gap=0.005, hold=0.025)
+OPTIONS = PlanOptions(gap=0.005, hold=0.025, late=True)
 """Searches stop at half a per cent of the bill, which is below what a change costs. A demand that
 goes up and down by 2% changes nothing: 1.025 x 0.98 is more than 1."""
 

@@ -1,6 +1,7 @@
 """The `shoal` command: finds the subcommand, runs it, turns its errors into one line.
 
-Owns exit codes: 0 good, 1 our fault, 2 bad input, 130 after Ctrl-C, 143 after SIGTERM. Each
+Owns exit codes: 0 good, 1 our fault, 2 bad input, 3 demand left unserved (`plan`), 130 after
+Ctrl-C, 143 after SIGTERM. Each
 subcommand lives in a module of its own that is imported only when it is asked for, because
 planning imports a compiler and a terminal user should not wait for that to read `--help`.
 """

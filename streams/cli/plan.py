@@ -17,7 +17,6 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.explain import explain
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.memory_fit import misfits
 from autoscaler.planning.plan import PlanStatus, plan
 from autoscaler.planning.problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.table import STRATEGIES, strategy
@@ -27,6 +26,8 @@ from streams.files.errors import UserError
 from streams.files.plan_inputs import load_demand, load_fleet
 
 DEFAULT_REQ_PER_S = 1.0
+UNSERVED = 3
+"""Exit code of a plan that leaves demand unserved."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -35,7 +36,7 @@ def add_parser(subparsers: Any) -> None:
         "plan",
         help="what the fleet should be, what it costs and why",
         description="Plans the whole fleet for a demand and says what binds and what would help. "
-        "Nothing is changed.",
+        "Nothing is changed. Exit code 3: demand is left unserved.",
     )
     parser.add_argument("--config", type=Path, required=True, help="the shoal.yaml")
     parser.add_argument(
@@ -63,15 +64,14 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan and print; UserError and InvalidValue become one line and exit code 2."""
+    """Plan and print: 0, or 3 where demand is left unserved. UserError and InvalidValue become one
+    line and exit code 2."""
     finite("--gap", args.gap, 0.0, 1.0)
     finite("--time-limit", args.time_limit, 1e-3, 1e5)
     config = load_config(args.config, for_plan=True)
     cluster = config.cluster
     if config.graphs:
         return plan_components.run(args, config.graphs, cluster.pools)
-    for misfit in misfits(cluster):  # the others can still be planned
-        sys.stderr.write(f"shoal: {args.config}: models.{misfit.model}: {misfit}\n")
     demands = load_demand(args.demand, cluster) if args.demand else default_demand(cluster)
     if config.routes:
         return plan_quality.run(args, config, demands)
@@ -101,11 +101,11 @@ def run(args: argparse.Namespace) -> int:
     reasons = None if args.no_explain else explain(problem, made, profile, chosen)
     if args.json:
         sys.stdout.buffer.write(plan_json.encode(problem, made, reasons, config.mode, wall_s))
-        return 0
+        return UNSERVED if made.shortfall_req_per_s else 0
     if not args.demand:
         print(f"no --demand: declared workloads, {DEFAULT_REQ_PER_S:g} req/s where none is named")
     plan_view.show(problem, made, reasons, config.mode)
-    return 0
+    return UNSERVED if made.shortfall_req_per_s else 0
 
 
 def default_demand(cluster: Cluster) -> dict[str, Demand]:

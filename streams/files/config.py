@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autoscaler.domain.checks import InvalidValue
@@ -228,21 +228,39 @@ def _pool(region: str, name: str, pool: Section) -> list[Pool]:
     gpu = pool.take("gpu", lambda value: catalog.gpu(units.text(value)))
     per_node = pool.take("per_node", _slice_size, 1)
     price = units.number(0.0, 1e6)
+    within, between = _network(pool)
+    if within:
+        gpu = replace(gpu, interconnect_gb_s=within)
     if pool.take("owned", units.flag, False):
         nodes = pool.take("nodes", units.count(1, 100_000))
-        for key in ("price", "spot_price", "max"):
+        for key in ("price", "spot_price", "max", "max_spot", "provision_time"):
             if key in pool:
                 raise pool.error(key, "an owned pool has none: it is always there and already paid")
-        return [Pool(region, name, gpu, per_node, nodes, Market.OWNED, 0.0)]
+        owned = Pool(region, name, gpu, per_node, nodes, Market.OWNED, 0.0, between_gb_s=between)
+        return [owned]
     most = pool.take("max", units.count(0, 100_000))
-    made = []
-    if "price" in pool:
-        made.append(
-            Pool(region, name, gpu, per_node, most, Market.ON_DEMAND, pool.take("price", price))
+    most_spot = pool.take("max_spot", units.count(0, most), most)
+    provision_s = pool.take("provision_time", _up_to_half_a_day_s, 0.0)
+    both = most if "price" in pool and "spot_price" in pool else 0
+    made = [
+        Pool(
+            region,
+            name,
+            gpu,
+            per_node,
+            nodes,
+            market,
+            pool.take(key, price),
+            max_of_both=both,
+            between_gb_s=between,
+            provision_s=provision_s,
         )
-    if "spot_price" in pool:
-        spot = pool.take("spot_price", price)
-        made.append(Pool(region, name, gpu, per_node, most, Market.SPOT, spot))
+        for key, market, nodes in (
+            ("price", Market.ON_DEMAND, most),
+            ("spot_price", Market.SPOT, most_spot),
+        )
+        if key in pool
+    ]
     if not made:
         raise ConfigError(
             pool.file,
@@ -255,6 +273,24 @@ def _pool(region: str, name: str, pool: Section) -> list[Pool]:
     pool.take("price", price, 0.0)
     pool.take("spot_price", price, 0.0)
     return made
+
+
+def _network(pool: Section) -> tuple[float, float]:
+    """Bandwidth between the GPUs of a node and between nodes, in 1e9 bytes/s; 0 = not declared."""
+    section = pool.section("network")
+    if section is None:
+        return 0.0, 0.0
+    within = section.take("within", units.bandwidth_gb_s, 0.0)
+    between = section.take("between", units.bandwidth_gb_s, 0.0)
+    section.finish()
+    return within, between
+
+
+def _up_to_half_a_day_s(value: object) -> float:
+    seconds = units.duration_s(value)
+    if seconds > 43_200.0:
+        raise InvalidValue("", value, "a duration of up to 12h")
+    return seconds
 
 
 def _slice_size(value: object) -> int:
@@ -373,6 +409,7 @@ def _service(
         traffic_share=model.take("share", units.number(0.0, 1e6), 1.0),
         demand_query=model.take("demand", units.text, ""),
         scale_targets=_scale_targets(model.section("scale")),
+        disaggregate=model.take("disaggregate", units.flag, True),
     )
 
 

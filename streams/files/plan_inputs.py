@@ -70,7 +70,18 @@ def load_fleet(path: Path, cluster: Cluster) -> dict[str, int]:
             if left[pool_id] < 0:
                 most = cluster.pool(pool_id).max_nodes
                 raise root.error(combo_id, f"more than the {most} nodes that {pool_id} may have")
+        _check_both(root, combo_id, cluster, left)
     return fleet
+
+
+def _check_both(root: Section, combo_id: str, cluster: Cluster, left: dict[str, int]) -> None:
+    """Refuse a fleet beyond the ceiling that holds for both markets of a pool. left: GPUs."""
+    for (region, name), pools in cluster.together().items():
+        nodes = sum(p.max_nodes - left[p.id] // p.per_node for p in pools)
+        most = pools[0].max_of_both
+        if nodes > most:
+            what = f"{nodes} nodes of {region}/{name}, on-demand and spot together"
+            raise root.error(combo_id, f"{what}; at most {most}")
 
 
 def _known_model(root: Section, key: str, model: str, cluster: Cluster) -> None:

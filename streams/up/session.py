@@ -261,7 +261,7 @@ class Session:
     def _describe(self, port: int, ready_s: float) -> str:
         cluster = self._wishes.config.cluster
         regions = len({pool.region for pool in cluster.pools})
-        nodes = sum(pool.max_nodes for pool in cluster.pools)
+        nodes = cluster.most_nodes
         return (
             f"shoal on {parts.HOST}: {_several(len(cluster.services), 'model')}, "
             f"{_several(regions, 'region')}, {_several(nodes, 'simulated node')}, "
