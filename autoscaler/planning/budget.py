@@ -225,6 +225,7 @@ def _arrays(
     spot = np.array([is_spot(combo) for combo in combos], dtype=float)
     of = np.array([[combo.model == s.model for combo in combos] for s in services], dtype=float)
     asks = np.array([[typed.model == s.model for typed in types] for s in services], dtype=float)
+    together = list(cluster.together().values())
     limited = [i for i, s in enumerate(services) if s.spot_share < 1.0]
     busy, type_of, combo_of = alone(rates)
     return MixProblem(
@@ -236,6 +237,8 @@ def _arrays(
         node_usd_per_h=np.array([pool.price_usd_per_h for pool in pools]),
         node_max=np.array([float(pool.max_nodes) for pool in pools]),
         budget_usd_per_h=budget_usd_per_h,
+        together=np.array([[float(p in members) for p in pools] for members in together]),
+        together_max=np.array([float(members[0].max_of_both) for members in together]),
         groups=of,
         copies_min=np.array([float(s.min_instances) for s in services]),
         copies_max=np.array([float(s.max_instances or math.inf) for s in services]),
@@ -258,6 +261,8 @@ def _binding(problem: BudgetProblem, mix: Mix, seconds: float) -> list[str]:
             more = problem.mix.node_max.copy()
             more[k] *= 2.0
             freer = replace(problem.mix, node_max=more)
+            if pool.max_of_both:
+                freer = replace(freer, together_max=2.0 * problem.mix.together_max)
             limits.append((f"{pool.id} (all {pool.max_nodes} nodes)", freer))
     if len(problem.mix.capped):
         limits.append(
