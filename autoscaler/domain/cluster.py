@@ -6,6 +6,7 @@ Knows nothing of files: `streams.files.config` parses them into these values.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -182,6 +183,16 @@ class Policy:
         finite("policy.budget_usd_per_h", self.budget_usd_per_h, 0.0, 1e9)
 
 
+def together(pools: Iterable[Pool]) -> dict[tuple[str, str], tuple[Pool, ...]]:
+    """Those of `pools` that share one ceiling (`max_of_both`), by region and name."""
+    found: dict[tuple[str, str], tuple[Pool, ...]] = {}
+    for pool in pools:
+        if pool.max_of_both:
+            key = (pool.region, pool.name)
+            found[key] = (*found.get(key, ()), pool)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """Everything declared: pools, services, policy; `content_hash` names the version in force."""
@@ -208,13 +219,8 @@ class Cluster:
         return alone + sum(pools[0].max_of_both for pools in shared)
 
     def together(self) -> dict[tuple[str, str], tuple[Pool, ...]]:
-        """Pools that share one ceiling (`max_of_both`), by region and name."""
-        found: dict[tuple[str, str], tuple[Pool, ...]] = {}
-        for pool in self.pools:
-            if pool.max_of_both:
-                key = (pool.region, pool.name)
-                found[key] = (*found.get(key, ()), pool)
-        return found
+        """Pools that share one ceiling, see `together`."""
+        return together(self.pools)
 
     def service(self, model: str) -> Service:
         """The service of `model`, else InvalidValue."""

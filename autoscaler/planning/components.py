@@ -95,6 +95,7 @@ def component_problem(
         dtype=float,
     )
     asks = np.array([[model == graph.model for model in made.models] for graph in firm], float)
+    together, together_max = ceilings(pools)
     mix = MixProblem(
         busy=busy,
         type_of=type_of,
@@ -110,6 +111,8 @@ def component_problem(
         node_usd_per_h=np.array([pool.price_usd_per_h for pool in pools]),
         node_max=np.array([float(pool.max_nodes) for pool in pools]),
         budget_usd_per_h=budget_usd_per_h,
+        together=together,
+        together_max=together_max,
         capped=on_spot,
         capped_types=asks,
         capped_share=np.array([graph.spot_share for graph in firm]),
