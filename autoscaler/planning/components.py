@@ -19,6 +19,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.components import ComponentGraph, Deployment, Path, RequestType
 from autoscaler.optimizer.mixture import Mix, MixProblem, least_cost, most_work
+from autoscaler.planning.ceilings import ceilings
 
 _MOST_ACTIVITIES = 20_000
 
