@@ -53,6 +53,7 @@ _HEARTBEATS_MS = 60_000
 _LONG_SILENCE_MS = 600_000
 _KEPT_PER_KEY = 3
 _PAUSE_S = 0.5
+_SOON_S = 0.02
 _AT_ONCE = 5000
 
 OnRecord = Callable[[str, Any, int, int], None]
@@ -118,16 +119,22 @@ class ControlTopics:
     async def caught_up(self) -> None:
         """Wait until everything is folded in that the topics hold now. `follow` must run."""
         while True:
-            consumer = self._consumer
+            reading: Any = self._consumer
             with contextlib.suppress(KafkaError, OSError):
-                if consumer is not None:
-                    ends = await consumer.end_offsets(list(self._partitions))
-                    while consumer is self._consumer:
-                        behind = [p for p, end in ends.items() if await consumer.position(p) < end]
-                        if not behind:
-                            return
-                        await asyncio.sleep(0.02)
-            await asyncio.sleep(0.05)
+                if reading is not None and await self._reaches_the_end(reading):
+                    return
+            await asyncio.sleep(_SOON_S)
+
+    async def _reaches_the_end(self, reading: Any) -> bool:
+        """Whether `reading` came to the ends as they are now before it was replaced."""
+        ends = await reading.end_offsets(list(self._partitions))
+        this: object = reading
+        while this is self._consumer:
+            positions = {part: await reading.position(part) for part in ends}
+            if all(positions[part] >= end for part, end in ends.items()):
+                return True
+            await asyncio.sleep(_SOON_S)
+        return False
 
     def repartition(self, partitions: Mapping[str, int]) -> None:
         """Topics have other numbers of partitions now: new ones are read from their beginnings."""

@@ -64,7 +64,7 @@ class Election:
         elif record.kind == "renewal" and record.token >= self.highest:
             self.highest, self.leader = record.token, record.controller
             self._vacant, self._silent_s = False, age_s
-            self.heard_renewal = age_s < LEASE_S
+            self.heard_renewal = self._checked_s is not None  # not one of the past
             if sent_s is not None and self.token == record.token:
                 self._lease_until_s = max(self._lease_until_s, sent_s + LEASE_S)
         elif record.kind == "resignation" and record.token == self.highest:
@@ -108,7 +108,7 @@ class Election:
 
     def give_up(self) -> None:
         """This controller does not lead any more, and watches as others do."""
-        self.token = 0
+        self.token, self.heard_renewal = 0, False
 
     def next_base(self, highest_in_use: int) -> int:
         """The base of a claim made now, so that its token is higher than any in use.

@@ -18,12 +18,13 @@ from streams.clock import BrokerClock, Clock
 from streams.controller.election import RENEW_S, TAKEOVER_S, Election
 from topics.codec import encode
 from topics.leadership import Leadership
-from topics.table import LEADERSHIP, key_of
+from topics.table import key_of
 
 log = logging.getLogger(__name__)
 
 _STEP_S = 0.1
 _SEND_S = 3.0
+_RESIGN_S = 0.5
 _SAY_AGAIN_S = 10.0
 
 
@@ -60,6 +61,11 @@ class Seat:
     def leads(self) -> bool:
         """Whether this controller may act now; asked before every tick and every send."""
         return self.election.leads(self._clock.now_s())
+
+    async def introduce(self) -> None:
+        """Say once that this controller is there; returns when the broker has taken it, or not."""
+        self._said_s = self._clock.now_s()
+        await self._send("standby")
 
     async def run(self) -> None:
         """Watch, claim and renew until cancelled."""
@@ -98,7 +104,7 @@ class Seat:
         self.election.give_up()
         record = self._record("resignation", token)
         with contextlib.suppress(KafkaError, TimeoutError):
-            async with asyncio.timeout(_SEND_S / 3):
+            async with asyncio.timeout(_RESIGN_S):
                 await self._producer.send_and_wait(self._topic, encode(record), key=key_of(record))
 
     def _say(self, kind: str, now_s: float) -> None:
