@@ -99,7 +99,8 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         found.cluster_id,
         election,
         clock,
-        broker_clock,
+        # The embedded broker acknowledges with a made-up time; it runs on this machine's clock.
+        (lambda _append_ms, _sent_ns: None) if found.embedded else broker_clock.heard,
         lambda: latest.highest_in_use,
     )
     outbox = Outbox(written, options.prefix, seat.leads)

@@ -1,7 +1,7 @@
 """The seat of the leader: this controller's words on the `leadership` topic, and whether it leads.
 
-Owns when a record is written; the rules are `election`'s. Also the source of the broker's time:
-each acknowledged word says it.
+Owns when a record is written; the rules are `election`'s. Each acknowledged word also tells the
+broker's time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from aiokafka.errors import KafkaError
 
-from streams.clock import BrokerClock, Clock
+from streams.clock import Clock
 from streams.controller.election import RENEW_S, TAKEOVER_S, Election
 from topics.codec import encode
 from topics.leadership import Leadership
@@ -31,6 +31,7 @@ _SAY_AGAIN_S = 10.0
 class Seat:
     """producer: not transactional, for a claim must go through whoever holds transactions.
 
+    on_append: (append time in ms of the broker's clock, monotonic ns of the sending) of each word.
     highest_in_use: the highest believable token on what leaders wrote.
     """
 
@@ -42,7 +43,7 @@ class Seat:
         cluster_id: str,
         election: Election,
         clock: Clock,
-        broker_clock: BrokerClock,
+        on_append: Callable[[int, int], None],
         highest_in_use: Callable[[], int],
     ) -> None:
         self._producer = producer
@@ -51,7 +52,7 @@ class Seat:
         self._cluster_id = cluster_id
         self.election = election
         self._clock = clock
-        self._broker_clock = broker_clock
+        self._on_append = on_append
         self._highest_in_use = highest_in_use
         self._said_s = float("-inf")
         self._claimed_s = float("-inf")
@@ -127,7 +128,7 @@ class Seat:
                 what = "renew the lease" if kind == "renewal" else f"write a {kind}"
                 log.warning("leadership: cannot %s: %s", what, error or type(error).__name__)
             return
-        self._broker_clock.heard(taken.timestamp, sent_ns)
+        self._on_append(taken.timestamp, sent_ns)
 
     def _record(self, kind: str, token: int) -> Leadership:
         election = self.election
