@@ -24,6 +24,7 @@ from topics.checks import InvalidRecord
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("streams.cli.up", "run the whole loop on this machine, with simulated engines"),
     "plan": ("streams.cli.plan", "what the fleet should be, what it costs and why"),
+    "diff": ("streams.cli.diff", "what would change from the fleet that runs to the plan"),
     "apply": ("streams.cli.apply", "declare the models of a shoal.yaml to a running controller"),
     "workload": ("streams.cli.workload", "what a recorded trace asks for"),
     "replay": ("streams.cli.replay", "run recorded decisions again, also under another policy"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.explain import explain
-from autoscaler.performance.profile import default_profile
-from autoscaler.planning.plan import PlanStatus, plan
-from autoscaler.planning.problem import PlanOptions, make_problem
+from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.planning.plan import Plan, PlanStatus, Strategy, plan
+from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.table import STRATEGIES, strategy
 from streams.cli import plan_budget, plan_components, plan_json, plan_quality, plan_view
 from streams.files.config import load_config
@@ -80,21 +81,9 @@ def run(args: argparse.Namespace) -> int:
     fleet = load_fleet(args.fleet, cluster) if args.fleet else {}
     profile = default_profile()
     started_s = time.monotonic()
-    problem = make_problem(
-        cluster,
-        demands,
-        profile,
-        fleet=fleet,
-        options=PlanOptions(
-            gap=args.gap,
-            time_limit_s=args.time_limit,
-            elapsed_s=lambda: time.monotonic() - started_s,
-        ),
-    )
     chosen = strategy(args.strategy)
-    made = plan(problem, chosen)
-    if made.status is PlanStatus.FAILED:
-        raise UserError(f"no plan: {made.notes[-1]}")
+    options = PlanOptions(args.gap, args.time_limit, lambda: time.monotonic() - started_s)
+    problem, made = planned(cluster, demands, fleet, profile, chosen, options)
     wall_s = time.monotonic() - started_s
     # Reasons are plans, too: each of them gets its own time.
     started_s = time.monotonic()
@@ -106,6 +95,22 @@ def run(args: argparse.Namespace) -> int:
         print(f"no --demand: declared workloads, {DEFAULT_REQ_PER_S:g} req/s where none is named")
     plan_view.show(problem, made, reasons, config.mode)
     return UNSERVED if made.shortfall_req_per_s else 0
+
+
+def planned(
+    cluster: Cluster,
+    demands: Mapping[str, Demand],
+    fleet: Mapping[str, int],
+    profile: Profile,
+    chosen: Strategy,
+    options: PlanOptions,
+) -> tuple[PlanningProblem, Plan]:
+    """The problem and its plan; UserError where none came out."""
+    problem = make_problem(cluster, demands, profile, fleet=fleet, options=options)
+    made = plan(problem, chosen)
+    if made.status is PlanStatus.FAILED:
+        raise UserError(f"no plan: {made.notes[-1]}")
+    return problem, made
 
 
 def default_demand(cluster: Cluster) -> dict[str, Demand]:
