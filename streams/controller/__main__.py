@@ -80,6 +80,12 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         help="what holds where the file names no mode",
     )
     add_operated(parser, record="")
+    parser.add_argument(
+        "--workload",
+        type=Path,
+        metavar="FILE",
+        help="a demand file as `shoal plan --demand` reads it: workloads that the file leaves open",
+    )
     add_log_level(parser)
     return parser.parse_args(argv)
 
@@ -93,6 +99,7 @@ def _options(given: argparse.Namespace) -> Options:
         prefix=given.prefix,
         default_mode=Mode(given.default_mode),
         operated=operated_of(given),
+        workload=given.workload,
     )
 
 

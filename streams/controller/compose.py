@@ -13,7 +13,7 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from streams.controller.outbox import Outbox, Publisher
 from streams.controller.sources import asked_of_prometheus, demand_sources
 from streams.controller.term import Terms
 from streams.files.config import load_config
+from streams.files.plan_inputs import load_demand, with_workload
 from streams.poison import Poison
 from streams.ports.actuator import Actuator, ExecutorActuator
 from streams.ports.demand import DemandSource, Sink
@@ -68,6 +69,7 @@ class Options:
     prefix: str
     default_mode: Mode
     operated: Operated = field(default_factory=Operated)
+    workload: Path | None = None
 
 
 OnStanding = Callable[[int, str], None]
@@ -82,6 +84,9 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     its loops.
     """
     config = load_config(options.config, options.default_mode)
+    if options.workload is not None:
+        demands = load_demand(options.workload, config.cluster)
+        config = replace(config, cluster=with_workload(config.cluster, demands))
     broker_clock = BrokerClock()
     clock = Clock(options.time_base, broker_ms=broker_clock.now_ms)
     queries = asked_of_prometheus(config)  # refused before this controller claims to lead

@@ -12,6 +12,8 @@ fleet: combo -> count, named as `shoal plan --json` and the `plans` topic name c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -46,6 +48,17 @@ def load_demand(path: Path, cluster: Cluster) -> dict[str, Demand]:
     if not demands:
         raise ConfigError(str(path), root.line, "", "no model is named")
     return demands
+
+
+def with_workload(cluster: Cluster, demands: Mapping[str, Demand]) -> Cluster:
+    """`cluster` with `demands` as declared workloads; models that are not named keep their own."""
+    services = tuple(
+        replace(s, req_per_s=demands[s.model].req_per_s, lengths=demands[s.model].lengths)
+        if s.model in demands
+        else s
+        for s in cluster.services
+    )
+    return replace(cluster, services=services)
 
 
 def load_fleet(path: Path, cluster: Cluster) -> dict[str, int]:
