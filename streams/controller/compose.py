@@ -60,7 +60,9 @@ _MOST_POISON = 1000
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says. default_mode: what holds where the file names no mode."""
+    """What the command line says. default_mode: what holds where the file names no mode.
+    workload: a demand file, for models whose workload the file does not declare.
+    """
 
     config: Path
     broker: str
