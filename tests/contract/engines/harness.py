@@ -60,12 +60,13 @@ def _lasts(real_s: float) -> float:
 
 # In the order in which the suite wants them; the next is started while one is in use.
 ENGINES: Mapping[str, Wanted] = {
-    "main": Wanted(slots=4, dev=True),
     "peer": Wanted(shutdown_s=_lasts(30.0), lease_s=10),
+    "main": Wanted(slots=4, dev=True),
+    "drained": Wanted(),
+    "headless": Wanted(),
     "spare": Wanted(shutdown_s=_lasts(1.0 if REAL else 0.1), policy="recompute"),
     "cut": Wanted(),
     "coreless": Wanted(),
-    "headless": Wanted(),
 }
 
 
