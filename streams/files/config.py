@@ -24,6 +24,7 @@ from streams.files.components import read_graph
 from streams.files.quality import read_route
 from streams.files.workload import read_workload
 from streams.files.yamltree import ConfigError, Section, read, read_text
+from topics.engines import wire_name
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _MODES = tuple(mode.value for mode in Mode)
@@ -42,6 +43,11 @@ class EngineSpec:
     quantization: str = ""
     max_num_seqs: int = 256
     pipelines: str = "none"
+
+    @property
+    def wire_name(self) -> str:
+        """What assignments call it."""
+        return wire_name(self.name, self.image, self.args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +393,7 @@ def _service(
         model=name,
         architecture=spec,
         slo=slo,
-        engine=engine,
+        engine=engines[engine].wire_name,
         pipelines=engines[engine].pipelines,
         percentile=own.percentile,
         utilization=own.utilization,

@@ -137,6 +137,8 @@ def node_file(run: Run, region: str, name: str, bootstrap: str) -> Mapping[str, 
                 "quantization": engine.quantization or None,
                 "max_num_seqs": engine.max_num_seqs,
                 "startup_s": None,
+                "image": engine.image,
+                "args": list(engine.args),
             }
             for engine in run.config.engines.values()
         },

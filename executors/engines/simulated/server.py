@@ -4,8 +4,8 @@ Owns the listener and the signals. Knows nothing of batching. As with vLLM 0.32:
 refused until ready; SIGTERM with a shutdown time-out of 0 ends what is in flight with the finish
 reason "abort", with N lets it finish for N domain seconds while new requests get 500, and what is
 left then hangs until its client leaves. A request that the core does not survive takes the engine
-along. The exit code is 0 each time. SIGUSR1 wedges it: healthy, but nothing moves, as with a stopped
-engine core), SIGUSR2 lets it go on.
+along. The exit code is 0 each time. SIGUSR1 wedges it (healthy, but nothing moves, as if its core
+was stopped), SIGUSR2 lets it go on.
 """
 
 from __future__ import annotations

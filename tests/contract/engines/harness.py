@@ -105,6 +105,7 @@ class Pool:
         self._ports, self._used = Ports(HOST), set()
         self._launched: dict[str, Launched] = {}
         self._all: list[Launched] = []
+        self._begun: set[str] = set()
         self._tiny = tiny.write(folder / "tiny")
 
     def start(self, name: str) -> Launched:
@@ -112,6 +113,7 @@ class Pool:
         if name not in self._launched:
             self._launched[name] = launched = self._launch(name, ENGINES[name])
             self._all.append(launched)
+            self._begun.add(name)
         return self._launched[name]
 
     def take_out(self, name: str) -> None:
@@ -119,10 +121,12 @@ class Pool:
         del self._launched[name]
 
     def look_ahead(self, name: str) -> None:
-        """Start the engine that comes after `name`."""
+        """Start the engine that comes after `name`, unless it had its turn."""
         names = list(ENGINES)
         if REAL and name in names[:-1]:
-            self.start(names[names.index(name) + 1])
+            after = names[names.index(name) + 1]
+            if after not in self._begun:
+                self.start(after)
 
     def close(self) -> None:
         for launched in self._all:
