@@ -13,6 +13,7 @@ from enum import StrEnum
 from autoscaler.domain.checks import InvalidValue, finite, one_of, whole
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.workload import Lengths, Slo, WorkloadType
 
 
@@ -85,6 +86,9 @@ class Service:
     leaving at the same time. traffic_share: its weight in a replayed trace. lengths,
     req_per_s: of the declared workload, the prior until windows know better (0 = no rate declared).
     scale_targets: pool name -> external scale target ("counts only"), empty = our executors act.
+    floors: scheduled floors beside min_instances. freezes: when nothing of it is removed, moved or
+    exchanged. zero_after_s: how long no request must have come before the last combo goes (0: as
+    long as an excess lasts); it matters only where min_instances is 0.
     pipelines: which nodes its engine may join in one instance: "none", "same-slice", "same-size"
     (equally many GPUs each) or "any". disaggregate: whether prefill and decode may be instances of
     their own.
@@ -111,6 +115,9 @@ class Service:
     max_disruption: float = 0.1
     traffic_share: float = 1.0
     demand_query: str = ""
+    floors: tuple[tuple[Weekly, int], ...] = ()
+    freezes: tuple[Weekly, ...] = ()
+    zero_after_s: float = 0.0
     scale_targets: tuple[tuple[str, str], ...] = ()
     pipelines: str = "none"
     types: tuple[WorkloadType, ...] = ()
@@ -132,11 +139,21 @@ class Service:
         one_of(f"{who}: pipelines", self.pipelines, ("none", "same-slice", "same-size", "any"))
         finite(f"{who}: scale_in_after", self.scale_in_after_s, 1.0, 7 * 86400.0)
         finite(f"{who}: max_disruption", self.max_disruption, 0.0, 1.0)
+        finite(f"{who}: zero_after", self.zero_after_s, 0.0, 7 * 86400.0)
+        for window, least in self.floors:
+            high = self.max_instances or 100_000
+            if not 0 <= least <= high:
+                raise InvalidValue(f"{who}: floors: {window}", least, f"0 to {high}")
         finite(f"{who}: share", self.traffic_share, 0.0, 1e6)
         finite(f"{who}: workload.req_per_s", self.req_per_s, 0.0, 1e6)
         total = sum(kind.share for kind in self.types)
         if self.types and abs(total - 1.0) > 1e-6:
             raise InvalidValue(f"{who}: shares of workload types", total, "a sum of 1")
+
+    @property
+    def managed(self) -> bool:
+        """Whether what runs of it is Shoal's to change, at once or after a person's word."""
+        return self.mode is not Mode.RECOMMEND
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +164,8 @@ class Policy:
     replan_every_s: period of full re-solves. ratio: a price or an offer of nodes that moves by more
     than this share calls for one. min_samples: arrivals needed for a decision. significance:
     false-alarm probability of one test of the rate. cooldown_s: least time from an addition to a
-    removal. start_timeout_s, drain_timeout_s: deadlines of waves. k_start, k_load, k_switch:
+    removal. start_timeout_s, drain_timeout_s: deadlines of waves. approve_within_s: how long a
+    proposal waits for a person's word. k_start, k_load, k_switch:
     initialization penalties, as shares of a plan interval's cost (Coral sec. 4.3).
     """
 
@@ -161,6 +179,7 @@ class Policy:
     cooldown_s: float = 120.0
     start_timeout_s: float = 600.0
     drain_timeout_s: float = 120.0
+    approve_within_s: float = 1800.0
     k_start: float = 0.1
     k_load: float = 0.05
     k_switch: float = 0.02
@@ -178,6 +197,7 @@ class Policy:
         finite("policy.replan_every_s", self.replan_every_s, 10.0, 7 * 86400.0)
         for name in ("cooldown_s", "start_timeout_s", "drain_timeout_s"):
             finite(f"policy.{name}", getattr(self, name), 0.0, 86400.0)
+        finite("policy.approve_within_s", self.approve_within_s, 10.0, 7 * 86400.0)
         for name in ("k_start", "k_load", "k_switch"):
             finite(f"policy.{name}", getattr(self, name), 0.0, 100.0)
         finite("policy.budget_usd_per_h", self.budget_usd_per_h, 0.0, 1e9)

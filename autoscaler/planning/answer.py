@@ -76,7 +76,14 @@ def _understood(request: PlanRequest, declared: Cluster, profile: Profile) -> _A
         replace(pool, max_nodes=max(0, pool.max_nodes - out[pool.id])) if pool.id in out else pool
         for pool in declared.pools
     )
-    cluster = replace(declared, pools=pools)
+    floors = dict(request.floors)
+    floored = tuple(
+        replace(service, min_instances=floors[service.model])
+        if service.model in floors
+        else service
+        for service in declared.services
+    )
+    cluster = replace(declared, pools=pools, services=floored)
     known = {pool.id for pool in pools}
     services = {service.model: service for service in cluster.services}
     scope = set(request.scope or services)

@@ -244,7 +244,7 @@ def _sinks(
     """
 
     def acting() -> bool:
-        return any(service.mode is Mode.ACT for service in declared().services)
+        return any(service.managed for service in declared().services)
 
     return ExecutorActuator(outbox, acting, seal), GatewayRoutes(outbox, acting, seal)
 

@@ -10,17 +10,20 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
 from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.workload import Slo
 from autoscaler.performance import catalog
 from autoscaler.planning.quality import QualityRoute
 from streams.files import units
 from streams.files.components import read_graph
+from streams.files.errors import UserError
 from streams.files.quality import read_route
 from streams.files.workload import read_workload
 from streams.files.yamltree import ConfigError, Section, read, read_text
@@ -60,6 +63,7 @@ class Defaults:
     scale_in_after_s: float = 600.0
     max_disruption: float = 0.1
     max_len: int = 32_768
+    timezone: str = "UTC"
 
     @classmethod
     def read(cls, section: Section | None, base: Defaults | None = None) -> Defaults:
@@ -76,6 +80,7 @@ class Defaults:
             ),
             max_disruption=section.take("max_disruption", units.share, start.max_disruption),
             max_len=section.take("max_len", units.count(16, 100_000_000), start.max_len),
+            timezone=section.take("timezone", _timezone, start.timezone),
         )
         if base is None:
             section.finish()
@@ -137,6 +142,12 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, for_plan: bool = 
     services = () if graphs else _services(models, defaults, engines, pools, found_mode)
     routes = _routes(models, for_plan, tuple(service.model for service in services))
     root.finish()
+    for service in services:
+        if service.zero_after_s > policy.global_window_s:
+            raise UserError(
+                f"{root.file}: models.{service.model}.zero_after: {service.zero_after_s:g}s is not "
+                f"allowed; allowed: at most policy.global_window, {policy.global_window_s}s"
+            )
     cluster = Cluster(pools, services, policy, content_hash)
     return Config(
         root.file,
@@ -175,6 +186,9 @@ def _policy(section: Section | None) -> Policy:
             cooldown_s=section.take("cooldown", units.duration_s, base.cooldown_s),
             start_timeout_s=section.take("start_timeout", units.duration_s, base.start_timeout_s),
             drain_timeout_s=section.take("drain_timeout", units.duration_s, base.drain_timeout_s),
+            approve_within_s=section.take(
+                "approve_within", units.duration_s, base.approve_within_s
+            ),
             k_start=section.take("k_start", units.number(0.0, 100.0), base.k_start),
             k_load=section.take("k_load", units.number(0.0, 100.0), base.k_load),
             k_switch=section.take("k_switch", units.number(0.0, 100.0), base.k_switch),
@@ -416,7 +430,34 @@ def _service(
         demand_query=model.take("demand", units.text, ""),
         scale_targets=_scale_targets(model.section("scale")),
         disaggregate=model.take("disaggregate", units.flag, True),
+        floors=_floors(model.section("floors"), own.timezone),
+        freezes=model.take("freeze", partial(_windows, own.timezone), ()),
+        zero_after_s=model.take("zero_after", units.duration_s, 0.0),
     )
+
+
+def _windows(timezone: str, value: object) -> tuple[Weekly, ...]:
+    return tuple(Weekly.parse(text, timezone) for text in units.texts(value))
+
+
+def _floors(section: Section | None, timezone: str) -> tuple[tuple[Weekly, int], ...]:
+    """Weekly window -> least number of combos."""
+    if section is None:
+        return ()
+    found = []
+    for name in section:
+        least = section.take(name, units.count(0, 100_000))
+        try:
+            found.append((Weekly.parse(name, timezone), least))
+        except InvalidValue as error:
+            raise section.error(name, f"not allowed; allowed: {error.allowed}") from None
+    return tuple(found)
+
+
+def _timezone(value: object) -> str:
+    name = units.text(value)
+    Weekly((), 0, 0, name).holds(0)
+    return name
 
 
 def _scale_targets(section: Section | None) -> tuple[tuple[str, str], ...]:
