@@ -17,7 +17,7 @@ from autoscaler.effects import (
     PublishPlan,
     PublishRoutes,
 )
-from autoscaler.state import ControllerState, ModelState
+from autoscaler.state import ControllerState
 from autoscaler.transitions.accounts import billed_usd_per_h, by_model
 from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
 from autoscaler.transitions.groups import Group, Life
@@ -53,11 +53,9 @@ def publish(
     of = by_model(after.groups)
     told: dict[str, int] = {}
     for service in cluster.services:
-        if not service.managed:
+        if service.mode is not Mode.ACT:
             continue
         own = of.get(service.model, [])
-        if service.mode is Mode.APPROVE and not own and service.model not in routes:
-            continue  # nothing of it was approved yet: nobody is told anything
         lengths = after.models[service.model].lengths
         last = routes.get(service.model)
         found = route_groups(own, sight.views, after.combos, lengths, last)
@@ -72,7 +70,6 @@ def publish(
         for assignment in changed_assignments(groups, assignments, token, now_ms):
             assignments[assignment.node] = assignment
             effects.append(PublishAssignment(assignment))
-    models = _numbered(after.models, numbered)
     plan_number = before.plan_number
     if _targets(groups) != _targets(before.groups):
         plan_number += 1
@@ -81,7 +78,6 @@ def publish(
         replace(
             after,
             groups=groups,
-            models=models,
             routes=routes,
             assignments=assignments,
             decision_number=before.decision_number + len(numbered),
@@ -92,20 +88,7 @@ def publish(
 
 
 def _acts(cluster: Cluster, model: str) -> bool:
-    return all(s.managed for s in cluster.services if s.model == model)
-
-
-def _numbered(
-    models: Mapping[str, ModelState], decisions: Iterable[Decision]
-) -> dict[str, ModelState]:
-    """Proposals learn the numbers of their decisions, by which people know them."""
-    found = dict(models)
-    for decision in decisions:
-        proposal = found[decision.model].proposal if decision.model in found else None
-        if decision.expires_ms and proposal is not None:
-            numbered = replace(proposal, number=decision.number)
-            found[decision.model] = replace(found[decision.model], proposal=numbered)
-    return found
+    return all(s.mode is Mode.ACT for s in cluster.services if s.model == model)
 
 
 def _confirmable(
@@ -156,7 +139,7 @@ def _plan(
         model_state = state.models[service.model]
         held = raw[service.model] * service.utilization * model_state.derate
         missing = model_state.target_req_per_s - held
-        if missing > 1e-6 and service.managed:
+        if missing > 1e-6 and service.mode is Mode.ACT:
             shortfall[service.model] = round(missing, 4)
     prices = {p.id: 0.0 if p.market is Market.OWNED else p.price_usd_per_h for p in cluster.pools}
     full = state.last_full_ms == now_ms

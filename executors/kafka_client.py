@@ -132,26 +132,25 @@ class KafkaClient:
 
         While no claim is kept (retention), the end of the topic bounds every token given.
         """
-        claimed = [False]
+        claimed = 0
 
-        def heard(token: int, is_claim: bool) -> None:
-            known = self.highest_token
-            # The first claim seen replaces the bound by the topic's end.
-            if known is None or token > known or (is_claim and not claimed[0]):
+        def moved(token: int) -> None:
+            if token != self.highest_token:
                 self.highest_token = token
-                claimed[0] |= is_claim
                 on_change()
 
         def deliver(message: Any) -> None:
             def on_record(_topic: str, _key: str, record: object) -> None:
+                nonlocal claimed
                 if isinstance(record, Leadership) and record.kind == "claim":
-                    heard(token_of(record, message.offset), True)
+                    claimed = max(claimed, token_of(record, message.offset))
+                    if self.highest_token is not None:
+                        moved(claimed)
 
             self._deliver(message, on_record, None)
 
         def at_end(end: int) -> None:
-            if not claimed[0]:
-                heard(end, False)
+            moved(claimed or end)
 
         self._spawn(self._follow((LEADERSHIP.name,), deliver, self._new_follower(), at_end))
 

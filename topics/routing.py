@@ -60,6 +60,9 @@ class Routes:
     ttft_limit_ms / tpot_limit_ms: the model's SLO, by which gateways count attained requests.
     expires_ms: part of what is signed; routes in force stay in force past it (0 = it is not set).
     signature: see `topics.signing`.
+    start_s: how long the slowest of its combos takes from launch to ready, 0 = not known; requests
+    of a model at zero wait at least that long. aliases: other names clients may call it by (its
+    full Hugging Face name).
     """
 
     model: str
@@ -71,9 +74,14 @@ class Routes:
     groups: tuple[RouteGroup, ...] = ()
     expires_ms: int = 0
     signature: str = ""
+    start_s: float = 0.0
+    aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         checks.name("model", self.model)
+        for alias in self.aliases:
+            checks.name("aliases", alias)
+        checks.number("start_s", self.start_s, 0.0, 86_400.0)
         checks.count("generation", self.generation)
         checks.count("leader_token", self.leader_token)
         checks.time_ms("issued_ms", self.issued_ms)

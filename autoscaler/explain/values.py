@@ -23,8 +23,7 @@ class Rejected:
 class Relief:
     """A change of a limit and what it would bring, found by planning again with it.
 
-    kind: "tpot", "ttft", "slo", "spot", "nodes" or "budget"; subject: the model or pool whose limit
-    it is, "*" for the budget.
+    kind: "tpot", "ttft", "spot" or "nodes"; subject: the model or pool whose limit it is.
     saves_usd_per_h: of the bill. serves_req_per_s: how much less demand would go unserved.
     """
 

@@ -12,7 +12,7 @@ moves makes no new instance of them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from topics.records import Endpoint, RouteGroup, Routes
@@ -125,6 +125,11 @@ class Router:
             end for end, slots in self._slots.items() if self._in_flight.get(end, 0) >= slots
         }
         return Applied.CHANGED
+
+    def distrust(self) -> None:
+        """The routes applied were of no true leader: whatever is applied next replaces them."""
+        if self.routes is not None:
+            self.routes = replace(self.routes, leader_token=0, generation=0)
 
     def pick(self, exclude: frozenset[Endpoint] = frozenset()) -> Pick | None:
         """The next instance with room, where one more is in flight until `done`; else None.

@@ -66,6 +66,10 @@ class WaitQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def tickets(self) -> tuple[Ticket, ...]:
+        """All that wait."""
+        return tuple(self._waiting)
+
     def join(self, order: int, tried: frozenset[Endpoint], now_ms: int) -> Ticket:
         """Begin to wait, behind those of lower `order`."""
         ticket = Ticket(order, tried, now_ms)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import resource
+import signal
 import sys
 from pathlib import Path
 
 import orjson
+import uvloop
 
+from executors.gateway.keys import BadKeys
 from executors.gateway.server import Gateway
 from executors.gateway.settings import Clock, Settings
 from executors.kafka_client import KafkaClient
 from executors.keys import read_keys
 from executors.logs import add_log_level, log_to_stderr
-from executors.supervision import end_event
+from executors.supervision import watch_supervisor
 from topics.checks import InvalidRecord, count
 from topics.records import Routes
 from topics.signing import Keys
@@ -35,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
             queue_s=options.queue_s,
             stall_s=options.stall_s,
             request_s=options.request_s,
+            drain_real_s=options.drain_s,
         )
         keys = read_keys()
     except InvalidRecord as error:
@@ -42,29 +46,51 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     _raise_file_limit()
     try:
-        asyncio.run(_serve(options, settings, clock, keys))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(options, settings, clock, keys))
+    except BadKeys as error:
+        print(f"gateway: {options.keys_file}: {error}", file=sys.stderr)
+        return 2
     except OSError as error:
-        print(f"gateway: {options.host}:{options.port}: {error.strerror or error}", file=sys.stderr)
+        where = error.filename or f"{options.host}:{options.port}"
+        print(f"gateway: {where}: {error.strerror or error}", file=sys.stderr)
         return 2
     return 0
 
 
 async def _serve(options: argparse.Namespace, settings: Settings, clock: Clock, keys: Keys) -> None:
-    end = end_event(asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    end, now = asyncio.Event(), asyncio.Event()
+
+    def asked_to_end() -> None:
+        (now if end.is_set() else end).set()  # the second time we mean it
+
+    def supervisor_gone() -> None:
+        end.set()
+        now.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked_to_end)
+    watch_supervisor(loop, supervisor_gone)
     state_dir = Path(options.state_dir) if options.state_dir else None
+    keys_file = Path(options.keys_file) if options.keys_file else None
     async with (
         KafkaClient(options.broker, settings.gateway_id, options.prefix, keys) as kafka,
-        Gateway(settings, clock, kafka, options.host, options.port, state_dir) as gateway,
+        Gateway(
+            settings, clock, kafka, options.host, options.port, state_dir, keys_file
+        ) as gateway,
     ):
+        table = gateway.table
 
         def on_record(topic: str, key: str, record: object) -> None:
             if isinstance(record, Routes):
-                gateway.table.apply(record)
+                table.offer(record)
 
-        kafka.follow(("routes",), on_record)
+        kafka.follow(("routes",), on_record, lambda _topic, model: table.withdraw(model))
+        kafka.follow_leadership(lambda: table.vouch(kafka.highest_token or 0))
         ready = {"ready": True, "url": gateway.url, "boot": gateway.reporter.boot}
         print(orjson.dumps(ready).decode(), flush=True)
-        await gateway.run(end)
+        await gateway.run(end, now)
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
@@ -80,6 +106,11 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--queue-s", type=float, default=600.0, help="wait for room")
     parser.add_argument("--stall-s", type=float, default=240.0, help="silence of an engine")
     parser.add_argument("--request-s", type=float, default=1800.0, help="life of a request")
+    parser.add_argument(
+        "--drain-s", type=float, default=120.0,
+        help="real seconds for requests under way to finish after SIGTERM; a second one ends it",
+    )  # fmt: skip
+    parser.add_argument("--keys-file", help="API keys (YAML); without it no key is asked for")
     add_log_level(parser)
     return parser.parse_args(argv)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from autoscaler.serving.routing import Pick
+from autoscaler.serving.routing import Pick, Router
 from autoscaler.serving.wait_queue import Refusal, Ticket, WaitQueue
 from executors.gateway.request import Request
 from executors.gateway.settings import Clock, Settings
@@ -19,18 +19,18 @@ from topics.records import Endpoint
 class Slot:
     """A request's slot at an engine. `give_back` is idempotent."""
 
-    __slots__ = ("_admission", "model", "pick")
+    __slots__ = ("_admission", "_router", "pick")
 
-    def __init__(self, admission: Admission, model: str, pick: Pick) -> None:
+    def __init__(self, admission: Admission, router: Router, pick: Pick) -> None:
         self._admission: Admission | None = admission
-        self.model = model
+        self._router = router
         self.pick = pick
 
     def give_back(self) -> None:
         """The request has left the engine: the next one may come."""
         admission, self._admission = self._admission, None
         if admission is not None:
-            admission.left(self.model, self.pick.endpoint)
+            admission.left(self._router, self.pick.endpoint)
 
 
 class Admission:
@@ -42,30 +42,36 @@ class Admission:
         self._table = table
         self._queues: dict[str, WaitQueue] = {}
         self._answers: dict[Ticket, asyncio.Future[Pick | Refusal]] = {}
-        self._bytes = 0  # of the bodies of those who wait
         table.watch(self._dispatch)
+        table.watch_leavers(self._withdrawn)
 
     def waiting(self, model: str) -> int:
         """Requests of `model` that wait now."""
         queue = self._queues.get(model)
         return len(queue) if queue is not None else 0
 
+    def hold_s(self, model: str) -> float:
+        """How long a request of `model` waits while nothing serves it: a cold start, at least."""
+        router = self._table.routers.get(model)
+        start_s = router.routes.start_s if router is not None and router.routes else 0.0
+        return max(self._settings.hold_s, 2.0 * start_s)
+
     async def take(self, request: Request) -> Slot | Refusal:
         """A slot for `request`, or why it gets none. Cancellation removes it from the queue."""
-        model, size = request.call.model, len(request.call.raw)
+        model = request.call.model
+        router = self._table.routers.get(model)
+        if router is None:  # withdrawn a moment ago
+            return Refusal.NO_INSTANCE
         queue = self._queues.get(model)
         if queue is None:
-            hold_ms, queue_ms = self._settings.hold_s * 1000, self._settings.queue_s * 1000
-            queue = self._queues[model] = WaitQueue(self._table.routers[model], hold_ms, queue_ms)
+            queue = self._queues[model] = WaitQueue(router, 0.0, self._settings.queue_s * 1000)
+        queue.hold_ms = self.hold_s(model) * 1000
         ticket = queue.join(request.arrived_ns, request.tried, self._clock.now_ms())
         answer = self._answers[ticket] = asyncio.get_running_loop().create_future()
-        self._bytes += size
         try:
             self._dispatch(model)
             if not answer.done():
-                if len(queue) > self._settings.max_waiting or (
-                    self._bytes > self._settings.max_waiting_bytes
-                ):
+                if len(queue) > self._settings.max_waiting:
                     return Refusal.QUEUE_FULL
                 request.pause()
             found = await answer
@@ -73,20 +79,28 @@ class Admission:
             if answer.done() and not answer.cancelled():  # the place came just as the client left
                 late = answer.result()
                 if isinstance(late, Pick):
-                    self.left(model, late.endpoint)
+                    self.left(router, late.endpoint)
             raise
         finally:
-            self._bytes -= size
             queue.leave(ticket)
             del self._answers[ticket]
             if not request.mark_ns:
                 request.resume()
-        return Slot(self, model, found) if isinstance(found, Pick) else found
+        return Slot(self, router, found) if isinstance(found, Pick) else found
 
-    def left(self, model: str, endpoint: Endpoint) -> None:
+    def left(self, router: Router, endpoint: Endpoint) -> None:
         """A request has left `endpoint`."""
-        self._table.routers[model].done(endpoint)
-        self._dispatch(model)
+        router.done(endpoint)
+        self._dispatch(router.model)
+
+    def _withdrawn(self, model: str) -> None:
+        """Nobody waits for a model that is served no longer."""
+        queue = self._queues.pop(model, None)
+        if queue is not None:
+            for ticket in queue.tickets():
+                answer = self._answers[ticket]
+                if not answer.done():
+                    answer.set_result(Refusal.NO_INSTANCE)
 
     def look(self) -> None:
         """Turn away those who have waited too long."""

@@ -1,72 +1,41 @@
 """The HTTP face of the gateway: a closed list of paths, in OpenAI's form.
 
-Owns reading requests and writing answers through aiohttp. What becomes of a request is the
-relay's business; what is counted is the meter's.
+Owns reading requests, who may ask for what, and the small answers of its own. What becomes of a
+request is the relay's business; what is counted is the meter's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import itertools
+import re
 import time
+from collections.abc import Awaitable, Callable
 
 import orjson
-from aiohttp import web
-from aiohttp.typedefs import Handler
 
+from executors.gateway.fields import BadRequest
+from executors.gateway.keys import Access, Denied
 from executors.gateway.meter import Ending, Meter, Outcome
 from executors.gateway.metrics import Metrics
-from executors.gateway.openai import (
-    CHAT,
-    COMPLETIONS,
-    BadRequest,
-    Call,
-    error_body,
-    parse_call,
-)
+from executors.gateway.openai import CHAT, COMPLETIONS, EMBEDDINGS, Call, error_body
+from executors.gateway.parsing import Parser, ParserBusy
 from executors.gateway.relay import Relay
 from executors.gateway.request import Request
 from executors.gateway.settings import Clock, Settings
 from executors.gateway.table import RouteTable
+from executors.gateway.wire.budget import Budget
+from executors.gateway.wire.exchange import Exchange
 
-_JSON = "application/json"
-_TEXT = "text/plain; version=0.0.4; charset=utf-8"
-_SSE = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
+_MODELS = "/v1/models"
+_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
+_TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
+_TRACE_STATE = re.compile(rb"[\x20-\x7e]{1,512}\Z")
+_RETRY_S = 1  # after a shortage that lasts for milliseconds
 
-
-class ClientLost(Exception):
-    """The client went away; nobody is there to be answered."""
-
-
-class HttpClient:
-    """The client of one request, as the relay sees it."""
-
-    def __init__(self, http: web.BaseRequest) -> None:
-        self._http = http
-        self.response: web.StreamResponse | None = None
-
-    @property
-    def gone(self) -> bool:
-        """Whether the client has left (and not we who end)."""
-        transport = self._http.transport
-        return transport is None or transport.is_closing()
-
-    async def answer(self, status: int, body: bytes) -> None:
-        """A whole answer; aiohttp sends it when the handler returns."""
-        self.response = web.Response(status=status, body=body, content_type=_JSON)
-
-    async def write(self, data: bytes, last: bool) -> None:
-        """A part of an event stream."""
-        try:
-            if self.response is None:
-                self.response = web.StreamResponse(status=200, headers=_SSE)
-                await self.response.prepare(self._http)
-            if last:
-                await self.response.write_eof(data)
-            else:
-                await self.response.write(data)
-        except ConnectionError as error:
-            raise ClientLost from error
+Handler = Callable[[Exchange], Awaitable[None]]
 
 
 class Face:
@@ -81,6 +50,8 @@ class Face:
         metrics: Metrics,
         meters: dict[str, Meter],
         boot: str,
+        access: Access,
+        budget: Budget,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -88,121 +59,229 @@ class Face:
         self._relay = relay
         self._metrics = metrics
         self._meters = meters
+        self._access = access
+        self._budget = budget
         self._ids = (f"{settings.gateway_id}-{boot[:8]}-{n}" for n in itertools.count(1))
-
-    def application(self) -> web.Application:
-        """The application; every path that is not listed here is 404."""
-        app = web.Application(
-            client_max_size=self._settings.max_body_bytes, middlewares=[_openai_errors]
+        self._ids_in_use: set[str] = set()
+        self._unknown_waiting = 0
+        self.parser = Parser()
+        self.draining = False
+        self._posts: dict[str, Handler] = dict.fromkeys(
+            (COMPLETIONS, CHAT, EMBEDDINGS), self.generate
         )
-        app.router.add_post(COMPLETIONS, self.generate)
-        app.router.add_post(CHAT, self.generate)
-        app.router.add_get("/v1/models", self.models)
-        app.router.add_get("/health", self.health)
-        app.router.add_get("/metrics", self.metrics)
-        return app
+        self._gets: dict[str, Handler] = {
+            _MODELS: self.models,
+            "/health": self.health,
+            "/metrics": self.expose,
+        }
 
-    async def generate(self, http: web.Request) -> web.StreamResponse:
-        """Completions and chat completions."""
-        arrived_ns = self._clock.mono_ns()
-        if http.content_length is not None and http.content_length > self._settings.max_body_bytes:
-            raise web.HTTPRequestEntityTooLarge(
-                max_size=self._settings.max_body_bytes, actual_size=http.content_length
-            )
-        raw = await http.read()
-        read_ns = self._clock.mono_ns()
-        try:
-            call = parse_call(http.path, raw)
-        except BadRequest as error:
+    async def handle(self, exchange: Exchange) -> None:
+        """Answer one request; every path that is not listed here is 404."""
+        path, method = exchange.path, exchange.method
+        post, get = self._posts.get(path), self._gets.get(path)
+        if get is None and path.startswith(_MODELS + "/"):
+            get = self.model
+        if method == b"POST" and post is not None:
+            await post(exchange)
+        elif method in (b"GET", b"HEAD") and get is not None:
+            await get(exchange)
+        elif post is not None or get is not None:
+            exchange.add_header(b"Allow", b"POST" if post is not None else b"GET, HEAD")
+            self.refuse(exchange, 405, f"{path[:200]}: method not allowed")
+        else:
+            self.refuse(exchange, 404, f"{path[:200]}: not found")
+
+    def refuse(
+        self, exchange: Exchange, status: int, message: str, field: str | None = None
+    ) -> None:
+        """An error in the form that OpenAI clients read."""
+        kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
+        if status in (429, 503):
+            exchange.add_header(b"Retry-After", b"%d" % _RETRY_S)
+        if status == 401:
+            exchange.add_header(b"WWW-Authenticate", b"Bearer")
+        if status < 500:
             self._metrics.bad.inc()
-            return _error(400, str(error), "invalid_request_error")
-        parsed_ns = self._clock.mono_ns()
-        unknown = await self._unknown(call)
-        if unknown is not None:
-            return unknown
-        client = HttpClient(http)
-        request = Request(call, client, arrived_ns, next(self._ids), parsed_ns - read_ns)
-        try:
-            await self._counted(request, client)
-        except ClientLost:
-            client.response = client.response or web.Response(status=499)
-        assert client.response is not None  # noqa: S101 - the relay always answers
-        return client.response
+        exchange.answer(status, error_body(message, kind, status, field))
 
-    async def _unknown(self, call: Call) -> web.Response | None:
-        if call.model in self._table.routers:
-            return None
-        until = time.monotonic() + self._clock.real_s(self._settings.hold_s)
-        known = await self._table.known(call.model, until)
-        if known:
-            return None
+    async def generate(self, exchange: Exchange) -> None:
+        """Completions, chat completions and embeddings."""
+        arrived_ns = self._clock.mono_ns()
+        raw, exchange.body = exchange.body, b""
+        size = len(raw)
+        fits = self._budget.take(size)
+        try:
+            if not fits:
+                self._metrics.busy.inc()
+                self.refuse(exchange, 429, "too many large requests at once")
+                return
+            try:
+                bearer = exchange.headers.get(b"authorization", b"")
+                key = self._access.admit(bearer, time.monotonic())
+                call = await self.parser.parse(exchange.path, raw, self._table.names)
+                del raw
+                self._access.allow(key, call.model)
+            except BadRequest as error:
+                self.refuse(exchange, 400, str(error), error.field)
+                return
+            except Denied as error:
+                self._deny(exchange, error)
+                return
+            except ParserBusy:
+                self._metrics.busy.inc()
+                self.refuse(exchange, 429, "too many large requests at once")
+                return
+            spent_ns = self._clock.mono_ns() - arrived_ns
+            if call.model in self._table.routers or await self._known(exchange, call):
+                await self._serve(exchange, call, arrived_ns, spent_ns)
+        finally:
+            self._budget.give_back(size)
+
+    def _deny(self, exchange: Exchange, denied: Denied) -> None:
+        self._metrics.denied.inc()
+        if denied.retry_s:
+            exchange.add_header(b"Retry-After", b"%d" % denied.retry_s)
+            exchange.answer(429, error_body(str(denied), "rate_limit_exceeded", 429))
+        else:
+            self.refuse(exchange, denied.status, str(denied))
+
+    async def _known(self, exchange: Exchange, call: Call) -> bool:
+        """Whether the model of `call` has routes, or gets them in time; if not, that is said."""
+        known: bool | None = None
+        if self._unknown_waiting < self._settings.max_unknown:
+            until = time.monotonic() + self._clock.real_s(self._settings.hold_s)
+            self._unknown_waiting += 1
+            try:
+                known = await self._table.known(call.model, until)
+            finally:
+                self._unknown_waiting -= 1
+        call.model = self._table.names.get(call.model, call.model)
+        if known and call.model in self._table.routers:
+            return True
         self._metrics.unknown.inc()
         if known is None:
-            return _error(503, "no routes are known yet", "no_instance")
-        return _error(404, f"the model {call.model[:200]!r} does not exist", "not_found_error")
+            self.refuse(exchange, 503, "no routes are known yet")
+        else:
+            self.refuse(exchange, 404, f"the model {call.model[:200]!r} does not exist", "model")
+        return False
 
-    async def _counted(self, request: Request, client: HttpClient) -> None:
+    async def _serve(self, exchange: Exchange, call: Call, arrived_ns: int, spent_ns: int) -> None:
         """Serve, and count the end whatever it is."""
-        call = request.call
         meter = self._meters.get(call.model)
         if meter is None:
             meter = self._meters[call.model] = Meter()
+        name, shown = self._name(exchange)
+        exchange.add_header(b"X-Request-Id", shown)
+        request = Request(call, exchange, arrived_ns, name, spent_ns, _trace(exchange))
         meter.arrived(call.tokens_guess)
         outcome = Outcome(Ending.FAILED)
         try:
             outcome = await self._relay.serve(request)
-        except (ClientLost, asyncio.CancelledError):
+        except asyncio.CancelledError:
             self._metrics.aborts.labels(call.model).inc()
-            if client.gone:
-                waited_ms = self._clock.elapsed_ms(request.arrived_ns, self._clock.mono_ns())
+            if exchange.gone:
+                waited_ms = self._clock.elapsed_ms(arrived_ns, self._clock.mono_ns())
                 first_ms = 0.0 if request.started else None
                 outcome = Outcome(Ending.WITHDRAWN, waited_ms, first_ms)
             raise
         finally:
-            routes = self._table.routers[call.model].routes
+            self._ids_in_use.discard(name)
+            router = self._table.routers.get(call.model)
+            routes = router.routes if router is not None else None
             limits = (routes.ttft_limit_ms, routes.tpot_limit_ms) if routes else (0.0, 0.0)
             meter.ended(outcome, call.tokens_guess, *limits)
-            self._metrics.requests.labels(call.model, str(outcome.ending)).inc()
+            self._metrics.ended(call.model, outcome.ending)
             request.pause()
             self._metrics.overhead(request.own_ns / 1e6)
 
-    async def models(self, http: web.Request) -> web.Response:
-        """The models that have routes."""
+    def _name(self, exchange: Exchange) -> tuple[str, bytes]:
+        """The request's id at engines, where it must be unique, and what its client sees."""
+        given = exchange.headers.get(b"x-request-id", b"")
+        shown = given if _ID.match(given) else next(self._ids).encode()
+        name = shown.decode()
+        if name in self._ids_in_use:
+            name = f"{name}-{next(self._ids)}"
+        self._ids_in_use.add(name)
+        return name, shown
+
+    async def models(self, exchange: Exchange) -> None:
+        """The models that have routes, and that this key may use."""
+        try:
+            key = self._access.admit(exchange.headers.get(b"authorization", b""), None)
+        except Denied as error:
+            self._deny(exchange, error)
+            return
         listed = [
-            {"id": model, "object": "model", "created": 0, "owned_by": "shoal"}
+            self._model(model)
             for model in sorted(self._table.routers)
+            if self._access.may_use(key, model)
         ]
-        return _json({"object": "list", "data": listed})
+        exchange.answer(200, orjson.dumps({"object": "list", "data": listed}))
 
-    async def health(self, http: web.Request) -> web.Response:
-        """Whether this process answers; it says nothing about engines."""
-        return _json({"status": "ok", "models": len(self._table.routers)})
+    async def model(self, exchange: Exchange) -> None:
+        """One model, by its name or another name of it."""
+        asked = exchange.path[len(_MODELS) + 1 :].replace("%2F", "/").replace("%2f", "/")
+        model = self._table.names.get(asked, asked)
+        try:
+            key = self._access.admit(exchange.headers.get(b"authorization", b""), None)
+        except Denied as error:
+            self._deny(exchange, error)
+            return
+        if model in self._table.routers and self._access.may_use(key, model):
+            exchange.answer(200, orjson.dumps(self._model(model)))
+        else:
+            self.refuse(exchange, 404, f"the model {asked[:200]!r} does not exist", "model")
 
-    async def metrics(self, http: web.Request) -> web.Response:
-        """Prometheus' text form."""
+    def _model(self, model: str) -> dict[str, object]:
+        routes = self._table.routers[model].routes
+        aliases = list(routes.aliases) if routes else []
+        root = aliases[0] if aliases else model
+        return {"id": model, "object": "model", "created": 0, "owned_by": "shoal", "root": root}
+
+    async def health(self, exchange: Exchange) -> None:
+        """Whether this process answers and stays; it says nothing about engines."""
+        status = "draining" if self.draining else "ok"
+        body = orjson.dumps({"status": status, "models": len(self._table.routers)})
+        exchange.answer(503 if self.draining else 200, body)
+
+    async def expose(self, exchange: Exchange) -> None:
+        """Metrics in Prometheus' text form; with API keys, for this host and for holders of one."""
+        if self._access.keyed and not _is_local(exchange.peer):
+            try:
+                self._access.admit(exchange.headers.get(b"authorization", b""), None)
+            except Denied as error:
+                self._deny(exchange, error)
+                return
         for model, meter in self._meters.items():
             self._metrics.in_flight.labels(model).set(meter.in_flight)
             self._metrics.waiting.labels(model).set(self._relay.admission.waiting(model))
         for model, router in self._table.routers.items():
             self._metrics.ejected.labels(model).set(len(router.ejected()))
-        return web.Response(body=self._metrics.exposition(), headers={"Content-Type": _TEXT})
+        self._metrics.body_bytes.set(self._budget.used_bytes)
+        exchange.answer(200, self._metrics.exposition(), _TEXT)
 
 
-def _json(value: object) -> web.Response:
-    return web.Response(body=orjson.dumps(value), content_type=_JSON)
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "overloaded",
+    503: "no_instance",
+}
 
 
-def _error(status: int, message: str, kind: str) -> web.Response:
-    body = error_body(message, kind, status)
-    return web.Response(status=status, body=body, content_type=_JSON)
+def _trace(exchange: Exchange) -> bytes:
+    """The trace headers of a client, as lines for engines."""
+    parent = exchange.headers.get(b"traceparent", b"")
+    if not _TRACE.match(parent):
+        return b""
+    state = exchange.headers.get(b"tracestate", b"")
+    lines = b"traceparent: %s\r\n" % parent
+    return lines + b"tracestate: %s\r\n" % state if _TRACE_STATE.match(state) else lines
 
 
-@web.middleware
-async def _openai_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """aiohttp's own refusals (404, 405, 413) in the form that OpenAI clients read."""
+def _is_local(peer: str) -> bool:
     try:
-        return await handler(request)
-    except web.HTTPException as error:
-        if error.status < 400:
-            raise
-        return _error(error.status, error.reason, "invalid_request_error")
+        return ipaddress.ip_address(peer).is_loopback
+    except ValueError:
+        return False

@@ -1,38 +1,79 @@
 """One exchange with one engine, and what its failures mean.
 
-Owns the connection pool and the classes of failure. Knows nothing of routes or of clients.
+Owns the classes of failure, and which of them allow that a request goes to another engine: only
+those where the request surely did not harm the first one. Knows nothing of routes or of clients.
 """
 
 from __future__ import annotations
 
-import errno
+import asyncio
+import re
 from types import TracebackType
 
-import aiohttp
-from yarl import URL
+import orjson
 
 from executors.gateway.settings import Clock, Settings
+from executors.gateway.wire.pool import Answer, Broken, NoSockets, Pool
 from topics.records import Endpoint
 
-_JSON = "application/json"
 # Shorter than the 5 s after which vLLM closes an idle connection, so that we never write into one.
 _KEEP_ALIVE_REAL_S = 3.0
+_MOST_ANSWER_BYTES = 64 * 1024 * 1024
+_PROGRESS = re.compile(
+    rb"^vllm:(?:generation_tokens|prompt_tokens|request_success)_total\S* (\S+)", re.M
+)
 
 
 class EngineError(Exception):
-    """This instance did not answer the request; another one may."""
+    """This instance did not answer the request.
+
+    resend: another one may be asked. False where the request may have been what ended the engine:
+    a request that kills engines must not kill a second one. ejects: it serves nobody until a
+    probe succeeds. status: what the client is told.
+    """
+
+    resend = False
+    ejects = False
+    status = 502
+
+
+class EngineUnreached(EngineError):
+    """It never got the request."""
+
+    resend = True
+    ejects = True
 
 
 class EngineGone(EngineError):
-    """It does not answer anyone: nothing more goes to it until a probe succeeds."""
+    """It answered that it does not serve this (503, or 404: another model sits there now)."""
+
+    resend = True
+    ejects = True
+
+
+class EngineLost(EngineError):
+    """It had the request when its connection broke: it may have died of it."""
+
+    ejects = True
 
 
 class EngineStalled(EngineError):
     """It did not finish this request in time; whether it hangs is judged by all its requests."""
 
+    status = 504
+
 
 class EngineFaulty(EngineError):
-    """It answered with its own error: gone if it does so again and again."""
+    """It answered with its own error. Whether it still lives must be looked at before the request
+    goes elsewhere: an engine that dies of a request often says 500 first."""
+
+    resend = True
+
+
+class OwnShortage(EngineError):
+    """This process cannot open more connections; nobody is to blame."""
+
+    status = 503
 
 
 class EngineRefused(Exception):
@@ -48,22 +89,11 @@ class Engines:
     """HTTP to all engines, over one pool of connections without a limit."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        self._timeout = aiohttp.ClientTimeout(
-            total=max(1.0, clock.real_s(settings.request_s)),
-            sock_connect=settings.connect_real_s,
-        )
-        self._session: aiohttp.ClientSession | None = None
-        self._urls: dict[tuple[str, str], URL] = {}
+        self._pool = Pool(settings.connect_real_s, _KEEP_ALIVE_REAL_S, _MOST_ANSWER_BYTES)
+        self._tidying: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Engines:
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_REAL_S)
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            timeout=self._timeout,
-            auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept"),
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        self._tidying = asyncio.create_task(self._tidy())
         return self
 
     async def __aexit__(
@@ -72,77 +102,108 @@ class Engines:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        if self._tidying is not None:
+            self._tidying.cancel()
+        self._pool.close()
 
     async def post(
-        self, endpoint: Endpoint, path: str, body: bytes, request_id: str
-    ) -> aiohttp.ClientResponse:
+        self, endpoint: Endpoint, model: str, path: str, body: bytes, headers: bytes
+    ) -> Answer:
         """The answer of `endpoint`, its status 200; EngineError or EngineRefused otherwise.
 
-        The caller releases or closes the response.
+        headers: rendered lines. The caller closes the answer.
         """
-        assert self._session is not None  # noqa: S101 - used inside `async with` only
+        head = b"POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n%s" % (
+            path.encode(),
+            endpoint.address.encode(),
+            headers + b"Content-Length: %d\r\n\r\n" % len(body),
+        )
         try:
-            answer = await self._session.post(
-                self._url(endpoint.address, path),
-                data=body,
-                headers={"Content-Type": _JSON, "X-Request-Id": request_id},
-                allow_redirects=False,
-            )
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise failure_of(error) from error
-        if answer.status == 200:
-            return answer
-        try:
+            try:
+                answer = await self._pool.send(endpoint.address, head, body)
+            except Broken as error:
+                if not error.stale:
+                    raise
+                # It closed a kept connection, or died of this request: ask it once more, and
+                # nobody else if that fails.
+                try:
+                    answer = await self._pool.send(endpoint.address, head, body, fresh=True)
+                except Broken as again:
+                    raise EngineLost(str(again)) from again
+            if answer.status == 200:
+                return answer
             text = await answer.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except Broken as error:
             raise failure_of(error) from error
-        finally:
-            answer.release()
-        shown = text[:200].decode(errors="replace")
-        if answer.status in (404, 503):  # 404: another model's engine sits at this address now
-            raise EngineGone(f"status {answer.status}: {shown}")
-        if answer.status >= 500 or answer.status < 400:
-            raise EngineFaulty(f"status {answer.status}: {shown}")
-        raise EngineRefused(answer.status, text)
+        except NoSockets as error:
+            raise OwnShortage(str(error)) from error
+        status = answer.status
+        shown = f"status {status}: {text[:200].decode(errors='replace')}"
+        if status == 503:
+            raise EngineGone(shown)
+        if status == 404 and not await self._serves(endpoint, model):
+            raise EngineGone(shown)
+        if status >= 500 or status < 400:
+            raise EngineFaulty(shown)
+        raise EngineRefused(status, text)
 
-    async def alive(self, endpoint: Endpoint, model: str, generate: bool) -> bool:
+    async def alive(
+        self, endpoint: Endpoint, model: str, generate: bool, limit_s: float = 5.0
+    ) -> bool:
         """Whether `endpoint` may be used again: healthy and, if asked, able to make one token.
 
         An engine that hangs still says that it is healthy, so health alone proves nothing there.
         """
-        assert self._session is not None  # noqa: S101
-        limit = aiohttp.ClientTimeout(total=5.0, sock_connect=1.0)
+        status, _ = await self._ask(endpoint, "GET", "/health", b"", limit_s)
+        if status != 200 or not generate:
+            return status == 200
+        body = orjson.dumps({"model": model, "prompt": "a", "max_tokens": 1})
+        status, _ = await self._ask(endpoint, "POST", "/v1/completions", body, limit_s)
+        return 200 <= status < 500  # an embedding model has no completions
+
+    async def progress(self, endpoint: Endpoint) -> float:
+        """Tokens and requests that its metrics count so far; -1 without metrics."""
+        status, text = await self._ask(endpoint, "GET", "/metrics", b"", 5.0)
+        found = _PROGRESS.findall(text) if status == 200 else []
         try:
-            async with self._session.get(
-                self._url(endpoint.address, "/health"), timeout=limit
-            ) as a:
-                if a.status != 200:
-                    return False
-            if not generate:
-                return True
-            body = {"model": model, "prompt": "a", "max_tokens": 1}
-            url = self._url(endpoint.address, "/v1/completions")
-            async with self._session.post(url, json=body, timeout=limit) as a:
-                return a.status == 200
-        except (aiohttp.ClientError, TimeoutError, OSError):
+            return sum(map(float, found)) if found else -1.0
+        except ValueError:
+            return -1.0
+
+    async def _serves(self, endpoint: Endpoint, model: str) -> bool:
+        """Whether `model` is what `endpoint` serves: then its 404 is about the request's path."""
+        status, text = await self._ask(endpoint, "GET", "/v1/models", b"", 2.0)
+        if status != 200:
+            return False
+        try:
+            return any(entry["id"] == model for entry in orjson.loads(text)["data"])
+        except (orjson.JSONDecodeError, KeyError, TypeError):
             return False
 
-    def _url(self, address: str, path: str) -> URL:
-        known = self._urls.get((address, path))
-        if known is None:
-            if len(self._urls) > 4096:  # engines come and go at ever new ports
-                self._urls.clear()
-            known = self._urls[address, path] = URL(f"http://{address}{path}", encoded=True)
-        return known
+    async def _ask(
+        self, endpoint: Endpoint, method: str, path: str, body: bytes, limit_s: float
+    ) -> tuple[int, bytes]:
+        """Status and body of a small question; status 0 without an answer."""
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: {endpoint.address}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        ).encode()
+        answer: Answer | None = None
+        try:
+            async with asyncio.timeout(limit_s):
+                answer = await self._pool.send(endpoint.address, head, body, fresh=True)
+                return answer.status, await answer.read()
+        except (Broken, NoSockets, TimeoutError):
+            if answer is not None:
+                answer.close()
+            return 0, b""
+
+    async def _tidy(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            self._pool.tidy()
 
 
-def failure_of(error: BaseException) -> EngineError:
-    """What a failed read or connection says about the engine."""
-    said = f"{type(error).__name__}: {error}"
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return EngineFaulty(said)  # our own shortage; nobody is gone
-    if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
-        return EngineStalled(said)
-    return EngineGone(said)
+def failure_of(error: Broken) -> EngineError:
+    """What a broken exchange says about the engine."""
+    return EngineLost(str(error)) if error.sent else EngineUnreached(str(error))

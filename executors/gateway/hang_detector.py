@@ -1,20 +1,22 @@
-"""Which engines hang: requests are there, and for too long nothing came back for any of them.
+"""Which engines may hang: requests are there, and for too long nothing came back for any of them.
 
 Owns the attempts under way per engine and when each engine last said something. An overloaded
-engine lets single requests wait long and is no hung one: only silence towards all counts.
+engine lets single requests wait long and is no hung one: only silence towards all counts. Silence
+is a suspicion and no proof, because long answers that are not streamed are silent too; whoever
+asks here looks closer before an engine is taken out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from topics.records import Endpoint
 
 
 class HangDetector:
-    """Times are the event loop's, in real seconds. limit_s: silence that proves a hang."""
+    """Times are the event loop's, in real seconds. limit_s: silence that makes a suspect."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -25,23 +27,19 @@ class HangDetector:
     async def attempt(self, endpoint: Endpoint) -> AsyncIterator[asyncio.Timeout]:
         """Around one attempt at `endpoint`: TimeoutError comes out of it if the engine hangs."""
         async with asyncio.timeout(None) as scope:
-            self._listen(endpoint, scope)
+            self.listen(endpoint, scope)
             try:
                 yield scope
             finally:
-                self._under_way.get(endpoint, {}).pop(scope, None)
+                self.ignore(endpoint, scope)
 
-    @contextmanager
-    def elsewhere(self, endpoint: Endpoint, scope: asyncio.Timeout) -> Iterator[None]:
-        """Around waiting for somebody else in an attempt: the engine's silence proves nothing
-        while nobody listens (a client that reads slowly is no engine that hangs)."""
+    def ignore(self, endpoint: Endpoint, scope: asyncio.Timeout) -> None:
+        """The attempt waits for somebody else: the engine's silence proves nothing while nobody
+        listens (a client that reads slowly is no engine that hangs)."""
         self._under_way.get(endpoint, {}).pop(scope, None)
-        try:
-            yield
-        finally:
-            self._listen(endpoint, scope)
 
-    def _listen(self, endpoint: Endpoint, scope: asyncio.Timeout) -> None:
+    def listen(self, endpoint: Endpoint, scope: asyncio.Timeout) -> None:
+        """The attempt waits for the engine from now on."""
         under_way = self._under_way.setdefault(endpoint, {})
         under_way[scope] = asyncio.get_running_loop().time()
 
@@ -49,8 +47,8 @@ class HangDetector:
         """Something came from `endpoint`."""
         self._said[endpoint] = asyncio.get_running_loop().time()
 
-    def hung(self) -> list[Endpoint]:
-        """The engines that hang now."""
+    def suspects(self) -> list[Endpoint]:
+        """The engines that may hang now."""
         now = asyncio.get_running_loop().time()
         found = []
         for endpoint, under_way in self._under_way.items():

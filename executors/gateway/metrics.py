@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from executors.gateway.wire.server import Server
 from topics.sketch import bucket_of, quantile_ms
 
 _REAL_MS = (0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 25, 50, 100, 250, 500, 1000, 5000)
@@ -30,6 +31,10 @@ class Metrics:
         self.ejections = counter("ejections", "Instances taken out after a failure", "model")
         self.readmissions = counter("readmissions", "Instances taken back by a probe", "model")
         self.stale = counter("stale_routes", "Routes refused: older leader or generation")
+        self.unbacked = counter("unbacked_routes", "Routes whose leader no claim vouches for")
+        self.denied = counter("denied", "Requests refused for their key: 401, 403 and its 429")
+        self.busy = counter("overloaded", "Requests refused because bodies took too much memory")
+        self.keys_errors = counter("keys_errors", "Times the file of API keys could not be used")
         self.dropped = counter("telemetry_dropped", "Telemetry lost: the broker was away too long")
         self.state_errors = counter("state_errors", "Times the routes could not be saved")
         self.waiting = Gauge(
@@ -37,6 +42,9 @@ class Metrics:
         )
         self.in_flight = Gauge(
             "shoal:gateway_in_flight", "Requests now", ["model"], registry=registry
+        )
+        self.body_bytes = Gauge(
+            "shoal:gateway_body_bytes", "Bytes of request bodies held now", registry=registry
         )
         self.buffered = Gauge(
             "shoal:gateway_telemetry_buffered", "Telemetry not sent yet", registry=registry
@@ -61,6 +69,24 @@ class Metrics:
             registry=registry,
         )
         self._sketch: dict[int, int] = {}
+        self._ended: dict[tuple[str, str], Counter] = {}
+
+    def watch(self, server: Server) -> None:
+        """Show what `server` counts of clients that broke its limits."""
+        for name, what in (
+            ("cut", "Clients cut off because they did not read"),
+            ("late", "Requests that did not arrive in time"),
+            ("refused", "Requests that broke a limit of size or form"),
+        ):
+            gauge = Gauge(f"shoal:gateway_clients_{name}", what, registry=self._registry)
+            gauge.set_function(lambda name=name: float(getattr(server, name)))  # type: ignore[misc]
+
+    def ended(self, model: str, ending: str) -> None:
+        """A request has ended."""
+        known = self._ended.get((model, ending))
+        if known is None:
+            known = self._ended[model, ending] = self.requests.labels(model, str(ending))
+        known.inc()
 
     def overhead(self, real_ms: float) -> None:
         """One request cost so much."""

@@ -1,98 +1,175 @@
 """The OpenAI wire form as far as a gateway must understand it: requests, errors, hand-over bodies.
 
 Owns what is read from and written into request and error bodies. Knows nothing of sockets, routes
-or telemetry.
+or telemetry. What an engine gets is written from what was checked here, never the client's bytes,
+so the two cannot be read differently.
 """
 
 from __future__ import annotations
 
+import gc
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from executors.gateway.fields import (
+    CHAT_FIELDS,
+    COMPLETION_FIELDS,
+    EMBEDDING_FIELDS,
+    BadRequest,
+    Check,
+    check,
+)
+
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
+EMBEDDINGS = "/v1/embeddings"
 DONE = b"data: [DONE]\n\n"
-_DEEPEST = 8  # messages, a message, its contents, a part, its text: five
+FIELDS: Mapping[str, Mapping[str, Check]] = {
+    COMPLETIONS: COMPLETION_FIELDS,
+    CHAT: CHAT_FIELDS,
+    EMBEDDINGS: EMBEDDING_FIELDS,
+}
+# A million-token prompt as token ids has a million commas; more than that is an attack on the
+# parser, whose objects take up to 60 times the room of their text. Both bounds are counted before
+# anything is parsed, inside of strings too, where real text stays far below them.
+MOST_VALUES = 1_100_000
+MOST_CONTAINERS = 100_000
+MOST_STRINGS = 150_000
+_SMALL = 64 * 1024
+_MEDIUM = 512 * 1024
+_EASY = 10_000
+_DEFAULT_OUTPUT = 256
+_PREFIX_CHARS = 512
+# Differs between the two halves of a prefill-decode hand-over; all else is written once.
+_VARYING = ("stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens")
 
 
-class BadRequest(ValueError):
-    """The client's body is not a request we pass on; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
-    """One request as received. tokens_guess: of its prompt, before anyone has counted them.
+    """One request as received and checked.
 
-    usage_wanted: the client asked for a usage chunk, so it must see it. body is read only.
+    core: its body as engines get it, without `varying`, an open JSON object; emptied once an
+    answer has begun, because nothing is sent again from then on. single: one prompt,
+    one sequence; only such a request can be handed over between instances, because one
+    `kv_transfer_params` describes one prompt's KV. usage_wanted: the client asked for a usage
+    chunk, so it must see it. tokens_guess: of its prompt, before anyone has counted them.
+    output_guess: tokens it may make at most, or a common length. prefix: the same for prompts that
+    begin alike.
     """
 
     path: str
     model: str
-    body: dict[str, Any]
-    raw: bytes
+    core: bytes
+    varying: dict[str, Any]
     stream: bool
+    single: bool
     usage_wanted: bool
     tokens_guess: int
+    output_guess: int = _DEFAULT_OUTPUT
+    prefix: int = 0
 
 
-def parse_call(path: str, raw: bytes) -> Call:
-    """The request in `raw`; BadRequest if it is not JSON, has no model or asks for what is ours."""
+def parse_call(path: str, raw: bytes, names: Mapping[str, str] | None = None) -> Call:
+    """The request in `raw`; BadRequest if it is not JSON or asks for what it may not.
+
+    names: other names of models, and the names engines know.
+    """
+    body = _json(raw)
+    model = body.get("model")
+    if type(model) is not str or not model:
+        raise BadRequest("model: a non-empty string is required", "model")
+    check(FIELDS[path], body)
+    if names and model in names:
+        model = body["model"] = names[model]
+    prompt = body.get("messages" if path == CHAT else "input" if path == EMBEDDINGS else "prompt")
+    count = _prompts(prompt) if path != CHAT else 1
+    stream = body.get("stream") is True
+    wanted = stream and (body.get("stream_options") or {}).get("include_usage") is True
+    single = count == 1 and (body.get("n") or 1) == 1 and body.get("use_beam_search") is not True
+    varying = {name: body.pop(name) for name in _VARYING if name in body}
+    most = varying.get("max_completion_tokens") or varying.get("max_tokens") or _DEFAULT_OUTPUT
+    return Call(
+        path,
+        model,
+        orjson.dumps(body)[:-1],
+        varying,
+        stream,
+        single,
+        wanted,
+        _tokens_guess(prompt),
+        min(most, 1_000_000),
+        zlib.crc32(repr(_beginning(prompt)).encode()),
+    )
+
+
+def is_heavy(raw: bytes) -> bool:
+    """Whether parsing `raw` would hold up an event loop for more than a few milliseconds."""
+    if len(raw) <= _SMALL:
+        return False
+    return len(raw) > _MEDIUM or raw.count(b'"') + raw.count(b"[") + raw.count(b"{") > _EASY
+
+
+def _json(raw: bytes) -> dict[str, Any]:
+    if len(raw) > _SMALL:
+        containers = raw.count(b"[") + raw.count(b"{")
+        strings = raw.count(b'"') // 2
+        if containers > MOST_CONTAINERS or strings > MOST_STRINGS:
+            raise BadRequest(
+                f"the body holds more than {MOST_CONTAINERS} objects and arrays, "
+                f"or {MOST_STRINGS} strings"
+            )
+        if raw.count(b",") + containers > MOST_VALUES:
+            raise BadRequest(f"the body holds more than {MOST_VALUES} values")
+    collecting = gc.isenabled()
+    gc.disable()  # a collection amid 100,000 new objects costs more than the parsing
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
-    if not isinstance(body, dict):
+    finally:
+        if collecting:
+            gc.enable()
+    if type(body) is not dict:
         raise BadRequest("the body must be a JSON object")
-    model = body.get("model")
-    if not isinstance(model, str) or not model:
-        raise BadRequest("model: a non-empty string is required")
-    if "kv_transfer_params" in body:
-        # It names hosts that engines connect to: only the gateway may set it.
-        raise BadRequest("kv_transfer_params: not allowed in a client's request")
-    stream = body.get("stream") or False
-    if not isinstance(stream, bool):
-        raise BadRequest("stream: true or false is required")
-    options = body.get("stream_options") or {}
-    if not isinstance(options, dict):
-        raise BadRequest("stream_options: an object is required")
-    wanted = stream and options.get("include_usage") is True
-    guess = _tokens_guess(body.get("messages") if path == CHAT else body.get("prompt"))
-    return Call(path, model, body, raw, stream, wanted, guess)
+    return body
 
 
 def engine_body(call: Call, kv_transfer_params: dict[str, Any] | None = None) -> bytes:
     """What the answering instance gets: usage is always asked for, the KV to take over is named."""
-    if kv_transfer_params is None and (call.usage_wanted or not call.stream):
-        return call.raw
-    body = dict(call.body)
-    if call.stream:
-        body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
+    varying = call.varying
+    if call.stream and not call.usage_wanted:
+        # For our own counting. Without a usage chunk, continuous usage means nothing; with the one
+        # we add, it would put usage into every chunk of a client that gets none today.
+        options = {**(varying.get("stream_options") or {}), "include_usage": True}
+        options.pop("continuous_usage_stats", None)
+        varying = {**varying, "stream_options": options}
     if kv_transfer_params is not None:
-        body["kv_transfer_params"] = kv_transfer_params
-    return orjson.dumps(body)
+        varying = {**varying, "kv_transfer_params": kv_transfer_params}
+    return _with(call.core, varying)
 
 
 def prefill_body(call: Call) -> bytes:
     """What the prefill instance gets: the same prompt, one token, its KV kept for a decoder."""
-    body = {key: value for key, value in call.body.items() if key not in _NOT_FOR_PREFILL}
-    body["stream"] = False
-    body["max_completion_tokens" if "max_completion_tokens" in call.body else "max_tokens"] = 1
-    body["kv_transfer_params"] = {
-        "do_remote_decode": True,
-        "do_remote_prefill": False,
-        "remote_engine_id": None,
-        "remote_block_ids": None,
-        "remote_host": None,
-        "remote_port": None,
-    }
-    return orjson.dumps(body)
+    most = "max_completion_tokens" if "max_completion_tokens" in call.varying else "max_tokens"
+    return _with(call.core, {"stream": False, most: 1, "kv_transfer_params": _FOR_A_DECODER})
 
 
-_NOT_FOR_PREFILL = frozenset(
-    {"stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens"}
-)
+_FOR_A_DECODER = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+
+
+def _with(core: bytes, varying: dict[str, Any]) -> bytes:
+    return core + (b"," + orjson.dumps(varying)[1:] if varying else b"}")
 
 
 def handed_over(raw: bytes) -> dict[str, Any] | None:
@@ -115,9 +192,9 @@ def usage_of(raw: bytes) -> tuple[int, int] | None:
     return counts if good else None
 
 
-def error_body(message: str, kind: str, status: int) -> bytes:
+def error_body(message: str, kind: str, status: int, param: str | None = None) -> bytes:
     """An OpenAI error object."""
-    error = {"message": message, "type": kind, "param": None, "code": status}
+    error = {"message": message, "type": kind, "param": param, "code": status}
     return orjson.dumps({"error": error})
 
 
@@ -126,16 +203,32 @@ def error_events(message: str, kind: str, status: int) -> bytes:
     return b"data: " + error_body(message, kind, status) + b"\n\n" + DONE
 
 
-def _tokens_guess(prompt: object, depth: int = 0) -> int:
+def _prompts(prompt: object) -> int:
+    """How many prompts a checked `prompt` or `input` holds."""
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        return len(prompt)
+    return 1
+
+
+def _tokens_guess(prompt: object) -> int:
     """Tokens in a prompt: one per word, but at least one per four characters."""
-    if depth > _DEEPEST:
-        raise BadRequest(f"prompt: nested more than {_DEEPEST} levels deep")
     if isinstance(prompt, str):
         return max(1, prompt.count(" ") + 1, len(prompt) // 4)
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
         return len(prompt)
     if isinstance(prompt, list):
-        return sum(_tokens_guess(item, depth + 1) for item in prompt)
+        return sum(_tokens_guess(item) for item in prompt)
     if isinstance(prompt, dict):  # a chat message, or one part of its content
-        return _tokens_guess(prompt.get("content", prompt.get("text", "")), depth + 1)
+        return _tokens_guess(prompt.get("content", prompt.get("text", "")))
     return 0
+
+
+def _beginning(prompt: object) -> object:
+    """What prompts with a common beginning share: their first characters or tokens."""
+    if isinstance(prompt, list):
+        if prompt and isinstance(prompt[0], int):
+            return tuple(prompt[:64])
+        return _beginning(prompt[0]) if prompt else ""
+    if isinstance(prompt, dict):
+        return _beginning(prompt.get("content", prompt.get("text", "")))
+    return prompt[:_PREFIX_CHARS] if isinstance(prompt, str) else ""

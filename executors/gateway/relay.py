@@ -1,30 +1,29 @@
 """One request's way: take a slot, hand over, pass the answer through, try again or fail.
 
 Owns what is done about failures. An instance that is gone is ejected at once. A request is tried
-elsewhere as long as the client has not seen a byte; after that it ends with a visible error.
+elsewhere only as long as the client has not seen a byte and the request surely harmed no engine:
+after it was in an engine whose connection broke or that fell silent, it goes nowhere any more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-
-import aiohttp
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 
 from autoscaler.serving.wait_queue import Refusal
 from executors.gateway.admission import Admission, Slot
 from executors.gateway.engine import (
     EngineError,
     EngineFaulty,
-    EngineGone,
     EngineRefused,
     Engines,
     EngineStalled,
     failure_of,
 )
-from executors.gateway.events import BrokenStream, EventStream
+from executors.gateway.events import is_aborted
 from executors.gateway.hang_detector import HangDetector
 from executors.gateway.meter import Ending, Outcome
 from executors.gateway.metrics import Metrics
@@ -36,16 +35,18 @@ from executors.gateway.openai import (
     prefill_body,
     usage_of,
 )
+from executors.gateway.passing import Passing
 from executors.gateway.request import Request
 from executors.gateway.settings import Clock, Settings
 from executors.gateway.table import RouteTable
+from executors.gateway.wire.pool import Broken
 from topics.records import Endpoint
 
 _FAULTS_TO_EJECT = 3
 # A decode instance also answers 500 when the prefill instance that held the KV is gone, which is
 # not its fault and happens to all that were handed over at that moment.
 _FAULTS_TO_EJECT_DECODE = 20
-_TAIL_REAL_S = 1.0  # for the end of an answer whose last event was passed on already
+_OVERLOAD_RETRY_S = 5.0
 _REFUSALS = {
     Refusal.NO_INSTANCE: (503, "no_instance", "no instance of {model} is ready"),
     Refusal.NO_ROOM: (429, "overloaded", "no instance of {model} had room in time"),
@@ -69,9 +70,13 @@ class Relay:
         self._table = table
         self._engines = engines
         self._metrics = metrics
-        self.hang_detector = HangDetector(max(1.0, clock.real_s(settings.stall_s)))
+        self._stall_real_s = max(1.0, clock.real_s(settings.stall_s))
+        self.hang_detector = HangDetector(self._stall_real_s)
         self.admission = Admission(settings, clock, table)
         self._faults: dict[Endpoint, int] = {}
+        self._decoders: set[Endpoint] = set()
+        self._checks: dict[Endpoint, asyncio.Task[bool]] = {}
+        self._looks: dict[Endpoint, asyncio.Task[None]] = {}
         self._life_real_s = max(1.0, clock.real_s(settings.request_s))
         self.hung: set[Endpoint] = set()
 
@@ -89,12 +94,12 @@ class Relay:
             slot = await self.admission.take(request)
             if isinstance(slot, Refusal):
                 status, kind, message = _REFUSALS[slot]
-                await self._refuse(request, message.format(model=model), kind, status)
+                self.refuse(request, message.format(model=model), kind, status)
                 return Outcome(Ending.REFUSED)
             try:
-                return await self._attempt(request, slot)
+                outcome = await self._attempt(request, slot)
             except EngineRefused as refusal:
-                await request.client.answer(refusal.status, refusal.body)
+                request.client.answer(refusal.status, refusal.body)
                 # Any instance would say so at once, so how long it took is no limit missed.
                 return Outcome(Ending.REFUSED if refusal.status == 429 else Ending.WITHDRAWN)
             except EngineError as error:
@@ -102,192 +107,209 @@ class Relay:
                 if request.started:
                     self._metrics.broken.labels(model).inc()
                     end = error_events(f"the engine was lost: {error}", "engine_lost", 502)
-                    await request.client.write(end, last=True)
+                    request.client.write(end, last=True)
                     return Outcome(Ending.FAILED)
-                if time.monotonic() - began >= self._life_real_s:
+                if not error.resend or time.monotonic() - began >= self._life_real_s:
                     break
+            else:
+                self._count_faults(model, request.faulty)
+                return outcome
             finally:
                 slot.give_back()
-        await self._refuse(request, f"no instance answered: {problem}", "engine_lost", 502)
+        self.refuse(request, f"no instance answered: {problem}", "engine_lost", problem.status)
         return Outcome(Ending.FAILED)
 
-    async def _refuse(self, request: Request, message: str, kind: str, status: int) -> None:
-        await request.client.answer(status, error_body(message, kind, status))
+    def refuse(self, request: Request, message: str, kind: str, status: int) -> None:
+        """Say no, and when it is worth asking again."""
+        if status in (429, 503):
+            cold = status == 503
+            wait_s = self.admission.hold_s(request.call.model) if cold else _OVERLOAD_RETRY_S
+            real_s = max(1, math.ceil(self._clock.real_s(wait_s)))
+            request.client.add_header(b"Retry-After", b"%d" % real_s)
+        request.client.answer(status, error_body(message, kind, status))
 
     async def _attempt(self, request: Request, slot: Slot) -> Outcome:
-        """One try; EngineError says that it may be tried elsewhere if nothing was sent yet."""
+        """One try; EngineError says whether it may be tried elsewhere if nothing was sent yet."""
         call, params, pick = request.call, None, slot.pick
         endpoint = pick.endpoint
         if pick.prefill:
-            raw = await self._whole(request, endpoint, prefill_body(call), _FAULTS_TO_EJECT)
+            raw = await self._whole(request, endpoint, prefill_body(call))
             slot.give_back()  # what is left to do there is to hand over its KV
             params = handed_over(raw)
             if params is None:
-                fault = EngineFaulty("no kv_transfer_params in the answer to a prefill")
-                self._blame(call.model, endpoint, fault, _FAULTS_TO_EJECT)
-                raise fault
+                request.faulty += (endpoint,)
+                raise EngineFaulty("no kv_transfer_params in the answer to a prefill")
             router = self._table.routers[call.model]
             decoder = router.pick_decode(pick.group, request.tried)
             decoder = decoder or router.pick_decode(pick.group)
             if decoder is None:
                 raise EngineFaulty(f"{pick.group} has no decode instance any more")
             endpoint = decoder
-        faults = _FAULTS_TO_EJECT_DECODE if pick.prefill else _FAULTS_TO_EJECT
+            self._decoders.add(endpoint)
         body = engine_body(call, params)
         if call.stream:
-            return await self._stream(request, endpoint, body, faults)
-        raw = await self._whole(request, endpoint, body, faults)
+            return await self._stream(request, endpoint, body)
+        raw = await self._whole(request, endpoint, body)
         ended_ns = request.mark_ns
-        request.started = True
-        await request.client.answer(200, raw)
+        self._name_instance(request, endpoint)
+        request.begin()
+        request.client.answer(200, raw)
         prompt, completion = usage_of(raw) or (0, 0)
         last_ms = self._clock.elapsed_ms(request.arrived_ns, ended_ns)
         return Outcome(Ending.COMPLETED, last_ms, None, prompt, completion)
 
-    async def _whole(self, request: Request, endpoint: Endpoint, body: bytes, faults: int) -> bytes:
+    async def _whole(self, request: Request, endpoint: Endpoint, body: bytes) -> bytes:
         """The whole answer of `endpoint`."""
-        request.pause()
-        try:
-            async with self._attempting(endpoint):
-                answer = await self._engines.post(endpoint, request.call.path, body, request.id)
-                try:
-                    raw = await answer.read()
-                except (aiohttp.ClientError, OSError) as error:
-                    raise failure_of(error) from error
-                finally:
-                    answer.release()
-        except EngineError as error:
-            self._blame(request.call.model, endpoint, error, faults)
-            request.tried |= {endpoint}
-            raise
-        finally:
-            request.resume()
+        async with self._attempting(request, endpoint):
+            call = request.call
+            answer = await self._engines.post(
+                endpoint, call.model, call.path, body, request.engine_headers()
+            )
+            try:
+                raw = await answer.read()
+            except Broken as error:
+                raise failure_of(error) from error
+            finally:
+                answer.close()
+            if is_aborted(raw):
+                raise EngineFaulty("it was stopped amid the answer")
         self._praise(endpoint)
         return raw
 
-    @asynccontextmanager
-    async def _attempting(self, endpoint: Endpoint) -> AsyncIterator[asyncio.Timeout]:
-        """Around one attempt: time-outs come out of it as EngineStalled."""
-        try:
-            async with self.hang_detector.attempt(endpoint) as scope:
-                yield scope
-        except TimeoutError as error:
-            raise failure_of(error) from error
-
-    async def _stream(
-        self, request: Request, endpoint: Endpoint, body: bytes, faults: int
-    ) -> Outcome:
+    async def _stream(self, request: Request, endpoint: Endpoint, body: bytes) -> Outcome:
         """Pass the events of `endpoint` through."""
-        request.pause()
-        try:
-            async with self._attempting(endpoint) as scope:
-                answer = await self._engines.post(endpoint, request.call.path, body, request.id)
-                try:
-                    return await self._pass_through(request, endpoint, answer, scope)
-                finally:
-                    # Only an answer that was read to its end gives its connection back.
-                    answer.release() if answer.content.at_eof() else answer.close()
-        except EngineError as error:
-            self._blame(request.call.model, endpoint, error, faults)
-            request.tried |= {endpoint}
-            request.resume()
-            raise
-
-    async def _pass_through(
-        self,
-        request: Request,
-        endpoint: Endpoint,
-        answer: aiohttp.ClientResponse,
-        scope: asyncio.Timeout,
-    ) -> Outcome:
-        events = EventStream(strip_usage=not request.call.usage_wanted)
-        first_ns = now_ns = 0
-        held = b""
-        while not events.done:
-            block = await _block(answer)
-            now_ns = request.resume()
-            if not block:
-                raise EngineGone("the stream ended before its end")
+        async with self._attempting(request, endpoint) as scope:
+            call = request.call
+            answer = await self._engines.post(
+                endpoint, call.model, call.path, body, request.engine_headers()
+            )
+            del body  # a long prompt is held until the answer begins, and not for all its life
+            self._name_instance(request, endpoint)
+            passing = Passing(request, answer, self.hang_detector, endpoint, scope)
             try:
-                held += events.feed(block)
-            except BrokenStream as error:
-                raise EngineFaulty(str(error)) from error
-            if not (request.started or events.failed or events.done or events.events):
-                request.pause()
-                continue  # nothing of worth yet: it may still be tried elsewhere
-            if not request.started and events.failed:
-                raise EngineFaulty("an error event before the first token")
-            if first_ns == 0:
-                first_ns = now_ns
-                self._faults.pop(endpoint, None)
-            self.hang_detector.heard(endpoint)
-            request.started = True
-            if held or events.done:
-                with self.hang_detector.elsewhere(endpoint, scope):
-                    await request.client.write(held, last=events.done)
-            held = b""
-            request.pause()
-        if not answer.content.at_eof():
-            # Only for the connection's sake: the client has everything, whatever comes of this.
-            with suppress(EngineError, TimeoutError):
-                async with asyncio.timeout(_TAIL_REAL_S):
-                    await _block(answer)
-        request.resume()
+                await passing.run()
+            finally:
+                answer.close()
+        self._praise(endpoint)
+        events = passing.events
         if events.failed:
             self._metrics.broken.labels(request.call.model).inc()
             return Outcome(Ending.FAILED)
         prompt, completion = events.usage or (0, events.events)
         return Outcome(
             Ending.COMPLETED,
-            self._clock.elapsed_ms(request.arrived_ns, now_ns),
-            self._clock.elapsed_ms(request.arrived_ns, first_ns),
+            self._clock.elapsed_ms(request.arrived_ns, passing.last_ns),
+            self._clock.elapsed_ms(request.arrived_ns, passing.first_ns),
             prompt,
             completion,
         )
+
+    @asynccontextmanager
+    async def _attempting(
+        self, request: Request, endpoint: Endpoint
+    ) -> AsyncIterator[asyncio.Timeout]:
+        """Around one attempt: what its failure says about the engine is drawn here."""
+        request.pause()
+        try:
+            async with (
+                asyncio.timeout(self._life_real_s),
+                self.hang_detector.attempt(endpoint) as scope,
+            ):
+                yield scope
+        except TimeoutError:
+            request.tried |= {endpoint}
+            raise EngineStalled("no answer in time") from None
+        except EngineError as error:
+            request.tried |= {endpoint}
+            if error.ejects:
+                self._eject(request.call.model, endpoint)
+            elif isinstance(error, EngineFaulty) and not request.started:
+                request.faulty += (endpoint,)
+                if not await self._still_alive(request.call.model, endpoint):
+                    error.resend = False
+                    self._eject(request.call.model, endpoint)
+            raise
+        finally:
+            request.resume()
+
+    def _name_instance(self, request: Request, endpoint: Endpoint) -> None:
+        request.client.add_header(b"X-Shoal-Model", request.call.model.encode())
+        request.client.add_header(b"X-Shoal-Instance", endpoint.instance.encode())
+
+    async def _still_alive(self, model: str, endpoint: Endpoint) -> bool:
+        """Whether `endpoint` survived its own error; one look for all who ask meanwhile."""
+        check = self._checks.get(endpoint)
+        if check is None:
+
+            async def look() -> bool:
+                await asyncio.sleep(self._settings.verify_real_s)
+                return await self._engines.alive(endpoint, model, generate=False)
+
+            check = self._checks[endpoint] = asyncio.create_task(look())
+            check.add_done_callback(lambda _: self._checks.pop(endpoint, None))
+        return await asyncio.shield(check)
 
     def _praise(self, endpoint: Endpoint) -> None:
         self.hang_detector.heard(endpoint)
         self._faults.pop(endpoint, None)
 
-    def _blame(self, model: str, endpoint: Endpoint, error: EngineError, faults: int) -> None:
-        """Eject `endpoint` if `error` says that it serves nobody.
+    def _count_faults(self, model: str, faulty: Iterable[Endpoint]) -> None:
+        """Another instance answered what these could not, so it was not the request. A few such
+        errors in a row, of different requests, and one is out."""
+        for endpoint in faulty:
+            faults = self._faults[endpoint] = self._faults.get(endpoint, 0) + 1
+            limit = _FAULTS_TO_EJECT_DECODE if endpoint in self._decoders else _FAULTS_TO_EJECT
+            if faults >= limit:
+                del self._faults[endpoint]
+                self.hung.add(endpoint)  # it says that it is healthy: only a token proves it
+                self._eject(model, endpoint)
 
-        faults: so many faulty answers in a row say it, too.
-        """
-        if isinstance(error, EngineStalled):
-            return  # slow to this request; `look` finds out who is silent towards all
-        if isinstance(error, EngineFaulty):
-            self._faults[endpoint] = self._faults.get(endpoint, 0) + 1
-            if self._faults[endpoint] < faults:
-                return
-            self._faults.pop(endpoint)
-        if self._table.routers[model].eject(endpoint, self._clock.now_ms()):
+    def _eject(self, model: str, endpoint: Endpoint) -> None:
+        router = self._table.routers.get(model)
+        if router is not None and router.eject(endpoint, self._clock.now_ms()):
             self._metrics.ejections.labels(model).inc()
             self._table.wake(model)  # who waited for it may go where they were tried already
 
     def look(self) -> None:
-        """Eject what hangs, end its requests, forget endpoints that are in no routes, and turn
-        away those who have waited too long."""
-        live: set[Endpoint] = set()
-        hung = self.hang_detector.hung()
-        for model, router in self._table.routers.items():
-            endpoints = router.endpoints()
-            live |= endpoints
-            for endpoint in endpoints & set(hung):
-                self.hung.add(endpoint)
-                if router.eject(endpoint, self._clock.now_ms()):
-                    self._metrics.ejections.labels(model).inc()
-        for endpoint in hung:  # one that left the routes may hang, too
-            self.hang_detector.give_up(endpoint)
+        """Look closer at what may hang, forget endpoints that are in no routes, and turn away
+        those who have waited too long."""
+        model_of = {
+            endpoint: model
+            for model, router in self._table.routers.items()
+            for endpoint in router.endpoints()
+        }
+        for endpoint in self.hang_detector.suspects():
+            if endpoint not in self._looks:
+                task = asyncio.create_task(self._look_closer(endpoint, model_of.get(endpoint, "")))
+                self._looks[endpoint] = task
+                task.add_done_callback(lambda _, at=endpoint: self._looks.pop(at, None))  # type: ignore[misc]
+        live = model_of.keys()
         for endpoint in self._faults.keys() - live:
             del self._faults[endpoint]
         self.hung &= live
+        self._decoders &= live
         self.hang_detector.forget(frozenset(live))
         self.admission.look()
 
+    async def _look_closer(self, endpoint: Endpoint, model: str) -> None:
+        """Silent for too long: it hangs unless it makes progress or a token."""
+        before = await self._engines.progress(endpoint)
+        limit_s = min(10.0, self._stall_real_s)
+        if model and await self._engines.alive(endpoint, model, generate=True, limit_s=limit_s):
+            self.hang_detector.heard(endpoint)
+            return
+        after = await self._engines.progress(endpoint)
+        if after > before >= 0.0:
+            self.hang_detector.heard(endpoint)
+            return
+        if endpoint not in self.hang_detector.suspects():
+            return
+        if model:
+            self.hung.add(endpoint)
+            self._eject(model, endpoint)
+        self.hang_detector.give_up(endpoint)  # one that left the routes may hang, too
 
-async def _block(answer: aiohttp.ClientResponse) -> bytes:
-    try:
-        return await answer.content.readany()
-    except (aiohttp.ClientError, OSError) as error:
-        raise failure_of(error) from error
+    def close(self) -> None:
+        """Nothing is looked at any more."""
+        for task in (*self._checks.values(), *self._looks.values()):
+            task.cancel()

@@ -98,6 +98,7 @@ class Reporter:
             await asyncio.sleep((due_ns - self._clock.mono_ns()) / 1e9)
             late_ms = (self._clock.mono_ns() - due_ns) / 1e6
             self._metrics.lag(late_ms)
+            # Loops wake up a little early at times; the span ended when it says so.
             self.span_ended(max(next_ms, self._clock.now_ms()))
 
     async def send(self) -> None:
@@ -115,7 +116,9 @@ class Reporter:
             taken = await asyncio.gather(
                 *(
                     self._publisher.publish(
-                        "telemetry", record.model, replace(record, age_ms=now_ms - record.end_ms)
+                        "telemetry",
+                        record.model,
+                        replace(record, age_ms=max(0, now_ms - record.end_ms)),
                     )
                     for record in batch
                 )

@@ -6,6 +6,7 @@ Owns the request's marks in time and what this process spent on it. Knows nothin
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from executors.gateway.openai import Call
@@ -15,11 +16,19 @@ from topics.records import Endpoint
 class Client(Protocol):
     """Where the answer goes."""
 
-    async def answer(self, status: int, body: bytes) -> None:
+    blocked: bool
+    """It reads slower than we write, until `on_unblocked` is called."""
+    on_unblocked: Callable[[], None] | None
+
+    def add_header(self, name: bytes, value: bytes) -> None:
+        """One more header of the answer, before it begins."""
+        ...
+
+    def answer(self, status: int, body: bytes) -> None:
         """A whole answer at once."""
         ...
 
-    async def write(self, data: bytes, last: bool) -> None:
+    def write(self, data: bytes, last: bool) -> None:
         """A part of an event stream; the first one begins it, the last one ends it."""
         ...
 
@@ -27,22 +36,53 @@ class Client(Protocol):
 class Request:
     """One request in flight: its marks in time and what this process spent on it.
 
-    own_ns: real time spent here, not waiting for an engine, the client or an instance.
+    own_ns: real time spent here, not waiting for an engine, the client or an instance. headers:
+    rendered lines that go to engines beside its id. tried: instances it was sent to. faulty: those
+    that answered it with an error of their own.
     """
 
-    __slots__ = ("arrived_ns", "call", "client", "id", "mark_ns", "own_ns", "started", "tried")
+    __slots__ = (
+        "arrived_ns",
+        "call",
+        "client",
+        "faulty",
+        "headers",
+        "id",
+        "mark_ns",
+        "own_ns",
+        "started",
+        "tried",
+    )
 
     def __init__(
-        self, call: Call, client: Client, arrived_ns: int, request_id: str, own_ns: int = 0
+        self,
+        call: Call,
+        client: Client,
+        arrived_ns: int,
+        request_id: str,
+        own_ns: int = 0,
+        headers: bytes = b"",
     ) -> None:
         self.call = call
         self.client = client
         self.arrived_ns = arrived_ns
         self.id = request_id
+        self.headers = headers
         self.mark_ns = time.monotonic_ns()
         self.own_ns = own_ns
         self.started = False
         self.tried: frozenset[Endpoint] = frozenset()
+        self.faulty: tuple[Endpoint, ...] = ()
+
+    def begin(self) -> None:
+        """The client gets a byte of the answer now; from here on nothing is sent again."""
+        if not self.started:
+            self.started = True
+            self.call.core = b""
+
+    def engine_headers(self) -> bytes:
+        """What goes to an engine beside the body's own headers."""
+        return b"X-Request-Id: %s\r\n%s" % (self.id.encode(), self.headers)
 
     def pause(self) -> None:
         """From here on we wait for somebody else."""

@@ -1,20 +1,20 @@
 """A whole gateway in one event loop: everything is made and joined here.
 
 Owns the composition and the life of the process' parts. What varies comes in: the publisher, the
-clock, the settings. Routes come in through `Gateway.table.apply`.
+clock, the settings. Routes come in through `Gateway.table`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 
-from aiohttp import web
-
 from executors.gateway.app import Face
 from executors.gateway.engine import Engines
+from executors.gateway.keys import Access
 from executors.gateway.meter import Meter
 from executors.gateway.metrics import Metrics
 from executors.gateway.prober import Prober
@@ -22,9 +22,12 @@ from executors.gateway.relay import Relay
 from executors.gateway.reporter import Publisher, Reporter
 from executors.gateway.settings import Clock, Settings
 from executors.gateway.table import RouteTable
+from executors.gateway.wire.budget import Budget
+from executors.gateway.wire.server import Limits, Server
+
+log = logging.getLogger(__name__)
 
 _SETTLE_S = 5.0
-_GRACE_REAL_S = 0.5
 
 
 class Gateway:
@@ -38,6 +41,8 @@ class Gateway:
         host: str = "127.0.0.1",
         port: int = 0,
         state_dir: Path | None = None,
+        keys_file: Path | None = None,
+        shared_port: bool = False,
     ) -> None:
         self.metrics = Metrics()
         self.meters: dict[str, Meter] = {}
@@ -53,30 +58,44 @@ class Gateway:
             publisher,
         )
         self._prober = Prober(clock, self.table, relay, self.engines, self.metrics)
+        self._access = Access(keys_file, self.metrics)
+        budget = Budget(settings.body_budget_bytes)
         boot = self.reporter.boot
-        face = Face(settings, clock, self.table, relay, self.metrics, self.meters, boot)
-        self._runner = web.AppRunner(
-            face.application(),
-            access_log=None,
-            handler_cancellation=True,
-            shutdown_timeout=_GRACE_REAL_S,
+        self._face = Face(
+            settings,
+            clock,
+            self.table,
+            relay,
+            self.metrics,
+            self.meters,
+            boot,
+            self._access,
+            budget,
         )
-        self._host, self._port = host, port
+        limits = Limits(
+            head_s=settings.head_real_s,
+            body_bytes=settings.max_body_bytes,
+            body_s=settings.body_real_s,
+            write_s=settings.write_real_s,
+        )
+        self._server = Server(self._face.handle, self._face.refuse, limits, budget)
+        self.metrics.watch(self._server)
+        self._settings = settings
+        self._host, self._port, self._shared_port = host, port, shared_port
         self._clock = clock
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self.url = ""
 
     async def __aenter__(self) -> Gateway:
-        """Serve; OSError if the address cannot be had."""
+        """Serve; OSError if the address cannot be had; BadKeys."""
         async with AsyncExitStack() as stack:
             self.table.load()
+            self._access.load()
             await stack.enter_async_context(self.engines)
-            await self._runner.setup()
-            stack.push_async_callback(self._runner.cleanup)
-            site = web.TCPSite(self._runner, self._host, self._port, backlog=1024)
-            await site.start()
-            port = self._runner.addresses[0][1]
+            stack.callback(self.relay.close)
+            stack.callback(self._face.parser.close)
+            port = await self._server.start(self._host, self._port, self._shared_port)
             host = f"[{self._host}]" if ":" in self._host else self._host
             self.url = f"http://{host}:{port}"
             for coroutine in (
@@ -84,6 +103,7 @@ class Gateway:
                 self.reporter.send(),
                 self._prober.run(),
                 self.table.keep_saved(),
+                self._access.keep_fresh(),
             ):
                 self._tasks.append(asyncio.create_task(coroutine))
             self._stack = stack.pop_all()
@@ -95,9 +115,11 @@ class Gateway:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """No new connections, half a second for what is in flight, then the last counts.
+        """What `run` left under way is cut off; then the last counts.
 
         After an error it does not sign off: it will be started again."""
+        await self._server.drain(0.0)
+        await asyncio.sleep(0)  # cut-off requests are counted before the last report
         await self._stack.aclose()
         for task in self._tasks:
             task.cancel()
@@ -109,8 +131,24 @@ class Gateway:
         except TimeoutError:
             pass
 
-    async def run(self, end: asyncio.Event) -> None:
-        """Until `end` is set; a part that dies takes the process down, to be started again."""
+    async def run(self, end: asyncio.Event, now: asyncio.Event) -> None:
+        """Until `end` is set, and then until what is under way has finished: at most the declared
+        time, or until `now` is set. A part that dies takes the process down, to be started again.
+        """
+        await self._watch(end)
+        if now.is_set():
+            return
+        self._face.draining = True
+        log.info("draining: at most %g s", self._settings.drain_real_s)
+        draining = asyncio.create_task(self._server.drain(self._settings.drain_real_s))
+        stopping = asyncio.create_task(now.wait())
+        await asyncio.wait([draining, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if draining.done() and draining.result():
+            log.warning("%d requests were cut off", draining.result())
+        draining.cancel()
+
+    async def _watch(self, end: asyncio.Event) -> None:
         waiting = asyncio.create_task(end.wait())
         done, _ = await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()

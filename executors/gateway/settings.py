@@ -14,14 +14,21 @@ from topics.timebase import TimeBase
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """hold_s: how long a request waits for a ready instance (a model that is waking up) before 503.
+    """hold_s: how long a request waits for a ready instance before 503, or as long as an instance
+    takes to start if the routes know that (`Routes.start_s`).
     queue_s: how long one waits in all while the instances there are have no room, before 429.
-    stall_s: an engine that has requests and sends nothing on any of them for so long hangs (one
-    prompt of 190k tokens may take 100 s). request_s: the longest life of a request. max_waiting:
-    requests of one model waiting here, max_waiting_bytes: their bodies, of all models; what is
-    more is 429 at once. attempts: instances tried per request, so that a request that kills engines
-    cannot kill them all.
-    connect_real_s: to reach an engine; networks do not scale.
+    stall_s: an engine that has requests and sends nothing on any of them for so long is looked at:
+    without progress in its metrics and without a token for a probe, it hangs (one prompt of 190k
+    tokens may take 100 s). request_s: the longest life of a request. max_waiting: requests of one
+    model waiting here; what is more is 429 at once. max_unknown: requests that wait while no
+    routes are known at all. attempts: instances asked per request, of those that surely did not
+    suffer from it.
+
+    Real seconds, because networks and supervisors do not scale: connect_real_s to reach an engine;
+    head_real_s and body_real_s for a client to send a request; write_real_s a client may not read;
+    verify_real_s between an engine's own error and the look at whether it still lives;
+    drain_real_s after SIGTERM for requests under way to finish.
+    Bytes: max_body_bytes of one request, body_budget_bytes of all bodies that are held.
     """
 
     gateway_id: str
@@ -31,9 +38,15 @@ class Settings:
     request_s: float = 1800.0
     max_body_bytes: int = 16 * 1024 * 1024
     max_waiting: int = 10_000
-    max_waiting_bytes: int = 512 * 1024 * 1024
+    max_unknown: int = 1_000
+    body_budget_bytes: int = 256 * 1024 * 1024
     attempts: int = 3
     connect_real_s: float = 2.0
+    head_real_s: float = 10.0
+    body_real_s: float = 60.0
+    write_real_s: float = 30.0
+    verify_real_s: float = 0.5
+    drain_real_s: float = 120.0
 
     def __post_init__(self) -> None:
         name("gateway-id", self.gateway_id)
@@ -41,6 +54,7 @@ class Settings:
         number("queue-s", self.queue_s, 0.0, 86_400.0)
         number("stall-s", self.stall_s, 1.0, 86_400.0)
         number("request-s", self.request_s, 1.0, 86_400.0)
+        number("drain-s", self.drain_real_s, 0.0, 86_400.0)
 
 
 @dataclass(frozen=True, slots=True)

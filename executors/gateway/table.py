@@ -2,6 +2,9 @@
 
 Owns the routers and the file with the last routes. A gateway that starts without a broker serves
 by that file; a folder that cannot be written is reported and serving goes on.
+
+No record is believed above what the leadership topic vouches for: one with a leader token that no
+claim gave is set aside, so a forged one cannot outrank every later leader.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from topics.codec import decode, encode
 from topics.records import Routes
 
 log = logging.getLogger(__name__)
+_MOST_ASIDE = 8  # routes per model whose leader is not known yet
 
 
 class RouteTable:
@@ -27,6 +31,10 @@ class RouteTable:
 
     def __init__(self, metrics: Metrics, state_dir: Path | None, settle_real_s: float) -> None:
         self.routers: dict[str, Router] = {}
+        self.names: dict[str, str] = {}  # other names of models, and the models
+        self._highest: int | None = None
+        self._aside: dict[str, list[Routes]] = {}
+        self._leavers: list[Callable[[str], None]] = []
         self._metrics = metrics
         self._file = state_dir / "routes.jsonl" if state_dir else None
         self._settle_real_s = settle_real_s
@@ -34,6 +42,43 @@ class RouteTable:
         self._watchers: list[Callable[[str], None]] = []
         self._changed = asyncio.Event()
         self._unsaved = asyncio.Event()
+
+    def offer(self, routes: Routes) -> None:
+        """Routes from the topic: applied once their leader token is vouched for."""
+        if self._highest is not None and routes.leader_token <= self._highest:
+            self.apply(routes)
+            return
+        if self._highest is not None:
+            self._metrics.unbacked.inc()
+        aside = self._aside.setdefault(routes.model, [])
+        aside.append(routes)
+        del aside[:-_MOST_ASIDE]
+
+    def vouch(self, highest: int) -> None:
+        """No leader has a token above `highest`: what claims one is not gone by any more."""
+        self._highest = highest
+        for router in self.routers.values():
+            if router.routes is not None and router.routes.leader_token > highest:
+                log.warning("routes of %s: leader %d is not known", router.model, highest)
+                router.distrust()
+        aside, self._aside = self._aside, {}
+        for offers in aside.values():
+            for routes in offers:
+                if routes.leader_token <= highest:
+                    self.apply(routes)
+                else:
+                    self._aside.setdefault(routes.model, []).append(routes)
+
+    def withdraw(self, model: str) -> None:
+        """`model` is served no longer: its routes are gone."""
+        self._aside.pop(model, None)
+        if self.routers.pop(model, None) is None:
+            return
+        log.info("routes of %s: withdrawn", model)
+        self._name_all()
+        self._unsaved.set()
+        for left in self._leavers:
+            left(model)
 
     def apply(self, routes: Routes) -> Applied:
         """Go by `routes`, tell those who watch; stale ones are refused and counted."""
@@ -47,6 +92,7 @@ class RouteTable:
             self._metrics.stale.inc()
         elif applied is Applied.CHANGED:
             log.info("routes of %s: generation %d", routes.model, routes.generation)
+            self._name_all()
             self._unsaved.set()
             self._changed.set()
             self._changed = asyncio.Event()
@@ -57,6 +103,19 @@ class RouteTable:
         """Call `changed` with a model's name whenever instances may have come to it."""
         self._watchers.append(changed)
 
+    def watch_leavers(self, left: Callable[[str], None]) -> None:
+        """Call `left` with the name of a model whose routes were withdrawn."""
+        self._leavers.append(left)
+
+    def _name_all(self) -> None:
+        names = {
+            alias: model
+            for model, router in self.routers.items()
+            if router.routes is not None
+            for alias in router.routes.aliases
+        }
+        self.names = {alias: model for alias, model in names.items() if alias not in self.routers}
+
     def wake(self, model: str) -> None:
         """Instances may have come to `model`."""
         for changed in self._watchers:
@@ -64,10 +123,10 @@ class RouteTable:
 
     async def known(self, model: str, until: float) -> bool | None:
         """Whether `model` has routes; None if no model had any until `until` (monotonic s)."""
-        while model not in self.routers:
+        while model not in self.routers and model not in self.names:
             limit = until if self._settled_at is None else min(until, self._settled_at)
             if not await self._wait(limit):
-                return None if self._settled_at is None else model in self.routers
+                return None if self._settled_at is None else False
         return True
 
     async def _wait(self, until: float) -> bool:

@@ -135,4 +135,11 @@ def add_parser(subparsers: Any) -> None:
     gateway.add_argument("--host", default="127.0.0.1", help="address to listen on")
     gateway.add_argument("--port", type=int, default=8700, help="port to listen on")
     gateway.add_argument("--state-dir", help="where it keeps its last routes")
+    gateway.add_argument("--keys-file", help="API keys (YAML), read again when it changes")
+    gateway.add_argument(
+        "--drain-s",
+        type=float,
+        default=120.0,
+        help="seconds for requests under way to finish after SIGTERM (default 120)",
+    )
     gateway.set_defaults(run=run_gateway)

@@ -20,6 +20,7 @@ class FakeEngine:
 
     ok; status:N; lost:N (500 to the first N requests); cut (connection reset before a byte);
     cut-after:N (after N tokens);
+    cut-kept (connection reset on a kept one, answered on a fresh one);
     error-after:N (error event and [DONE]); cut-at-end (after [DONE], the answer left open);
     hang-at-end (the same, the connection stays); hang (nothing ever comes); gate (waits for
     `gate`).
@@ -29,6 +30,9 @@ class FakeEngine:
         self.name, self.model, self.tokens = name, model, tokens
         self.mode = "ok"
         self.healthy = True
+        self.progresses = False
+        self._tokens_made = 0
+        self._peers: set[object] = set()
         self.seen: list[dict[str, Any]] = []
         self.headers: list[Mapping[str, str]] = []
         self.gate = asyncio.Event()
@@ -40,7 +44,9 @@ class FakeEngine:
         app = web.Application(client_max_size=1 << 25)
         app.router.add_post("/v1/completions", self.generate)
         app.router.add_post("/v1/chat/completions", self.generate)
+        app.router.add_post("/v1/embeddings", self.generate)
         app.router.add_get("/health", self.health)
+        app.router.add_get("/metrics", self.metrics)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", port).start()
@@ -59,7 +65,13 @@ class FakeEngine:
     async def health(self, request: web.Request) -> web.Response:
         return web.Response(status=200 if self.healthy else 503)
 
+    async def metrics(self, request: web.Request) -> web.Response:
+        self._tokens_made += self.progresses
+        return web.Response(text=f'vllm:generation_tokens_total{{a="b"}} {self._tokens_made}.0\n')
+
     async def generate(self, request: web.Request) -> web.StreamResponse:
+        kept = request.transport in self._peers
+        self._peers.add(request.transport)
         body = json.loads(await request.read())
         self.seen.append(body)
         self.headers.append(request.headers.copy())
@@ -69,7 +81,7 @@ class FakeEngine:
             return web.json_response(error, status=int(number))
         if kind == "lost" and len(self.seen) <= int(number):
             return web.json_response({"error": {"message": "KV load failed"}}, status=500)
-        if kind == "cut":
+        if kind == "cut" or (kind == "cut-kept" and kept):
             assert request.transport is not None
             request.transport.abort()
             return web.Response()
@@ -161,7 +173,10 @@ class Bench:
         self.gateway.table.apply(Routes(model, generation, 1, 0, 2000.0, 60.0, groups))
 
     def body(self, **changes: Any) -> dict[str, Any]:
-        return {"model": "chat", "prompt": "a a a", "stream": True, "max_tokens": 5, **changes}
+        made = {"model": "chat", "prompt": "a a a", "stream": True, "max_tokens": 5, **changes}
+        if "messages" in changes:
+            del made["prompt"]
+        return made
 
     async def post(self, path: str = "/v1/completions", **changes: Any) -> tuple[int, str]:
         url = self.gateway.url + path

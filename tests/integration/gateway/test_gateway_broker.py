@@ -17,7 +17,7 @@ import pytest
 
 from executors.kafka_client import KafkaClient
 from tests.integration.gateway.gateway_bench import FakeEngine, until
-from topics.records import RouteGroup, Routes, Telemetry
+from topics.records import Leadership, RouteGroup, Routes, Telemetry
 from topics.timebase import TimeBase
 
 Spawn = Callable[..., Any]
@@ -48,7 +48,7 @@ async def spawn() -> AsyncIterator[Spawn]:
 async def test_routes_in_telemetry_out_and_serving_without_the_broker(
     spawn: Spawn, tmp_path: Path
 ) -> None:
-    """A stale leader's routes change nothing; a dead broker neither."""
+    """A stale leader's routes change nothing, nor do an invented one's; a dead broker neither."""
     broker, hello = await spawn("streams.broker")
     base = TimeBase(10.0, 1_700_000_000_000, time.monotonic_ns())
     engine, other = await FakeEngine("e").start(), await FakeEngine("other").start()
@@ -56,6 +56,8 @@ async def test_routes_in_telemetry_out_and_serving_without_the_broker(
     async with KafkaClient(hello["bootstrap"], "test") as kafka, aiohttp.ClientSession() as http:
         kafka.follow(("telemetry",), lambda topic, key, record: seen.append(record))
         await until(lambda: kafka.connected)
+        for claim in ("one", "two"):
+            await kafka.publish("leadership", "claim", Leadership("c", claim, "claim", 0))
         _, ready = await spawn(
             "executors.gateway", "--broker", hello["bootstrap"], "--time-base", base.format(),
             "--state-dir", str(tmp_path), "--gateway-id", "gateway-7",
@@ -73,12 +75,13 @@ async def test_routes_in_telemetry_out_and_serving_without_the_broker(
 
         await route(engine, 4, 2)
         assert "e0" in await ask()  # held until the routes had come
-        await until(lambda: sum(record.completions for record in seen) == 1)
+        await until(lambda: sum(record.completions for record in seen) == 1, 20.0)
         assert {record.gateway for record in seen} == {"gateway-7"}
         assert seen[-1].route_generation == 4
         await route(other, 9, 1)
+        await route(other, 1, 10**12)  # a leader that nobody knows
         await route(engine, 5, 2)
-        await until(lambda: seen[-1].route_generation == 5)
+        await until(lambda: seen[-1].route_generation == 5, 20.0)
         assert "e0" in await ask()
         assert not other.seen
         broker.kill()

@@ -105,6 +105,7 @@ async def test_an_engine_killed_under_load_loses_only_what_it_had_begun(
         while await engine_metric(b, one, "vllm:generation_tokens_total") < 100:
             await asyncio.sleep(0.01)
     victim.send_signal(signal.SIGKILL)
+    await victim.wait()
     later = [asyncio.create_task(b.post(prompt="a a", max_tokens=5)) for _ in range(20)]
     answers = await asyncio.gather(*asked)
     broken = [text for _, text in answers if "engine_lost" in text]

@@ -95,18 +95,46 @@ async def test_serves_by_the_last_routes_without_a_broker(
     assert [decode("routes", line) for line in kept] == [routes_to(engine)]
 
 
-async def test_sigterm_ends_it_cleanly_in_time_with_a_request_under_way(
-    start: Start, engine: FakeEngine, tmp_path: Path
-) -> None:
-    (tmp_path / "routes.jsonl").write_bytes(encode(routes_to(engine)) + b"\n")
-    process, ready = await start()
+async def hold_one(start: Start, engine: FakeEngine, folder: Path, *more: str) -> Any:
+    """A gateway with one request in an engine that waits; (process, its url, the request)."""
+    (folder / "routes.jsonl").write_bytes(encode(routes_to(engine)) + b"\n")
+    process, ready = await start(*more)
     engine.mode = "gate"
     asking = asyncio.create_task(ask(ready["url"]))
     async with asyncio.timeout(5.0):
         while not engine.seen:
             await asyncio.sleep(0.01)
+    return process, ready["url"], asking
+
+
+async def test_sigterm_loses_no_request(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
+    """It accepts no more, finishes what it has, and ends at once when that is done."""
+    process, url, asking = await hold_one(start, engine, tmp_path)
+    process.send_signal(signal.SIGTERM)
+    await asyncio.sleep(1.0)
+    assert process.returncode is None
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await ask(url)
+    engine.gate.set()
+    status, text = await asking
+    assert (status, text.endswith("data: [DONE]\n\n")) == (200, True)
+    began = time.monotonic()
+    await asyncio.wait_for(process.communicate(), 5.0)
+    assert time.monotonic() - began < 1.5
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_drain_ends_at_its_deadline_or_when_told_twice(
+    start: Start, engine: FakeEngine, tmp_path: Path, again: bool
+) -> None:
+    limit = "60" if again else "0.7"
+    process, _, asking = await hold_one(start, engine, tmp_path, "--drain-s", limit)
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
+    if again:
+        await asyncio.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
     await asyncio.wait_for(process.communicate(), 5.0)
     assert time.monotonic() - began < 3.0
     assert process.returncode == 0
@@ -176,6 +204,8 @@ async def test_a_state_folder_that_cannot_be_used_is_reported_and_serving_goes_o
         (("--queue-s", "-1"), "queue-s"),
         (("--gateway-id", "a b"), "gateway-id"),
         (("--port", "65536"), "port"),
+        (("--drain-s", "-1"), "drain-s"),
+        (("--keys-file", "/nowhere/keys"), "/nowhere/keys"),
     ],
 )
 async def test_bad_options_are_one_line(start: Start, options: tuple[str, str], said: str) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import orjson
+import asyncio
+
 import pytest
 
 from executors.gateway.hang_detector import HangDetector
-from executors.gateway.meter import Ending
-from executors.gateway.openai import COMPLETIONS, parse_call
-from executors.gateway.request import Request
-from tests.integration.gateway.gateway_bench import Bench, MakeBench, until
+from tests.integration.gateway.gateway_bench import MakeBench, until
 from topics.records import Endpoint, RouteGroup
 
 
@@ -40,39 +38,44 @@ async def test_what_happens_behind_the_end_harms_no_served_request(
     engine.gate.set()
 
 
-class SlowClient:
-    """Looks, each time it is written to, whom the gateway would take for hung just then."""
-
-    def __init__(self, b: Bench) -> None:
-        self.hang_detector = b.gateway.relay.hang_detector = HangDetector(0.0)
-        self.hung: list[list[Endpoint]] = []
-
-    async def answer(self, status: int, body: bytes) -> None:
-        raise AssertionError("it asked for a stream")
-
-    async def write(self, data: bytes, last: bool) -> None:
-        self.hung.append(self.hang_detector.hung())
-
-
 async def test_a_client_that_reads_slowly_makes_no_engine_hang(bench: MakeBench) -> None:
-    """While the client is waited for, nobody listens to the engine."""
+    """While the client is waited for, nobody listens to the engine, and nothing piles up here."""
     b = await bench(speed=0.1)  # no look by itself while this lasts
-    engine = await b.engine("e")
+    detector = b.gateway.relay.hang_detector = HangDetector(0.0)
+    engine = await b.engine("e", tokens=200_000)
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
-    client = SlowClient(b)
-    call = parse_call(COMPLETIONS, orjson.dumps(b.body()))
-    outcome = await b.gateway.relay.serve(Request(call, client, 0, "r"))
-    assert outcome.ending is Ending.COMPLETED
-    assert client.hung
-    assert not any(client.hung)
+    async with b.http.post(b.gateway.url + "/v1/completions", json=b.body()) as answer:
+        connections = b.gateway._server.connections
+        await until(lambda: any(c._exchange and c._exchange.blocked for c in connections), 20.0)
+        await asyncio.sleep(0.05)
+        assert detector.suspects() == []
+        line = next(iter(connections))
+        assert line._transport is not None
+        assert line._transport.get_write_buffer_size() < 2 * 1024 * 1024
+        text = await answer.text()
+    assert text.count("data: ") == 200_001
+    assert text.endswith("data: [DONE]\n\n")
+
+
+async def test_a_client_that_does_not_read_is_cut_off(bench: MakeBench) -> None:
+    """After the declared time; its slot at the engine is free again, and it was no miss of ours."""
+    b = await bench(speed=1.0, write_real_s=0.5)
+    engine = await b.engine("e", tokens=200_000)
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    async with b.http.post(b.gateway.url + "/v1/completions", json=b.body()):
+        await until(lambda: b.gateway._server.cut == 1, 20.0)
+        await until(lambda: b.gateway.table.routers["chat"].in_flight(engine.endpoint) == 0)
+        await until(lambda: sum(record.withdrawn for record in b.link.records) == 1)
+    assert sum(record.failures for record in b.link.records) == 0
 
 
 async def test_silence_counts_again_once_the_engine_is_listened_to() -> None:
     """Only the time elsewhere is left out."""
     engine, stalls = Endpoint("e", "h:1"), HangDetector(0.0)
     async with stalls.attempt(engine) as scope:
-        with stalls.elsewhere(engine, scope):
-            assert stalls.hung() == []
-            stalls.forget(frozenset({engine}))
-        assert stalls.hung() == [engine]
-    assert stalls.hung() == []
+        stalls.ignore(engine, scope)
+        assert stalls.suspects() == []
+        stalls.forget(frozenset({engine}))
+        stalls.listen(engine, scope)
+        assert stalls.suspects() == [engine]
+    assert stalls.suspects() == []

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import orjson
 import pytest
 
+from executors.gateway.fields import BadRequest
 from executors.gateway.openai import (
     CHAT,
     COMPLETIONS,
-    BadRequest,
+    EMBEDDINGS,
     engine_body,
     handed_over,
+    is_heavy,
     parse_call,
     prefill_body,
     usage_of,
@@ -21,18 +26,119 @@ def call(path: str = COMPLETIONS, **body: object) -> bytes:
     return orjson.dumps({"model": "chat", **body})
 
 
-def test_a_body_that_asks_for_usage_goes_on_unchanged() -> None:
-    raw = b'{"model": "chat",  "stream":true, "stream_options":{"include_usage":true}, "x": 1.0}'
-    assert engine_body(parse_call(COMPLETIONS, raw)) is raw
-    plain = b'{"model":"chat",  "prompt":"a"}'
-    assert engine_body(parse_call(COMPLETIONS, plain)) is plain
+def test_what_an_engine_gets_says_the_same_as_what_the_client_sent() -> None:
+    """Written anew from what was checked, so that nobody can read it differently."""
+    body = {"model": "chat", "stream": True, "stream_options": {"include_usage": True}, "n": 1}
+    assert orjson.loads(engine_body(parse_call(COMPLETIONS, orjson.dumps(body)))) == body
+    plain = {"model": "chat", "prompt": "a", "max_tokens": 7}
+    assert orjson.loads(engine_body(parse_call(COMPLETIONS, orjson.dumps(plain)))) == plain
 
 
 def test_usage_is_asked_for_and_other_options_stay() -> None:
-    raw = call(stream=True, stream_options={"continuous_usage_stats": False}, temperature=0.5)
+    raw = call(stream=True, stream_options={"include_obfuscation": False}, temperature=0.5)
     sent = orjson.loads(engine_body(parse_call(COMPLETIONS, raw)))
-    assert sent["stream_options"] == {"continuous_usage_stats": False, "include_usage": True}
+    assert sent["stream_options"] == {"include_obfuscation": False, "include_usage": True}
     assert sent["temperature"] == 0.5
+
+
+def test_continuous_usage_alone_brings_no_usage_that_nobody_asked_for() -> None:
+    """Without include_usage an engine ignores it; with ours it would fill every chunk."""
+    raw = call(stream=True, stream_options={"continuous_usage_stats": True})
+    sent = orjson.loads(engine_body(parse_call(COMPLETIONS, raw)))
+    assert sent["stream_options"] == {"include_usage": True}
+    both = {"continuous_usage_stats": True, "include_usage": True}
+    raw = call(stream=True, stream_options=both)
+    assert orjson.loads(engine_body(parse_call(COMPLETIONS, raw)))["stream_options"] == both
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value"),
+    [
+        (COMPLETIONS, "vllm_xargs", {"kv_transfer_params": []}),
+        (CHAT, "vllm_xargs", {"kv_transfer_params": []}),
+        (COMPLETIONS, "ec_transfer_params", []),
+        (CHAT, "ec_transfer_params", {}),
+        (COMPLETIONS, "kv_transfer_params", {"remote_host": "h"}),
+        (CHAT, "kv_transfer_params", None),
+        (COMPLETIONS, "prompt_embeds", "AAAA"),
+        (CHAT, "chat_template", "{% for a in range(10**9) %}{% endfor %}"),
+        (CHAT, "mm_processor_kwargs", {"a": 1}),
+        (COMPLETIONS, "priority", -5),
+        (COMPLETIONS, "request_id", "somebody-elses"),
+        (COMPLETIONS, "best_of", 3),
+        (EMBEDDINGS, "kv_transfer_params", {}),
+        (EMBEDDINGS, "messages", []),
+        (COMPLETIONS, "stream_options.kv_transfer_params", {"kv_transfer_params": {}}),
+        (COMPLETIONS, "logit_bias.7", {"7": []}),
+        (COMPLETIONS, "response_format.json_schema.x", {"type": "text", "json_schema": {"x": 1}}),
+        (COMPLETIONS, "n", 129),
+        (COMPLETIONS, "n", True),
+        (COMPLETIONS, "prompt", [1, "a"]),
+        (COMPLETIONS, "prompt", [[1, "a"]]),
+        (COMPLETIONS, "prompt", [1.5]),
+        (COMPLETIONS, "stop", ["a"] * 65),
+        (CHAT, "messages[0].kv", [{"role": "user", "kv": 1}]),
+        (CHAT, "messages[0].content[0].x", [{"role": "user", "content": [{"x": 1}]}]),
+        (CHAT, "messages[0].content[0].image_url.url",
+         [{"content": [{"image_url": {"url": "file:///etc/passwd"}}]}]),
+        (CHAT, "tools[0].function.code", [{"function": {"code": "x"}}]),
+        (CHAT, "chat_template_kwargs.a", {"a": {"b": 1}}),
+    ],
+)  # fmt: skip
+def test_a_field_outside_of_the_allow_list_is_refused_by_name(
+    path: str, field: str, value: object
+) -> None:
+    """At every depth: what is not known to be harmless reaches no engine."""
+    top = field.partition(".")[0].partition("[")[0]
+    with pytest.raises(BadRequest, match=r"\A" + re.escape(field)) as refused:
+        parse_call(path, call(**{top: value}))
+    assert refused.value.field is not None
+    assert refused.value.field.startswith(field)
+
+
+@pytest.mark.parametrize(
+    ("body", "single"),
+    [
+        ({"prompt": "a"}, True),
+        ({"prompt": ["a"]}, True),
+        ({"prompt": [1, 2]}, True),
+        ({"prompt": [[1, 2]], "n": 1}, True),
+        ({"prompt": ["a", "b"]}, False),
+        ({"prompt": [[1], [2]]}, False),
+        ({"prompt": "a", "n": 2}, False),
+        ({"prompt": "a", "use_beam_search": True}, False),
+    ],
+)
+def test_only_one_prompt_with_one_answer_is_single(body: dict[str, object], single: bool) -> None:
+    assert parse_call(COMPLETIONS, call(**body)).single is single
+
+
+def test_everything_that_official_clients_send_passes() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    body = {
+        "messages": [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": [{"type": "text", "text": "t"},
+             {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]},
+            {"role": "assistant", "content": None, "tool_calls": calls},
+            {"role": "tool", "tool_call_id": "1", "content": "r"},
+        ],
+        "tools": [tool], "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}},
+        "temperature": 0, "top_p": 1.0, "stop": ["a"], "logit_bias": {"5": -100}, "user": "u",
+        "metadata": {"a": "b"}, "store": False, "parallel_tool_calls": True, "seed": 3,
+        "logprobs": True, "top_logprobs": 5, "reasoning_effort": "low", "max_tokens": None,
+    }  # fmt: skip
+    assert parse_call(CHAT, call(**body)).single
+
+
+def test_other_names_of_a_model_become_the_one_that_engines_know() -> None:
+    made = parse_call(
+        COMPLETIONS, b'{"model":"org/Full-Name","prompt":"a"}', {"org/Full-Name": "m"}
+    )
+    assert made.model == "m"
+    assert orjson.loads(engine_body(made))["model"] == "m"
 
 
 def test_chat_prefill_bounds_the_field_that_the_client_used() -> None:
@@ -72,8 +178,33 @@ def test_no_usage_is_none(raw: bytes) -> None:
     assert usage_of(raw) is None
 
 
-def test_a_prompt_nested_beyond_sense_is_refused_and_not_our_fault() -> None:
-    """JSON allows a thousand levels; no prompt has more than messages, contents and parts."""
-    deep = b'{"model":"chat","prompt":' + b"[" * 1000 + b"]" * 1000 + b"}"
-    with pytest.raises(BadRequest, match="nested"):
-        parse_call(COMPLETIONS, deep)
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"model":"chat","prompt":' + b"[" * 1000 + b"]" * 1000 + b"}",
+        b'{"model":"chat","response_format":{"format":' + b'{"a":' * 900 + b"1" + b"}" * 902,
+        b"[" * 100_000,
+        b'{"model":"chat","structured_outputs":{"json":' + b"[" * 300 + b"]" * 300 + b"}}",
+    ],
+)  # fmt: skip
+def test_json_nested_beyond_sense_is_a_bad_request(raw: bytes) -> None:
+    """And no error of ours, which would count as a miss of the model's SLO."""
+    with pytest.raises(BadRequest):
+        parse_call(COMPLETIONS, raw)
+
+
+@pytest.mark.parametrize(
+    "piece", [b"0", b"{}", b"[]", b'"a"'], ids=["numbers", "objects", "arrays", "strings"]
+)
+def test_a_body_of_millions_of_small_values_is_refused_before_it_is_parsed(piece: bytes) -> None:
+    raw = b'{"model":"chat","prompt":[' + b",".join([piece] * 1_200_000) + b"]}"
+    began = time.process_time()
+    with pytest.raises(BadRequest, match="more than"):
+        parse_call(COMPLETIONS, raw)
+    assert time.process_time() - began < 0.1  # parsing them takes several times as long
+
+
+def test_a_prompt_of_a_million_token_ids_is_no_attack() -> None:
+    raw = b'{"model":"chat","prompt":[' + b",".join([b"151643"] * 1_000_000) + b"]}"
+    assert is_heavy(raw)
+    assert parse_call(COMPLETIONS, raw).tokens_guess == 1_000_000
