@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: run test test-vllm lint types layers lock kafka clean
+.PHONY: run test loadtest test-vllm lint types layers lock kafka clean
 .DEFAULT_GOAL := help
 
 help:            ## what can be made
@@ -35,6 +35,9 @@ run: $(VENV)/.base            ## the whole loop on this machine; ARGS="--for 150
 
 test: $(VENV)/.dev            ## the whole test suite
 	$(BIN)/pytest $(ARGS)
+
+loadtest: $(VENV)/.dev        ## replay a trace against a gateway; ARGS="--host URL --trace FILE --shoal-config shoal.yaml --headless"
+	@PYTHONPATH=. exec $(BIN)/locust -f loadtests/replay/locustfile.py $(ARGS)
 
 lint: $(VENV)/.dev            ## style, types and layers
 	$(BIN)/ruff check .

@@ -13,13 +13,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoscaler.answers import Carried, carry_out
-from autoscaler.domain.cluster import Cluster, Mode
+from autoscaler.domain.cluster import Cluster
 from autoscaler.effects import Effect, SolveRequested
 from autoscaler.explain import reasons
+from autoscaler.guards import guards
+from autoscaler.guards import said as guards_said
 from autoscaler.models import Inputs, known, silences, valued, views, with_states
 from autoscaler.moves import revive, waves, withdraw
 from autoscaler.planning.problem import with_prices
 from autoscaler.planning.request import Outcome, Urgency
+from autoscaler.proposals import settle
 from autoscaler.publish import publish
 from autoscaler.rebuild import rebuild
 from autoscaler.requests import Ground, alive, full, short_models, urgent
@@ -49,20 +52,26 @@ def decide(
 ) -> tuple[ControllerState, tuple[Effect, ...]]:
     """One tick. `now_ms` is domain time and never falls; `cluster` is as declared now.
 
-    Models in mode recommend or approve get decisions with `applied` False and nothing else.
+    Models in mode recommend get decisions with `applied` False and nothing else; those in mode
+    approve get proposals, and what was approved of them.
     """
     decisions: list[Decision] = []
     if state.announce:
         decisions.append(hold("*", state.announce, now_ms, kind="rebuilt"))
 
+    # What operators and schedules allow.
+    guarded = guards(cluster, observation.controls, now_ms)
+    cluster = guarded.cluster
+    decisions += guards_said(state.held, guarded.held, now_ms)
+
     # What is there: prices and offers, the fleet, what broke.
     supply = fold_supply(state.supply, cluster, observation.prices, observation.availability)
     priced = with_prices(cluster, supply.prices_usd_per_h())
     combos, worth = valued(state, observation, cluster)
-    inputs = Inputs(state, observation, priced, combos, now_ms)
+    inputs = Inputs(state, observation, priced, combos, now_ms, guarded.frozen)
     sight = look_at(state.groups, observation.statuses, combos, priced, now_ms)
-    acting = {service.model for service in cluster.services if service.mode is Mode.ACT}
-    faults = notice(state.groups, sight, state.backoff, acting.__contains__, now_ms)
+    others = {service.model for service in cluster.services if not service.managed}
+    faults = notice(state.groups, sight, state.backoff, lambda m: m not in others, now_ms)
     decisions += [_failed(failure, now_ms) for failure in faults.failures]
 
     # How much is wanted of each model.
@@ -86,8 +95,15 @@ def decide(
     used = used_gpus(groups, heard)
     site = Site(priced, used, ground.obtainable(), ground.shut(), state.next_serial)
     pending = alive(state.pending, now_ms)
-    carried = Carried(groups, site, models)
-    replan: list[tuple[str, str]] = []
+    scene = Scene(priced, sight, combos, seen, now_ms)
+    settled = settle(groups, site, models, observation.controls, state.leader_token, scene)
+    carried = Carried(settled.groups, settled.site, settled.models)
+    decisions += settled.decisions
+    if settled.decisions:
+        sight = sight.with_new(carried.groups)
+        models = dict(carried.models)
+        seen = views(inputs, carried.groups, models, sight)
+    replan: list[tuple[str, str]] = [*settled.replan]
     again: list[Trigger] = []
     failed_ms, told_ms = state.failed_full_ms, state.told_failed_ms
     last_full_ms, gap = state.last_full_ms, state.gap
@@ -164,6 +180,7 @@ def decide(
         next_serial=carried.site.serial,
         request_number=number,
         announce="",
+        held=guarded.held,
     )
     new_state, published = publish(state, after, sight, priced, decisions, now_ms)
     return new_state, (*published, *(SolveRequested(one.request) for one in asks))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from autoscaler.demand.clumps import arrival_cv, observed
 from autoscaler.demand.freshness import is_stale
 from autoscaler.demand.lengths import estimate
 from autoscaler.demand.observed import UNKNOWN
 from autoscaler.demand.windows import NoData
-from autoscaler.domain.cluster import Cluster, Mode, Service
+from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.request import Outcome
@@ -42,6 +42,7 @@ class Inputs:
     cluster: Cluster
     combos: Mapping[str, Combo]
     now_ms: int
+    frozen: Mapping[str, str] = field(default_factory=dict)
 
 
 def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]:
@@ -57,7 +58,9 @@ def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]
     found = {}
     for service in inputs.cluster.services:
         state = inputs.state.models.get(service.model, ModelState(service.lengths))
-        if service.mode is not Mode.ACT and not state.recommended and service.model in running:
+        if service.managed and state.recommended:
+            state = replace(state, recommended=(), recommended_ms=0)
+        elif not service.managed and not state.recommended and service.model in running:
             # What runs is what recommendations start from.
             counts = Counter(group.combo_id for group in running[service.model] if group.counts)
             state = replace(state, recommended=tuple(sorted(counts.items())))
@@ -101,8 +104,13 @@ def _view(
 ) -> ModelView:
     combos = inputs.combos
     counting = [group for group in groups if sight.counts(group)]
-    if service.mode is Mode.ACT:
+    if service.managed:
         count, raw = len(counting), raw_req_per_s(counting, combos)
+        if state.proposal is not None and not state.proposal.rejected:
+            # As if it were approved: the planner is asked for what it leaves open.
+            change = [(i, n) for i, n in state.proposal.change if i in combos]
+            count += sum(n for _, n in change)
+            raw += sum(combos[i].req_per_s * n for i, n in change)
     else:
         count = sum(n for _, n in state.recommended)
         raw = sum(combos[i].req_per_s * n for i, n in state.recommended if i in combos)
@@ -127,6 +135,7 @@ def _view(
         settled=settled,
         held=held,
         route_generation=routes.generation if routes else 0,
+        frozen=inputs.frozen.get(service.model, ""),
     )
 
 
@@ -171,7 +180,9 @@ def valued(
     """
     declared = {service.model for service in cluster.services}
     running = {group.combo_id for group in state.groups}
-    running |= {i for m in state.models.values() for i, _ in m.recommended}
+    for model in state.models.values():
+        running |= {i for i, _ in model.recommended}
+        running |= {i for i, _ in model.proposal.change} if model.proposal else set()
     combos = {i: combo for i, combo in state.combos.items() if i in running}
     demands = {m: value for m, value in state.valued.items() if m in declared}
     for answer in observation.answers:

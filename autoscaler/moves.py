@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autoscaler.domain.cluster import Mode
 from autoscaler.models import Inputs
 from autoscaler.targets.view import ModelView
 from autoscaler.transitions.accounts import by_model, raw_req_per_s
@@ -41,7 +40,7 @@ def waves(
     for model, own in by_model(groups).items():
         view = views.get(model)
         idle = all(group.life is Life.ACTIVE for group in own)
-        if idle or (view is not None and view.service.mode is not Mode.ACT):
+        if idle or (view is not None and not view.service.managed):
             moved += own
             continue
         moved += step(own, _wave_inputs(own, view, sight, inputs))

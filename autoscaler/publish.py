@@ -17,7 +17,7 @@ from autoscaler.effects import (
     PublishPlan,
     PublishRoutes,
 )
-from autoscaler.state import ControllerState
+from autoscaler.state import ControllerState, ModelState
 from autoscaler.transitions.accounts import billed_usd_per_h, by_model
 from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
 from autoscaler.transitions.groups import Group, Life
@@ -53,9 +53,11 @@ def publish(
     of = by_model(after.groups)
     told: dict[str, int] = {}
     for service in cluster.services:
-        if service.mode is not Mode.ACT:
+        if not service.managed:
             continue
         own = of.get(service.model, [])
+        if service.mode is Mode.APPROVE and not own and service.model not in routes:
+            continue  # nothing of it was approved yet: nobody is told anything
         lengths = after.models[service.model].lengths
         last = routes.get(service.model)
         found = route_groups(own, sight.views, after.combos, lengths, last)
@@ -70,6 +72,7 @@ def publish(
         for assignment in changed_assignments(groups, assignments, token, now_ms):
             assignments[assignment.node] = assignment
             effects.append(PublishAssignment(assignment))
+    models = _numbered(after.models, numbered)
     plan_number = before.plan_number
     if _targets(groups) != _targets(before.groups):
         plan_number += 1
@@ -78,6 +81,7 @@ def publish(
         replace(
             after,
             groups=groups,
+            models=models,
             routes=routes,
             assignments=assignments,
             decision_number=before.decision_number + len(numbered),
@@ -88,7 +92,20 @@ def publish(
 
 
 def _acts(cluster: Cluster, model: str) -> bool:
-    return all(s.mode is Mode.ACT for s in cluster.services if s.model == model)
+    return all(s.managed for s in cluster.services if s.model == model)
+
+
+def _numbered(
+    models: Mapping[str, ModelState], decisions: Iterable[Decision]
+) -> dict[str, ModelState]:
+    """Proposals learn the numbers of their decisions, by which people know them."""
+    found = dict(models)
+    for decision in decisions:
+        proposal = found[decision.model].proposal if decision.model in found else None
+        if decision.expires_ms and proposal is not None:
+            numbered = replace(proposal, number=decision.number)
+            found[decision.model] = replace(found[decision.model], proposal=numbered)
+    return found
 
 
 def _confirmable(
@@ -139,7 +156,7 @@ def _plan(
         model_state = state.models[service.model]
         held = raw[service.model] * service.utilization * model_state.derate
         missing = model_state.target_req_per_s - held
-        if missing > 1e-6 and service.mode is Mode.ACT:
+        if missing > 1e-6 and service.managed:
             shortfall[service.model] = round(missing, 4)
     prices = {p.id: 0.0 if p.market is Market.OWNED else p.price_usd_per_h for p in cluster.pools}
     full = state.last_full_ms == now_ms

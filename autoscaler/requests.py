@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from autoscaler.domain.cluster import Cluster, Market, Mode
+from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.request import PlanRequest, Urgency
@@ -120,7 +120,7 @@ def alive(pending: Mapping[Urgency, Pending], now_ms: int) -> dict[Urgency, Pend
 def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ...]) -> PlanRequest:
     fleet: Counter[str] = Counter()
     demands = []
-    acting = {s.model for s in ground.cluster.services if s.mode is Mode.ACT}
+    acting = {s.model for s in ground.cluster.services if s.managed}
     for group in ground.groups:
         if group.model in acting and ground.sight.counts(group):
             fleet[group.combo_id] += 1
@@ -134,7 +134,7 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
             # It may be asked about only to be valued anew: then the same sliver applies.
             rate = min(rate * (1.0 - SLIVER), view.planned_req_per_s / state.derate)
         demands.append(Demand(service.model, rate, state.lengths, state.arrival_cv))
-        if service.mode is not Mode.ACT:
+        if not service.managed:
             fleet.update(dict(state.recommended))
     return PlanRequest(
         number=number,
@@ -147,6 +147,7 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
         obtainable=tuple(sorted(ground.obtainable().items())),
         prices_usd_per_h=tuple(sorted(ground.supply.prices_usd_per_h().items())),
         scope=scope,
+        floors=tuple((s.model, s.min_instances) for s in ground.cluster.services if s.floors),
     )
 
 

@@ -45,6 +45,24 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
+class Proposal:
+    """A change that waits for a person's word, in mode approve.
+
+    number: of its decision. change: combos to add (+) and remove (-), from a fleet of `base`.
+    kind, reason: of the decision. rejected: it was, and is not made again before expires_ms.
+    """
+
+    number: int
+    kind: str
+    change: tuple[tuple[str, int], ...]
+    base: tuple[tuple[str, int], ...]
+    reason: str
+    at_ms: int
+    expires_ms: int
+    rejected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ModelState:
     """What is remembered of one model.
 
@@ -63,7 +81,7 @@ class ModelState:
     asked again for as much. making_room_until_ms: something leaves so that something larger finds
     room, which nothing else may take until then. told_ms: when it was last said that demand cannot
     be met; slo_told_ms: that no GPU meets the SLO. recommended / recommended_ms: counts last
-    recommended, in modes that do not act.
+    recommended, in modes that do not act. proposal: what waits for a person's word.
     """
 
     lengths: Lengths
@@ -92,6 +110,7 @@ class ModelState:
     slo_told_ms: int = 0
     recommended: tuple[tuple[str, int], ...] = ()
     recommended_ms: int = 0
+    proposal: Proposal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +132,8 @@ class ControllerState:
     triggers that wait for the rate limit, as (trigger, scope, words). full_ms: times of the last
     full requests, last_full_ms: of the last full answer, failed_full_ms: of the last that brought
     no plan (0: none since), told_failed_ms: when that was last said. planned_usd_per_h: node
-    prices at the last full request.
+    prices at the last full request. held: pauses, releases, scheduled floors and freezes in force,
+    in words.
     """
 
     started_ms: int
@@ -141,3 +161,4 @@ class ControllerState:
     decision_number: int = 0
     plan_number: int = 0
     announce: str = ""
+    held: Mapping[str, str] = field(default_factory=dict)

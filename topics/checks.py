@@ -40,6 +40,15 @@ def text(field: str, value: object, limit: int = 2000) -> None:
         raise InvalidRecord(field, value, f"text of at most {limit} characters")
 
 
+def texts(field: str, value: object, limit: int = 4000) -> tuple[str, ...]:
+    """A JSON array of texts."""
+    if not isinstance(value, (list, tuple)):
+        raise InvalidRecord(field, value, "a JSON array")
+    for index, item in enumerate(value):
+        text(f"{field}[{index}]", item, limit)
+    return tuple(value)
+
+
 def number(field: str, value: object, low: float, high: float) -> None:
     """A finite number in [low, high]; True and False are no numbers."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -6,12 +6,14 @@ Knows nothing of files: `streams.files.config` parses them into these values.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autoscaler.domain.checks import InvalidValue, finite, one_of, whole
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.workload import Lengths, Slo, WorkloadType
 
 
@@ -37,6 +39,10 @@ class Pool:
 
     name: as declared, unique in its region. per_node: GPUs in a node. max_nodes: how many may be
     had at most. price_usd_per_h: per node (0 for owned). `id` = "region/name/market".
+    max_of_both: ceiling on the nodes of the pools with this region and name together, whatever
+    their market (0 = max_nodes is all there is to say). between_gb_s: bandwidth between nodes in
+    1e9 bytes/s per direction (0 = not declared); that inside of a node is the GPU's interconnect.
+    provision_s: from asking for a rented node until it can start an engine.
     """
 
     region: str
@@ -46,6 +52,9 @@ class Pool:
     max_nodes: int
     market: Market
     price_usd_per_h: float
+    max_of_both: int = 0
+    between_gb_s: float = 0.0
+    provision_s: float = 0.0
 
     def __post_init__(self) -> None:
         who = f"pool {self.region}/{self.name}"
@@ -53,6 +62,9 @@ class Pool:
             raise InvalidValue(f"{who}: per_node", self.per_node, "1, 2, 4 or 8")
         whole(f"{who}: max_nodes", self.max_nodes, 0, 1_000_000)
         finite(f"{who}: price_usd_per_h", self.price_usd_per_h, 0.0, 1e6)
+        whole(f"{who}: max_of_both", self.max_of_both, 0, 1_000_000)
+        finite(f"{who}: between_gb_s", self.between_gb_s, 0.0, 1e6)
+        finite(f"{who}: provision_s", self.provision_s, 0.0, 86400.0)
 
     @property
     def id(self) -> str:
@@ -74,8 +86,12 @@ class Service:
     leaving at the same time. traffic_share: its weight in a replayed trace. lengths,
     req_per_s: of the declared workload, the prior until windows know better (0 = no rate declared).
     scale_targets: pool name -> external scale target ("counts only"), empty = our executors act.
+    floors: scheduled floors beside min_instances. freezes: when nothing of it is removed, moved or
+    exchanged. zero_after_s: how long no request must have come before the last combo goes (0: as
+    long as an excess lasts); it matters only where min_instances is 0.
     pipelines: which nodes its engine may join in one instance: "none", "same-slice", "same-size"
-    (equally many GPUs each) or "any".
+    (equally many GPUs each) or "any". disaggregate: whether prefill and decode may be instances of
+    their own.
     types: the kinds of requests that the declared workload consists of; empty = one kind.
     """
 
@@ -99,9 +115,13 @@ class Service:
     max_disruption: float = 0.1
     traffic_share: float = 1.0
     demand_query: str = ""
+    floors: tuple[tuple[Weekly, int], ...] = ()
+    freezes: tuple[Weekly, ...] = ()
+    zero_after_s: float = 0.0
     scale_targets: tuple[tuple[str, str], ...] = ()
     pipelines: str = "none"
     types: tuple[WorkloadType, ...] = ()
+    disaggregate: bool = True
 
     def __post_init__(self) -> None:
         who = f"model {self.model}"
@@ -119,11 +139,21 @@ class Service:
         one_of(f"{who}: pipelines", self.pipelines, ("none", "same-slice", "same-size", "any"))
         finite(f"{who}: scale_in_after", self.scale_in_after_s, 1.0, 7 * 86400.0)
         finite(f"{who}: max_disruption", self.max_disruption, 0.0, 1.0)
+        finite(f"{who}: zero_after", self.zero_after_s, 0.0, 7 * 86400.0)
+        for window, least in self.floors:
+            high = self.max_instances or 100_000
+            if not 0 <= least <= high:
+                raise InvalidValue(f"{who}: floors: {window}", least, f"0 to {high}")
         finite(f"{who}: share", self.traffic_share, 0.0, 1e6)
         finite(f"{who}: workload.req_per_s", self.req_per_s, 0.0, 1e6)
         total = sum(kind.share for kind in self.types)
         if self.types and abs(total - 1.0) > 1e-6:
             raise InvalidValue(f"{who}: shares of workload types", total, "a sum of 1")
+
+    @property
+    def managed(self) -> bool:
+        """Whether what runs of it is Shoal's to change, at once or after a person's word."""
+        return self.mode is not Mode.RECOMMEND
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +164,8 @@ class Policy:
     replan_every_s: period of full re-solves. ratio: a price or an offer of nodes that moves by more
     than this share calls for one. min_samples: arrivals needed for a decision. significance:
     false-alarm probability of one test of the rate. cooldown_s: least time from an addition to a
-    removal. start_timeout_s, drain_timeout_s: deadlines of waves. k_start, k_load, k_switch:
+    removal. start_timeout_s, drain_timeout_s: deadlines of waves. approve_within_s: how long a
+    proposal waits for a person's word. k_start, k_load, k_switch:
     initialization penalties, as shares of a plan interval's cost (Coral sec. 4.3).
     """
 
@@ -148,6 +179,7 @@ class Policy:
     cooldown_s: float = 120.0
     start_timeout_s: float = 600.0
     drain_timeout_s: float = 120.0
+    approve_within_s: float = 1800.0
     k_start: float = 0.1
     k_load: float = 0.05
     k_switch: float = 0.02
@@ -165,9 +197,20 @@ class Policy:
         finite("policy.replan_every_s", self.replan_every_s, 10.0, 7 * 86400.0)
         for name in ("cooldown_s", "start_timeout_s", "drain_timeout_s"):
             finite(f"policy.{name}", getattr(self, name), 0.0, 86400.0)
+        finite("policy.approve_within_s", self.approve_within_s, 10.0, 7 * 86400.0)
         for name in ("k_start", "k_load", "k_switch"):
             finite(f"policy.{name}", getattr(self, name), 0.0, 100.0)
         finite("policy.budget_usd_per_h", self.budget_usd_per_h, 0.0, 1e9)
+
+
+def together(pools: Iterable[Pool]) -> dict[tuple[str, str], tuple[Pool, ...]]:
+    """Those of `pools` that share one ceiling (`max_of_both`), by region and name."""
+    found: dict[tuple[str, str], tuple[Pool, ...]] = {}
+    for pool in pools:
+        if pool.max_of_both:
+            key = (pool.region, pool.name)
+            found[key] = (*found.get(key, ()), pool)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +230,17 @@ class Cluster:
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise InvalidValue(what, twice, "each name once")
+
+    @property
+    def most_nodes(self) -> int:
+        """Nodes that the fleet may have at most, over all pools and markets."""
+        shared = self.together().values()
+        alone = sum(pool.max_nodes for pool in self.pools if not pool.max_of_both)
+        return alone + sum(pools[0].max_of_both for pools in shared)
+
+    def together(self) -> dict[tuple[str, str], tuple[Pool, ...]]:
+        """Pools that share one ceiling, see `together`."""
+        return together(self.pools)
 
     def service(self, model: str) -> Service:
         """The service of `model`, else InvalidValue."""

@@ -12,8 +12,10 @@ from dataclasses import replace
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Phase, Slo
+from autoscaler.domain.workload import Slo
+from autoscaler.explain.names import several, short_name
 from autoscaler.explain.values import Rejected, Relief
+from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combos import candidate_combos
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
@@ -36,14 +38,15 @@ def best_alternative(
         return None
     pools = set(chosen.combo.gpus_by_pool())
     rest = tuple(c for c in problem.candidates[model] if set(c.gpus_by_pool()) != pools)
-    names = " with ".join(sorted(pool.split("/")[1] + " " + pool.split("/")[2] for pool in pools))
+    names = " with ".join(sorted(_pool_name(problem.cluster.pool(pool)) for pool in pools))
     if not rest:
         return Rejected(f"not on {names}", "nothing else can serve it")
     other = strategy.solve(changed(problem, plan, (model,), candidates={model: rest}))
     if other.status is PlanStatus.FAILED or other.shortfall_req_per_s:
         missing = other.shortfall_req_per_s.get(model, 0.0)
         return Rejected(f"not on {names}", f"{missing:.3g} req/s short, with what others leave")
-    kinds = ", ".join(f"{t.count} {short_name(t.combo)}" for t in other.of(model) if t.count)
+    by_id = problem.pools()
+    kinds = ", ".join(several(t.count, t.combo, by_id) for t in other.of(model) if t.count)
     more = other.cost_usd_per_h - plan.cost_usd_per_h
     if abs(more) < _CENT:
         return Rejected(kinds, "costs the same")
@@ -59,14 +62,15 @@ def one_fewer(problem: PlanningProblem, plan: Plan, model: str) -> Rejected | No
     if most.count == 1 and len(targets) == 1:
         return None  # nobody asks why not none at all
     left = plan.capacity_req_per_s[model] - most.combo.req_per_s
+    name = short_name(most.combo, problem.pools())
     needed = problem.needed_req_per_s(model)
     if left >= needed:
         service = problem.cluster.service(model)
         if sum(target.count for target in targets) > service.min_instances:
             return None  # it stays for a promise, or because its node is paid for anyway
         why = f"floor of {service.min_instances}"
-        return Rejected(f"one less {short_name(most.combo)}", why)
-    return Rejected(f"one less {short_name(most.combo)}", f"{left:.3g} < {needed:.3g} req/s needed")
+        return Rejected(f"one less {name}", why)
+    return Rejected(f"one less {name}", f"{left:.3g} < {needed:.3g} req/s needed")
 
 
 def slo_reliefs(
@@ -74,12 +78,16 @@ def slo_reliefs(
 ) -> tuple[Relief, ...]:
     """What a looser TPOT or TTFT, or more spot, of `model` would save or serve."""
     service = problem.cluster.service(model)
-    tpot = round_up(service.slo.tpot_ms * _TPOT_STRETCH)
-    ttft = round_up(service.slo.ttft_ms * _TTFT_STRETCH)
+    nearest = problem.unreachable.get(model)
+    tpot = round_up(max(service.slo.tpot_ms, nearest.tpot_ms if nearest else 0.0) * _TPOT_STRETCH)
+    ttft = round_up(max(service.slo.ttft_ms, nearest.ttft_ms if nearest else 0.0) * _TTFT_STRETCH)
     trials = [
         ("tpot", f"TPOT {tpot:g} ms", replace(service, slo=Slo(service.slo.ttft_ms, tpot))),
         ("ttft", f"TTFT {ttft:g} ms", replace(service, slo=Slo(ttft, service.slo.tpot_ms))),
     ]
+    if nearest is not None:
+        both = replace(service, slo=Slo(ttft, tpot))
+        trials.append(("slo", f"TPOT {tpot:g} ms and TTFT {ttft:g} ms", both))
     spot_pools = any(pool.market is Market.SPOT for pool in problem.cluster.pools)
     if spot_pools and service.spot_share < 1.0:
         more = min(1.0, service.spot_share + 0.25)
@@ -107,7 +115,7 @@ def node_reliefs(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tu
             continue
         pool = problem.cluster.pool(binding.subject)
         for more in _steps(problem, plan, pool):
-            cluster = with_pool(problem.cluster, replace(pool, max_nodes=pool.max_nodes + more))
+            cluster = with_more(problem.cluster, pool, more)
             bigger = changed(problem, plan, models, cluster=cluster, obtainable={pool.id: more})
             other = strategy.solve(bigger)
             what = f"{more} more node{'s' if more > 1 else ''} of {pool.region}/{pool.name}"
@@ -117,6 +125,28 @@ def node_reliefs(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tu
                 found.append(relief)
                 break
     return tuple(sorted(found, key=lambda r: (-r.serves_req_per_s, -r.saves_usd_per_h)))
+
+
+def budget_relief(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tuple[Relief, ...]:
+    """What the rest of the demand and of the promises would cost without the budget that binds."""
+    budget = problem.cluster.policy.budget_usd_per_h
+    if not any(binding.what == "budget" for binding in plan.binding):
+        return ()
+    models = problem.planned_models()
+    policy = replace(problem.cluster.policy, budget_usd_per_h=0.0)
+    free = changed(problem, plan, models, cluster=replace(problem.cluster, policy=policy))
+    other = strategy.solve(free)
+    if other.status is PlanStatus.FAILED or other.cost_usd_per_h <= budget:
+        return ()
+    serves = sum(
+        plan.shortfall_req_per_s.get(model, 0.0) - other.shortfall_req_per_s.get(model, 0.0)
+        for model in models
+    )
+    if serves <= 1e-6 and len(other.broken) >= len(plan.broken):
+        return ()
+    what = f"budget {other.cost_usd_per_h:.2f} USD/h"
+    saves = plan.cost_usd_per_h - other.cost_usd_per_h
+    return (Relief("budget", "*", what, saves, max(0.0, serves)),)
 
 
 def changed(
@@ -168,29 +198,21 @@ def with_service(cluster: Cluster, service: Service) -> Cluster:
     return replace(cluster, services=services)
 
 
-def with_pool(cluster: Cluster, pool: Pool) -> Cluster:
-    """`cluster` with `pool` in place of the one of the same id."""
-    return replace(cluster, pools=tuple(pool if p.id == pool.id else p for p in cluster.pools))
+def with_more(cluster: Cluster, pool: Pool, more: int) -> Cluster:
+    """`cluster` with `more` nodes of `pool`; a ceiling over two markets rises in both."""
+    both = (pool.region, pool.name) if pool.max_of_both else None
+    pools = []
+    for one in cluster.pools:
+        nodes = one.max_nodes + more if one.id == pool.id else one.max_nodes
+        ceiling = one.max_of_both
+        if both == (one.region, one.name):
+            ceiling += more
+        pools.append(replace(one, max_nodes=nodes, max_of_both=ceiling))
+    return replace(cluster, pools=tuple(pools))
 
 
-def short_name(combo: Combo) -> str:
-    """As people read it: "4xl40s spot", "1xl4 (2 prefill + 3 decode) spot", or with two kinds
-    of slices "1xh100 prefill + 3 of 4xl40s decode owned/spot"; the stages of a pipeline are joined
-    by an arrow, "1xl40s > 1xl4 prefill + 4xh100 decode spot"."""
-    markets = "/".join(dict.fromkeys(member.pool.split("/")[2] for member in combo.members))
-    slices = {f"{member.gpus}x{member.pool.split('/')[1]}" for member in combo.members}
-    if all(member.phase is Phase.AGGREGATED for member in combo.members):
-        return f"{slices.pop()} {markets}"
-    if len(slices) == 1 and not any(member.stage for member in combo.members):
-        phases = " + ".join(f"{member.count} {member.phase}" for member in combo.members)
-        return f"{slices.pop()} ({phases}) {markets}"
-    parts: dict[Phase, list[str]] = {}
-    for member in combo.members:
-        count = f"{member.count} of " if member.count > 1 else ""
-        text = f"{count}{member.gpus}x{member.pool.split('/')[1]}"
-        parts.setdefault(member.phase, []).append(text)
-    joined = (f"{' > '.join(texts)} {phase}" for phase, texts in parts.items())
-    return f"{' + '.join(joined)} {markets}"
+def _pool_name(pool: Pool) -> str:
+    return f"{pool.region}/{pool.name} ({short_gpu_name(pool.gpu.name)}, {pool.market})"
 
 
 def round_up(number: float) -> float:

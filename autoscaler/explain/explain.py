@@ -6,9 +6,11 @@ are asked fewer. Knows nothing of how reasons are printed.
 
 from __future__ import annotations
 
+from autoscaler.domain.cluster import Service
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.explain.alternatives import (
     best_alternative,
+    budget_relief,
     node_reliefs,
     one_fewer,
     slo_reliefs,
@@ -16,9 +18,12 @@ from autoscaler.explain.alternatives import (
 from autoscaler.explain.impossible import impossible_pools
 from autoscaler.explain.spot import savings, spot_losses
 from autoscaler.explain.values import Explanation, ModelReasons, Rejected
+from autoscaler.performance.catalog import short_gpu_name
+from autoscaler.performance.memory import usable_gb
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.instances import instance
-from autoscaler.planning.plan import Plan, PlanStatus, Strategy
+from autoscaler.planning.notes import why_hopeless
+from autoscaler.planning.plan import Binding, Plan, PlanStatus, Strategy
 from autoscaler.planning.problem import PlanningProblem
 
 _ASK_AT_MOST = 8
@@ -49,7 +54,7 @@ def explain(
             _of_model(problem, plan, model, profile, strategy, model in asked) for model in planned
         ),
         binding=plan.binding,
-        relief=node_reliefs(problem, plan, strategy),
+        relief=(*budget_relief(problem, plan, strategy), *node_reliefs(problem, plan, strategy)),
         spot_loss=spot_losses(problem, plan),
         savings=savings(problem, plan, strategy),
     )
@@ -90,6 +95,10 @@ def _bound_by(
 ) -> tuple[str, ...]:
     """What sets the rate of its combos' slower phase, then utilization and limits of the plan."""
     service = problem.cluster.service(model)
+    if not any(target.count for target in plan.of(model)) and (
+        model in problem.unreachable or not problem.can_be_served(model)
+    ):
+        return (why_hopeless(problem, service),)
     found = []
     for target in plan.of(model):
         for member in target.combo.members if target.count else ():
@@ -101,10 +110,34 @@ def _bound_by(
             lengths = problem.demands[model].lengths
             node = NodeSlice(pool.gpu, member.gpus)
             made = instance(service, node, member.phase, lengths, profile)
-            found.append(_WORDS.get(made.bound_by, made.bound_by))
-    found.append(f"utilization {service.utilization:.0%}")
+            words = _WORDS.get(made.bound_by, made.bound_by)
+            found.append(_memory(service, node) if made.bound_by == "memory" else words)
+    if model not in plan.shortfall_req_per_s:
+        found.append(f"utilization {service.utilization:.0%}")
     found += [b.detail for b in plan.binding if b.subject == model]
+    if model in plan.shortfall_req_per_s:
+        found += [b.detail for b in plan.binding if _holds(b, problem, model)]
     return tuple(dict.fromkeys(found))
+
+
+def _memory(service: Service, node: NodeSlice) -> str:
+    """KV memory with its size: "KV memory (31 GB beside 141 GB of weights on 4xL40S)"."""
+    spec = service.architecture
+    weights_gb = spec.weight_bytes / 1e9
+    kv_gb = usable_gb(node.gpu, node.gpus) - weights_gb
+    where = f"{node.gpus}x{short_gpu_name(node.gpu.name)}"
+    return (
+        f"KV memory ({kv_gb:.0f} GB beside {weights_gb:.0f} GB of weights on {where}; "
+        "more GPUs per instance would give more)"
+    )
+
+
+def _holds(binding: Binding, problem: PlanningProblem, model: str) -> bool:
+    """Whether `binding`, of the budget or a pool, can be what keeps `model` short."""
+    if binding.what == "budget":
+        return True
+    pools = {pool for combo in problem.candidates.get(model, ()) for pool in combo.gpus_by_pool()}
+    return binding.subject in pools
 
 
 def _usd(plan: Plan, model: str) -> float:

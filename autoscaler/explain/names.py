@@ -1,13 +1,17 @@
-"""Combos as people read them, from their names alone.
+"""Combos as people read them: with their GPUs, or from their names alone.
 
-Owns the words. Knows no rates and no prices: a name is enough.
+Owns the words. Knows no rates and no prices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Pool
+from autoscaler.domain.combo import Combo, ComboMember
+from autoscaler.domain.workload import Phase
+from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.planning.combo_names import parse_combo_id
 
 _PHASES = {"prefill": " prefill", "decode": " decode", "aggregated": ""}
@@ -31,3 +35,37 @@ def combo_words(combo_id: str) -> str:
 def change_words(change: Iterable[tuple[str, int]]) -> str:
     """E.g. "+1 2xl40s us-east spot, -2 1xl4 eu-west on-demand"; empty for no change."""
     return ", ".join(f"{count:+d} {combo_words(combo)}" for combo, count in change)
+
+
+def several(count: int, combo: Combo, pools: Mapping[str, Pool]) -> str:
+    """`count` of `combo`: "3 of 4xL40S us-east spot". pools: by their ids."""
+    return f"{count} of {short_name(combo, pools)}"
+
+
+def short_name(combo: Combo, pools: Mapping[str, Pool]) -> str:
+    """As people read it: "4xL40S us-east spot", or with matched phases in brackets
+    "(2 prefill 1xL4 + 3 decode 4xL40S) us-east spot"; the stages of a pipeline are joined by an
+    arrow, "(prefill 1xL40S > 1xL4 + decode 4xH100) us-east on-demand". pools: by their ids."""
+    markets = "/".join(dict.fromkeys(member.pool.split("/")[2] for member in combo.members))
+    if all(member.phase is Phase.AGGREGATED for member in combo.members):
+        return f"{_slices(combo.members[0], pools)} {combo.region} {markets}"
+    phases: dict[Phase, list[ComboMember]] = {}
+    for member in combo.members:
+        phases.setdefault(member.phase, []).append(member)
+    parts = []
+    for phase, members in phases.items():
+        if members[0].stage:
+            stages = " > ".join(_counted(member, pools) for member in members)
+            parts.append(f"{phase} {stages}")
+        else:
+            parts.append(", ".join(f"{m.count} {phase} {_slices(m, pools)}" for m in members))
+    return f"({' + '.join(parts)}) {combo.region} {markets}"
+
+
+def _counted(member: ComboMember, pools: Mapping[str, Pool]) -> str:
+    slices = _slices(member, pools)
+    return slices if member.count == 1 else f"{member.count} of {slices}"
+
+
+def _slices(member: ComboMember, pools: Mapping[str, Pool]) -> str:
+    return f"{member.gpus}x{short_gpu_name(pools[member.pool].gpu.name)}"

@@ -23,7 +23,8 @@ class Rejected:
 class Relief:
     """A change of a limit and what it would bring, found by planning again with it.
 
-    kind: "tpot", "ttft", "spot" or "nodes"; subject: the model or pool whose limit it is.
+    kind: "tpot", "ttft", "slo", "spot", "nodes" or "budget"; subject: the model or pool whose limit
+    it is, "*" for the budget.
     saves_usd_per_h: of the bill. serves_req_per_s: how much less demand would go unserved.
     """
 

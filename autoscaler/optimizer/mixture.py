@@ -38,6 +38,7 @@ class MixProblem:
     budget_usd_per_h: inf = none. copies_min, copies_max (g,): bounds on the copies of the
     configurations in each group (g, n). capped (q, a), capped_types (q, w), capped_share (q,): at
     most this share of the work of these types by these activities.
+    together (t, k), together_max (t,): kinds of nodes of which there are at most so many in all.
     """
 
     busy: Floats
@@ -54,6 +55,8 @@ class MixProblem:
     capped: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     capped_types: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     capped_share: Floats = field(default_factory=lambda: np.zeros(0))
+    together: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    together_max: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         n, a = self.busy.shape
@@ -258,6 +261,9 @@ class _Form:
         if np.isfinite(p.budget_usd_per_h):
             kinds = [n + kind for kind in range(self.k)]
             self._row(kinds, list(p.node_usd_per_h), -_INF, p.budget_usd_per_h)
+        for mask, most in zip(p.together, p.together_max, strict=True):
+            kinds = [n + int(kind) for kind in np.flatnonzero(mask)]
+            self._row(kinds, [1.0] * len(kinds), -_INF, float(most))
         for g, mask in enumerate(p.groups):
             members = np.flatnonzero(mask)
             self._row(list(members), [1.0] * len(members), p.copies_min[g], p.copies_max[g])

@@ -43,6 +43,16 @@ _BYTES_PER_PARAM = {"bf16": 2.0, "fp8": 1.0, "fp4": 4.5 / 8, "int4": 4.25 / 8}
 _KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
 
 
+_GPU_SHORT_OF: dict[str, str] = {}
+for _short, _full in _SHORT_GPU_NAMES.items():
+    _GPU_SHORT_OF.setdefault(_full, _short)
+
+
+def short_gpu_name(name: str) -> str:
+    """The usual short form of a GPU's full name, "H100" for "H100-SXM", if there is one."""
+    return _GPU_SHORT_OF.get(name, name)
+
+
 def _read(name: str) -> dict[str, Any]:
     text = resources.files("autoscaler").joinpath("data", name).read_text(encoding="utf-8")
     value: dict[str, Any] = json.loads(text)

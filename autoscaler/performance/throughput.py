@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -109,6 +110,30 @@ def instance_throughput(
         bound_by=bound,
         uncertain=times.uncertain,
         reachable=reachable,
+    )
+
+
+@lru_cache(maxsize=1024)
+def latency_alone(
+    model: ModelSpec,
+    node: NodeSlice,
+    lengths: Lengths,
+    profile: Profile,
+    percentile: float = 0.95,
+) -> tuple[float, float]:
+    """TTFT and TPOT in ms that `percentile` of requests keep when each is alone on an instance.
+
+    No load and no other instance of the same kind is faster than that. Infinite where the model
+    does not fit.
+    """
+    times = step_times(model, node, Phase.AGGREGATED, profile)
+    if times.kv_capacity_tokens < 1.0:
+        return math.inf, math.inf
+    built = engine(times, Phase.AGGREGATED, lengths)
+    alone = built.at(0)
+    return (
+        float(np.quantile(built.own_ttft_ms(alone), percentile, method="lower")),
+        float(np.quantile(alone.tpot_ms, percentile, method="lower")),
     )
 
 

@@ -18,7 +18,7 @@ from autoscaler.planning.plan import Plan, PlanStatus, Strategy, plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency, unanswered
 
-OPTIONS = PlanOptions(gap=0.005, hold=0.025)
+OPTIONS = PlanOptions(gap=0.005, hold=0.025, late=True)
 """Searches stop at half a per cent of the bill, which is below what a change costs. A demand that
 goes up and down by 2% changes nothing: 1.025 x 0.98 is more than 1."""
 
@@ -76,7 +76,14 @@ def _understood(request: PlanRequest, declared: Cluster, profile: Profile) -> _A
         replace(pool, max_nodes=max(0, pool.max_nodes - out[pool.id])) if pool.id in out else pool
         for pool in declared.pools
     )
-    cluster = replace(declared, pools=pools)
+    floors = dict(request.floors)
+    floored = tuple(
+        replace(service, min_instances=floors[service.model])
+        if service.model in floors
+        else service
+        for service in declared.services
+    )
+    cluster = replace(declared, pools=pools, services=floored)
     known = {pool.id for pool in pools}
     services = {service.model: service for service in cluster.services}
     scope = set(request.scope or services)

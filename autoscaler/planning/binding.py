@@ -24,7 +24,8 @@ def bindings(
 ) -> tuple[Binding, ...]:
     """What holds `plan`: full pools, ceilings and limits of spot that are reached, the budget.
 
-    The budget holds where a model goes short and one more combo of some kind would break it.
+    The budget holds where a model goes short, or breaks a promise, and one more combo of some kind
+    would cost more than is left of it.
     reliefs: what one more unit would save in USD/h, where the solver knows.
     """
     pools = {pool.id: pool for pool in problem.cluster.pools}
@@ -32,12 +33,16 @@ def bindings(
     most = {i: problem.nodes_now(pool) + problem.nodes_to_get(pool) for i, pool in pools.items()}
     found: dict[Named, str] = {}
     for pool in pools.values():
+        where = f"{pool.region}/{pool.name}"
         if most[pool.id] and used.get(pool.id, 0) >= most[pool.id] * pool.per_node:
-            text = f"all {most[pool.id]} nodes of {pool.region}/{pool.name} ({pool.market}) in use"
+            nodes = "the only node" if most[pool.id] == 1 else f"all {most[pool.id]} nodes"
+            found["pool", pool.id] = f"{nodes} of {where} ({pool.market}) in use"
+        elif pool.max_of_both and gpus_left(problem, pool, used) <= 0:
+            text = f"all {pool.max_of_both} nodes of {where} in use, on-demand and spot together"
             found["pool", pool.id] = text
     for model in problem.planned_models():
         found.update(_of_model(problem, plan, problem.cluster.service(model)))
-        if model in plan.shortfall_req_per_s:
+        if model in plan.shortfall_req_per_s or any(b.subject == model for b in plan.broken):
             for combo in problem.candidates.get(model, ()):
                 for named, text in _blockers(problem, plan, combo, pools, used):
                     found.setdefault(named, text)
@@ -76,9 +81,9 @@ def _blockers(
     planned = {node.pool: node for node in plan.nodes}
     for pool_id, gpus in combo.gpus_by_pool().items():
         pool = pools[pool_id]
-        nodes = problem.nodes_now(pool) + problem.nodes_to_get(pool)
-        left = nodes * pool.per_node - used.get(pool_id, 0)
+        left = gpus_left(problem, pool, used)
         if left < gpus:
+            nodes = problem.nodes_now(pool) + problem.nodes_to_get(pool)
             words = f"{max(0, left)} GPUs left" if nodes else "no nodes available"
             yield ("pool", pool_id), f"{pool.region}/{pool.name} ({pool.market}): {words}"
             return
@@ -88,6 +93,18 @@ def _blockers(
     budget = problem.cluster.policy.budget_usd_per_h
     if budget > 0.0 and plan.cost_usd_per_h + usd > budget + 1e-9:
         yield ("budget", "*"), f"budget {budget:.2f} USD/h"
+
+
+def gpus_left(problem: PlanningProblem, pool: Pool, used: Mapping[str, int]) -> int:
+    """GPUs of `pool` that can still be had beside `used`, nodes to rent included.
+
+    Where one ceiling holds for two markets, the nodes of the other one are taken off.
+    """
+    nodes = problem.nodes_now(pool) + problem.nodes_to_get(pool)
+    for other in problem.cluster.together().get((pool.region, pool.name), ()):
+        if other.id != pool.id:
+            nodes = min(nodes, pool.max_of_both - -(-used.get(other.id, 0) // other.per_node))
+    return nodes * pool.per_node - used.get(pool.id, 0)
 
 
 def used_gpus(problem: PlanningProblem, plan: Plan) -> dict[str, int]:

@@ -22,6 +22,7 @@ from autoscaler.domain.workload import Arrivals, WorkloadType
 from autoscaler.optimizer.arrays import Ints
 from autoscaler.optimizer.mixture import Mix, MixProblem, alone, most_work, reachable
 from autoscaler.performance.profile import Profile
+from autoscaler.planning.ceilings import ceilings
 from autoscaler.planning.combos import candidate_combos, combo_named
 from autoscaler.planning.usage import is_spot
 
@@ -225,6 +226,7 @@ def _arrays(
     spot = np.array([is_spot(combo) for combo in combos], dtype=float)
     of = np.array([[combo.model == s.model for combo in combos] for s in services], dtype=float)
     asks = np.array([[typed.model == s.model for typed in types] for s in services], dtype=float)
+    together, together_max = ceilings(pools)
     limited = [i for i, s in enumerate(services) if s.spot_share < 1.0]
     busy, type_of, combo_of = alone(rates)
     return MixProblem(
@@ -236,6 +238,8 @@ def _arrays(
         node_usd_per_h=np.array([pool.price_usd_per_h for pool in pools]),
         node_max=np.array([float(pool.max_nodes) for pool in pools]),
         budget_usd_per_h=budget_usd_per_h,
+        together=together,
+        together_max=together_max,
         groups=of,
         copies_min=np.array([float(s.min_instances) for s in services]),
         copies_max=np.array([float(s.max_instances or math.inf) for s in services]),
@@ -258,6 +262,8 @@ def _binding(problem: BudgetProblem, mix: Mix, seconds: float) -> list[str]:
             more = problem.mix.node_max.copy()
             more[k] *= 2.0
             freer = replace(problem.mix, node_max=more)
+            if pool.max_of_both:
+                freer = replace(freer, together_max=2.0 * problem.mix.together_max)
             limits.append((f"{pool.id} (all {pool.max_nodes} nodes)", freer))
     if len(problem.mix.capped):
         limits.append(

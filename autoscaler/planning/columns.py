@@ -108,6 +108,11 @@ def _add_pools(builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem)
     rented = [pool for pool in problem.cluster.pools if pool.market is not Market.OWNED]
     bill = sum(fixed_nodes[pool.id] * pool.price_usd_per_h for pool in rented)
     budget = problem.cluster.policy.budget_usd_per_h
+    ceilings: dict[str, int] = {}
+    for (region, name), members in problem.cluster.together().items():
+        left = members[0].max_of_both - sum(fixed_nodes[pool.id] for pool in members)
+        both = builder.resource("nodes", f"{region}/{name}", max(0.0, float(left)))
+        ceilings.update({pool.id: both for pool in members})
     row = builder.resource("budget", "*", max(0.0, budget - bill)) if budget > 0.0 else None
     for pool in problem.cluster.pools:
         there = problem.nodes_now(pool)
@@ -125,6 +130,8 @@ def _add_pools(builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem)
             (Kind.NEW_NODES, new, problem.nodes_to_get(pool) - max(0, nodes - there)),
         ):
             spent = {} if row is None else {row: pool.price_usd_per_h}
+            if pool.id in ceilings:
+                spent[ceilings[pool.id]] = 1.0
             key = Key(kind, pool.id)
             if most > 0:
                 builder.column(key, pool.price_usd_per_h, float(most), {}, {**use, **spent})

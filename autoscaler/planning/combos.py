@@ -18,6 +18,7 @@ from autoscaler.domain.workload import ALONE, Arrivals, Lengths, Phase
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import name_of, parsed
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd, phase_tokens_per_usd
+from autoscaler.planning.network import may_stand_apart
 from autoscaler.planning.parts import (
     Part,
     gpu_usd_per_h,
@@ -48,13 +49,24 @@ def candidate_combos(
     Aggregated ones on every slice that holds the weights and one request of maximal length; pairs
     of prefill and decode instances within a region, each on a slice or, where the engine declares
     pipelines, on the template library's combinations of nodes. Per region and set of markets the
-    best few by cost efficiency (eq. 14-15), by price of a request and by size stay. Only when
-    nothing meets the SLO are best-effort combos returned (meets_slo False); empty when nothing
-    fits in memory.
+    best few by cost efficiency (eq. 14-15), by price of a request and by size stay. Empty when
+    nothing fits in memory, and when nothing meets the SLO.
     """
     pools = usable_pools(cluster, service)
-    strict = _offers(service, lengths, pools, profile, 1.0, arrivals)
-    found = best_of_groups(strict, keep)
+    return best_of_groups(_offers(service, lengths, pools, profile, 1.0, arrivals), keep)
+
+
+def late_combos(
+    cluster: Cluster,
+    service: Service,
+    lengths: Lengths,
+    profile: Profile,
+    keep: int = KEEP_PER_GROUP,
+    arrivals: Arrivals = ALONE,
+) -> tuple[Combo, ...]:
+    """The combos that come nearest to an SLO that none meets (meets_slo False)."""
+    pools = usable_pools(cluster, service)
+    found: tuple[Combo, ...] = ()
     stretch = 1.5
     while not found and stretch < 1e4:
         loose = _offers(service, lengths, pools, profile, stretch, arrivals)
@@ -131,7 +143,7 @@ def _offers(
         phase: parts_of(service, phase, lengths, pools, profile, stretch, arrivals)
         for phase in Phase
         # An external scaler keeps a count of equal replicas, not matched pairs.
-        if phase is Phase.AGGREGATED or not service.scale_targets
+        if phase is Phase.AGGREGATED or (service.disaggregate and not service.scale_targets)
     }
     offers = [_offer(service, lengths, [(1, p)], stretch) for p in by_phase[Phase.AGGREGATED]]
     decodes: dict[str, list[Part]] = {}
@@ -142,6 +154,7 @@ def _offers(
             _best_ratio(service, lengths, prefill, decode, stretch)
             for decode in decodes.get(prefill.region, ())
             if not mixes(prefill.markets | decode.markets)
+            and may_stand_apart(service.architecture, prefill, decode, lengths, profile)
         ]
     return offers
 

@@ -19,6 +19,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.components import ComponentGraph, Deployment, Path, RequestType
 from autoscaler.optimizer.mixture import Mix, MixProblem, least_cost, most_work
+from autoscaler.planning.ceilings import ceilings
 
 _MOST_ACTIVITIES = 20_000
 
@@ -95,6 +96,7 @@ def component_problem(
         dtype=float,
     )
     asks = np.array([[model == graph.model for model in made.models] for graph in firm], float)
+    together, together_max = ceilings(pools)
     mix = MixProblem(
         busy=busy,
         type_of=type_of,
@@ -110,6 +112,8 @@ def component_problem(
         node_usd_per_h=np.array([pool.price_usd_per_h for pool in pools]),
         node_max=np.array([float(pool.max_nodes) for pool in pools]),
         budget_usd_per_h=budget_usd_per_h,
+        together=together,
+        together_max=together_max,
         capped=on_spot,
         capped_types=asks,
         capped_share=np.array([graph.spot_share for graph in firm]),

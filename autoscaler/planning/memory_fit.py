@@ -11,11 +11,14 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
+from autoscaler.performance.catalog import gpu, quantized
 from autoscaler.performance.memory import kv_capacity_tokens, usable_gb
 from autoscaler.planning.combos import usable_pools
 from autoscaler.templates.engines import VLLM
 
 _LEAST_TOKENS = 16
+_USUAL_GPUS = ("L40S", "H100", "H200", "B200")
+"""Named as what would hold a model that fits nowhere, the smallest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Misfit:
     where, slice: the pool and what of it; None when the model may use no pool, or when its heads
     split over none. weights_gb, kv_gb: what it needs there, KV cache for one request of max_len
     tokens; usable_gb: what the slice has for both. In 1e9 bytes. longest_tokens: the max_len that
-    would fit there, 0 when the weights alone do not.
+    would fit there, 0 when the weights alone do not. would_do: other changes that make it fit.
     """
 
     model: str
@@ -37,13 +40,16 @@ class Misfit:
     usable_gb: float = 0.0
     longest_tokens: int = 0
     pools: int = 0
+    would_do: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if not self.pools:
             return "no pool is open to it: none in its regions, or spot only and its spot is 0"
         if self.slice is None:
             return "its attention heads split over no slice of its pools"
-        hint = f"; max_len {self.longest_tokens} would fit" if self.longest_tokens else ""
+        shorter = (f"max_len {self.longest_tokens}",) if self.longest_tokens else ()
+        would_do = [*shorter, *self.would_do]
+        hint = f"; {' or '.join(would_do)} would fit" if would_do else ""
         return (
             f"no slice of its pools holds it: {self.weights_gb:.1f} GB of weights and "
             f"{self.kv_gb:.1f} GB of KV cache for {self.max_len_tokens} tokens, but the largest, "
@@ -57,11 +63,12 @@ def misfits(cluster: Cluster) -> tuple[Misfit, ...]:
     Models whose engine may join nodes are not looked at: what they fit is for the planner.
     """
     single = (service for service in cluster.services if service.pipelines == "none")
-    found = (_misfit(cluster, service) for service in single)
-    return tuple(misfit for misfit in found if misfit is not None)
+    found = (misfit(cluster, service) for service in single)
+    return tuple(one for one in found if one is not None)
 
 
-def _misfit(cluster: Cluster, service: Service) -> Misfit | None:
+def misfit(cluster: Cluster, service: Service) -> Misfit | None:
+    """How far `service` is from fitting a slice of one node that it may use; None: it fits."""
     spec = service.architecture
     longest = min(service.max_len_tokens, spec.max_position)
     pools = len(usable_pools(cluster, service))
@@ -87,7 +94,26 @@ def _misfit(cluster: Cluster, service: Service) -> Misfit | None:
         usable_gb=usable,
         longest_tokens=int(tokens) if tokens >= _LEAST_TOKENS else 0,
         pools=pools,
+        would_do=_would_do(cluster, service, longest),
     )
+
+
+def _would_do(cluster: Cluster, service: Service, longest: int) -> tuple[str, ...]:
+    """Weights in FP8, where that is enough, and the GPUs of one node that hold it as it is."""
+    spec = service.architecture
+    found = []
+    if spec.weight_dtype == "bf16":
+        small = quantized(spec, "fp8")
+        nodes = (node for _, node in _slices(cluster, service))
+        held = (kv_capacity_tokens(small, node.gpu, node.gpus) for node in nodes)
+        if max(held, default=0.0) >= longest:
+            found.append("an engine with --quantization=fp8")
+    for name in _USUAL_GPUS:
+        for gpus in SLICE_SIZES:
+            node = NodeSlice(gpu(name), gpus)
+            if VLLM.runs(spec, node) and kv_capacity_tokens(spec, node.gpu, gpus) >= longest:
+                return (*found, f"{gpus}x{name}")
+    return tuple(found)
 
 
 def _slices(cluster: Cluster, service: Service) -> Iterator[tuple[str, NodeSlice]]:

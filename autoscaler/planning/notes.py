@@ -10,9 +10,11 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Service
 from autoscaler.planning.binding import bindings
+from autoscaler.planning.memory_fit import misfit
 from autoscaler.planning.modelrows import OFF_SPOT
-from autoscaler.planning.plan import Plan, PlanStatus
+from autoscaler.planning.plan import Broken, Plan, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.promises import broken_promises
 
 
 def with_words(problem: PlanningProblem, plan: Plan) -> Plan:
@@ -20,27 +22,39 @@ def with_words(problem: PlanningProblem, plan: Plan) -> Plan:
 
     For strategies without a proof; `shoal` knows more.
     """
-    notes = (*plan.notes, *hopeless(problem), *outside_slo(problem, plan))
+    plan = replace(plan, broken=broken_promises(problem, plan))
+    notes = (*plan.notes, *hopeless(problem), *outside_slo(problem, plan), *_not_kept(plan))
     short = bool(plan.shortfall_req_per_s) or bool(hopeless(problem))
     status = PlanStatus.BEST_EFFORT if short else plan.status
     return replace(plan, status=status, binding=bindings(problem, plan, {}), notes=notes)
 
 
+def _not_kept(plan: Plan) -> Iterator[str]:
+    """What a strategy that does not plan for every promise leaves broken."""
+    for broken in plan.broken:
+        who = "" if broken.subject == "*" else f"{broken.subject}: "
+        yield f"{who}{broken.what} is not kept by {plan.strategy}: {broken.detail}"
+
+
 def hopeless(problem: PlanningProblem) -> tuple[str, ...]:
     """Models with a demand or a floor that nothing in their pools can serve."""
     return tuple(
-        f"{service.model}: {_why_hopeless(problem, service)}"
+        f"{service.model}: {why_hopeless(problem, service)}"
         for service in map(problem.cluster.service, problem.planned_models())
-        if not problem.can_be_served(service.model)
+        if (service.model in problem.unreachable or not problem.can_be_served(service.model))
         and (problem.demands[service.model].req_per_s > 0.0 or service.min_instances)
     )
 
 
-def _why_hopeless(problem: PlanningProblem, service: Service) -> str:
+def why_hopeless(problem: PlanningProblem, service: Service) -> str:
+    """Why nothing in its pools can serve `service`: the SLO, memory, or no nodes at all."""
+    if service.model in problem.unreachable:
+        return str(problem.unreachable[service.model])
     open_to_it = [p for p in problem.cluster.pools if p.region in (service.regions or (p.region,))]
     if open_to_it and not any(pool.max_nodes for pool in open_to_it):
         return "no usable node is left in the pools it may use"
-    return "no pool it may use can hold and serve it"
+    unfit = misfit(problem.cluster, service) if service.pipelines == "none" else None
+    return str(unfit) if unfit is not None else "no pool it may use can hold and serve it"
 
 
 def outside_slo(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
@@ -59,11 +73,11 @@ def outside_slo(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
         )
 
 
-def broken_promises(
+def not_possible(
     problem: PlanningProblem, kept: Iterable[tuple[tuple[str, str], float]]
-) -> tuple[str, ...]:
-    """Promises that cannot be kept beside the demand. kept: fraction by (what, model)."""
-    broken = []
+) -> tuple[Broken, ...]:
+    """Promises that no plan keeps beside the demand. kept: fraction by (what, model)."""
+    found: dict[tuple[str, str], Broken] = {}
     for (what, model), fraction in kept:
         if what in ("demand", "share of demand") or fraction >= 1.0 - 1e-6:
             continue
@@ -72,5 +86,5 @@ def broken_promises(
             OFF_SPOT: f"spot <= {service.spot_share:.0%}",
             "floor": f"floor of {service.min_instances} instances",
         }.get(what, what)
-        broken.append(f"{model}: {words} cannot be kept with the capacity available")
-    return tuple(dict.fromkeys(broken))
+        found[model, words] = Broken(model, words, "cannot be kept with the capacity available")
+    return tuple(found.values())

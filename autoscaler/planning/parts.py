@@ -62,7 +62,7 @@ def _on_one_node(pool: Pool, made: Instance) -> Part:
         made.req_per_s,
         made.ttft_ms,
         made.tpot_ms,
-        made.start_s,
+        made.start_s + pool.provision_s,
         made.uncertain,
     )
 
@@ -86,7 +86,7 @@ def _on_many(
         pipeline.req_per_s,
         service.slo.ttft_ms * stretch if prefill else 0.0,
         0.0 if prefill else service.slo.tpot_ms * stretch,
-        max(startup_s(service.architecture, node) for _, node, _, _ in nodes),
+        max(startup_s(service.architecture, node) + pool.provision_s for pool, node, _, _ in nodes),
         pipeline.uncertain,
     )
 

@@ -62,6 +62,18 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
+class Broken:
+    """A promise that a plan does not keep. subject: the model, "*" for the budget.
+
+    what: the promise as people write it; detail: what the plan does instead.
+    """
+
+    subject: str
+    what: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Counts of all models, their cost and the proof.
 
@@ -74,6 +86,7 @@ class Plan:
     limits_hit: limits that struck; with one of them a second run may answer differently.
     multipliers_usd_per_h: of the constraints by (what, subject), where the solver made any: the
     next solve starts from them. switches: of running combos to other roles, part of the counts.
+    broken: promises beside the demand that it does not keep.
     """
 
     strategy: str
@@ -90,6 +103,7 @@ class Plan:
     served_fraction_bound: float = 1.0
     switches: tuple[Switch, ...] = ()
     binding: tuple[Binding, ...] = ()
+    broken: tuple[Broken, ...] = ()
     limits_hit: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     multipliers_usd_per_h: Mapping[tuple[str, str], float] = field(default_factory=dict)

@@ -16,7 +16,8 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Arrivals, Demand
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.planning.combos import candidate_combos, combo_named
+from autoscaler.planning.combos import candidate_combos, combo_named, late_combos
+from autoscaler.planning.reach import OutOfReach, out_of_reach
 
 if TYPE_CHECKING:
     from autoscaler.planning.plan import Plan
@@ -36,7 +37,9 @@ class PlanOptions:
     hold and the plan is reproducible. limit_disruption: the plan itself stays within each
     service's disruption budget (the waves of a transition do in any case). hold: a fleet that
     covers what is needed is not made smaller than this share above the need, so that a demand
-    that goes up and down by less does not start and stop instances.
+    that goes up and down by less does not start and stop instances. late: where the lengths that
+    were measured put an SLO out of reach, serve on what comes nearest; an SLO that is out of reach
+    at the declared lengths already buys nothing in any case.
     """
 
     gap: float = 1e-4
@@ -45,6 +48,7 @@ class PlanOptions:
     seed: int = 1
     limit_disruption: bool = False
     hold: float = 0.0
+    late: bool = False
 
     def __post_init__(self) -> None:
         finite("options.hold", self.hold, 0.0, 1.0)
@@ -63,6 +67,7 @@ class PlanningProblem:
     rented_nodes: nodes paid for now, per rented pool. obtainable: further nodes that can be had,
     per rented pool (a pool not named: up to its declared maximum). scope: models that may change
     (empty = all). additions_only: what runs stays, in the scope too, and so do its nodes.
+    unreachable: models whose SLO no slice of their pools meets, with how near one comes.
     last_good: stands when no plan can be made. The fleet may need more than the pools have now
     (nodes were lost, a maximum was lowered): what does not fit cannot be kept.
     """
@@ -79,6 +84,7 @@ class PlanningProblem:
     additions_only: bool = False
     options: PlanOptions = field(default_factory=PlanOptions)
     last_good: Plan | None = None
+    unreachable: Mapping[str, OutOfReach] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for model, demand in self.demands.items():
@@ -218,19 +224,22 @@ def make_problem(
     places = len({(pool.region, pool.market) for pool in now.pools})
     each = _MOST_CANDIDATES // (4 * max(1, len(planned)) * max(1, places))
     keep = max(2, min(_KEEP_FOR_PLANS, each))
-    candidates = {
-        model: candidate_combos(
-            now,
-            now.service(model),
-            demand.lengths,
-            profile,
-            keep,
-            arrivals_of(demand, now.service(model)),
-        )
-        for model, demand in planned.items()
-    }
+    options = options or PlanOptions()
+    candidates: dict[str, tuple[Combo, ...]] = {}
+    unreachable: dict[str, OutOfReach] = {}
+    for model, demand in planned.items():
+        service = now.service(model)
+        arrivals = arrivals_of(demand, service)
+        found = candidate_combos(now, service, demand.lengths, profile, keep, arrivals)
+        if not found and options.late and candidate_combos(now, service, service.lengths, profile):
+            found = late_combos(now, service, demand.lengths, profile, keep, arrivals)
+        elif not found:
+            nearest = out_of_reach(now, service, demand.lengths, profile)
+            unreachable.update({} if nearest is None else {model: nearest})
+        candidates[model] = found
     running = {
-        i: _worth_keeping(combo, candidates.get(combo.model, ())) for i, combo in running.items()
+        i: _worth_keeping(combo, candidates.get(combo.model, ()), options.late)
+        for i, combo in running.items()
     }
     least = fewest_nodes(now, [(running[i], n) for i, n in running_counts.items()])
     rented = {p.id: least.get(p.id, 0) for p in now.pools if p.market is not Market.OWNED}
@@ -245,15 +254,17 @@ def make_problem(
         obtainable=obtainable or {},
         scope=scope,
         additions_only=additions_only,
-        options=options or PlanOptions(),
+        options=options,
         last_good=last_good,
+        unreachable=unreachable,
     )
 
 
-def _worth_keeping(combo: Combo, candidates: Iterable[Combo]) -> Combo:
+def _worth_keeping(combo: Combo, candidates: Iterable[Combo], late: bool) -> Combo:
     """A running combo that misses the SLO counts for nothing where others can meet it: the plan
-    replaces it, and until it is gone it gets next to no requests."""
-    if combo.meets_slo or not any(other.meets_slo for other in candidates):
+    replaces it, and until it is gone it gets next to no requests. late: it counts where none can.
+    """
+    if combo.meets_slo or (late and not any(other.meets_slo for other in candidates)):
         return combo
     return replace(combo, req_per_s=_NEXT_TO_NOTHING)
 

@@ -118,4 +118,12 @@ def _nodes(problem: PlanningProblem, wanted: list[tuple[Combo, int]]) -> tuple[P
         if pool.market is not Market.OWNED:
             price, count = pool.price_usd_per_h, max(count, stays)
         nodes.append(PlannedNodes(pool.id, count, now, count * price))
+    counts = {node.pool: node.count for node in nodes}
+    for (region, name), pools in problem.cluster.together().items():
+        together = sum(counts[pool.id] for pool in pools)
+        stay = sum(problem.standing_nodes(pool, standing.get(pool.id, 0)) for pool in pools)
+        most = max(pools[0].max_of_both, stay)
+        if together > most:
+            where = f"nodes of {region}/{name} under the plan"
+            raise InvalidValue(where, together, f"at most {most}")
     return tuple(nodes)

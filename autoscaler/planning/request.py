@@ -33,7 +33,8 @@ class PlanRequest:
     or backing off after failed launches). obtainable: further nodes that can be had, per rented
     pool; a pool that is not named: up to its declared maximum. prices_usd_per_h: per node and
     hour, of pools whose price is not the declared one. scope: models that may change (none named:
-    all that have a demand). Models and pools that are not declared any more are ignored.
+    all that have a demand). floors: instances that a model must have now, of models whose floor is
+    scheduled. Models and pools that are not declared any more are ignored.
     """
 
     number: int
@@ -46,6 +47,7 @@ class PlanRequest:
     obtainable: tuple[tuple[str, int], ...] = ()
     prices_usd_per_h: tuple[tuple[str, float], ...] = ()
     scope: tuple[str, ...] = ()
+    floors: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         models = [demand.model for demand in self.demands]
@@ -54,6 +56,8 @@ class PlanRequest:
                 raise InvalidValue("plan request: scope", model, "models with a demand")
         for pool, usd_per_h in self.prices_usd_per_h:
             finite(f"plan request: price of {pool}", usd_per_h, 0.0, 1e6)
+        for model, least in self.floors:
+            whole(f"plan request: floor of {model}", least, 0, 100_000)
         for what in ("fleet", "rented_nodes", "unusable_nodes", "obtainable"):
             for name, count in getattr(self, what):
                 whole(f"plan request: {what} of {name}", count, 0, 10**6)

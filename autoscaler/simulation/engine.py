@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from autoscaler.serving.batching import Batcher
-from autoscaler.serving.requests import Finished, FirstToken, Work
+from autoscaler.performance.timing_grid import timing_grid
+from autoscaler.serving.compiled_batching import CompiledBatcher
+from autoscaler.serving.requests import FirstToken, Work
 from autoscaler.serving.setup import EngineSetup
 from autoscaler.simulation.agenda import Agenda
-from autoscaler.simulation.times import grid_times
 
 _NEVER = float("inf")
 _LEAST_STEP_MS = 1e-3  # what rounding may leave between an event and the wake-up for it
@@ -41,7 +41,8 @@ class SimEngine:
         self.setup = setup
         self.address = address
         self._agenda = agenda
-        self._batcher = Batcher(grid_times(setup.times), setup.limits)
+        grid = timing_grid(setup.times, setup.limits.batched_tokens)
+        self._batcher = CompiledBatcher(grid, setup.limits)
         self._batcher.advance(agenda.now_ms)
         self._jobs: dict[int, Job] = {}
         self._due_ms = _NEVER
@@ -99,7 +100,7 @@ class SimEngine:
         for event in self._batcher.advance(self._agenda.now_ms):
             if isinstance(event, FirstToken):
                 self._jobs[event.id].first_token(event.at_ms)
-            elif isinstance(event, Finished):
+            else:
                 self._jobs.pop(event.id).finished(event.at_ms)
 
     def _schedule(self) -> None:

@@ -17,6 +17,7 @@ from autoscaler.targets.view import ModelView, Proposal
 
 _COVERED = 0.9
 _MATTERS = 0.99
+_LEAST_REQ_PER_S = 1e-3
 _SURELY = 1.96  # standard deviations: a short sample must not undershoot the rate
 _CHANCE = 1.0  # standard deviations that the highest of several windows lies above them by chance
 
@@ -34,7 +35,7 @@ def propose(view: ModelView) -> Proposal | None:
         return None
     arrivals = sum(number for _, number in blocks)
     if not arrivals and not seen.arrivals:
-        return _lower(view, 0.0, f"no requests for {reasons.duration(lasting_s)}")
+        return _idle(view, lasting_s)
     mean, burst = mean_and_burst(view)
     rate = max(
         bounds(arrivals, _SURELY)[1] / covered_s,
@@ -47,6 +48,19 @@ def propose(view: ModelView) -> Proposal | None:
         rate,
         reasons.under(rate, view.service.utilization, view.raw_req_per_s, lasting_s),
     )
+
+
+def _idle(view: ModelView, lasting_s: float) -> Proposal | None:
+    """Nobody asks for the model. Where its floor is 0 the last combo goes, but only after the idle
+    time declared for that, of which every block was reported as empty."""
+    idle_s = max(lasting_s, view.service.zero_after_s)
+    blocks = view.demand.blocks[-round(idle_s / BLOCK_S) :]
+    covered_s = sum(seconds for seconds, _ in blocks)
+    empty = not any(number for _, number in blocks) and covered_s >= _COVERED * idle_s
+    if view.service.min_instances == 0 and not empty:
+        # A demand next to nothing keeps one combo.
+        return _lower(view, _LEAST_REQ_PER_S, f"no requests for {reasons.duration(lasting_s)}")
+    return _lower(view, 0.0, f"no requests for {reasons.duration(idle_s)}")
 
 
 def lasting_blocks(view: ModelView) -> int:

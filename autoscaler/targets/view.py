@@ -23,7 +23,8 @@ class ModelView:
 
     groups: how many combos are wanted; raw_req_per_s: what they hold, starting instances included.
     In modes that do not act: of what was recommended. ready: combos of which every instance is
-    ready. settled: nothing is starting. held: requests that engines hold.
+    ready. settled: nothing is starting. held: requests that engines hold. frozen: why nothing may
+    be removed now, "" if it may. A proposal that waits for a person's word counts as carried out.
     """
 
     service: Service
@@ -38,6 +39,7 @@ class ModelView:
     settled: bool = False
     held: int = 0
     route_generation: int = 0
+    frozen: str = ""
 
     @property
     def is_surging(self) -> bool:

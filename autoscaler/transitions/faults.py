@@ -54,12 +54,13 @@ def notice(
     marks = dict(backoff)
     for group in groups:
         view = sight.views[group.name]
-        if any(placed.node in sight.gone for placed in group.placed):
+        ours = acts(group.model)
+        if ours and any(placed.node in sight.gone for placed in group.placed):
             forgotten.append(group)
             continue
         if view.lost:
             lost.append(group)
-        elif view.broken and group.counts and acts(group.model):
+        elif view.broken and group.counts and ours:
             mark = failed(marks, view.broken_node, view.broken_pool, now_ms)
             marks[view.broken_node] = mark
             wait_s = (mark.until_ms - now_ms) / 1000

@@ -55,6 +55,7 @@ def place(
         pool = cluster.pool(member.pool)
         for _ in range(member.count):
             new_left = obtainable.get(pool.id, pool.max_nodes) - rented.get(pool.id, 0)
+            new_left = min(new_left, _left_of_both(cluster, pool, after))
             spot = _find(pool, member.gpus, after, new_left, shut)
             if spot is None:
                 return None
@@ -66,6 +67,14 @@ def place(
             name = f"{combo.model}-{serial}-{_LETTER[member.phase]}{len(placed)}"
             placed.append(Placed(name, member.phase, node, pool.id, gpus))
     return tuple(placed), after
+
+
+def _left_of_both(cluster: Cluster, pool: Pool, used: Mapping[str, frozenset[int]]) -> int:
+    """Nodes that the ceiling on `pool` and the same nodes of another market still allows."""
+    if not pool.max_of_both:
+        return pool.max_nodes
+    pools = cluster.together()[pool.region, pool.name]
+    return pool.max_of_both - sum(node in used for p in pools for node in node_ids(p))
 
 
 def _find(

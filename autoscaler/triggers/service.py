@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from autoscaler.domain.cluster import Service
 from autoscaler.triggers.news import News, Trigger
 
 
@@ -17,7 +19,16 @@ def fire(news: News) -> Iterator[Trigger]:
         if model not in before:
             yield Trigger("service", (model,), f"{model} was added")
         elif before[model] != service:
-            yield Trigger("service", (model,), f"{model} was changed")
+            yield Trigger("service", (model,), f"{model} {_what(before[model], service)}")
     for model in before:
         if model not in now:
             yield Trigger("service", (), f"{model} was removed")
+
+
+def _what(before: Service, now: Service) -> str:
+    """What changed, in words where it is the mode or the floor alone."""
+    if replace(before, mode=now.mode) == now:
+        return f"goes from mode {before.mode} to {now.mode}"
+    if replace(before, min_instances=now.min_instances) == now:
+        return f"has a floor of {now.min_instances} instead of {before.min_instances}"
+    return "was changed"

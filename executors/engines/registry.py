@@ -12,7 +12,20 @@ from typing import Any
 from executors.engines.protocol import EngineKind
 from executors.engines.simulated.kind import SimulatedKind
 from executors.engines.vllm.config import parse_vllm
-from topics.checks import InvalidRecord, number, object_fields, one_of
+from topics.checks import InvalidRecord, name, number, object_fields, one_of, text, texts
+from topics.engines import wire_name
+
+
+def parse_engines(where: str, raw: Any) -> dict[str, EngineKind]:
+    """The declared engines by their names on the wire, which carry the hash of their profile."""
+    if not isinstance(raw, dict):
+        raise InvalidRecord(where, raw, "a JSON object")
+    found = {}
+    for key, section in raw.items():
+        name(where, key)
+        kind = parse_engine(f"{where}.{key}", section)
+        found[wire_name(key, section.get("image", ""), section.get("args", ()))] = kind
+    return found
 
 
 def parse_engine(where: str, raw: Any) -> EngineKind:
@@ -25,7 +38,9 @@ def parse_engine(where: str, raw: Any) -> EngineKind:
 
 
 def _simulated(where: str, raw: Any) -> EngineKind:
-    defaults = {"quantization": None, "max_num_seqs": None, "startup_s": None}
+    # The profile is in the name on the wire; it changes no simulation.
+    profile: dict[str, Any] = {"image": "", "args": []}
+    defaults = {"quantization": None, "max_num_seqs": None, "startup_s": None, **profile}
     item = object_fields(where, raw, ("kind",), defaults)
     if item["quantization"] is not None:
         one_of(f"{where}.quantization", item["quantization"], ("bf16", "fp8", "fp4", "int4"))
@@ -33,6 +48,8 @@ def _simulated(where: str, raw: Any) -> EngineKind:
         number(f"{where}.max_num_seqs", item["max_num_seqs"], 1, 100_000)
     if item["startup_s"] is not None:
         number(f"{where}.startup_s", item["startup_s"], 0.0, 86_400.0)
+    text(f"{where}.image", item["image"])
+    texts(f"{where}.args", item["args"])
     return SimulatedKind(item["quantization"], item["max_num_seqs"], item["startup_s"])
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import orjson
 
 from executors.engines.protocol import EngineKind
-from executors.engines.registry import parse_engine
+from executors.engines.registry import parse_engines
 from topics.checks import InvalidRecord, count, name, object_fields, text
 from topics.timebase import TimeBase
 
@@ -91,7 +91,7 @@ def parse_config(raw: Any) -> ExecutorConfig:
         bind=top["bind"],
         nodes=nodes,
         models=_mapping("models", top["models"], _model),
-        engines=_mapping("engines", top["engines"], parse_engine),
+        engines=parse_engines("engines", top["engines"]),
     )
 
 

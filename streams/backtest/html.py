@@ -14,7 +14,7 @@ from autoscaler.simulation.policies.table import POLICIES
 from streams.backtest.charts import Series, line_chart
 from streams.backtest.report import Backtest, Row, table
 
-_STYLE = """
+STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#1d2733;max-width:900px;margin:2em auto;padding:0 1em}
 h1{font-size:1.5em;margin-bottom:0}h2{font-size:1.15em;margin-top:2em}
 table{border-collapse:collapse;font-size:.9em;width:100%}th,td{padding:.25em .5em;text-align:right}
@@ -32,7 +32,7 @@ def page(found: Backtest) -> str:
     seeds = len(found.seeds)
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'>",
-        f"<title>Backtest of {escape(names)}</title><style>{_STYLE}</style>",
+        f"<title>Backtest of {escape(names)}</title><style>{STYLE}</style>",
         f"<h1>Backtest of {escape(names)}</h1>",
         f"<p>{len(scenario.arrivals)} requests in {scenario.duration_s / 60:.1f} min, "
         f"{len(scenario.cluster.services)} models, {seeds} seed{'s' if seeds > 1 else ''}.</p>",

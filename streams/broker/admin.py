@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 from tenacity import AsyncRetrying, retry_if_exception, wait_fixed
 
 from autoscaler.domain.checks import InvalidValue
+from streams.broker.clients import admin as new_admin
 from topics.table import PREFIX, TABLE, Topic
 
 _EMBEDDED_CLUSTER = "mockCluster"
@@ -39,11 +40,13 @@ class TopicsUnusable(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class EnsuredTopics:
-    """What `ensure_topics` found. created: names on the wire of the topics that it made."""
+    """What `ensure_topics` found. created: names on the wire of the topics that it made.
+    partitions: how many each topic has, by short name."""
 
     cluster_id: str
     embedded: bool
     created: tuple[str, ...]
+    partitions: Mapping[str, int]
 
 
 def parse_address(text: str) -> str:
@@ -72,11 +75,7 @@ async def ensure_topics(
     answers, or not as a Kafka broker. TopicsUnusable: see there; nothing that exists is changed.
     """
     await probe(bootstrap, timeout_s)
-    admin = AIOKafkaAdminClient(
-        bootstrap_servers=bootstrap,
-        client_id="shoal-admin",
-        request_timeout_ms=int(timeout_s * 1e3),
-    )
+    admin = new_admin(bootstrap, "shoal-admin", request_timeout_ms=int(timeout_s * 1e3))
     try:
         try:
             async with asyncio.timeout(timeout_s):
@@ -146,13 +145,14 @@ async def _ensure(
             raise TopicsUnusable(
                 f"the embedded broker lacks {missing[0]}: it was started with another prefix"
             )
-        return EnsuredTopics(cluster_id, True, ())
+        partitions = await _partitions(admin, wanted)
+        return EnsuredTopics(cluster_id, True, (), partitions or {})
     await _refuse_lossy(admin, {n: t for n, t in wanted.items() if n not in missing})
     replicas = min(_MAX_REPLICAS, len(cluster["brokers"]))
     created = await _create(admin, [(name, wanted[name]) for name in missing], replicas)
-    while not await _all_led(admin, list(wanted)):
+    while (partitions := await _partitions(admin, wanted)) is None:
         await asyncio.sleep(0.1)
-    return EnsuredTopics(cluster_id, False, created)
+    return EnsuredTopics(cluster_id, False, created, partitions)
 
 
 async def _create(
@@ -178,15 +178,16 @@ async def _create(
     return tuple(created)
 
 
-async def _all_led(admin: Any, names: list[str]) -> bool:
+async def _partitions(admin: Any, wanted: Mapping[str, Topic]) -> dict[str, int] | None:
+    """How many partitions each topic has, by short name; None while one of them has no leader."""
     # Listing is answered by the broker at once; describing unknown names would auto-create them.
-    if not set(names) <= set(await admin.list_topics()):
-        return False
-    described = await admin.describe_topics(names)
-    return all(
-        topic["error_code"] == 0 and all(part["leader"] >= 0 for part in topic["partitions"])
-        for topic in described
-    )
+    if not set(wanted) <= set(await admin.list_topics()):
+        return None
+    described = await admin.describe_topics(list(wanted))
+    for topic in described:
+        if topic["error_code"] or any(part["leader"] < 0 for part in topic["partitions"]):
+            return None
+    return {wanted[topic["topic"]].name: len(topic["partitions"]) for topic in described}
 
 
 async def _refuse_lossy(admin: Any, existing: dict[str, Topic]) -> None:

@@ -1,6 +1,7 @@
 """The `shoal` command: finds the subcommand, runs it, turns its errors into one line.
 
-Owns exit codes: 0 good, 1 our fault, 2 bad input, 130 after Ctrl-C, 143 after SIGTERM. Each
+Owns exit codes: 0 good, 1 our fault, 2 bad input, 3 demand left unserved (`plan`), 130 after
+Ctrl-C, 143 after SIGTERM. Each
 subcommand lives in a module of its own that is imported only when it is asked for, because
 planning imports a compiler and a terminal user should not wait for that to read `--help`.
 """
@@ -23,6 +24,7 @@ from topics.checks import InvalidRecord
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("streams.cli.up", "run the whole loop on this machine, with simulated engines"),
     "plan": ("streams.cli.plan", "what the fleet should be, what it costs and why"),
+    "diff": ("streams.cli.diff", "what would change from the fleet that runs to the plan"),
     "apply": ("streams.cli.apply", "declare the models of a shoal.yaml to a running controller"),
     "workload": ("streams.cli.workload", "what a recorded trace asks for"),
     "replay": ("streams.cli.replay", "run recorded decisions again, also under another policy"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,18 @@ from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.explain import explain
-from autoscaler.performance.profile import default_profile
-from autoscaler.planning.memory_fit import misfits
-from autoscaler.planning.plan import PlanStatus, plan
-from autoscaler.planning.problem import PlanOptions, make_problem
+from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.planning.plan import Plan, PlanStatus, Strategy, plan
+from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.table import STRATEGIES, strategy
-from streams.cli import plan_budget, plan_components, plan_json, plan_view
+from streams.cli import plan_budget, plan_components, plan_json, plan_quality, plan_view
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.files.plan_inputs import load_demand, load_fleet
 
 DEFAULT_REQ_PER_S = 1.0
+UNSERVED = 3
+"""Exit code of a plan that leaves demand unserved."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -35,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
         "plan",
         help="what the fleet should be, what it costs and why",
         description="Plans the whole fleet for a demand and says what binds and what would help. "
-        "Nothing is changed.",
+        "Nothing is changed. Exit code 3: demand is left unserved.",
     )
     parser.add_argument("--config", type=Path, required=True, help="the shoal.yaml")
     parser.add_argument(
@@ -58,51 +60,57 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--no-explain", action="store_true", help="leave out the reasons")
     parser.add_argument("--json", action="store_true", help="the same facts under stable names")
     plan_budget.add_arguments(parser)
+    plan_quality.add_arguments(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan and print; UserError and InvalidValue become one line and exit code 2."""
+    """Plan and print: 0, or 3 where demand is left unserved. UserError and InvalidValue become one
+    line and exit code 2."""
     finite("--gap", args.gap, 0.0, 1.0)
     finite("--time-limit", args.time_limit, 1e-3, 1e5)
-    config = load_config(args.config, with_graphs=True)
+    config = load_config(args.config, for_plan=True)
     cluster = config.cluster
     if config.graphs:
         return plan_components.run(args, config.graphs, cluster.pools)
-    for misfit in misfits(cluster):  # the others can still be planned
-        sys.stderr.write(f"shoal: {args.config}: models.{misfit.model}: {misfit}\n")
     demands = load_demand(args.demand, cluster) if args.demand else default_demand(cluster)
+    if config.routes:
+        return plan_quality.run(args, config, demands)
     if args.budget is not None:
         return plan_budget.run(args, cluster, demands)
     fleet = load_fleet(args.fleet, cluster) if args.fleet else {}
     profile = default_profile()
     started_s = time.monotonic()
-    problem = make_problem(
-        cluster,
-        demands,
-        profile,
-        fleet=fleet,
-        options=PlanOptions(
-            gap=args.gap,
-            time_limit_s=args.time_limit,
-            elapsed_s=lambda: time.monotonic() - started_s,
-        ),
-    )
     chosen = strategy(args.strategy)
-    made = plan(problem, chosen)
-    if made.status is PlanStatus.FAILED:
-        raise UserError(f"no plan: {made.notes[-1]}")
+    options = PlanOptions(args.gap, args.time_limit, lambda: time.monotonic() - started_s)
+    problem, made = planned(cluster, demands, fleet, profile, chosen, options)
     wall_s = time.monotonic() - started_s
     # Reasons are plans, too: each of them gets its own time.
     started_s = time.monotonic()
     reasons = None if args.no_explain else explain(problem, made, profile, chosen)
     if args.json:
         sys.stdout.buffer.write(plan_json.encode(problem, made, reasons, config.mode, wall_s))
-        return 0
+        return UNSERVED if made.shortfall_req_per_s else 0
     if not args.demand:
         print(f"no --demand: declared workloads, {DEFAULT_REQ_PER_S:g} req/s where none is named")
     plan_view.show(problem, made, reasons, config.mode)
-    return 0
+    return UNSERVED if made.shortfall_req_per_s else 0
+
+
+def planned(
+    cluster: Cluster,
+    demands: Mapping[str, Demand],
+    fleet: Mapping[str, int],
+    profile: Profile,
+    chosen: Strategy,
+    options: PlanOptions,
+) -> tuple[PlanningProblem, Plan]:
+    """The problem and its plan; UserError where none came out."""
+    problem = make_problem(cluster, demands, profile, fleet=fleet, options=options)
+    made = plan(problem, chosen)
+    if made.status is PlanStatus.FAILED:
+        raise UserError(f"no plan: {made.notes[-1]}")
+    return problem, made
 
 
 def default_demand(cluster: Cluster) -> dict[str, Demand]:

@@ -19,7 +19,7 @@ from rich.text import Text
 from autoscaler.domain.checks import InvalidValue, finite
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
-from autoscaler.explain.alternatives import short_name
+from autoscaler.explain.names import several, short_name
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.budget import BudgetPlan, Objective, budget_problem, plan_budget
 
@@ -112,19 +112,19 @@ def encode(plan: BudgetPlan, wall_s: float) -> bytes:
 
 def _fleet(plan: BudgetPlan) -> Table:
     made = _table("model", "instances", "USD/h")
+    pools = {pool.id: pool for pool in plan.problem.cluster.pools}
     for combo, count in plan.copies:
-        made.add_row(
-            combo.model, f"{count} of {short_name(combo)}", f"{count * combo.usd_per_h:.2f}"
-        )
+        made.add_row(combo.model, several(count, combo, pools), f"{count * combo.usd_per_h:.2f}")
     return made
 
 
 def _routing(plan: BudgetPlan) -> Table:
     """Where each type goes, in per cent of its requests."""
+    pools = {pool.id: pool for pool in plan.problem.cluster.pools}
     made = _table("requests", "input", "output", "goes to")
     for typed in plan.problem.types:
         shares = [share for share in plan.shares if share.type == typed]
-        goes = ", ".join(f"{s.fraction:.0%} {short_name(s.combo)}" for s in shares)
+        goes = ", ".join(f"{s.fraction:.0%} {short_name(s.combo, pools)}" for s in shares)
         lengths = typed.type.lengths
         made.add_row(
             typed.name, f"{lengths.input_tokens:.0f}", f"{lengths.output_tokens:.0f}", goes

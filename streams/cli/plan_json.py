@@ -10,12 +10,18 @@ from autoscaler.domain.cluster import Mode
 from autoscaler.explain.values import Explanation, ModelReasons
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.shares import usd_per_h_by_model
 
 
 def encode(
     problem: PlanningProblem, plan: Plan, reasons: Explanation | None, mode: Mode, wall_s: float
 ) -> bytes:
     """One JSON object and a newline. gap -1: nothing was proven."""
+    shares = usd_per_h_by_model(
+        ((target.combo, target.count) for target in plan.targets),
+        {node.pool: node.usd_per_h for node in plan.nodes},
+        problem.taken_gpus,
+    )
     value = {
         "strategy": plan.strategy,
         "status": plan.status,
@@ -28,12 +34,20 @@ def encode(
         "lower_bound_usd_per_h": plan.lower_bound_usd_per_h,
         "gap": plan.gap,
         "served_fraction_upper_bound": plan.served_fraction_bound,
+        "demand_served": not plan.shortfall_req_per_s,
         "shortfall_req_per_s": dict(plan.shortfall_req_per_s),
+        "broken_promises": plan.broken,
         "limits_hit": plan.limits_hit,
         "notes": plan.notes,
         "planned_in_s": wall_s,
         "models": {
-            model: _model(problem, plan, model, reasons.of(model) if reasons else None)
+            model: _model(
+                problem,
+                plan,
+                model,
+                shares.get(model, 0.0),
+                reasons.of(model) if reasons else None,
+            )
             for model in problem.demands
         },
         "nodes": [
@@ -49,7 +63,11 @@ def encode(
 
 
 def _model(
-    problem: PlanningProblem, plan: Plan, model: str, reasons: ModelReasons | None
+    problem: PlanningProblem,
+    plan: Plan,
+    model: str,
+    usd_per_h: float,
+    reasons: ModelReasons | None,
 ) -> dict[str, Any]:
     demand = problem.demands[model]
     shown: dict[str, Any] = {
@@ -57,6 +75,7 @@ def _model(
         "input_tokens": demand.lengths.input_tokens,
         "output_tokens": demand.lengths.output_tokens,
         "capacity_req_per_s": plan.capacity_req_per_s[model],
+        "billed_usd_per_h": usd_per_h,
         "combos": [
             {
                 "combo": target.combo.id,

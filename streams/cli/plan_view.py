@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autoscaler.domain.cluster import Market, Mode
+from autoscaler.domain.cluster import Market, Mode, Pool
 from autoscaler.domain.combo import Combo
-from autoscaler.explain.alternatives import short_name
+from autoscaler.domain.workload import Phase
+from autoscaler.explain.names import several
 from autoscaler.explain.values import Explanation, Relief
+from autoscaler.planning.network import assumed
 from autoscaler.planning.plan import Plan, PlannedCount, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.shares import usd_per_h_by_model
 
 _WIDTH = 100
 _MOST_LINES = 3
@@ -31,7 +34,7 @@ def show(problem: PlanningProblem, plan: Plan, reasons: Explanation | None, mode
 
 
 def table(problem: PlanningProblem, plan: Plan) -> Table:
-    """One row per model: demand, what runs, what is proposed, load and price of its GPUs."""
+    """One row per model: demand, what runs, what is proposed, load, its share of the bill."""
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
     made.add_column("model", no_wrap=True)
     made.add_column("req/s", justify="right", no_wrap=True)
@@ -39,19 +42,22 @@ def table(problem: PlanningProblem, plan: Plan) -> Table:
     made.add_column("proposed", overflow="fold")
     made.add_column("load", justify="right", no_wrap=True)
     made.add_column("USD/h", justify="right", no_wrap=True)
+    pools = problem.pools()
+    before = _usd(problem, plan, now=True)
+    after = _usd(problem, plan, now=False)
     for service in problem.cluster.services:
         targets = plan.of(service.model)
         demand = problem.demands.get(service.model)
         now = [(target.combo, target.now) for target in targets if target.now]
         then = [(target.combo, target.count) for target in targets if target.count]
-        before, after = _usd(now), _usd(then)
+        usd = before.get(service.model, 0.0), after.get(service.model, 0.0)
         made.add_row(
             service.model,
             f"{demand.req_per_s:.3g}" if demand else "-",
-            Text(_kinds(now)),
-            Text("unchanged" if now and _same(targets) else _kinds(then)),
+            Text(_kinds(now, pools)),
+            Text("unchanged" if now and _same(targets) else _kinds(then, pools)),
             _load(plan, service.model, demand.req_per_s) if demand else "-",
-            f"{after:.2f}" if abs(before - after) < 0.005 else f"{before:.2f} -> {after:.2f}",
+            f"{usd[1]:.2f}" if abs(usd[0] - usd[1]) < 0.005 else f"{usd[0]:.2f} -> {usd[1]:.2f}",
         )
     return made
 
@@ -65,24 +71,18 @@ def lines(
     for model, missing in plan.shortfall_req_per_s.items():
         demand = problem.demands[model].req_per_s
         yield f"{model}: {missing:.3g} of {demand:.3g} req/s cannot be served"
-    if plan.status is PlanStatus.BEST_EFFORT and plan.gap >= 0.0 and plan.shortfall_req_per_s:
-        share = plan.served_fraction_bound
-        yield f"no plan serves more than {share:.1%} of every model's demand"
+    least, share = _served(problem, plan), plan.served_fraction_bound
+    if plan.status is PlanStatus.BEST_EFFORT and plan.gap >= 0.0 and least < 1.0 and share < 0.9995:
+        yield f"proven: no plan serves more than {share:.1%} of the demand of every model"
     yield from (*plan.notes, *(f"limit hit: {limit}" for limit in plan.limits_hit))
     if plan.binding:
         yield "bound by  " + "; ".join(dict.fromkeys(b.detail for b in plan.binding))
     if reasons is not None:
         yield from _reasons(reasons)
+    yield from _networks(problem, plan)
     uncertain = [r.model for r in reasons.models if r.uncertain] if reasons else []
     if uncertain:
         yield f"{', '.join(uncertain)}: capacity estimated, not measured on these GPUs"
-    below = [
-        service.model
-        for service in problem.cluster.services
-        if any(t.count and not t.combo.meets_slo for t in plan.of(service.model))
-    ]
-    if below:
-        yield f"{', '.join(below)}: nothing meets the SLO at this workload; best effort"
     yield f"Nothing was changed: mode {mode}."
 
 
@@ -115,6 +115,20 @@ def _nodes(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
         yield "nodes  " + "; ".join(changes)
 
 
+def _networks(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
+    """Pools that prefill and decode instances stand apart in, on a network that is assumed."""
+    pools = problem.pools()
+    names = [
+        name
+        for target in plan.targets
+        if target.count and any(m.phase is not Phase.AGGREGATED for m in target.combo.members)
+        for name in assumed(pools[pool_id] for pool_id in target.combo.gpus_by_pool())
+    ]
+    if names:
+        where = ", ".join(dict.fromkeys(names))
+        yield f"{where}: no network declared; prefill and decode stand apart on 200 Gbit/s assumed"
+
+
 def _reasons(reasons: Explanation) -> Iterator[str]:
     for model in reasons.models:
         if model.rejected:
@@ -140,21 +154,39 @@ def _worth(relief: Relief) -> str:
     return ", ".join(parts)
 
 
+def _served(problem: PlanningProblem, plan: Plan) -> float:
+    """The smallest share of its demand that a model which can be served at all gets."""
+    shares = [
+        1.0 - missing / problem.demands[model].req_per_s
+        for model, missing in plan.shortfall_req_per_s.items()
+        if problem.can_be_served(model) and model not in problem.unreachable
+    ]
+    return min(shares, default=1.0)
+
+
 def _load(plan: Plan, model: str, req_per_s: float) -> str:
     capacity = plan.capacity_req_per_s[model]
-    return f"{req_per_s / capacity:.0%}" if capacity > 0.0 else "-"
+    return f"{req_per_s / capacity:.0%}" if capacity > 1e-3 * req_per_s else "-"
 
 
-def _kinds(parts: list[tuple[Combo, int]]) -> str:
-    return ", ".join(f"{count} of {short_name(combo)}" for combo, count in parts) or "nothing"
+def _kinds(parts: list[tuple[Combo, int]], pools: Mapping[str, Pool]) -> str:
+    return ", ".join(several(count, combo, pools) for combo, count in parts) or "nothing"
 
 
 def _same(targets: tuple[PlannedCount, ...]) -> bool:
     return all(target.now == target.count for target in targets)
 
 
-def _usd(parts: list[tuple[Combo, int]]) -> float:
-    return sum(combo.usd_per_h * count for combo, count in parts)
+def _usd(problem: PlanningProblem, plan: Plan, now: bool) -> dict[str, float]:
+    """Per model its share of the billed nodes, of those now or of those planned."""
+    counted = [(t.combo, t.now if now else t.count) for t in plan.targets]
+    bill = {
+        pool.id: problem.rented_nodes.get(pool.id, 0) * pool.price_usd_per_h
+        for pool in problem.cluster.pools
+    }
+    if not now:
+        bill = {node.pool: node.usd_per_h for node in plan.nodes}
+    return usd_per_h_by_model(counted, bill, problem.taken_gpus)
 
 
 def _duration(seconds: float) -> str:

@@ -12,6 +12,8 @@ import logging
 import os
 import signal
 import sys
+import time
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -24,14 +26,18 @@ from streams.broker.admin import parse_address
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.files.fit import refuse_misfits
+from streams.files.plan_inputs import with_workload
+from streams.logs import add_log_level
 from streams.replay.traces import load_trace
 from streams.up.children import ChildFailed
 from streams.up.session import Session, Wishes
 from streams.up.summary import show
+from streams.up.traffic import traffic, with_first_minutes
 from streams.up.view import View
 
 _DEMO_CONFIG = "demo.yaml"
 _DEMO_TRACE = "azure2023_conv.csv.gz"
+_WORTH_S, _WORTH_INTERRUPTED_S = 20.0, 4.0
 
 
 def add_parser(subparsers: Any) -> None:
@@ -69,6 +75,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--port", default="0", help="of the gateway (default: any free one)")
     parser.add_argument("--seed", default="1", help="of the draw that spreads requests over models")
+    add_log_level(parser)
     parser.set_defaults(run=run)
 
 
@@ -100,7 +107,12 @@ def run(args: argparse.Namespace) -> int:
         summary = asyncio.run(main())
     except ChildFailed as error:
         sys.stderr.write(f"shoal: {error}\n")
+        _tell_logs(session)
         return 1  # the input was good; one of our parts was not
+    except Exception:
+        _tell_logs(session)
+        raise
+    summary["otherwise"] = _otherwise(session, wishes, signalled)
     show(summary, view.console)
     if summary_path is not None:
         summary_path.write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
@@ -108,8 +120,41 @@ def run(args: argparse.Namespace) -> int:
     sys.stdout.flush()
     if session.lost and not signalled:
         sys.stderr.write(f"shoal: lost under way: {session.lost}\n")
+    _tell_logs(session)
+    if session.lost and not signalled:
         return 1
     return 128 + signalled[0] if signalled else 0
+
+
+def _tell_logs(session: Session) -> None:
+    if session.logs is not None:
+        sys.stderr.write(f"shoal: the logs of this run are in {session.logs}\n")
+
+
+def _otherwise(session: Session, wishes: Wishes, signalled: list[int]) -> list[dict[str, Any]]:
+    """What the same demand would have cost otherwise; Ctrl-C leaves the rest out.
+
+    Whoever ends us with SIGTERM waits for our end, not for figures.
+    """
+    if any(number != signal.SIGINT for number in signalled):
+        return []
+    limit_s = _WORTH_INTERRUPTED_S if signalled else _WORTH_S
+    found: list[dict[str, Any]] = []
+    try:
+        from streams.up.worth import compare  # a compiler: nobody waits for it at the start
+
+        started_s = time.monotonic()
+        for one in compare(
+            wishes.config.cluster,
+            session.picture,
+            session.ended_ms,
+            lambda: time.monotonic() - started_s,
+            limit_s,
+        ):
+            found.append(one.as_json())  # noqa: PERF401  what is found counts when Ctrl-C comes
+    except KeyboardInterrupt:
+        pass
+    return found
 
 
 def _wishes(args: argparse.Namespace) -> Wishes:
@@ -127,16 +172,19 @@ def _wishes(args: argparse.Namespace) -> Wishes:
     refuse_misfits(config)
     trace_path = Path(args.trace) if args.trace else Path(str(data.joinpath(_DEMO_TRACE)))
     trace = load_trace(trace_path)
+    demands = with_first_minutes(config.cluster.services, trace, seed)
     return Wishes(
-        config=config,
+        config=replace(config, cluster=with_workload(config.cluster, demands)),
         config_path=config_path.resolve(),
         trace=trace_path.resolve(),
-        trace_s=trace.duration_s,
+        traffic=traffic(trace),
         speed=speed,
         for_s=for_s,
         broker=broker or config.kafka.removeprefix("kafka://"),
         gateway_port=port,
         seed=seed,
+        demands=demands,
+        log_level=args.log_level,
     )
 
 

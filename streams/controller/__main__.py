@@ -1,7 +1,8 @@
 """`python -m streams.controller`: the control plane as one process.
 
 Owns options, signals, the ready line and the exit code. Prints one JSON line after its first
-tick: {"ready": true, ...}; logs go to stderr.
+tick as leader or once it stands by, {"ready": true, ...}, and again when that changes; logs go to
+stderr.
 """
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ async def _run(options: Options) -> int:
     end = end_event(asyncio.get_running_loop())
     insisting = asyncio.create_task(insist(end, _END_WITHIN_S))
 
-    def ready(token: int) -> None:
+    def ready(token: int, leader: str) -> None:
         said = {"ready": True, "controller": options.controller_id, "leader_token": token}
+        if not token:
+            said = {"ready": True, "controller": options.controller_id, "standby_of": leader}
         print(json.dumps(said), flush=True)
 
     try:
@@ -77,6 +80,12 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         help="what holds where the file names no mode",
     )
     add_operated(parser, record="")
+    parser.add_argument(
+        "--workload",
+        type=Path,
+        metavar="FILE",
+        help="a demand file as `shoal plan --demand` reads it: workloads that the file leaves open",
+    )
     add_log_level(parser)
     return parser.parse_args(argv)
 
@@ -90,6 +99,7 @@ def _options(given: argparse.Namespace) -> Options:
         prefix=given.prefix,
         default_mode=Mode(given.default_mode),
         operated=operated_of(given),
+        workload=given.workload,
     )
 
 

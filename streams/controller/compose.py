@@ -1,7 +1,8 @@
-"""The composition root of the controller: opens everything, rebuilds, then runs until the end.
+"""The composition root of the controller: opens everything, then runs until the end.
 
-Owns the order of a start: broker and topics, rebuild from the topics, claim to lead, windows from
-telemetry, and only then agents and ticks. Decides nothing.
+Owns the order of a start: broker and topics, the last values of the control topics, windows from
+telemetry, and then waiting for the seat. Decides nothing. A controller that waits follows
+everything that the leader follows, so taking over reads nothing but the last few records.
 """
 
 from __future__ import annotations
@@ -10,50 +11,58 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from aiokafka import AIOKafkaProducer
-
-from autoscaler.decide import rebuild
+from autoscaler.decide import ControllerState
 from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster, Mode
-from streams.broker.admin import ensure_topics
-from streams.clock import Clock
-from streams.controller.app import AppSettings, make_app
+from streams.broker.admin import BrokerUnreachable, EnsuredTopics, TopicsUnusable, ensure_topics
+from streams.broker.clients import producer as new_producer
+from streams.clock import BrokerClock, Clock
+from streams.controller.control_topics import ControlTopics
 from streams.controller.declared import Declared
-from streams.controller.latest import Latest
-from streams.controller.leadership import claim, leads
+from streams.controller.election import Election
+from streams.controller.latest import Latest, as_heard
+from streams.controller.leader_producer import LeaderProducer
+from streams.controller.leadership import Seat
 from streams.controller.loop import Loop, Ports
 from streams.controller.operated import operated
 from streams.controller.options import Operated
 from streams.controller.outbox import Outbox, Publisher
-from streams.controller.rebuild import read_latest
-from streams.files.config import Config, load_config
-from streams.files.errors import UserError
+from streams.controller.sources import asked_of_prometheus, demand_sources
+from streams.controller.term import Terms
+from streams.files.config import load_config
+from streams.files.plan_inputs import load_demand, with_workload
 from streams.poison import Poison
 from streams.ports.actuator import Actuator, ExecutorActuator
 from streams.ports.demand import DemandSource, Sink
 from streams.ports.observed import ExecutorStatuses
-from streams.ports.promql import PromqlDemand, prometheus
 from streams.ports.routes import GatewayRoutes, RouteSink
 from streams.ports.seal import Seal, read_keys
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.solver.client import Solver, solver_argv
-from topics.records import Telemetry
+from topics.leadership import Leadership
+from topics.records import Assignment, Routes, Status
+from topics.table import LEADERSHIP
 from topics.timebase import TimeBase
 
 log = logging.getLogger(__name__)
 
 _FLUSH_S = 0.5
-_STOP_S = 1.0
+_STOP_S = 0.7
+_WATCH_TOPICS_S = 15.0
+_MOST_POISON = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says. default_mode: what holds where the file names no mode."""
+    """What the command line says. default_mode: what holds where the file names no mode.
+    workload: a demand file, for models whose workload the file does not declare.
+    """
 
     config: Path
     broker: str
@@ -62,167 +71,168 @@ class Options:
     prefix: str
     default_mode: Mode
     operated: Operated = field(default_factory=Operated)
+    workload: Path | None = None
 
 
-async def run_controller(
-    options: Options, end: asyncio.Event, on_ready: Callable[[int], None]
-) -> None:
-    """Run until `end` is set. on_ready(leader token): called after the first tick.
+OnStanding = Callable[[int, str], None]
+"""(own leader token, 0 for a standby; the leader's name): called once its standing is known, and
+each time it comes to lead, after the first tick."""
 
-    Raises UserError for a bad file, BrokerUnreachable, TopicsUnusable, and whatever crashed the
-    application.
+
+async def run_controller(options: Options, end: asyncio.Event, on_standing: OnStanding) -> None:
+    """Run until `end` is set.
+
+    Raises UserError for a bad file, BrokerUnreachable, TopicsUnusable, and whatever crashed one of
+    its loops.
     """
     config = load_config(options.config, options.default_mode)
-    cluster, clock = config.cluster, Clock(options.time_base)
+    if options.workload is not None:
+        demands = load_demand(options.workload, config.cluster)
+        config = replace(config, cluster=with_workload(config.cluster, demands))
+    broker_clock = BrokerClock()
+    clock = Clock(options.time_base, broker_ms=broker_clock.now_ms)
     queries = asked_of_prometheus(config)  # refused before this controller claims to lead
     seal = Seal(read_keys(), clock)
     found = await ensure_topics(options.broker, options.prefix)
-    # A group of this boot only: nobody waits for a dead member's session to end.
-    group = f"shoal-{options.controller_id}-{uuid.uuid4().hex[:12]}"
-    latest, poisoned = await read_latest(options.broker, options.prefix, group)
-    producer = AIOKafkaProducer(
-        bootstrap_servers=options.broker,
-        client_id=options.controller_id,
-        acks="all",
-        request_timeout_ms=10_000,
+    latest, election = Latest(), Election(uuid.uuid4().hex)
+    words = new_producer(options.broker, options.controller_id, request_timeout_ms=10_000)
+    written = LeaderProducer(
+        options.broker, options.controller_id, options.prefix, not found.embedded
     )
-    await producer.start()
-    try:
-        token = await claim(producer, options.prefix, options.controller_id, clock)
-        outbox = Outbox(producer, options.prefix, lambda: leads(latest, token))
-        bury = _DeadLetters(outbox, latest, options.controller_id)
-        for poison in poisoned:
-            bury(poison)
-        windows = TelemetryWindows(cluster.policy.global_window_s)
-        sources = _sources(options, config, queries, clock, bury, found.embedded, windows)
+    seat = Seat(
+        words,
+        LEADERSHIP.wire_name(options.prefix),
+        options.controller_id,
+        found.cluster_id,
+        election,
+        clock,
+        # The embedded broker acknowledges with a made-up time; it runs on this machine's clock.
+        (lambda _append_ms, _sent_ns: None) if found.embedded else broker_clock.heard,
+        lambda: latest.highest_in_use,
+    )
+    outbox = Outbox(written, options.prefix, seat.leads)
+    bury = _DeadLetters(outbox, latest, options.controller_id, seat.leads)
+    windows = TelemetryWindows(config.cluster.policy.global_window_s)
+    declared = Declared(config, latest)
+    actuator, routes = _sinks(declared, outbox, seal)
+    solver = Solver(solver_argv())
+    loop = Loop(
+        ControllerState(clock.now_ms()),
+        declared,
+        windows,
+        latest,
+        Ports(ExecutorStatuses(latest.statuses), actuator, routes, outbox, solver),
+        clock,
+        leads=seat.leads,
+        refresh_ms=seal.valid_ms // 3,
+    )
 
-        windows.advance(clock.now_ms())
-        for source, sink in sources:
-            await source.replay(sink)
-        declared = Declared(config, latest)
-        actuator, routes = _sinks(declared, outbox, seal)
-        solver = Solver(solver_argv())
-        state = rebuild(
-            declared(),
-            latest.assignments,
-            latest.routes,
-            latest.statuses,
-            latest.decisions,
-            clock.now_ms(),
-            leader_token=token,
-            plan_number=latest.plan_number,
-        )
-        ports = Ports(ExecutorStatuses(latest.statuses), actuator, routes, outbox, solver)
-        loop = Loop(
-            state, declared, windows, latest, ports, clock, leads=lambda: leads(latest, token)
-        )
+    def on_record(_topic: str, record: Any, offset: int, append_ms: int) -> None:
+        if isinstance(record, Leadership):
+            election.heard(record, offset, clock.real_age_s(append_ms))
+        elif isinstance(record, Status):
+            record = as_heard(record, clock.event_ms(append_ms))
+        latest.take(record, offset)
+        if isinstance(record, (Assignment, Routes)):
+            loop.overwrite(record)
 
-        async def ticks() -> None:
-            # What piled up while we were away is no silence: read it before the first tick.
-            for source, _ in sources:
-                await source.live()
-            await loop.run(lambda: on_ready(token))
-
-        services: dict[str, Callable[[], Awaitable[None]]] = {
-            "outbox": outbox.run,
-            "solver": solver.run,
-            "ticks": ticks,
-            "republish": loop.republish,
-        }
-        for number, (source, sink) in enumerate(sources):
-            services[f"demand-{number}"] = _following(source, sink)
-        app = make_app(
-            AppSettings(options.broker, group, options.prefix, 40 if found.embedded else 500),
-            latest.take,
-            bury,
-            latest.drop,
-            services,
-        )
-        await app.start()
-        try:
-            async with operated(options.operated, options.controller_id, loop):
-                await _until_over(app, end)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_FLUSH_S):
-                    await outbox.flushed()
-        finally:
-            await _within(_STOP_S, app.stop())
-        log.info("%d ticks, %d skipped", loop.ticks.count, loop.ticks.skipped)
-    finally:
-        await _within(_STOP_S, producer.stop())
-
-
-class _DeadLetters:
-    """Writes each poisoned place to dead-letters once."""
-
-    def __init__(self, outbox: Outbox, latest: Latest, reader: str) -> None:
-        self._outbox = outbox
-        self._latest = latest
-        self._reader = reader
-
-    def __call__(self, poison: Poison) -> None:
-        if poison.place in self._latest.dead:
-            return
-        self._latest.bury(poison.place)
-        log.warning("%s at %d: %s", poison.topic, poison.offset, poison.why)
-        self._outbox.put(poison.letter(self._reader))
-
-
-def _sources(
-    options: Options,
-    config: Config,
-    queries: Mapping[str, str],
-    clock: Clock,
-    bury: Callable[[Poison], None],
-    embedded: bool,
-    windows: TelemetryWindows,
-) -> list[tuple[DemandSource, Sink]]:
-    """Our gateways' telemetry, and Prometheus for models that name a query, each with its sink."""
-    topic = TelemetryTopic(
+    control = ControlTopics(
+        options.broker,
+        options.prefix,
+        found.partitions,
+        on_record,
+        latest.drop,
+        bury,
+        lambda: [node for node, desired in latest.assignments.items() if desired.instances],
+        found.embedded,
+    )
+    telemetry = TelemetryTopic(
         options.broker,
         options.prefix,
         clock,
         bury,
+        found.partitions,
         config.cluster.policy.global_window_s,
-        embedded,
+        found.embedded,
     )
-    found: list[tuple[DemandSource, Sink]] = [(topic, gateways_sink(windows, queries))]
-    if queries:
-        # One Prometheus answers for all; several regions need a federated one.
-        url = next(iter(config.prometheus.values()))
-        found.append((PromqlDemand(prometheus(url), queries, clock), prometheus_sink(windows)))
-    return found
+    sources = demand_sources(config, queries, clock, windows, telemetry, loop.fresh.set)
+    terms = Terms(seat, loop, written, outbox, control, bury.flush, sources, on_standing)
+    await words.start()
+    try:
+        # Its first word tells the broker's time, against which the age of everything is measured.
+        await seat.introduce()
+        await control.start()
+        windows.advance(clock.now_ms())
+        for source, sink in sources:
+            await source.replay(sink)
+        loops: dict[str, Callable[[], Awaitable[None]]] = {
+            "control topics": control.follow,
+            "seat": seat.run,
+            "terms": terms.run,
+            "solver": solver.run,
+            "refresh": loop.refresh,
+        }
+        for number, (source, sink) in enumerate(sources):
+            loops[f"demand {number}"] = _following(source, sink)
+        if not found.embedded:
+            loops["topics"] = _watching(options, control, telemetry, loop)
+        async with operated(options.operated, options.controller_id, loop):
+            await _until_over(loops, end, outbox, seat)
+        log.info("%d ticks, %d skipped", loop.ticks.count, loop.ticks.skipped)
+    finally:
+        closings = (control.close(), written.close(), words.stop())
+        await _within(_STOP_S, _gone([asyncio.ensure_future(closing) for closing in closings]))
 
 
-def asked_of_prometheus(config: Config) -> dict[str, str]:
-    """Model -> PromQL. UserError: a query, and nobody to ask."""
-    queries = {s.model: s.demand_query for s in config.cluster.services if s.demand_query}
-    if queries and not config.prometheus:
-        model = next(iter(queries))
-        raise UserError(f"{config.path}: models.{model}.demand: no address under prometheus")
-    return queries
+def _watching(
+    options: Options, control: ControlTopics, telemetry: TelemetryTopic, loop: Loop
+) -> Callable[[], Awaitable[None]]:
+    """Topics that were deleted are made again and said; partitions that were added are read."""
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(_WATCH_TOPICS_S)
+            try:
+                found: EnsuredTopics = await ensure_topics(options.broker, options.prefix)
+            except BrokerUnreachable:
+                continue  # every client says so
+            except TopicsUnusable as error:
+                log.error("topics: %s", error)
+                continue
+            if found.created:
+                log.error("deleted topics were made again, empty: %s", ", ".join(found.created))
+                loop.say_again()
+            control.repartition(found.partitions)
+            telemetry.repartition(found.partitions)
+
+    return watch
 
 
-def gateways_sink(windows: TelemetryWindows, queries: Mapping[str, str]) -> Sink:
-    """Counts what gateways report. Where Prometheus is asked, only that they live is noted: the
-    same request must not be counted twice, nor our gateway's zero hide that Prometheus is away."""
+class _DeadLetters:
+    """Writes each poisoned place to dead-letters once; what a standby finds waits for its term."""
 
-    def sink(record: Telemetry, event_ms: int) -> None:
-        if record.model in queries:
-            windows.hear(record, event_ms)
-        else:
-            windows.add(record, event_ms)
+    def __init__(
+        self, outbox: Publisher, latest: Latest, reader: str, leads: Callable[[], bool]
+    ) -> None:
+        self._outbox = outbox
+        self._latest = latest
+        self._reader = reader
+        self._leads = leads
+        self._waiting: deque[Poison] = deque(maxlen=_MOST_POISON)
 
-    return sink
+    def __call__(self, poison: Poison) -> None:
+        log.warning("%s at %d: %s", poison.topic, poison.offset, poison.why)
+        self._waiting.append(poison)
+        if self._leads():
+            self.flush()
 
-
-def prometheus_sink(windows: TelemetryWindows) -> Sink:
-    """Counts what Prometheus says, which is no gateway: it confirms no routes."""
-
-    def sink(record: Telemetry, event_ms: int) -> None:
-        windows.add(record, event_ms, from_gateway=False)
-
-    return sink
+    def flush(self) -> None:
+        """Write what waits and what nobody has written yet."""
+        while self._waiting:
+            poison = self._waiting.popleft()
+            if poison.place not in self._latest.dead:
+                self._latest.bury(poison.place)
+                self._outbox.put(poison.letter(self._reader))
 
 
 def _sinks(
@@ -234,14 +244,12 @@ def _sinks(
     """
 
     def acting() -> bool:
-        return any(service.mode is Mode.ACT for service in declared().services)
+        return any(service.managed for service in declared().services)
 
     return ExecutorActuator(outbox, acting, seal), GatewayRoutes(outbox, acting, seal)
 
 
-def _following(
-    source: DemandSource, sink: Callable[[Telemetry, int], None]
-) -> Callable[[], Awaitable[None]]:
+def _following(source: DemandSource, sink: Sink) -> Callable[[], Awaitable[None]]:
     return lambda: source.follow(sink)
 
 
@@ -250,20 +258,36 @@ async def _within(limit_s: float, stopping: Coroutine[Any, Any, Any]) -> None:
     task = asyncio.ensure_future(stopping)
     done, _ = await asyncio.wait({task}, timeout=limit_s)
     for one in done:
-        one.result()
+        if not one.cancelled():  # a client cancels itself where its broker is gone
+            one.result()
 
 
-async def _until_over(app: object, end: asyncio.Event) -> None:
-    """Wait for `end`, or raise what crashed the application."""
-    crashed = asyncio.create_task(app.wait_until_stopped())  # type: ignore[attr-defined]
-    ended = asyncio.create_task(end.wait())
+async def _until_over(
+    loops: Mapping[str, Callable[[], Awaitable[None]]],
+    end: asyncio.Event,
+    outbox: Outbox,
+    seat: Seat,
+) -> None:
+    """Run the loops until `end`, then send what waits and resign; raise what crashed a loop."""
+    tasks: dict[asyncio.Future[Any], str] = {
+        asyncio.ensure_future(run()): name for name, run in loops.items()
+    }
+    ended: asyncio.Future[Any] = asyncio.ensure_future(end.wait())
     try:
-        await asyncio.wait({crashed, ended}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({ended, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for task, name in tasks.items():
+            if task.done():
+                task.result()
+                raise RuntimeError(f"the loop of {name} ended by itself")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_S):
+                await outbox.flushed()
     finally:
-        crashed.cancel()
-        ended.cancel()
-    reason = getattr(app, "crash_reason", None)
-    if reason is not None:
-        raise reason
-    if not end.is_set():
-        raise RuntimeError("the Faust application stopped by itself")
+        for task in (*tasks, ended):
+            task.cancel()
+        await _within(_STOP_S, _gone([*tasks, ended]))
+    await seat.resign()
+
+
+async def _gone(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,10 +7,10 @@ changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from topics.leadership import token_of
+from topics.leadership import MAX_BASE, token_of
 from topics.records import (
     Alert,
     Assignment,
@@ -29,13 +29,16 @@ from topics.records import (
 _KEPT_DECISIONS = 2000
 _KEPT_ALERTS = 1000
 KEPT_DEAD = 10_000
+_SAME_MS = 1_000
 
 
 @dataclass(slots=True)
 class Latest:
-    """Latest records by key. highest_claim: (token, controller) of the highest claim seen.
+    """Latest records by key. claimed: the highest leader token that anybody claimed.
 
     statuses, assignments: by node; routes: by model; nodes_obtainable, usd_per_node_h: by pool.
+    beyond: assignments and routes, by type and key, with a token that nobody has claimed: kept
+    aside until somebody does.
     dead: (topic, partition, offset) of what is in dead-letters already, at least the last 10,000
     (a dict, because it keeps their order). decisions: the last 2000. services: by model, as
     declared on the topic; withdrawn: models whose service was withdrawn there. controls: by key, as
@@ -53,7 +56,8 @@ class Latest:
     withdrawn: set[str] = field(default_factory=set)
     controls: dict[str, Control] = field(default_factory=dict)
     alerts: list[Alert] = field(default_factory=list)
-    highest_claim: tuple[int, str] = (0, "")
+    beyond: dict[tuple[str, str], Assignment | Routes] = field(default_factory=dict)
+    claimed: int = 0
     plan_number: int = 0
     dead: dict[tuple[str, int, int], None] = field(default_factory=dict)
 
@@ -62,22 +66,15 @@ class Latest:
         if isinstance(record, Status):
             self.statuses[record.node] = record
         elif isinstance(record, Assignment):
-            known = self.assignments.get(record.node)
-            # A stale leader's late write may be the last of its key: order is (token, generation).
-            if known is None or _order(record) >= _order(known):
-                self.assignments[record.node] = record
+            self._desired(self.assignments, record.node, record)
         elif isinstance(record, Routes):
-            before = self.routes.get(record.model)
-            if before is None or _order(record) >= _order(before):
-                self.routes[record.model] = record
+            self._desired(self.routes, record.model, record)
         elif isinstance(record, Decision):
             self.decisions.append(record)
             if len(self.decisions) > 2 * _KEPT_DECISIONS:
                 del self.decisions[:-_KEPT_DECISIONS]
         elif isinstance(record, Leadership):
-            self.highest_claim = max(
-                self.highest_claim, (token_of(record, offset), record.controller)
-            )
+            self._claim(max(token_of(record, offset), record.token))
         elif isinstance(record, PlanRecord):
             self.plan_number = max(self.plan_number, record.number)
         elif isinstance(record, Availability):
@@ -94,6 +91,32 @@ class Latest:
             del self.alerts[:-_KEPT_ALERTS]
         elif isinstance(record, DeadLetter):
             self.bury((record.topic, record.partition, record.offset))
+
+    @property
+    def highest_in_use(self) -> int:
+        """The highest believable token on assignments and routes."""
+        kept = (*self.assignments.values(), *self.routes.values(), *self.beyond.values())
+        tokens = (record.leader_token for record in kept)
+        return max((token for token in tokens if token <= MAX_BASE), default=0)
+
+    def _claim(self, token: int) -> None:
+        if token <= self.claimed:
+            return
+        self.claimed = token
+        for key, record in list(self.beyond.items()):
+            if record.leader_token <= token:
+                del self.beyond[key]
+                self.take(record, 0)
+
+    def _desired(self, kept: dict[str, Any], key: str, record: Assignment | Routes) -> None:
+        """Keep `record` unless a later one is known: order is (token, generation), for a stale
+        leader's late write may be the last of its key, and a forged token may be any."""
+        if record.leader_token > self.claimed:
+            self.beyond[type(record).__name__, key] = record
+            return
+        known = kept.get(key)
+        if known is None or _order(record) >= _order(known):
+            kept[key] = record
 
     def take_alerts(self) -> tuple[Alert, ...]:
         """Alerts since the last call."""
@@ -122,6 +145,23 @@ class Latest:
             "controls": self.controls,
         }
         kept.get(topic, {}).pop(key, None)
+
+
+def as_heard(status: Status, heard_ms: int) -> Status:
+    """`status` on our clock: `at_ms` is when the broker took it, and what its executor's clock
+    says of its instances moves along."""
+    ahead_ms = status.at_ms - heard_ms
+    if abs(ahead_ms) < _SAME_MS:
+        return replace(status, at_ms=heard_ms)
+    instances = tuple(
+        replace(
+            seen,
+            since_ms=max(0, seen.since_ms - ahead_ms) if seen.since_ms else 0,
+            launched_ms=max(0, seen.launched_ms - ahead_ms) if seen.launched_ms else 0,
+        )
+        for seen in status.instances
+    )
+    return replace(status, at_ms=heard_ms, instances=instances)
 
 
 def _order(record: Assignment | Routes) -> tuple[int, int]:

@@ -1,30 +1,143 @@
-"""Who leads: a claim is appended, and its place in the topic orders leaders.
+"""The seat of the leader: this controller's words on the `leadership` topic, and whether it leads.
 
-Owns the claim and the rule "the highest claim leads". There is no election and no lease here yet:
-a controller that sees a higher claim stops acting and watches.
+Owns when a record is written; the rules are `election`'s. Each acknowledged word also tells the
+broker's time.
 """
 
 from __future__ import annotations
 
-import uuid
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
 from typing import Any
 
+from aiokafka.errors import KafkaError
+
 from streams.clock import Clock
-from streams.controller.latest import Latest
+from streams.controller.election import RENEW_S, TAKEOVER_S, Election
 from topics.codec import encode
-from topics.records import Leadership
-from topics.table import LEADERSHIP, key_of
+from topics.leadership import Leadership
+from topics.table import key_of
+
+log = logging.getLogger(__name__)
+
+_STEP_S = 0.1
+_SEND_S = 3.0
+_RESIGN_S = 0.5
+_SAY_AGAIN_S = 10.0
 
 
-async def claim(producer: Any, prefix: str, controller: str, clock: Clock) -> int:
-    """Append a claim; its leader token, offset + 1. Raises what the producer raises."""
-    record = Leadership(controller, uuid.uuid4().hex, "claim", clock.now_ms())
-    sent = await producer.send_and_wait(
-        LEADERSHIP.wire_name(prefix), encode(record), key=key_of(record)
-    )
-    return int(sent.offset) + 1
+class Seat:
+    """producer: not transactional, for a claim must go through whoever holds transactions.
 
+    on_append: (append time in ms of the broker's clock, monotonic ns of the sending) of each word.
+    highest_in_use: the highest believable token on what leaders wrote.
+    """
 
-def leads(latest: Latest, token: int) -> bool:
-    """Whether the claim with `token` is the highest that was seen."""
-    return latest.highest_claim[0] <= token
+    def __init__(
+        self,
+        producer: Any,
+        topic: str,
+        controller: str,
+        cluster_id: str,
+        election: Election,
+        clock: Clock,
+        on_append: Callable[[int, int], None],
+        highest_in_use: Callable[[], int],
+    ) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._controller = controller
+        self._cluster_id = cluster_id
+        self.election = election
+        self._clock = clock
+        self._on_append = on_append
+        self._highest_in_use = highest_in_use
+        self._said_s = float("-inf")
+        self._claimed_s = float("-inf")
+        self._warned_s = float("-inf")
+        self._sending: asyncio.Task[None] | None = None
+
+    def leads(self) -> bool:
+        """Whether this controller may act now; asked before every tick and every send."""
+        return self.election.leads(self._clock.now_s())
+
+    async def introduce(self) -> None:
+        """Say once that this controller is there; returns when the broker has taken it, or not."""
+        self._said_s = self._clock.now_s()
+        await self._send("standby")
+
+    async def run(self) -> None:
+        """Watch, claim and renew until cancelled."""
+        while True:
+            self.step(self._clock.now_s())
+            await asyncio.sleep(_STEP_S)
+
+    def step(self, now_s: float) -> None:
+        """Say what is due at `now_s`."""
+        self.election.watch(now_s)
+        if self._sending is not None and not self._sending.done():
+            return
+        due = now_s - self._said_s >= RENEW_S
+        if self.election.may_claim(now_s) and now_s - self._claimed_s >= TAKEOVER_S:
+            self._claimed_s = now_s
+            self._say("claim", now_s)
+        elif due:
+            self._say("renewal" if self.election.token else "standby", now_s)
+
+    async def won(self) -> int:
+        """Wait until this controller's claim is the highest; its token."""
+        while not self.leads():
+            await asyncio.sleep(_STEP_S / 2)
+        return self.election.token
+
+    async def lost(self, token: int) -> None:
+        """Wait until the claim with `token` is not the highest any more."""
+        while self.election.token == token:
+            await asyncio.sleep(_STEP_S / 2)
+
+    async def resign(self) -> None:
+        """Tell the others, so that one of them takes over at once."""
+        token = self.election.token
+        if not token:
+            return
+        self.election.give_up()
+        record = self._record("resignation", token)
+        with contextlib.suppress(KafkaError, TimeoutError):
+            async with asyncio.timeout(_RESIGN_S):
+                await self._producer.send_and_wait(self._topic, encode(record), key=key_of(record))
+
+    def _say(self, kind: str, now_s: float) -> None:
+        self._said_s = now_s
+        self._sending = asyncio.create_task(self._send(kind))
+
+    async def _send(self, kind: str) -> None:
+        record = self._record(kind, self.election.token if kind == "renewal" else 0)
+        sent_ns = self._clock.mono_ns()
+        self.election.sent(record.at_ms, sent_ns / 1e9)
+        try:
+            async with asyncio.timeout(_SEND_S):
+                taken = await self._producer.send_and_wait(
+                    self._topic, encode(record), key=key_of(record)
+                )
+        except (KafkaError, TimeoutError) as error:
+            now_s = self._clock.now_s()
+            if now_s - self._warned_s >= _SAY_AGAIN_S:
+                self._warned_s = now_s
+                what = "renew the lease" if kind == "renewal" else f"write a {kind}"
+                log.warning("leadership: cannot %s: %s", what, error or type(error).__name__)
+            return
+        self._on_append(taken.timestamp, sent_ns)
+
+    def _record(self, kind: str, token: int) -> Leadership:
+        election = self.election
+        base = election.next_base(self._highest_in_use()) if kind == "claim" else 0
+        if base > election.base:
+            log.warning(
+                "leadership: the topic was deleted or made again; tokens go on above %d", base
+            )
+        return Leadership(
+            self._controller, election.boot, kind, self._clock.now_ms(), self._cluster_id, base,
+            token,
+        )  # fmt: skip

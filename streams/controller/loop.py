@@ -7,11 +7,10 @@ is given; all I/O is behind ports that return at once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide
 from autoscaler.demand.observed import observe
@@ -32,11 +31,16 @@ from streams.ports.actuator import Actuator
 from streams.ports.observed import ObservedInstances
 from streams.ports.routes import RouteSink
 from streams.solver.client import Solver
+from topics.records import Assignment, Routes
 
 log = logging.getLogger(__name__)
 
-REPUBLISH_S = 10.0
+REFRESH_MS = 300_000
+_LOOK_S = 5.0
 _SLOW_S = 0.5
+_SPACING_S = 0.2
+_REST = 3.0
+_GATHER_S = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,8 @@ Watcher = Callable[[TickDone], None]
 @dataclass(slots=True)
 class Loop:
     """One controller. declared: the cluster as declared now. leads: whether it may act; a
-    controller that may not, watches."""
+    controller that may not, watches. fresh: set when telemetry of a new second has come.
+    refresh_ms: domain ms after which what is wanted is said again."""
 
     state: ControllerState
     declared: Callable[[], Cluster]
@@ -91,6 +96,10 @@ class Loop:
     leads: Callable[[], bool]
     ticks: Ticks = field(default_factory=Ticks)
     watchers: tuple[Watcher, ...] = ()
+    fresh: asyncio.Event = field(default_factory=asyncio.Event)
+    refresh_ms: int = REFRESH_MS
+    _said_ms: dict[tuple[str, str], int] = field(default_factory=dict)
+    _not_before_s: float = 0.0
 
     def tick(self, now_ms: int) -> tuple[Effect, ...]:
         """Decide at `now_ms` and hand every effect to its port; the effects."""
@@ -124,51 +133,112 @@ class Loop:
             watcher(done)
         return effects
 
+    def begin(self, state: ControllerState) -> None:
+        """Go on from `state`: this controller has just come to lead."""
+        self.ports.solver.take()  # answers to questions of an earlier term
+        self.state, self._said_ms = state, {}
+
     async def run(self, on_first: Callable[[], None]) -> None:
-        """Tick at every whole domain second, and when the planner has answered; seconds that were
-        missed are skipped."""
+        """Tick at every whole domain second, when the planner has answered, and soon after new
+        telemetry, until cancelled; seconds that were missed are skipped.
+
+        Gateways end their spans on whole seconds too, so a tick at the second alone would see each
+        record a second late.
+        """
         second = self.clock.now_ms() // 1000
+        first = True
         while True:
-            wait_s = self.clock.real_s_until((second + 1) * 1000)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.ports.solver.news.wait(), max(0.0, wait_s))
+            await self._next(self.clock.real_s_until((second + 1) * 1000))
             now_ms = self.clock.now_ms()
             self.ticks.skipped += max(0, now_ms // 1000 - second - 1)
             second = max(second, now_ms // 1000)
             if not self.leads():
                 self.ports.solver.take()  # whoever leads now asks anew
                 continue
+            started = self.clock.now_s()
             self.tick(now_ms)
-            if self.ticks.count == 1:
+            took_s = self.clock.now_s() - started
+            self._not_before_s = started + max(_SPACING_S, _REST * took_s)
+            if first:
+                first = False
                 on_first()
 
-    async def republish(self) -> None:
-        """Say again what is wanted, every 10 real seconds, until cancelled.
+    async def _next(self, wait_s: float) -> None:
+        """Wait for the whole second in `wait_s` real seconds, an answer, or telemetry."""
+        deadline_s = self.clock.now_s() + wait_s
+        news = asyncio.ensure_future(self.ports.solver.news.wait())
+        fresh = asyncio.ensure_future(self.fresh.wait())
+        try:
+            await asyncio.wait({news, fresh}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            if fresh.done() and not news.done():
+                # Records of one second come together; a tick sees them all.
+                soon_s = max(self._not_before_s, self.clock.now_s() + _GATHER_S)
+                left_s = min(soon_s, deadline_s) - self.clock.now_s()
+                await asyncio.wait({news}, timeout=max(0.0, left_s))
+        finally:
+            news.cancel()
+            fresh.cancel()
+        self.fresh.clear()
 
-        The embedded broker forgets old records, and a foreign record may hide ours: the last one
-        of a key is what counts.
-        """
+    async def refresh(self) -> None:
+        """Say again what is wanted before what was said expires, until cancelled."""
         while True:
-            await asyncio.sleep(REPUBLISH_S)
-            self.republish_now()
+            await asyncio.sleep(_LOOK_S)
+            if self.leads():
+                self.say_again(self.clock.now_ms() - self.refresh_ms)
 
-    def republish_now(self) -> None:
-        """Say again what is wanted of every node and model; a reader takes it as a copy."""
-        for routes in self.state.routes.values():
-            self.ports.routes.apply(routes)
-        for assignment in self.state.assignments.values():
-            self.ports.actuator.apply(assignment)
+    def say_again(self, older_ms: int | None = None) -> None:
+        """Say what is wanted of every node and model for which it was not said since `older_ms`;
+        of all without it. A reader takes it as a copy."""
+        wanted: list[Assignment | Routes] = [*self.state.routes.values()]
+        wanted += self.state.assignments.values()
+        for record in wanted:
+            said_ms = self._said_ms.get(_place(record), 0)
+            if older_ms is None or said_ms <= older_ms:
+                self._say(record)
+
+    def overwrite(self, record: Assignment | Routes) -> None:
+        """`record` was read back from its topic; if another controller wrote it, what is wanted is
+        said again, because compaction keeps the last record of a key."""
+        token = self.state.leader_token
+        if record.leader_token == token or not self.leads():
+            return
+        log.warning("%s %s was written with leader token %d, not %d: overwriting it",
+                    *_place(record), record.leader_token, token)  # fmt: skip
+        if isinstance(record, Routes):
+            ours: Assignment | Routes | None = self.state.routes.get(record.model)
+            # Generation 0: whatever is decided of it later comes after.
+            nothing: Assignment | Routes = replace(
+                record, generation=0, leader_token=token, groups=()
+            )
+        else:
+            ours = self.state.assignments.get(record.node)
+            nothing = replace(record, generation=0, leader_token=token, instances=())
+        # A term begins by saying everything under its own token; until then nothing is ours.
+        if ours is None or ours.leader_token == token:
+            self._say(ours or nothing)
+
+    def _say(self, record: Assignment | Routes) -> None:
+        self._said_ms[_place(record)] = self.clock.now_ms()
+        if isinstance(record, Routes):
+            self.ports.routes.apply(record)
+        else:
+            self.ports.actuator.apply(record)
 
     def _carry_out(self, effect: Effect, cluster: Cluster) -> None:
-        if isinstance(effect, PublishAssignment):
-            self.ports.actuator.apply(effect.record)
-        elif isinstance(effect, PublishRoutes):
-            self.ports.routes.apply(effect.record)
+        if isinstance(effect, (PublishAssignment, PublishRoutes)):
+            self._say(effect.record)
         elif isinstance(effect, (PublishDecision, PublishPlan)):
             self.ports.publisher.put(effect.record)
         elif isinstance(effect, SolveRequested):
             self.ports.solver.ask(effect.request, cluster)
             _say_request(effect.request, self.state)
+
+
+def _place(record: Assignment | Routes) -> tuple[str, str]:
+    if isinstance(record, Routes):
+        return "routes of", record.model
+    return "assignment of", record.node
 
 
 def _say_request(request: PlanRequest, state: ControllerState) -> None:

@@ -8,8 +8,10 @@ matters, not its history. Everything else is sent in order, at least once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from itertools import count
 from typing import Any, Protocol
 
@@ -20,7 +22,7 @@ from topics.table import PREFIX, Cleanup, key_of, topic_of
 
 log = logging.getLogger(__name__)
 
-_BATCH = 200
+_BATCH = 2000
 _PAUSE_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 MAX_WAITING = 20_000
 _UNSENDABLE = (MessageSizeTooLargeError, RecordListTooLargeError)
@@ -34,14 +36,24 @@ class Publisher(Protocol):
 
 
 class Producer(Protocol):
-    """What the outbox needs of a Kafka producer (aiokafka's)."""
+    """What the outbox needs of a Kafka producer; the first one is `LeaderProducer`."""
+
+    @property
+    def transactional(self) -> bool:
+        """Whether a batch is written whole or not at all."""
+
+    async def open(self) -> None:
+        """Begin anew after a failure."""
 
     async def send(self, topic: str, value: bytes, key: bytes | None) -> asyncio.Future[Any]:
         """Queue one record; the future is done when the broker has it."""
 
+    def batch(self) -> AbstractAsyncContextManager[None]:
+        """Around the sends of one batch."""
+
 
 class Outbox:
-    """Records on their way to the broker. `run` sends until it is cancelled.
+    """Records on their way to the broker. `run` sends until it is cancelled or fenced.
 
     leads: asked before each batch; while it says no, what waits is dropped, because only a
     leader may write. Counters: sent, dropped (not the leader, or more than MAX_WAITING waiting),
@@ -81,8 +93,17 @@ class Outbox:
         """Wait until nothing waits any more."""
         await self._idle.wait()
 
+    def clear(self) -> None:
+        """Forget what waits: somebody else leads."""
+        self.dropped += len(self._waiting)
+        self._waiting.clear()
+        self._idle.set()
+
     async def run(self) -> None:
-        """Send what comes, until cancelled; while the broker is away, retry with growing pauses."""
+        """Send what comes, until cancelled; while the broker is away, retry with growing pauses.
+
+        Raises Fenced once another controller leads.
+        """
         failures = 0
         while True:
             if not self._waiting:
@@ -90,8 +111,7 @@ class Outbox:
                 self._news.clear()
                 await self._news.wait()
             if not self._leads():
-                self.dropped += len(self._waiting)
-                self._waiting.clear()
+                self.clear()
                 continue
             batch = list(self._waiting.items())[:_BATCH]
             if await self._send(batch):
@@ -99,10 +119,43 @@ class Outbox:
                 continue
             await asyncio.sleep(_PAUSE_S[min(failures, len(_PAUSE_S) - 1)])
             failures += 1
+            await self._renew()
+
+    async def _renew(self) -> None:
+        """After a failure a transactional producer may be in any state; a stale leader must not
+        open another one, for that fences the one that leads."""
+        if not self._producer.transactional or not self._leads():
+            return
+        with contextlib.suppress(KafkaError, OSError, TimeoutError):
+            await self._producer.open()
 
     async def _send(self, batch: list[tuple[object, Any]]) -> bool:
         """Send `batch`; whether all of it is dealt with. What the broker has is never sent again
-        because of its neighbours."""
+        because of its neighbours, unless all of it is one transaction."""
+        taken: list[tuple[object, Any]] = []
+        failed: BaseException | None = None
+        try:
+            async with self._producer.batch():
+                taken, failed = await self._deliver(batch)
+                if failed is not None and self._producer.transactional:
+                    raise failed
+        except (KafkaError, OSError, TimeoutError) as error:
+            taken, failed = [], error
+        for key, record in taken:
+            if self._waiting.get(key) is record:
+                del self._waiting[key]
+                self.sent += 1
+        if failed is None:
+            return True
+        if not isinstance(failed, (KafkaError, OSError, TimeoutError)):
+            raise failed
+        log.warning("cannot publish: %s", failed or type(failed).__name__)
+        return False
+
+    async def _deliver(
+        self, batch: list[tuple[object, Any]]
+    ) -> tuple[list[tuple[object, Any]], BaseException | None]:
+        """What the broker took, and the last failure."""
         queued: list[tuple[object, Any]] = []
         pending: list[asyncio.Future[Any]] = []
         failed: BaseException | None = None
@@ -118,21 +171,17 @@ class Outbox:
                 break
             queued.append((key, record))
             pending.append(future)
+        taken = []
         results = await asyncio.gather(*pending, return_exceptions=True)
         for (key, record), result in zip(queued, results, strict=True):
             if isinstance(result, _UNSENDABLE):
                 self._give_up(key, record, result)
+                failed = failed or (result if self._producer.transactional else None)
             elif isinstance(result, BaseException):
                 failed = result
-            elif self._waiting.get(key) is record:
-                del self._waiting[key]
-                self.sent += 1
-        if failed is None:
-            return True
-        if not isinstance(failed, (KafkaError, TimeoutError)):
-            raise failed
-        log.warning("cannot publish: %s", failed or type(failed).__name__)
-        return False
+            else:
+                taken.append((key, record))
+        return taken, failed
 
     def _give_up(self, key: object, record: Any, error: BaseException) -> None:
         log.error("a record for %s is lost: %r", topic_of(record).name, error)

@@ -9,19 +9,25 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
 from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.workload import Slo
 from autoscaler.performance import catalog
+from autoscaler.planning.quality import QualityRoute
 from streams.files import units
 from streams.files.components import read_graph
+from streams.files.errors import UserError
+from streams.files.quality import read_route
 from streams.files.workload import read_workload
 from streams.files.yamltree import ConfigError, Section, read, read_text
+from topics.engines import wire_name
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _MODES = tuple(mode.value for mode in Mode)
@@ -41,6 +47,11 @@ class EngineSpec:
     max_num_seqs: int = 256
     pipelines: str = "none"
 
+    @property
+    def wire_name(self) -> str:
+        """What assignments call it."""
+        return wire_name(self.name, self.image, self.args)
+
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
@@ -52,6 +63,7 @@ class Defaults:
     scale_in_after_s: float = 600.0
     max_disruption: float = 0.1
     max_len: int = 32_768
+    timezone: str = "UTC"
 
     @classmethod
     def read(cls, section: Section | None, base: Defaults | None = None) -> Defaults:
@@ -68,6 +80,7 @@ class Defaults:
             ),
             max_disruption=section.take("max_disruption", units.share, start.max_disruption),
             max_len=section.take("max_len", units.count(16, 100_000_000), start.max_len),
+            timezone=section.take("timezone", _timezone, start.timezone),
         )
         if base is None:
             section.finish()
@@ -79,6 +92,7 @@ class Config:
     """A whole `shoal.yaml`. kafka: bootstrap address, empty = the embedded broker.
 
     graphs: models that are declared as components; they are planned apart from the services.
+    routes: services that stand for several of the models.
     """
 
     path: str
@@ -90,6 +104,7 @@ class Config:
     provision: Mapping[str, str] = field(default_factory=dict)
     defaults: Defaults = field(default_factory=Defaults)
     graphs: tuple[ComponentGraph, ...] = ()
+    routes: tuple[QualityRoute, ...] = ()
 
 
 def parse_service(config: Config, model: str, text: str) -> Service:
@@ -108,9 +123,10 @@ def parse_service(config: Config, model: str, text: str) -> Service:
     return found
 
 
-def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, with_graphs: bool = False) -> Config:
-    """Read `path`. mode: what holds where the file names none. with_graphs: models of several
-    components may be declared, and they alone. Raises ConfigError."""
+def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, for_plan: bool = False) -> Config:
+    """Read `path`. mode: what holds where the file names none. for_plan: what only
+    plans know so far may be declared: models of several components, and services that stand for
+    several models. Raises ConfigError."""
     root, raw = read(Path(path))
     content_hash = hashlib.sha256(raw).hexdigest()[:12]
     found_mode = Mode(root.take("mode", units.word(*_MODES), mode.value))
@@ -122,12 +138,28 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, with_graphs: bool
     pools, provision = _pools(root.section("regions", required=True))
     models = root.section("models", required=True)
     assert models is not None  # noqa: S101  required
-    graphs = _graphs(models, with_graphs, defaults.spot)
+    graphs = _graphs(models, for_plan, defaults.spot)
     services = () if graphs else _services(models, defaults, engines, pools, found_mode)
+    routes = _routes(models, for_plan, tuple(service.model for service in services))
     root.finish()
+    for service in services:
+        if service.zero_after_s > policy.global_window_s:
+            raise UserError(
+                f"{root.file}: models.{service.model}.zero_after: {service.zero_after_s:g}s is not "
+                f"allowed; allowed: at most policy.global_window, {policy.global_window_s}s"
+            )
     cluster = Cluster(pools, services, policy, content_hash)
     return Config(
-        root.file, cluster, found_mode, kafka, prometheus, engines, provision, defaults, graphs
+        root.file,
+        cluster,
+        found_mode,
+        kafka,
+        prometheus,
+        engines,
+        provision,
+        defaults,
+        graphs,
+        routes,
     )
 
 
@@ -154,6 +186,9 @@ def _policy(section: Section | None) -> Policy:
             cooldown_s=section.take("cooldown", units.duration_s, base.cooldown_s),
             start_timeout_s=section.take("start_timeout", units.duration_s, base.start_timeout_s),
             drain_timeout_s=section.take("drain_timeout", units.duration_s, base.drain_timeout_s),
+            approve_within_s=section.take(
+                "approve_within", units.duration_s, base.approve_within_s
+            ),
             k_start=section.take("k_start", units.number(0.0, 100.0), base.k_start),
             k_load=section.take("k_load", units.number(0.0, 100.0), base.k_load),
             k_switch=section.take("k_switch", units.number(0.0, 100.0), base.k_switch),
@@ -213,21 +248,39 @@ def _pool(region: str, name: str, pool: Section) -> list[Pool]:
     gpu = pool.take("gpu", lambda value: catalog.gpu(units.text(value)))
     per_node = pool.take("per_node", _slice_size, 1)
     price = units.number(0.0, 1e6)
+    within, between = _network(pool)
+    if within:
+        gpu = replace(gpu, interconnect_gb_s=within)
     if pool.take("owned", units.flag, False):
         nodes = pool.take("nodes", units.count(1, 100_000))
-        for key in ("price", "spot_price", "max"):
+        for key in ("price", "spot_price", "max", "max_spot", "provision_time"):
             if key in pool:
                 raise pool.error(key, "an owned pool has none: it is always there and already paid")
-        return [Pool(region, name, gpu, per_node, nodes, Market.OWNED, 0.0)]
+        owned = Pool(region, name, gpu, per_node, nodes, Market.OWNED, 0.0, between_gb_s=between)
+        return [owned]
     most = pool.take("max", units.count(0, 100_000))
-    made = []
-    if "price" in pool:
-        made.append(
-            Pool(region, name, gpu, per_node, most, Market.ON_DEMAND, pool.take("price", price))
+    most_spot = pool.take("max_spot", units.count(0, most), most)
+    provision_s = pool.take("provision_time", _up_to_half_a_day_s, 0.0)
+    both = most if "price" in pool and "spot_price" in pool else 0
+    made = [
+        Pool(
+            region,
+            name,
+            gpu,
+            per_node,
+            nodes,
+            market,
+            pool.take(key, price),
+            max_of_both=both,
+            between_gb_s=between,
+            provision_s=provision_s,
         )
-    if "spot_price" in pool:
-        spot = pool.take("spot_price", price)
-        made.append(Pool(region, name, gpu, per_node, most, Market.SPOT, spot))
+        for key, market, nodes in (
+            ("price", Market.ON_DEMAND, most),
+            ("spot_price", Market.SPOT, most_spot),
+        )
+        if key in pool
+    ]
     if not made:
         raise ConfigError(
             pool.file,
@@ -240,6 +293,24 @@ def _pool(region: str, name: str, pool: Section) -> list[Pool]:
     pool.take("price", price, 0.0)
     pool.take("spot_price", price, 0.0)
     return made
+
+
+def _network(pool: Section) -> tuple[float, float]:
+    """Bandwidth between the GPUs of a node and between nodes, in 1e9 bytes/s; 0 = not declared."""
+    section = pool.section("network")
+    if section is None:
+        return 0.0, 0.0
+    within = section.take("within", units.bandwidth_gb_s, 0.0)
+    between = section.take("between", units.bandwidth_gb_s, 0.0)
+    section.finish()
+    return within, between
+
+
+def _up_to_half_a_day_s(value: object) -> float:
+    seconds = units.duration_s(value)
+    if seconds > 43_200.0:
+        raise InvalidValue("", value, "a duration of up to 12h")
+    return seconds
 
 
 def _slice_size(value: object) -> int:
@@ -266,6 +337,23 @@ def _graphs(section: Section, allowed: bool, spot: float) -> tuple[ComponentGrap
     return tuple(found)
 
 
+def _routes(section: Section, allowed: bool, declared: tuple[str, ...]) -> tuple[QualityRoute, ...]:
+    """Services that stand for several models."""
+    found = []
+    for name, model in section.children():
+        if _stands_for_models(model):
+            _check_name(section, name)
+            if not allowed:
+                raise model.error("models", "so far only `shoal plan` routes by answer quality")
+            found.append(read_route(name, model, declared))
+            model.finish()
+    return tuple(found)
+
+
+def _stands_for_models(section: Section) -> bool:
+    return "models" in section and "source" not in section
+
+
 def _services(
     section: Section,
     defaults: Defaults,
@@ -276,6 +364,8 @@ def _services(
     services = []
     regions = tuple(sorted({pool.region for pool in pools}))
     for name, model in section.children():
+        if _stands_for_models(model):
+            continue
         _check_name(section, name)
         try:
             services.append(_service(name, model, defaults, engines, regions, mode))
@@ -317,7 +407,7 @@ def _service(
         model=name,
         architecture=spec,
         slo=slo,
-        engine=engine,
+        engine=engines[engine].wire_name,
         pipelines=engines[engine].pipelines,
         percentile=own.percentile,
         utilization=own.utilization,
@@ -339,7 +429,35 @@ def _service(
         traffic_share=model.take("share", units.number(0.0, 1e6), 1.0),
         demand_query=model.take("demand", units.text, ""),
         scale_targets=_scale_targets(model.section("scale")),
+        disaggregate=model.take("disaggregate", units.flag, True),
+        floors=_floors(model.section("floors"), own.timezone),
+        freezes=model.take("freeze", partial(_windows, own.timezone), ()),
+        zero_after_s=model.take("zero_after", units.duration_s, 0.0),
     )
+
+
+def _windows(timezone: str, value: object) -> tuple[Weekly, ...]:
+    return tuple(Weekly.parse(text, timezone) for text in units.texts(value))
+
+
+def _floors(section: Section | None, timezone: str) -> tuple[tuple[Weekly, int], ...]:
+    """Weekly window -> least number of combos."""
+    if section is None:
+        return ()
+    found = []
+    for name in section:
+        least = section.take(name, units.count(0, 100_000))
+        try:
+            found.append((Weekly.parse(name, timezone), least))
+        except InvalidValue as error:
+            raise section.error(name, f"not allowed; allowed: {error.allowed}") from None
+    return tuple(found)
+
+
+def _timezone(value: object) -> str:
+    name = units.text(value)
+    Weekly((), 0, 0, name).holds(0)
+    return name
 
 
 def _scale_targets(section: Section | None) -> tuple[tuple[str, str], ...]:

@@ -12,6 +12,8 @@ fleet: combo -> count, named as `shoal plan --json` and the `plans` topic name c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -48,6 +50,17 @@ def load_demand(path: Path, cluster: Cluster) -> dict[str, Demand]:
     return demands
 
 
+def with_workload(cluster: Cluster, demands: Mapping[str, Demand]) -> Cluster:
+    """`cluster` with `demands` as declared workloads; models that are not named keep their own."""
+    services = tuple(
+        replace(s, req_per_s=demands[s.model].req_per_s, lengths=demands[s.model].lengths)
+        if s.model in demands
+        else s
+        for s in cluster.services
+    )
+    return replace(cluster, services=services)
+
+
 def load_fleet(path: Path, cluster: Cluster) -> dict[str, int]:
     """Count per combo id. ConfigError names file, line and key."""
     root, _ = read(path, "combos and their counts")
@@ -70,7 +83,18 @@ def load_fleet(path: Path, cluster: Cluster) -> dict[str, int]:
             if left[pool_id] < 0:
                 most = cluster.pool(pool_id).max_nodes
                 raise root.error(combo_id, f"more than the {most} nodes that {pool_id} may have")
+        _check_both(root, combo_id, cluster, left)
     return fleet
+
+
+def _check_both(root: Section, combo_id: str, cluster: Cluster, left: dict[str, int]) -> None:
+    """Refuse a fleet beyond the ceiling that holds for both markets of a pool. left: GPUs."""
+    for (region, name), pools in cluster.together().items():
+        nodes = sum(p.max_nodes - left[p.id] // p.per_node for p in pools)
+        most = pools[0].max_of_both
+        if nodes > most:
+            what = f"{nodes} nodes of {region}/{name}, on-demand and spot together"
+            raise root.error(combo_id, f"{what}; at most {most}")
 
 
 def _known_model(root: Section, key: str, model: str, cluster: Cluster) -> None:

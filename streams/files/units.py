@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from autoscaler.domain.checks import InvalidValue, finite, whole
 
 _DURATION = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+)\s*(ms|s|m|h|d)\Z")
+_BANDWIDTH = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(Gbit/s|Gbps|GB/s)\Z")
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -25,6 +26,18 @@ def duration_s(value: object) -> float:
     if not (math.isfinite(seconds) and 0.0 < seconds <= 30 * 86400.0):
         raise InvalidValue("", value, "a duration above 0 and up to 30d")
     return seconds
+
+
+def bandwidth_gb_s(value: object) -> float:
+    """1e9 bytes per second of "100Gbit/s" or "12.5GB/s" (a unit is a must); above 0."""
+    match = _BANDWIDTH.match(value) if isinstance(value, str) else None
+    allowed = 'a bandwidth with its unit, such as "100Gbit/s" or "12.5GB/s"'
+    if not match:
+        raise InvalidValue("", value, allowed)
+    found = float(match[1]) / (8.0 if match[2].startswith("Gb") else 1.0)
+    if not 0.0 < found <= 1e5:
+        raise InvalidValue("", value, "a bandwidth above 0 and up to 100000GB/s")
+    return found
 
 
 def share(value: object) -> float:

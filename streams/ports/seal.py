@@ -1,7 +1,7 @@
 """What leaves for executors and gateways is dated and signed here, at the last moment.
 
 Holds how long a record may be acted upon. It is longer than any pause of a healthy controller, who
-says everything again every few seconds; past it an executor starts nothing new.
+says everything again each third of that time; past it an executor starts nothing new.
 """
 
 from __future__ import annotations
@@ -29,8 +29,12 @@ class Seal:
     def __call__(self, record: Signed) -> Signed:
         """`record` as it may be published now, valid for 15 domain minutes (one real minute at
         least)."""
-        valid_ms = max(_VALID_MS, int(_VALID_REAL_S * 1000 * self.clock.time_base.speed))
-        return signed(record, self.keys, self.clock.now_ms() + valid_ms)
+        return signed(record, self.keys, self.clock.now_ms() + self.valid_ms)
+
+    @property
+    def valid_ms(self) -> int:
+        """How long a record may be acted upon, in domain ms."""
+        return max(_VALID_MS, int(_VALID_REAL_S * 1000 * self.clock.time_base.speed))
 
 
 def read_keys() -> Keys:

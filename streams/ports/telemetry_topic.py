@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from streams.broker.clients import consumer as new_consumer
 from streams.clock import Clock
 from streams.poison import Poison
 from streams.ports.demand import Sink
@@ -30,7 +31,8 @@ _PAUSE_S = 1.0
 
 
 class TelemetryTopic:
-    """All partitions of `telemetry`. horizon_s: domain seconds of the past that windows need.
+    """All partitions of `telemetry`. partitions: how many each topic has on this broker, by short
+    name. horizon_s: domain seconds of the past that windows need.
 
     embedded: the broker is the embedded one, which cannot say which offset belongs to a time (all
     that it kept is replayed) and holds each fetch for as long as it may (so it may not for long).
@@ -42,6 +44,7 @@ class TelemetryTopic:
         prefix: str,
         clock: Clock,
         on_poison: Callable[[Poison], None],
+        partitions: Mapping[str, int],
         horizon_s: int = 1800,
         embedded: bool = False,
     ) -> None:
@@ -50,10 +53,9 @@ class TelemetryTopic:
         self._on_poison = on_poison
         self._horizon_s = horizon_s
         self._embedded = embedded
-        self._partitions = [
-            TopicPartition(TELEMETRY.wire_name(prefix), number)
-            for number in range(TELEMETRY.partitions)
-        ]
+        self._name = TELEMETRY.wire_name(prefix)
+        self._partitions = self._places(partitions)
+        self._changed = False
         self._next: dict[TopicPartition, int] = {}
         self._live = asyncio.Event()
         self.seen = 0
@@ -75,14 +77,12 @@ class TelemetryTopic:
             consumer = None
             try:
                 consumer = await self._open()
-                for partition in self._partitions:
-                    if partition in self._next:
-                        consumer.seek(partition, self._next[partition])
-                    else:
-                        await consumer.seek_to_end(partition)
+                for partition in self._partitions:  # one that was added later is read whole
+                    consumer.seek(partition, self._next.get(partition, 0))
                 await self._catch_up(consumer, sink)
                 self._live.set()
-                while True:
+                self._changed = False
+                while not self._changed:
                     await self._read(consumer, sink)
             except (KafkaError, OSError) as error:
                 log.warning("telemetry: lost the broker: %s", error or type(error).__name__)
@@ -92,9 +92,20 @@ class TelemetryTopic:
                     with contextlib.suppress(KafkaError, OSError):
                         await consumer.stop()
 
+    def repartition(self, partitions: Mapping[str, int]) -> None:
+        """The topic has another number of partitions now."""
+        places = self._places(partitions)
+        if places != self._partitions:
+            log.info("telemetry has %d partitions now", len(places))
+            self._partitions, self._changed = places, True
+
     async def live(self) -> None:
         """As in the port."""
         await self._live.wait()
+
+    def _places(self, partitions: Mapping[str, int]) -> list[TopicPartition]:
+        count = partitions.get(TELEMETRY.name, TELEMETRY.partitions)
+        return [TopicPartition(self._name, number) for number in range(count)]
 
     async def _catch_up(self, consumer: AIOKafkaConsumer, sink: Sink) -> None:
         """Read what the topic holds by now."""
@@ -105,11 +116,9 @@ class TelemetryTopic:
                 await self._read(consumer, sink)
 
     async def _open(self) -> AIOKafkaConsumer:
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=self._bootstrap,
-            client_id="shoal-telemetry",
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
+        consumer = new_consumer(
+            self._bootstrap,
+            "shoal-telemetry",
             fetch_max_wait_ms=40 if self._embedded else 500,
         )
         try:
@@ -125,7 +134,7 @@ class TelemetryTopic:
         if self._embedded:
             return dict(first)
         past_ms = int(self._horizon_s * 1000 / self._clock.time_base.speed)
-        since = self._clock.wall_ms() - past_ms
+        since = self._clock.broker_ms() - past_ms
         ends = await consumer.end_offsets(self._partitions)
         found = await consumer.offsets_for_times(dict.fromkeys(self._partitions, since))
         return {

@@ -30,7 +30,7 @@ def schedule(
     seed: int,
     for_ms: float,
 ) -> list[Job]:
-    """The jobs of the first `for_ms` of `trace`, in order of time.
+    """The jobs of the first `for_ms` of `trace` (inf: all of them), in order of time.
 
     A trace that names models says itself whose a request is; UserError for a model that `weights`
     lacks. Else a request is drawn among the models that can hold it (max_len: input and output

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 
 import aiohttp
+import orjson
 
 from streams.replay.record import Record
 from streams.replay.schedule import Job
@@ -23,6 +24,11 @@ log = logging.getLogger(__name__)
 _COUNTS = {
     kind: re.compile(b'"' + kind + rb'":\s*(\d{1,9})')
     for kind in (b"prompt_tokens", b"completion_tokens")
+}
+_WORDS = {
+    "no_instance": "no instance yet",
+    "overloaded": "no room in time",
+    "engine_lost": "the engine was lost",
 }
 _TAIL_BYTES = 4096  # usage, an error event and [DONE] are the last things sent
 
@@ -111,7 +117,7 @@ class Sender:
         except TimeoutError:
             self._record.fail(job.model, "timeout")
         except (aiohttp.ClientError, OSError) as error:
-            self._record.fail(job.model, type(error).__name__)
+            self._record.fail(job.model, f"connection: {type(error).__name__}")
         except Exception as error:
             # Our bug, or our client's: one request fails visibly, and the load goes on.
             self._record.fail(job.model, type(error).__name__)
@@ -134,16 +140,16 @@ class Sender:
         headers = {"Content-Type": "application/json"}
         async with self._session.post(self._url, data=body, headers=headers) as answer:
             if answer.status != 200:
-                await answer.read()
-                raise BrokenAnswer(f"status {answer.status}")
+                raise BrokenAnswer(f"{answer.status}, {_why(await answer.read())}")
             while block := await answer.content.readany():
                 last_ns = time.monotonic_ns()
                 first_ns = first_ns or last_ns
                 tail = (tail + block)[-_TAIL_BYTES:]
         if b"data: [DONE]" not in tail or not first_ns:
-            raise BrokenAnswer("no end")
+            raise BrokenAnswer("the answer broke off")
         if b'data: {"error"' in tail:
-            raise BrokenAnswer("error event")
+            event = tail[tail.rindex(b'data: {"error"') + len(b"data: ") :].split(b"\n", 1)[0]
+            raise BrokenAnswer(f"broken off, {_why(event)}")
         scale = self._base.speed / 1e6
         self._record.models[job.model].serve(
             (first_ns - due_ns) * scale,
@@ -151,6 +157,16 @@ class Sender:
             _count(b"prompt_tokens", tail, job.input_tokens),
             _count(b"completion_tokens", tail, job.output_tokens),
         )
+
+
+def _why(body: bytes) -> str:
+    """What an OpenAI error object says, in a few words that do not differ from model to model."""
+    try:
+        error = orjson.loads(body)["error"]
+        kind, message = error.get("type"), error.get("message")
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        return "no reason given"
+    return _WORDS.get(str(kind)) or str(message or kind or "no reason given")[:100]
 
 
 def _count(kind: bytes, tail: bytes, otherwise: int) -> int:

@@ -47,6 +47,7 @@ class Child:
     hello: Mapping[str, object] = field(default_factory=dict)
     restarts: int = 0
     stopping: bool = False
+    up: bool = False  # it said that it is ready, and its process has not ended since
 
     @property
     def running(self) -> bool:
@@ -65,6 +66,8 @@ class Children:
         self._supervision_read, self._supervision_write = -1, -1
         self.failed: asyncio.Future[str] | None = None
         self.lost: list[str] = []  # parts that failed under way and are not started again
+        # Told at once of what befalls a part under way: what happened, and whether it is bad.
+        self.on_event: Callable[[str, bool], None] = lambda _text, _bad: None
 
     def open(self) -> None:
         """Become the subreaper and make the supervision pipe."""
@@ -84,6 +87,12 @@ class Children:
     def all(self) -> tuple[Child, ...]:
         """Every part that was ever started."""
         return tuple(self._children)
+
+    def down(self) -> tuple[str, ...]:
+        """Parts that are being started again now."""
+        return tuple(
+            child.name for child in self._children if child.restarts and not child.up
+        )  # fmt: skip
 
     async def wait_ready(self, child: Child, timeout_s: float) -> Mapping[str, object]:
         """What the part said when it was ready; ChildFailed when it is not in time."""
@@ -165,16 +174,20 @@ class Children:
             started = time.monotonic()
             await self._read(child)
             code = await child.process.wait()
+            child.up = False
+            how = _how(code)
             if not self._wanted(child):
                 if not child.ready.is_set() and not self._ending:
-                    self._fail(f"{child.name} ended with code {code}{_tail(child.log)}")
+                    self._fail(f"{child.name} {how}{_tail(child.log)}")
                 elif code and not child.stopping and not self._ending:
-                    self.lost.append(f"{child.name} (code {code})")
+                    self.lost.append(f"{child.name} {how}")
+                    self.on_event(f"{child.name} {how}", True)
                 return
             if not child.ready.is_set() or child.restarts >= _RESTART_LIMIT:
-                self._fail(f"{child.name} ended with code {code}{_tail(child.log)}")
+                self._fail(f"{child.name} {how}{_tail(child.log)}")
                 return
             child.restarts += 1
+            self.on_event(f"{child.name} {how}; starting it again", True)
             await asyncio.sleep(max(0.0, 0.5 - (time.monotonic() - started)))
             if not self._wanted(child):
                 return
@@ -195,6 +208,9 @@ class Children:
             if said.get("ready"):
                 child.hello = said
                 child.ready.set()
+                child.up = True
+                if child.restarts:
+                    self.on_event(f"{child.name} is back", False)
             elif "error" in said and not child.ready.is_set():
                 self._fail(str(said["error"]))
             if child.on_line is not None:
@@ -203,6 +219,11 @@ class Children:
     def _fail(self, why: str) -> None:
         if self.failed is not None and not self.failed.done():
             self.failed.set_result(why)
+
+
+def _how(code: int) -> str:
+    """How a process ended, in words."""
+    return f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with code {code}"
 
 
 def _tail(log: Path) -> str:

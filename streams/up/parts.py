@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
 
 from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.workload import Demand
 from streams.files.config import Config
 from streams.up.children import Child
+from topics.loglines import DEFAULT_LEVEL
 from topics.timebase import TimeBase
 
 HOST = "127.0.0.1"
@@ -23,7 +25,10 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What all parts of one run share. folder: for logs, node files, state and reports."""
+    """What all parts of one run share. folder: for logs, node files, state and reports.
+
+    demands: workloads that stand for those which the file does not declare.
+    """
 
     config: Config
     config_path: Path
@@ -32,6 +37,8 @@ class Run:
     gateway_port: int
     seed: int
     prefix: str
+    demands: Mapping[str, Demand] = field(default_factory=dict)
+    log_level: str = DEFAULT_LEVEL
 
 
 def broker(run: Run) -> Child:
@@ -41,11 +48,16 @@ def broker(run: Run) -> Child:
 
 def controller(run: Run, bootstrap: str) -> Child:
     """The control plane."""
+    options: list[str] = []
+    if run.demands:
+        path = run.folder / "workload.json"
+        path.write_bytes(orjson.dumps({model: _asked(d) for model, d in run.demands.items()}))
+        options = ["--workload", str(path)]
     return _child(
         run, "controller", "streams.controller",
         "--config", str(run.config_path), "--broker", bootstrap,
         "--time-base", run.time_base.format(), "--controller-id", "controller-1",
-        "--prefix", run.prefix, "--default-mode", "act",
+        "--prefix", run.prefix, "--default-mode", "act", "--log-level", run.log_level, *options,
     )  # fmt: skip
 
 
@@ -56,7 +68,8 @@ def executors(run: Run, bootstrap: str) -> list[Child]:
         name = f"executor-{region}"
         path = run.folder / f"{name}.json"
         path.write_bytes(orjson.dumps(node_file(run, region, name, bootstrap)))
-        children.append(_child(run, name, "executors.node", "--config", str(path)))
+        options = ("--config", str(path), "--log-level", run.log_level)
+        children.append(_child(run, name, "executors.node", *options))
     return children
 
 
@@ -69,12 +82,17 @@ def gateway(run: Run, bootstrap: str) -> Child:
         "--broker", bootstrap, "--host", HOST, "--port", str(run.gateway_port),
         "--gateway-id", "gateway-1", "--time-base", run.time_base.format(),
         "--drain-s", "0.5",  # the engines end at the same time
-        "--state-dir", str(state), "--prefix", run.prefix,
+        "--state-dir", str(state), "--prefix", run.prefix, "--log-level", run.log_level,
     )  # fmt: skip
 
 
-def replayer(run: Run, url: str, trace: Path, start_ms: int, for_ms: int, report: Path) -> Child:
-    """The load: the trace's requests at their recorded times, spread over the models."""
+def replayer(
+    run: Run, url: str, trace: Path, start_ms: int, for_ms: int | None, report: Path
+) -> Child:
+    """The load: the trace's requests at their recorded times, spread over the models.
+
+    for_ms: of the trace, None = all of it.
+    """
     services = run.config.cluster.services
     shares = ",".join(f"{service.model}={service.traffic_share:g}" for service in services)
     longest = [f"{service.model}={service.max_len_tokens}" for service in services]
@@ -83,7 +101,7 @@ def replayer(run: Run, url: str, trace: Path, start_ms: int, for_ms: int, report
         run, "replayer", "streams.replay",
         "--url", url, "--trace", str(trace), "--time-base", run.time_base.format(),
         "--start-ms", str(start_ms), "--models", shares, "--seed", str(run.seed),
-        "--for-ms", str(for_ms), "--report", str(report),
+        *([] if for_ms is None else ["--for-ms", str(for_ms)]), "--report", str(report),
         "--slo", ",".join(limits), "--max-len", ",".join(longest),
         restart=False,
     )  # fmt: skip
@@ -120,9 +138,20 @@ def node_file(run: Run, region: str, name: str, bootstrap: str) -> Mapping[str, 
                 "quantization": engine.quantization or None,
                 "max_num_seqs": engine.max_num_seqs,
                 "startup_s": None,
+                "image": engine.image,
+                "args": list(engine.args),
             }
             for engine in run.config.engines.values()
         },
+    }
+
+
+def _asked(demand: Demand) -> dict[str, float]:
+    lengths = demand.lengths
+    return {
+        "req_per_s": demand.req_per_s,
+        "input_tokens": lengths.input_tokens,
+        "output_tokens": lengths.output_tokens,
     }
 
 

@@ -7,11 +7,14 @@ it opens nothing and draws nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.serving.billing import Bill, Meter, Tariff
+from streams.up.demand_seen import DemandSeen
+from streams.up.story import Event, decided, losses
+from streams.up.where import Placement, placements
 from topics.records import (
     Assignment,
     Decision,
@@ -38,14 +41,20 @@ class ModelRow:
     model: str
     req_per_s: float | None
     capacity_req_per_s: float
-    instances: Mapping[str, Mapping[str, int]]
+    where: tuple[Placement, ...]
     ttft_p95_ms: float | None
     tpot_p95_ms: float | None
     ttft_limit_ms: float
     tpot_limit_ms: float
     attainment: float | None
+    percentile: float
     usd_per_h: float
     in_flight: int
+
+    @property
+    def missed(self) -> bool:
+        """Whether fewer requests than the SLO asks for were within both limits lately."""
+        return self.attainment is not None and self.attainment < self.percentile
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,10 @@ class Picture:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._pools = {pool.id: pool for pool in cluster.pools}
+        self.story: list[Event] = []
+        self.demand = DemandSeen()
+        self._first_launch_ms = 0
         self._telemetry = {service.model: _Seen() for service in cluster.services}
         self._meter = Meter(
             {
@@ -96,9 +109,14 @@ class Picture:
             if seen is not None and key not in seen.known:
                 seen.known.add(key)
                 seen.spans.append(record)
+                self.demand.add(record)
         elif isinstance(record, Status):
             latest = self.statuses.get(record.node)
             if latest is None or record.at_ms >= latest.at_ms:
+                self.story += losses(latest, record)
+                launched = [i.launched_ms for i in record.instances if i.launched_ms]
+                if launched and not self._first_launch_ms:
+                    self._first_launch_ms = min(launched)
                 self.statuses[record.node] = record
                 self._meter.record(record)
         elif isinstance(record, Routes):
@@ -111,6 +129,7 @@ class Picture:
             if number not in self._numbers:
                 self._numbers.add(number)
                 self.decisions.append(record)
+                self.story.append(decided(record, self._pools))
         elif isinstance(record, Assignment):
             made = (record.node, record.leader_token, record.generation)
             if made not in self._assigned:
@@ -175,9 +194,19 @@ class Picture:
         """What was spent until now."""
         return self._meter.bill(now_ms)
 
-    def usd_per_h(self) -> float:
-        """What the nodes in use cost now, without owned ones."""
-        return sum(self._node_price(status) for status in self._in_use())
+    @property
+    def first_launch_ms(self) -> int:
+        """Domain ms at which the first instance was launched; 0 where none was."""
+        return self._first_launch_ms
+
+    def usd_per_h(self) -> dict[Market, float]:
+        """What the nodes in use cost now, by market; owned ones cost nothing."""
+        found = {Market.ON_DEMAND: 0.0, Market.SPOT: 0.0}
+        for status in self._in_use():
+            pool = self._pools.get(status.pool)
+            if pool is not None and pool.market in found:
+                found[pool.market] += pool.price_usd_per_h
+        return found
 
     def starting(self) -> int:
         """Instances that are starting now."""
@@ -212,12 +241,6 @@ class Picture:
     def _in_use(self) -> Iterable[Status]:
         return (status for status in self.statuses.values() if _live(status))
 
-    def _node_price(self, status: Status) -> float:
-        for pool in self._cluster.pools:
-            if pool.id == status.pool:
-                return pool.price_usd_per_h
-        return 0.0
-
     def _row(self, model: str, now_ms: int) -> ModelRow:
         spans = self._telemetry[model].spans
         shown = [t for t in spans if t.end_ms > now_ms - SHOWN_WINDOW_S * 1000]
@@ -226,26 +249,24 @@ class Picture:
         ended = sum(t.completions + t.failures + t.refused for t in recent)
         service = self._cluster.service(model)
         routes = self.routes.get(model)
-        instances: dict[str, dict[str, int]] = {}
         usd = 0.0
         for status in self._in_use():
             live = [i for i in status.instances if i.state in _LIVE_STATES]
             gpus = sum(len(i.gpus) for i in live)
             mine = [i for i in live if i.model == model]
-            usd += self._node_price(status) * sum(len(i.gpus) for i in mine) / gpus
-            for instance in mine:
-                by_state = instances.setdefault(instance.phase, {})
-                by_state[str(instance.state)] = by_state.get(str(instance.state), 0) + 1
+            price = self._pools[status.pool].price_usd_per_h if status.pool in self._pools else 0.0
+            usd += price * sum(len(i.gpus) for i in mine) / gpus
         return ModelRow(
             model=model,
             req_per_s=sum(t.arrivals for t in shown) / covered_s if covered_s else None,
             capacity_req_per_s=sum(g.weight for g in routes.groups) if routes else 0.0,
-            instances=instances,
+            where=placements(self.statuses.values(), self._pools, model),
             ttft_p95_ms=quantile_ms(merge(t.ttft_ms for t in recent), 0.95),
             tpot_p95_ms=quantile_ms(merge(t.tpot_ms for t in recent), 0.95),
             ttft_limit_ms=service.slo.ttft_ms,
             tpot_limit_ms=service.slo.tpot_ms,
             attainment=sum(t.attained for t in recent) / ended if ended else None,
+            percentile=service.percentile,
             usd_per_h=usd,
             in_flight=sum(t.in_flight for t in {t.gateway: t for t in shown}.values()),
         )

@@ -7,20 +7,20 @@ at the end the load first, then everything else. Clean-up runs whatever happened
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import shutil
-import socket
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from autoscaler.domain.cluster import Mode
+from autoscaler.domain.workload import Demand
+from autoscaler.explain import reasons
 from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics
 from streams.files.config import Config
 from streams.files.errors import UserError
@@ -28,10 +28,15 @@ from streams.ports.seal import read_keys
 from streams.up import parts
 from streams.up.children import Child, ChildFailed, Children
 from streams.up.follow import follow
+from streams.up.host import check_port, free_port, remove_topics
 from streams.up.overhead import harness_overhead_ms
 from streams.up.picture import Picture
-from streams.up.summary import summarize
-from streams.up.view import Facts, View
+from streams.up.screen import Facts
+from streams.up.story import Event, clock
+from streams.up.summary import Ended, summarize
+from streams.up.traffic import Gap, Traffic
+from streams.up.view import View
+from topics.loglines import DEFAULT_LEVEL
 from topics.signing import CLUSTER_KEY
 from topics.table import PREFIX
 from topics.timebase import TimeBase
@@ -44,17 +49,22 @@ _REDRAW_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the user asked for. for_s: real seconds for the whole run, 0 = the whole trace."""
+    """What the user asked for. for_s: real seconds for the whole run, 0 = the whole trace.
+
+    demands: of the trace's first minutes, for models that declare no rate; `config` has them.
+    """
 
     config: Config
     config_path: Path
     trace: Path
-    trace_s: float
+    traffic: Traffic
     speed: float
     for_s: float
     broker: str
     gateway_port: int
     seed: int
+    demands: Mapping[str, Demand] = field(default_factory=dict)
+    log_level: str = DEFAULT_LEVEL
 
 
 class Session:
@@ -64,12 +74,19 @@ class Session:
         self._wishes = wishes
         self._view = view
         self._children = Children(_keys())
-        self._picture = Picture(wishes.config.cluster)
+        self.picture = Picture(wishes.config.cluster)
         self._interrupted = asyncio.Event()
         self._progress: Mapping[str, Any] = {}
-        self._headline = "starting"
-        self._warning = ""
+        self._title: tuple[str, ...] = ()
+        self._state = "starting"
+        self._visible = False
         self._overhead: Mapping[str, float | None] = {"p50": None, "p99": None}
+        self._time_base = TimeBase(wishes.speed, 0, 0)
+        self._bootstrap = ""
+        self._trace_began_ms = 0  # domain time at which trace time 0 is replayed; 0: not yet
+        self._told_gaps = 0
+        self.ended_ms = 0  # domain time at which the run was over and the parts were told to end
+        self.logs: Path | None = None  # kept where something failed
 
     @property
     def lost(self) -> str:
@@ -79,63 +96,99 @@ class Session:
     def interrupt(self) -> None:
         """End the run now: no more load, everything down, summary."""
         self._interrupted.set()
+        self._stopping()
 
     async def run(self) -> dict[str, Any]:
         """The whole run; returns the summary. Raises UserError when it cannot be started."""
         wishes = self._wishes
         if wishes.gateway_port:
-            _check_port(wishes.gateway_port)
+            check_port(wishes.gateway_port)
         started = time.monotonic()
         deadline = started + wishes.for_s if wishes.for_s else float("inf")
         folder = Path(tempfile.mkdtemp(prefix="shoal-up-"))
-        time_base = TimeBase(wishes.speed, int(time.time() * 1000), time.monotonic_ns())
-        port = wishes.gateway_port or _free_port()
+        self._time_base = TimeBase(wishes.speed, int(time.time() * 1000), time.monotonic_ns())
+        port = wishes.gateway_port or free_port()
         embedded = not wishes.broker
         prefix = PREFIX if embedded else f"shoal-up-{folder.name.rsplit('-', 1)[1]}."
         run = parts.Run(
-            wishes.config, wishes.config_path, folder, time_base, port, wishes.seed, prefix
-        )
+            wishes.config, wishes.config_path, folder, self._time_base, port, wishes.seed, prefix,
+            wishes.demands, wishes.log_level,
+        )  # fmt: skip
         self._children.open()
-        bootstrap = ""
-        keep_logs = False
+        self._children.on_event = self._say
+        self.logs = folder
         report: dict[str, Any] = {}
-        tasks: list[asyncio.Task[None]] = []
+        following: asyncio.Task[None] | None = None
+        drawing: asyncio.Task[None] | None = None
+        fine = False
         try:
-            bootstrap = await self._broker(run)
-            tasks.append(asyncio.create_task(follow(bootstrap, prefix, self._picture)))
-            self._view.start()
-            tasks.append(asyncio.create_task(self._draw(time_base, started)))
-            url = await self._serve(run, bootstrap)
-            if await self._first_fleet(time_base, deadline):
-                ready_s = time.monotonic() - started
-                self._headline = self._describe(port, ready_s)
-                report = await self._load(run, url, deadline)
-            self._overhead = await harness_overhead_ms(url, self._picture.endpoints())
-        except ChildFailed:
-            keep_logs = True
+            if await self._unless_interrupted(self._broker(run)):
+                following = asyncio.create_task(follow(self._bootstrap, prefix, self.picture))
+                self._view.start()
+                self._visible = True
+                self._tell_workloads()
+                drawing = asyncio.create_task(self._draw())
+                serving = self._serve(run, self._bootstrap)
+                if await self._unless_interrupted(serving) and await self._first_fleet(deadline):
+                    self._title, self._state = self._describe(port, time.monotonic() - started)
+                    report = await self._load(run, self._url(run), deadline)
+                self._overhead = await harness_overhead_ms(self._url(run), self.picture.endpoints())
+            fine = True
+        except UserError as error:
+            fine = not isinstance(error, ChildFailed)
             raise
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._view.stop()
+            self.ended_ms = self._now_ms()
+            self._stopping()
+            if following is not None:
+                await _cancelled(following)
             await self._children.close()
-            if bootstrap and not embedded:
-                await _remove_topics(bootstrap, prefix)
-            if not keep_logs:
+            if drawing is not None:
+                await _cancelled(drawing)
+            self._state = "ended"
+            self._show()
+            self._view.stop()
+            if self._bootstrap and not embedded:
+                await remove_topics(self._bootstrap, prefix)
+            if fine and not self.lost:
                 shutil.rmtree(folder, ignore_errors=True)
-        now_ms = time_base.now_ms(time.monotonic_ns())
+                self.logs = None
         return summarize(
             report,
-            self._picture,
-            self._picture.bill(now_ms),
+            self.picture,
+            self.ended_ms,
             self._overhead,
             wishes.speed,
             time.monotonic() - started,
             {child.name: child.restarts for child in self._children.all()},
+            Ended(wishes.traffic, wishes.for_s, self._interrupted.is_set()),
         )
 
-    async def _broker(self, run: parts.Run) -> str:
+    def _now_ms(self) -> int:
+        return self._time_base.now_ms(time.monotonic_ns())
+
+    def _say(self, text: str, bad: bool = False) -> None:
+        self.picture.story.append(Event(self._now_ms(), text, bad))
+        self._show()
+
+    def _stopping(self) -> None:
+        self._state = "stopping..."
+        self._show()
+
+    async def _unless_interrupted(self, work: Coroutine[Any, Any, object]) -> bool:
+        """Whether `work` was done before somebody ended the run; it is cancelled if not."""
+        task = asyncio.ensure_future(work)
+        interrupted = asyncio.ensure_future(self._interrupted.wait())
+        either: set[asyncio.Future[Any]] = {task, interrupted}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        interrupted.cancel()
+        if not task.done():
+            await _cancelled(task)
+            return False
+        task.result()
+        return True
+
+    async def _broker(self, run: parts.Run) -> None:
         bootstrap = self._wishes.broker
         if not bootstrap:
             child = await self._children.start(parts.broker(run))
@@ -145,21 +198,22 @@ class Session:
             await ensure_topics(bootstrap, run.prefix)
         except (BrokerUnreachable, TopicsUnusable) as error:
             raise UserError(f"--broker {bootstrap}: {error}") from error
-        return bootstrap
+        self._bootstrap = bootstrap
 
-    async def _serve(self, run: parts.Run, bootstrap: str) -> str:
-        """Start controller, executors and gateway side by side; returns the gateway's URL."""
-        self._headline = "starting the controller, the executors and the gateway"
-        gateway = await self._children.start(parts.gateway(run, bootstrap))
-        others = [parts.controller(run, bootstrap), *parts.executors(run, bootstrap)]
-        children = [gateway, *[await self._children.start(child) for child in others]]
+    async def _serve(self, run: parts.Run, bootstrap: str) -> None:
+        """Start controller, executors and gateway side by side."""
+        self._state = "starting the controller, the executors and the gateway"
+        children = [parts.gateway(run, bootstrap), parts.controller(run, bootstrap)]
+        children += parts.executors(run, bootstrap)
         for child in children:
-            if self._interrupted.is_set():
-                break
+            await self._children.start(child)
+        for child in children:
             await self._children.wait_ready(child, _START_TIMEOUT_S)
-        return str(gateway.hello.get("url", f"http://{parts.HOST}:{run.gateway_port}"))
 
-    async def _first_fleet(self, time_base: TimeBase, deadline: float) -> bool:
+    def _url(self, run: parts.Run) -> str:
+        return f"http://{parts.HOST}:{run.gateway_port}"
+
+    async def _first_fleet(self, deadline: float) -> bool:
         """Wait until what is first wanted of every model with a floor or a declared rate is ready,
         or cannot be had; False if the run ends before.
 
@@ -178,11 +232,11 @@ class Session:
             if self._interrupted.is_set() or time.monotonic() >= deadline:
                 return False
             self._raise_if_failed()
-            progress = self._picture.progress(awaited)
-            unmet = self._picture.unmet(time_base.now_ms(time.monotonic_ns()))
+            progress = self.picture.progress(awaited)
+            unmet = self.picture.unmet(self._now_ms())
             done = f"{progress.ready} of {_several(progress.wanted, 'instance')} ready"
             so_far = f": {done}" if progress.wanted else ""
-            self._headline = f"waiting for the first fleet{so_far}"
+            self._state = f"waiting for the first fleet{so_far}"
             now = time.monotonic()
             if awaited <= progress.settled | (unmet.keys() - progress.started):
                 # What is decided arrives over several topics; look twice.
@@ -195,7 +249,7 @@ class Session:
                 missing = ", ".join(sorted(awaited - progress.started - unmet.keys()))
                 if missing:
                     raise ChildFailed(f"no instance of {missing} was ready within {limit_s:.0f} s")
-                self._warning = f"first fleet incomplete after {limit_s:.0f} s: {done}"
+                self._say(f"first fleet incomplete after {limit_s:.0f} s: {done}", bad=True)
                 return True
             await asyncio.sleep(0.1)
 
@@ -203,15 +257,15 @@ class Session:
         """Replay the trace; returns the replayer's report."""
         wishes = self._wishes
         start_mono_ns = time.monotonic_ns() + 1_500_000_000  # it imports and reads the trace
-        for_s = wishes.trace_s / wishes.speed
+        for_ms: int | None = None
         if deadline != float("inf"):
-            left_s = deadline - start_mono_ns / 1e9
-            for_s = min(for_s, max(0.5, left_s - _tail_s(wishes.for_s)))
+            left_s = max(0.5, deadline - start_mono_ns / 1e9 - _tail_s(wishes.for_s))
+            if left_s * wishes.speed <= wishes.traffic.duration_s:
+                for_ms = int(left_s * wishes.speed * 1000)
+        start_ms = run.time_base.now_ms(start_mono_ns)
+        self._trace_began_ms = start_ms
         report = run.folder / "replay.json"
-        child = parts.replayer(
-            run, url, wishes.trace,
-            run.time_base.now_ms(start_mono_ns), int(for_s * wishes.speed * 1000), report,
-        )  # fmt: skip
+        child = parts.replayer(run, url, wishes.trace, start_ms, for_ms, report)
         done = asyncio.Event()
 
         def on_line(said: Mapping[str, object]) -> None:
@@ -241,34 +295,79 @@ class Session:
         if self._children.failed is not None and self._children.failed.done():
             raise ChildFailed(self._children.failed.result())
 
-    async def _draw(self, time_base: TimeBase, started: float) -> None:
+    async def _draw(self) -> None:
         while True:
-            now_ms = time_base.now_ms(time.monotonic_ns())
-            late = self._progress.get("late_p99_ms")
-            lost = f"\nlost: {self.lost}; what runs goes on as it is" if self.lost else ""
-            facts = Facts(
-                headline=self._headline + lost,
-                elapsed_s=time.monotonic() - started,
-                sent=int(self._progress.get("sent", 0)),
-                served=int(self._progress.get("served", 0)),
-                usd_per_h=self._picture.usd_per_h(),
-                usd=self._picture.bill(now_ms).usd,
-                late_p99_ms=None if late is None else float(late),
-            )
-            self._view.update(self._picture, now_ms, facts)
+            self._tell_gaps()
+            self._show()
             await asyncio.sleep(_REDRAW_S)
 
-    def _describe(self, port: int, ready_s: float) -> str:
+    def _show(self) -> None:
+        """Draw what is now, once there is something to see."""
+        if not self._visible:
+            return
+        now_ms = self._now_ms()
+        late = self._progress.get("late_p99_ms")
+        down, lost = ", ".join(self._children.down()), self.lost
+        alerts = [f"! down: {down}; starting again"] if down else []
+        alerts += [f"! lost: {lost}; what runs goes on as it is"] if lost else []
+        gap = None if self._interrupted.is_set() else self._gap(now_ms)
+        quiet = f"no requests in the trace until {self._clock_of(gap.end_s)} | " if gap else ""
+        facts = Facts(
+            title=self._title,
+            state=quiet + self._state,
+            alerts=tuple(alerts),
+            began_ms=self._time_base.origin_ms,
+            sent=int(self._progress.get("sent", 0)),
+            served=int(self._progress.get("served", 0)),
+            failed=int(self._progress.get("failed", 0)),
+            usd=self.picture.bill(now_ms).usd,
+            late_p99_ms=None if late is None else float(late),
+        )
+        self._view.update(self.picture, now_ms, facts)
+
+    def _gap(self, now_ms: int) -> Gap | None:
+        """The silence of the trace in which we are, if we are in one."""
+        at_s = (now_ms - self._trace_began_ms) / 1000.0 if self._trace_began_ms else -1.0
+        return next((g for g in self._wishes.traffic.gaps if g.start_s <= at_s < g.end_s), None)
+
+    def _tell_workloads(self) -> None:
+        """Of which models the trace says what to plan for at first."""
+        for model, demand in self._wishes.demands.items():
+            lengths = demand.lengths
+            self._say(
+                f"{model} declares no rate: planned for the start of the trace, "
+                f"{reasons.rate(demand.req_per_s)} req/s of {lengths.input_tokens:.0f} tokens in "
+                f"and {lengths.output_tokens:.0f} out"
+            )
+
+    def _tell_gaps(self) -> None:
+        gap = self._gap(self._now_ms())
+        if gap is not None and self._wishes.traffic.gaps.index(gap) >= self._told_gaps:
+            self._told_gaps = self._wishes.traffic.gaps.index(gap) + 1
+            until = self._clock_of(gap.end_s)
+            self._say(f"the trace has no requests until {until} (a gap in the record)")
+
+    def _clock_of(self, trace_s: float) -> str:
+        """A time of the trace by the clock of the screen."""
+        return clock(self._trace_began_ms + trace_s * 1000.0 - self._time_base.origin_ms)
+
+    def _describe(self, port: int, ready_s: float) -> tuple[tuple[str, ...], str]:
+        """The title of the run and what it does now."""
         cluster = self._wishes.config.cluster
         regions = len({pool.region for pool in cluster.pools})
-        nodes = sum(pool.max_nodes for pool in cluster.pools)
-        return (
-            f"shoal on {parts.HOST}: {_several(len(cluster.services), 'model')}, "
-            f"{_several(regions, 'region')}, {_several(nodes, 'simulated node')}, "
-            f"{self._wishes.trace.name} at {self._wishes.speed:g}x\n"
-            f"API :{port}/v1 | ready in {ready_s:.0f} s | Ctrl-C stops everything"
-            + (f"\n{self._warning}" if self._warning else "")
+        nodes = cluster.most_nodes
+        title = (
+            f"shoal: {self._wishes.trace.name} at {self._wishes.speed:g}x | "
+            f"{_several(len(cluster.services), 'model')}, "
+            f"{_several(regions, 'region')}, {_several(nodes, 'simulated node')}"
         )
+        api = f"API http://{parts.HOST}:{port}/v1"
+        return (title,), f"{api} | ready in {ready_s:.0f} s | Ctrl-C stops everything"
+
+
+async def _cancelled(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _keys() -> Mapping[str, str]:
@@ -285,38 +384,3 @@ def _tail_s(for_s: float) -> float:
 
 def _several(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((parts.HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _check_port(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((parts.HOST, port))
-        except OSError as error:
-            raise UserError(
-                f"--port {port}: {parts.HOST}:{port} is in use ({error.strerror}); "
-                "another port, or 0 for any free one"
-            ) from None
-
-
-async def _remove_topics(bootstrap: str, prefix: str) -> None:
-    """A run on somebody's Kafka takes its topics away again."""
-    from aiokafka.admin import AIOKafkaAdminClient
-
-    from topics.table import TABLE
-
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(5.0):
-            admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, client_id="shoal-up")
-            await admin.start()
-            try:
-                await admin.delete_topics([topic.wire_name(prefix) for topic in TABLE])
-            finally:
-                await admin.close()

@@ -8,33 +8,64 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from autoscaler.serving.billing import Bill
 from streams.up.picture import Picture
+from streams.up.story import clock
+from streams.up.traffic import Traffic
 
 JUDGED_UP_TO_SPEED = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended, beside its trace. for_s: what --for asked for, 0 = nothing."""
+
+    traffic: Traffic
+    for_s: float
+    interrupted: bool
+
+    def how(self, sent: int) -> str:
+        """The key `ended` of the summary."""
+        if self.interrupted:
+            return "interrupted"
+        if sent >= self.traffic.requests:
+            return "whole trace"
+        return "time given" if self.for_s else "load lost"
 
 
 def summarize(
     report: Mapping[str, Any],
     picture: Picture,
-    bill: Bill,
+    now_ms: int,
     overhead_ms: Mapping[str, float | None],
     speed: float,
     wall_s: float,
     restarts: Mapping[str, int],
+    ended: Ended,
 ) -> dict[str, Any]:
     """The summary; `report` is the replayer's (empty where it never got to write one)."""
+    bill = picture.bill(now_ms)
+    requests = report.get("requests", {"sent": 0, "served": 0, "failed": 0, "dropped": 0})
+    models = report.get("models", {})
     counted = Counter(decision.kind for decision in picture.decisions)
-    nothing = {"sent": 0, "served": 0, "failed": 0, "dropped": 0}
     unknown: dict[str, float | None] = {"p50": None, "p99": None}
     return {
-        "requests": report.get("requests", nothing),
-        "models": report.get("models", {}),
+        "requests": requests,
+        "failures": report.get("failures", {}),
+        "slo_attainment": _attained(models),
+        "trace": {
+            "requests": ended.traffic.requests,
+            "duration_s": round(ended.traffic.duration_s, 3),
+            "gaps_s": [[round(g.start_s, 3), round(g.end_s, 3)] for g in ended.traffic.gaps],
+        },
+        "ended": ended.how(requests["sent"]),
+        "models": models,
+        "otherwise": [],
         "cost_usd": round(bill.usd, 4),
         "gpu_hours": {name: round(hours, 4) for name, hours in sorted(bill.gpu_hours.items())},
         "decisions": dict(sorted(counted.items())),
@@ -55,13 +86,15 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
     def say(line: str) -> None:
         console.print(line, soft_wrap=True)  # the terminal folds; a file keeps lines whole
 
+    say("")
+    say(_worth(summary))
     say(
-        f"\n{requests['sent']} requests sent, {requests['served']} served, "
+        f"{requests['sent']} requests sent, {requests['served']} served, "
         f"{requests['failed']} failed, {requests['dropped']} dropped in {summary['wall_s']:.0f} s "
         f"at speed {summary['speed']:g}"
     )
-    if not requests["sent"]:
-        say("no request was sent: the run ended before the first fleet was ready")
+    for line in (*_early(summary), *_gaps(summary), *_failures(summary)):
+        say(line)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("model", "requests", "TTFT p50/p95/p99", "TPOT p50/p95/p99", "SLO attained"):
         table.add_column(title, justify="left" if title == "model" else "right")
@@ -92,6 +125,59 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
             f"at speed {summary['speed']:g} the overhead counts {summary['speed']:g} times in the "
             f"latencies above: judge them at speed {JUDGED_UP_TO_SPEED:g} or less"
         )
+
+
+def _attained(models: Mapping[str, Any]) -> float | None:
+    """The share of all requests that attained their model's SLO; None where nothing was sent."""
+    sent = sum(row["requests"] for row in models.values())
+    met = sum(row["requests"] * (row.get("slo_attainment") or 0.0) for row in models.values())
+    return round(met / sent, 6) if sent else None
+
+
+def _worth(summary: Mapping[str, Any]) -> str:
+    """What it cost and gave, and what else the same demand would have cost."""
+    attained = summary["slo_attainment"]
+    parts = [f"{summary['cost_usd']:.2f} USD"]
+    parts[0] += ", nothing to attain" if attained is None else f", {attained:.1%} attained"
+    for other in summary["otherwise"]:
+        words = f"{other['what']} ({other['gpu']})" if "gpu" in other else other["what"]
+        short = f" (serves {1.0 - other['unserved']:.0%})" if other["unserved"] >= 0.005 else ""
+        parts.append(f"{words} {other['usd']:.2f}{short}")
+    return "; ".join(parts)
+
+
+def _early(summary: Mapping[str, Any]) -> list[str]:
+    """That not all of the trace was sent, and why."""
+    sent, total = summary["requests"]["sent"], summary["trace"]["requests"]
+    why = {
+        "interrupted": "it was interrupted",
+        "time given": "the time of --for was over",
+        "load lost": "the load generator was lost",
+    }.get(summary["ended"])
+    if why is None:
+        return []
+    if not sent:
+        return [f"no request was sent: {why} before the first fleet was ready"]
+    return [f"{sent} of the {total} requests of the trace were sent: {why}"]
+
+
+def _gaps(summary: Mapping[str, Any]) -> list[str]:
+    """Silences of the record, by the trace's own time."""
+    gaps = [
+        f"{clock(start * 1000)} to {clock(end * 1000)}" for start, end in summary["trace"]["gaps_s"]
+    ]
+    more = f" and {len(gaps) - 3} more" if len(gaps) > 3 else ""
+    return [f"the trace itself has no requests from {', '.join(gaps[:3])}{more}"] if gaps else []
+
+
+def _failures(summary: Mapping[str, Any]) -> list[str]:
+    """Why requests failed: `246 failed: 503, no instance yet`."""
+    failed, reasons = summary["requests"]["failed"], summary["failures"]
+    if not failed:
+        return []
+    if len(reasons) == 1:
+        return [f"{failed} failed: {next(iter(reasons))}"]
+    return [f"{failed} failed: " + "; ".join(f"{n} {why}" for why, n in reasons.items())]
 
 
 def _quantiles(values: Mapping[str, float | None]) -> str:

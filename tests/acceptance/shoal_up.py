@@ -121,7 +121,8 @@ class Run:
 
     def url(self, wait_s: float = 60.0) -> str:
         """Address of the gateway, once every model is served."""
-        return f"http://127.0.0.1:{self.line(r'API :([0-9]+)/v1', wait_s)[1]}"
+        found: str = self.line(r"API (http://[0-9.:]+)/v1", wait_s)[1]
+        return found
 
     def processes(self, module: str = "") -> list[Proc]:
         """Its living processes (those of `module`, where given), by their mark."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 from typing import Any
 
 import pytest
@@ -72,7 +73,8 @@ def test_a_short_run(start: Start, broker: tuple[str, ...]) -> None:
     printed = "\n".join(run.lines)
     sent = summary["requests"]["sent"]
     assert f"{sent} requests sent, {summary['requests']['served']} served" in printed
-    assert "mini scale_out: floor of 2" in printed
+    assert "mini declares no rate: planned for the start of the trace, 1.0 req/s" in printed
+    assert re.search(r"^\+\d\d:\d\d mini \+2×L4 eu: .*; \+1\.70/h; serving in", printed, re.M)
     assert str(run.summary_path) in printed
     assert run.processes() == []
     assert list(run.temporary.iterdir()) == []

@@ -9,9 +9,8 @@ import pytest
 
 from streams.cli.main import main
 from streams.controller.declared import Declared
-from streams.controller.rebuild import read_latest
 from streams.files.config import load_config
-from tests.contract.brokers import Broker
+from tests.contract.brokers import Broker, read_latest
 
 CONFIG = """
 regions: {eu: {l4: {gpu: L4, max: 3, price: 0.85}}}
@@ -39,8 +38,7 @@ def test_a_controller_reads_what_was_applied(
         return capsys.readouterr().out.splitlines()
 
     def declared() -> dict[str, int]:
-        group = f"{broker.prefix}apply"
-        latest, poison = asyncio.run(read_latest(broker.bootstrap, broker.prefix, group))
+        latest, poison = asyncio.run(read_latest(broker))
         assert poison == []
         return {s.model: s.min_instances for s in Declared(config, latest)().services}
 

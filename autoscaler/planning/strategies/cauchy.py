@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pulp
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.domain.cluster import Service
+from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.planning.combos import ranking_usd_per_h
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd
@@ -165,6 +165,8 @@ def _rows(
         bill += problem.standing_nodes(pool, taken) * pool.price_usd_per_h
         if pool.id in users:
             model += pulp.lpSum(users[pool.id]) <= max(0, nodes * pool.per_node - taken)
+    for pools in problem.cluster.together().values():
+        _add_ceiling_of_both(model, problem, pools, users, standing)
     for service in map(problem.cluster.service, problem.planned_models()):
         if service.max_instances:
             left = service.max_instances - _standing(problem, service)
@@ -174,6 +176,25 @@ def _rows(
         spent = [combo.usd_per_h * variable for combo, variable in zip(combos, x, strict=True)]
         model += pulp.lpSum(spent) <= max(0.0, budget - bill)
     return model, x
+
+
+def _add_ceiling_of_both(
+    model: pulp.LpProblem,
+    problem: PlanningProblem,
+    pools: tuple[Pool, ...],
+    users: Mapping[str, list[pulp.LpAffineExpression]],
+    standing: Mapping[str, int],
+) -> None:
+    """Whole nodes of both markets within one ceiling: each is of one market."""
+    nodes: list[pulp.LpVariable] = []
+    for pool in pools:
+        taken = standing.get(pool.id, 0)
+        least = problem.standing_nodes(pool, taken)
+        count = model.add_variable(f"nodes_{len(nodes)}_{pool.id}", least, None, cat="Integer")
+        model += pulp.lpSum(users.get(pool.id, [])) + taken <= pool.per_node * count
+        nodes.append(count)
+    stay = sum(problem.standing_nodes(pool, standing.get(pool.id, 0)) for pool in pools)
+    model += pulp.lpSum(nodes) <= max(pools[0].max_of_both, stay)
 
 
 def _add_promises(

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from autoscaler.domain.combo import Combo
+from autoscaler.planning.binding import gpus_left
 from autoscaler.planning.combos import ranking_usd_per_h
 from autoscaler.planning.modelrows import limits_spot, missing_req_per_s
 from autoscaler.planning.notes import with_words
@@ -28,12 +29,7 @@ class Homo:
 
     def solve(self, problem: PlanningProblem) -> Plan:
         """Model after model; on spot only what a service's share allows."""
-        standing = problem.standing_gpus()
-        room = {
-            pool.id: (problem.nodes_now(pool) + problem.nodes_to_get(pool)) * pool.per_node
-            - standing.get(pool.id, 0)
-            for pool in problem.cluster.pools
-        }
+        used = problem.standing_gpus()
         counts: dict[str, int] = {}
         services = [problem.cluster.service(model) for model in problem.planned_models()]
         for service in sorted(
@@ -52,7 +48,7 @@ class Homo:
                 count = max(math.ceil(wanted / best.req_per_s - 1e-9), least - taken)
                 if is_spot(best) and bounded:
                     count = min(count, int(spot / best.req_per_s + 1e-9))
-                count = _place(best, min(count, most - taken), room)
+                count = _place(best, min(count, most - taken), used, problem)
                 if not count:
                     continue
                 counts[best.id] = counts.get(best.id, 0) + count
@@ -77,10 +73,12 @@ def _usd_per_req(combo: Combo, problem: PlanningProblem) -> float:
     return ranking_usd_per_h(combo, problem.pools()) / combo.req_per_s
 
 
-def _place(combo: Combo, count: int, room: dict[str, int]) -> int:
-    """Take as many of `combo` as the GPUs in `room` hold, up to `count`; how many that were."""
+def _place(combo: Combo, count: int, used: dict[str, int], problem: PlanningProblem) -> int:
+    """Add as many of `combo` to the GPUs `used` as find room, up to `count`; how many that were."""
     taken = combo.gpus_by_pool()
-    count = max(0, min(count, *(room[pool] // gpus for pool, gpus in taken.items())))
+    pools = problem.pools()
+    left = (gpus_left(problem, pools[i], used) // gpus for i, gpus in taken.items())
+    count = max(0, min(count, *left))
     for pool, gpus in taken.items():
-        room[pool] -= gpus * count
+        used[pool] = used.get(pool, 0) + gpus * count
     return count

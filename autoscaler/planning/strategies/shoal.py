@@ -25,7 +25,7 @@ from autoscaler.optimizer.solve import solve as solve_arrays
 from autoscaler.planning.binding import bindings
 from autoscaler.planning.columns import Arrays, to_arrays
 from autoscaler.planning.modelrows import Kind, missing_req_per_s
-from autoscaler.planning.notes import broken_promises, hopeless, outside_slo
+from autoscaler.planning.notes import hopeless, not_possible, outside_slo
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.readback import failed, read_back
@@ -205,6 +205,7 @@ def _to_plan(
             switches.append(Switch(key.source, key.subject, count))
     lost = hopeless(problem)
     kept = zip(arrays.demand_names, map(float, solved.served_fraction), strict=True)
+    broken = not_possible(problem, kept)
     try:
         made = read_back(
             problem,
@@ -221,7 +222,8 @@ def _to_plan(
                 for name, value in zip(arrays.resource_names, solved.mu_usd_per_h, strict=True)
                 if value > 0.0
             },
-            notes=(*lost, *broken_promises(problem, kept)),
+            notes=(*lost, *(f"{b.subject}: {b.what} {b.detail}" for b in broken)),
+            broken=broken,
         )
     except InvalidValue as error:
         # The re-check in floating point refused the solver's answer.

@@ -2,15 +2,15 @@
 
 Owns the listener and the signals. Knows nothing of batching. As with vLLM 0.32: connections are
 refused until ready; SIGTERM with a shutdown time-out of 0 ends what is in flight with the finish
-reason "abort", with N lets it finish for N domain seconds while new requests get 500; a request
-that the core does not survive takes the engine along; the exit code is 0 each time. SIGUSR1 wedges
-it (healthy, but nothing moves, as with a stopped engine core), SIGUSR2 lets it go on.
+reason "abort", with N lets it finish for N domain seconds while new requests get 500, and what is
+left then hangs until its client leaves. A request that the core does not survive takes the engine
+along. The exit code is 0 each time. SIGUSR1 wedges it (healthy, but nothing moves, as if its core
+was stopped), SIGUSR2 lets it go on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 from dataclasses import dataclass
 
@@ -81,8 +81,12 @@ class Server:
             elif self._serving.shutdown_timeout_s > 0 and not gone.is_set():
                 self._ending = True
                 timeout_s = self._serving.time_base.real_s(self._serving.shutdown_timeout_s)
-                with contextlib.suppress(TimeoutError):
+                try:
                     await asyncio.wait_for(first_of(self._engine.idle, gone), timeout_s)
+                except TimeoutError:  # the core is killed, the rest waits for its clients
+                    listener.close()
+                    self._engine.pause()
+                    await first_of(self._engine.idle, gone)
         finally:
             listener.close()
             self._engine.cut()

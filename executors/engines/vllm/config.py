@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from executors.engines.vllm.kind import KvTransfer, VllmKind, refused_argument
-from topics.checks import InvalidRecord, count, number, object_fields, one_of, text
+from topics.checks import InvalidRecord, count, number, object_fields, one_of, text, texts
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}\Z")
 _DEFAULTS: dict[str, Any] = {
@@ -32,7 +32,7 @@ def parse_vllm(where: str, raw: Any) -> VllmKind:
     """The vLLM that `raw` declares; InvalidRecord names what is wrong with it."""
     item = object_fields(where, raw, ("kind", "weights"), _DEFAULTS)
     text(f"{where}.executable", item["executable"], 4000)
-    args = _texts(f"{where}.args", item["args"])
+    args = texts(f"{where}.args", item["args"])
     owned = refused_argument(args)
     if owned is not None:
         raise InvalidRecord(f"{where}.args", owned, "arguments that the executor does not set")
@@ -50,7 +50,7 @@ def parse_vllm(where: str, raw: Any) -> VllmKind:
     number(f"{where}.stop_s", item["stop_s"], 0.0, 86_400.0)
     return VllmKind(
         executable=item["executable"],
-        weights=_texts(f"{where}.weights", item["weights"]),
+        weights=texts(f"{where}.weights", item["weights"]),
         args=args,
         env=_variables(f"{where}.env", item["env"]),
         quantization=item["quantization"],
@@ -82,14 +82,6 @@ def _layers(where: str, raw: Any, stages: int) -> tuple[int, ...]:
         count(f"{where}[{index}]", layers, 10_000)
     if raw and (len(raw) != stages or not all(raw)):
         raise InvalidRecord(where, raw, f"{stages} whole numbers of at least 1, one per stage")
-    return tuple(raw)
-
-
-def _texts(where: str, raw: Any) -> tuple[str, ...]:
-    if not isinstance(raw, list):
-        raise InvalidRecord(where, raw, "a JSON array")
-    for index, item in enumerate(raw):
-        text(f"{where}[{index}]", item, 4000)
     return tuple(raw)
 
 

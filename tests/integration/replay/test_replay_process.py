@@ -31,14 +31,19 @@ class Front:
         self.seen.append((time.monotonic(), body))
         mode = self.modes.get(body["model"], "ok")
         if mode == "refuse":
-            return web.json_response({"error": {"message": "no"}}, status=503)
+            return web.json_response(
+                {"error": {"message": "no instance of bad is ready", "type": "no_instance"}},
+                status=503,
+            )
         response = web.StreamResponse()
         await response.prepare(request)
         await response.write(b'data: {"choices":[{"text":"a"}]}\n\n')
         if mode == "hang":
             await asyncio.Event().wait()
         if mode == "error":
-            await response.write(b'data: {"error":{"message":"lost"}}\n\ndata: [DONE]\n\n')
+            await response.write(
+                b'data: {"error":{"message":"x","type":"engine_lost"}}\n\ndata: [DONE]\n\n'
+            )
             return response
         prompt = body["prompt"].count(" ") + 1
         usage = {"prompt_tokens": prompt, "completion_tokens": body["max_tokens"]}
@@ -130,7 +135,10 @@ async def test_requests_are_what_the_trace_says_and_the_report_adds_up(
         "failed": by_model["bad"] + by_model["lost"],
         "dropped": 0,
     }
-    assert report["failures"] == {"status 503": by_model["bad"], "error event": by_model["lost"]}
+    assert report["failures"] == {
+        "503, no instance yet": by_model["bad"],
+        "broken off, the engine was lost": by_model["lost"],
+    }
     chat = report["models"]["chat"]
     served = [body for _, body in front.seen if body["model"] == "chat"]
     assert chat["input_tokens"] == sum(body["prompt"].count(" ") + 1 for body in served)

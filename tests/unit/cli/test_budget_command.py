@@ -40,6 +40,15 @@ def plan(config: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dic
     return shown
 
 
+def test_max_is_the_ceiling_over_both_markets(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = plan(config, capsys, "--budget", "100")
+    nodes = shown["nodes"]
+    assert isinstance(nodes, dict)
+    assert sum(count for pool, count in nodes.items() if "/l4/" in pool) <= 8
+
+
 def test_a_larger_budget_buys_more_and_never_more_than_it_is(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

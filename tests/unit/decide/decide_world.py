@@ -25,6 +25,7 @@ from autoscaler.planning.request import PlanRequest, Urgency
 from tests.unit.decide.decide_catalogue import BUCKET, Catalogue, Planner, pool, service, simple
 from tests.unit.decide.decide_executors import observed
 from topics.alerts import Alert
+from topics.controls import Control
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment, InstanceState, Status
 from topics.routing import Routes
@@ -70,6 +71,7 @@ class World:
     prices: dict[str, Price] = field(default_factory=dict)
     availability: dict[str, Availability] = field(default_factory=dict)
     alerts: list[Alert] = field(default_factory=list)
+    controls: dict[str, Control] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.t_s = 0
@@ -115,6 +117,7 @@ class World:
             prices=dict(self.prices),
             answers=tuple(self.planner.answer(request, self.cluster) for request in ready),
             alerts=tuple(self.alerts),
+            controls=dict(self.controls),
         )
         self.alerts.clear()
         self.state, effects = decide(self.state, seen, self.cluster, self.now_ms)
@@ -133,6 +136,11 @@ class World:
             leader_token=self.state.leader_token + 1,
         )
         self.due.clear()
+
+    def say(self, scope: str, kind: str, active: bool = True, **more: int) -> None:
+        """An operator says something, for good reasons."""
+        said = Control(scope, kind, active, "ann", "incident 7", self.now_ms, **more)
+        self.controls[said.key] = said
 
     def kinds(self, model: str | None = None) -> list[str]:
         return [d.kind for d in self.decisions if model is None or d.model == model]

@@ -14,13 +14,13 @@ from autoscaler.explain.alternatives import (
     node_reliefs,
     one_fewer,
     round_up,
-    short_name,
     slo_reliefs,
-    with_pool,
+    with_more,
     with_service,
 )
 from autoscaler.explain.explain import explain
 from autoscaler.explain.impossible import impossible_pools
+from autoscaler.explain.names import short_name
 from autoscaler.explain.spot import savings, spot_losses
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.combos import combo_named
@@ -74,7 +74,7 @@ def test_a_node_relief_serves_what_it_says_when_the_nodes_are_there() -> None:
     assert chat.serves_req_per_s > 0.0
     more = int(chat.what.split()[0])
     pool = problem.cluster.pool("us-east/h100/owned")
-    bigger = with_pool(problem.cluster, replace(pool, max_nodes=pool.max_nodes + more))
+    bigger = with_more(problem.cluster, pool, more)
     really = plan(problem_of(rates, bigger), Shoal())
     before = sum(made.shortfall_req_per_s.values())
     after = sum(really.shortfall_req_per_s.values())
@@ -136,15 +136,21 @@ def test_an_explanation_has_a_reason_for_every_planned_model() -> None:
 @pytest.mark.parametrize(
     ("combo_id", "words"),
     [
-        ("mini:a1@eu-west/l4/spot", "1xl4 spot"),
-        ("mini:2p1@us-east/l40s/spot+3d1@us-east/l40s/on-demand", "1xl40s (2 prefill + 3 decode)"),
-        ("mini:p1@us-east/h100/owned+3d4@us-east/l40s/spot", "1xh100 prefill + 3 of 4xl40s decode"),
+        ("mini:a1@eu-west/l4/spot", "1xL4 eu-west spot"),
+        (
+            "mini:2p1@us-east/l40s/spot+3d1@us-east/l40s/on-demand",
+            "(2 prefill 1xL40S + 3 decode 1xL40S) us-east spot/on-demand",
+        ),
+        (
+            "mini:p1@us-east/h100/owned+3d4@us-east/l40s/spot",
+            "(1 prefill 1xH100 + 3 decode 4xL40S) us-east owned/spot",
+        ),
     ],
 )
 def test_combos_are_named_as_people_read_them(combo_id: str, words: str) -> None:
     cluster = small_cluster()
     combo = combo_named(combo_id, cluster, cluster.service("mini"), CONVERSATION, PROFILE)
-    assert short_name(combo).startswith(words)
+    assert short_name(combo, {p.id: p for p in cluster.pools}) == words
 
 
 def test_savings_add_up_to_the_difference_of_the_bills() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 from pathlib import Path
 
@@ -132,3 +133,42 @@ def test_python_objects_in_yaml_are_not_made(tmp_path: Path) -> None:
         tmp_path, DEMO.replace("min: 1", "min: !!python/object/apply:os.getpid []", 1)
     )
     assert "models.chat.min" in message or "is not YAML" in message
+
+
+def test_weekly_floors_freezes_and_idle_time_are_read_with_their_zone(tmp_path: Path) -> None:
+    file = tmp_path / "shoal.yaml"
+    file.write_text(
+        "defaults: {timezone: Europe/Berlin}\n"
+        "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
+        "models:\n"
+        "  chat: {source: meta-llama/Llama-3.1-8B, slo: {ttft: 2s, tpot: 100ms}, min: 0,\n"
+        '         zero_after: 15m, freeze: ["fri 16:00-24:00"],\n'
+        '         floors: {"mon-fri 08:00-18:00": 3}}\n'
+    )
+    (chat,) = load_config(file).cluster.services
+    assert chat.zero_after_s == 900.0
+    assert [(str(window), least) for window, least in chat.floors] == [
+        ("mon,tue,wed,thu,fri 08:00-18:00 Europe/Berlin", 3)
+    ]
+    assert str(chat.freezes[0]) == "fri 16:00-24:00 Europe/Berlin"
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ('floors: {"always": 3}', "models.chat.floors.always"),
+        ('freeze: ["25:00-26:00"]', "models.chat.freeze"),
+        ("zero_after: 3h", "models.chat.zero_after: 10800s is not allowed"),
+        ("timezone: Mars/Base", "models.chat.timezone: 'Mars/Base' is not allowed"),
+    ],
+)
+def test_a_wrong_window_zone_or_idle_time_is_refused(key: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "shoal.yaml"
+    file.write_text(
+        "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
+        "models:\n"
+        "  chat: {source: meta-llama/Llama-3.1-8B, slo: {ttft: 2s, tpot: 100ms}, min: 0,\n"
+        f"         {key}}}\n"
+    )
+    with pytest.raises(UserError, match=re.escape(words)):
+        load_config(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -246,12 +247,32 @@ def test_after_any_plan_one_node_may_go(urgency: Urgency) -> None:
 # Always an answer
 
 
-def test_an_slo_out_of_reach_is_planned_as_well_as_can_be_and_said() -> None:
-    cluster = Cluster((L4,), (service("m", LLAMA, Slo(20.0, 2.0)),))
-    got = ask(cluster, FULL, {"m": 0.2})
+def test_requests_that_grew_beyond_the_slo_are_served_as_well_as_can_be_and_it_is_said() -> None:
+    """The declared lengths can be served in time on an L4, prompts of 12,000 tokens cannot."""
+    cluster = Cluster((L4,), (service("m", LLAMA, Slo(2000.0, 80.0)),))
+    got = ask(cluster, FULL, {"m": 0.2}, lengths=Lengths(12_000.0, 211.0))
     assert got.outcome is Outcome.BEST_EFFORT
     assert got.counts
     assert any("miss the SLO" in note for note in got.notes)
+
+
+@pytest.mark.parametrize("urgency", [URGENT, FULL])
+def test_an_slo_that_was_never_possible_buys_nothing(urgency: Urgency) -> None:
+    cluster = Cluster((L4,), (service("m", LLAMA, Slo(2000.0, 2.0)),))
+    got = ask(cluster, urgency, {"m": 0.2})
+    assert got.outcome is Outcome.BEST_EFFORT
+    assert got.counts == ()
+    assert dict(got.shortfall_req_per_s) == {"m": 0.2}
+    assert any(
+        re.match(r"m: TPOT 2 ms cannot be met; fastest here \S+ ms on L4", n) for n in got.notes
+    )
+
+
+def test_what_runs_beside_an_impossible_slo_is_not_taken_away() -> None:
+    """Late answers beat none: the fleet that serves stays until the SLO is declared anew."""
+    cluster = Cluster((L4,), (service("m", LLAMA, Slo(2000.0, 2.0)),))
+    got = ask(cluster, FULL, {"m": 0.2}, {"m:a1@r/l4/on-demand": 1})
+    assert dict(got.counts) == {"m:a1@r/l4/on-demand": 1}
 
 
 def test_a_model_that_fits_nowhere_is_named() -> None:
@@ -260,7 +281,7 @@ def test_a_model_that_fits_nowhere_is_named() -> None:
     assert got.outcome is Outcome.BEST_EFFORT
     assert got.counts == ()
     assert dict(got.shortfall_req_per_s) == {"m": 1.0}
-    assert any(note.startswith("m: no pool") for note in got.notes)
+    assert any(note.startswith("m: no slice of its pools holds it") for note in got.notes)
 
 
 @pytest.mark.parametrize("urgency", [URGENT, FULL])

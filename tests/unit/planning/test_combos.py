@@ -11,7 +11,7 @@ from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.workload import Phase, Slo
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.planning.combos import candidate_combos, combo_named
+from autoscaler.planning.combos import candidate_combos, combo_named, late_combos
 from tests.unit.planning.planning_clusters import CONVERSATION, small_cluster
 
 PROFILE = default_profile()
@@ -68,12 +68,60 @@ def test_spot_is_offered_only_to_services_that_accept_it() -> None:
         assert bool(on_spot) is accepted
 
 
-def test_best_effort_combos_appear_only_where_nothing_meets_the_slo() -> None:
+def test_an_slo_that_nothing_meets_has_no_candidates_and_late_ones_are_marked() -> None:
     cluster = small_cluster()
     mini = replace(cluster.service("mini"), slo=Slo(0.5, 0.5))
-    combos = candidate_combos(cluster, mini, CONVERSATION, PROFILE)
+    assert candidate_combos(cluster, mini, CONVERSATION, PROFILE) == ()
+    combos = late_combos(cluster, mini, CONVERSATION, PROFILE)
     assert combos
     assert not any(combo.meets_slo for combo in combos)
+
+
+def test_a_model_that_may_not_be_disaggregated_gets_no_pairs() -> None:
+    cluster = small_cluster()
+    mini = cluster.service("mini")
+    assert any(len(c.members) > 1 for c in candidate_combos(cluster, mini, CONVERSATION, PROFILE))
+    whole = candidate_combos(cluster, replace(mini, disaggregate=False), CONVERSATION, PROFILE)
+    assert whole
+    assert all(len(combo.members) == 1 for combo in whole)
+
+
+def test_prefill_and_decode_stand_apart_only_where_the_network_carries_the_cache() -> None:
+    """An L40S node of four makes KV cache of an 8B model at more than 1 Gbit/s, not 400."""
+
+    def pairs(gbit_per_s: float) -> list[str]:
+        cluster = small_cluster()
+        pools = tuple(replace(p, between_gb_s=gbit_per_s / 8.0) for p in cluster.pools)
+        slow = replace(cluster, pools=tuple(p for p in pools if p.name == "l40s"))
+        found = candidate_combos(slow, slow.service("mini"), CONVERSATION, PROFILE)
+        return [combo.id for combo in found if len(combo.members) > 1]
+
+    assert pairs(400.0)
+    assert not pairs(1.0)
+
+
+def test_a_single_node_needs_no_network_between_nodes() -> None:
+    cluster = small_cluster()
+    pools = tuple(replace(p, between_gb_s=1e-3) for p in cluster.pools if p.name == "h100")
+    found = candidate_combos(
+        replace(cluster, pools=pools), cluster.service("mini"), CONVERSATION, PROFILE
+    )
+    assert any(len(combo.members) > 1 for combo in found)
+
+
+def test_the_time_to_get_a_node_counts_in_the_start_of_a_combo() -> None:
+    cluster = small_cluster()
+    later = replace(
+        cluster,
+        pools=tuple(
+            replace(p, provision_s=0.0 if p.market is Market.OWNED else 240.0)
+            for p in cluster.pools
+        ),
+    )
+    now = {c.id: c for c in candidate_combos(cluster, cluster.services[2], CONVERSATION, PROFILE)}
+    for combo in candidate_combos(later, later.services[2], CONVERSATION, PROFILE):
+        rented = any(not member.pool.endswith("owned") for member in combo.members)
+        assert combo.start_s == pytest.approx(now[combo.id].start_s + 240.0 * rented)
 
 
 def test_a_model_that_fits_nowhere_has_no_candidates() -> None:
@@ -84,7 +132,11 @@ def test_a_model_that_fits_nowhere_has_no_candidates() -> None:
 
 def test_a_scale_target_model_gets_single_instances_of_its_pools() -> None:
     cluster = small_cluster()
-    mini = replace(cluster.service("mini"), scale_targets=(("l4", "serving/mini-l4"),))
+    mini = replace(
+        cluster.service("mini"),
+        slo=Slo(2000.0, 80.0),
+        scale_targets=(("l4", "serving/mini-l4"),),
+    )
     combos = candidate_combos(cluster, mini, CONVERSATION, PROFILE)
     assert {combo.members[0].pool.split("/")[1] for combo in combos} == {"l4"}
     assert all(len(combo.members) == 1 for combo in combos)

@@ -11,7 +11,7 @@ from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Demand, Phase, Slo
-from autoscaler.explain.alternatives import short_name
+from autoscaler.explain.names import short_name
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import candidate_combos, combo_named
@@ -132,5 +132,6 @@ def test_people_read_stages_with_an_arrow() -> None:
     name = "m:p1.34@r/l40s/on-demand>p1.30@r/a100/on-demand+d2@r/h100/on-demand"
     combo = combo_named(name, cluster, cluster.services[0], CONVERSATION, PROFILE)
     assert combo.id == name
-    assert short_name(combo) == "1xl40s > 1xa100 prefill + 2xh100 decode on-demand"
+    words = short_name(combo, {pool.id: pool for pool in cluster.pools})
+    assert words == "(prefill 1xL40S > 1xA100 + 1 decode 2xH100) r on-demand"
     assert combo.usd_per_h == pytest.approx(1.9 + 4.0 + 16.0 / 2)

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
-from autoscaler.performance import catalog
+from autoscaler.performance import catalog, engine_kernel
+from autoscaler.performance.timing_grid import TimingGrid
 from autoscaler.serving.requests import Limits, Part, Work
 from autoscaler.serving.setup import EngineSetup
+from autoscaler.simulation import engine as engine_module
 from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.engine import SimEngine
 
 
 class FlatTimes:
-    """A prompt token takes 0.1 ms, a decode iteration 10 ms, both together their sum."""
+    """What `EngineSetup` needs of step times; the steps themselves are in `flat_grid`."""
 
     first_token_ms = 5.0
 
-    def prefill_ms(self, tokens: float, context: float = 0.0) -> float:
-        return 0.1 * tokens
 
-    def decode_ms(self, batch: float, context_tokens: float) -> float:
-        return 10.0
+def flat_grid(_times: object, batched_tokens: int) -> TimingGrid:
+    """Every iteration takes 10 ms and 0.1 ms per token in it."""
+    scalars = np.zeros(engine_kernel.SCALARS)
+    scalars[engine_kernel.BLEND], scalars[engine_kernel.STEP] = 1.0, 10.0
+    tokens = np.arange(batched_tokens + 1, dtype=float)
+    return TimingGrid(scalars, 0.1 * tokens, np.zeros(64), np.ones(len(tokens)), np.ones((1, 1)))
 
-    def mixed_ms(self, tokens: float, context: float, decodes: float, seen: float) -> float:
-        return 0.1 * tokens + 10.0
+
+@pytest.fixture(autouse=True)
+def flat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "timing_grid", flat_grid)
 
 
 @dataclass
@@ -52,18 +59,18 @@ def engine(agenda: Agenda) -> SimEngine:
 
 
 def test_two_requests_share_iterations_as_computed_by_hand() -> None:
-    """A: 1000 tokens in, 11 out at 0 ms; B: 500 in, 2 out at 105 ms."""
+    """A: 1000 tokens in, 11 out at 0 ms; B: 500 in, 2 out at 115 ms."""
     agenda, a, b = Agenda(), Watch(), Watch()
     one = engine(agenda)
     agenda.at(0.0, lambda: one.submit(Work(1, 1000, 11), a))
-    agenda.at(105.0, lambda: one.submit(Work(2, 500, 2), b))
+    agenda.at(115.0, lambda: one.submit(Work(2, 500, 2), b))
     agenda.run(10_000.0)
-    # A's prompt: 0 to 100. One decode of A: to 110. B's prompt with a decode of A: 60 ms, to 170.
-    # Both decode once: to 180, where B ends. A has 1 + 1 + 1 + 1 tokens and needs 7 more: 250.
-    assert a.first == [100.0]
-    assert b.first == [170.0]
-    assert b.end == [pytest.approx(180.0)]
-    assert a.end == [pytest.approx(250.0)]
+    # A's prompt: 0 to 110. One decode of A: to 120.1. B's prompt with a decode of A: 60.1 ms, to
+    # 180.2. Both decode once: to 190.4, where B ends. A has 4 tokens and needs 7 more: 261.1.
+    assert a.first == [110.0]
+    assert b.first == [pytest.approx(180.2)]
+    assert b.end == [pytest.approx(190.4)]
+    assert a.end == [pytest.approx(261.1)]
     assert one.in_flight == 0
 
 
@@ -76,7 +83,7 @@ def test_an_engine_that_dies_tells_everyone_inside_and_nobody_else() -> None:
     agenda.run(200.0)
     one.die()
     agenda.run(10_000.0)
-    assert (a.breaks, a.end) == (0, [10.0])
+    assert (a.breaks, a.end) == (0, [20.0])
     assert (b.breaks, b.end) == (1, [])
 
 
@@ -84,11 +91,11 @@ def test_kv_of_a_prefill_is_held_until_it_was_given() -> None:
     agenda, job = Agenda(), Watch()
     one = engine(agenda)
     one.submit(Work(1, 1000, 1, Part.PREFILL), job)
-    agenda.run(100.0)
-    assert (job.end, one.held_kv) == ([100.0], 1)
+    agenda.run(110.0)
+    assert (job.end, one.held_kv) == ([110.0], 1)
     assert one.give_kv(1, 40.0)
-    agenda.run(139.0)
+    agenda.run(149.0)
     assert one.held_kv == 1
-    agenda.run(141.0)
+    agenda.run(151.0)
     assert one.held_kv == 0
     assert not one.give_kv(1, 40.0)

@@ -13,7 +13,7 @@ NOW_WALL_MS = 1_800_000_000_000
 
 def clock(speed: float) -> Clock:
     base = TimeBase(speed, 1_700_000_000_000, 0)
-    return Clock(base, mono_ns=lambda: 5_000_000_000, wall_ms=lambda: NOW_WALL_MS)
+    return Clock(base, mono_ns=lambda: 5_000_000_000, broker_ms=lambda: NOW_WALL_MS)
 
 
 @given(st.floats(0.1, 100.0), st.integers(0, 10_000_000), st.integers(0, 100_000))

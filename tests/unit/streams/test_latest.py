@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.controller.latest import KEPT_DEAD, Latest
-from streams.controller.leadership import leads
+from streams.controller.latest import KEPT_DEAD, Latest, as_heard
 from topics.records import (
     Assignment,
     Availability,
     DeadLetter,
+    InstanceState,
     Leadership,
+    ObservedInstance,
     PlanRecord,
     Price,
     Routes,
@@ -24,7 +26,7 @@ ORDERS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, m
 @given(ORDERS)
 def test_the_highest_token_and_generation_wins_in_any_order(orders: list[tuple[int, int]]) -> None:
     """A stale leader's late write may be the last of its key: it hides nothing."""
-    latest = Latest()
+    latest = Latest(claimed=3)
     for token, generation in orders:
         latest.take(Assignment("n", "p", generation, token, 0), 0)
         latest.take(Routes("m", generation, token, 0, 1.0, 1.0), 0)
@@ -34,18 +36,41 @@ def test_the_highest_token_and_generation_wins_in_any_order(orders: list[tuple[i
     assert (routed.leader_token, routed.generation) == best
 
 
-@given(st.lists(st.integers(0, 20), max_size=10))
-def test_the_highest_claim_is_the_one_furthest_in_the_topic(offsets: list[int]) -> None:
-    """Tokens begin at 1, so that 0 is no leader; renewals are no claims."""
+def test_a_token_that_nobody_claimed_hides_nothing_until_somebody_claims_it() -> None:
+    """A forged token of a million is kept aside; a new leader's records may be read before its
+    claim is, and count from then on."""
     latest = Latest()
-    for offset in offsets:
-        latest.take(Leadership(f"c{offset}", "x", "claim", 0), offset)
-        latest.take(Leadership("late", "y", "renewal", 0), offset + 50)
-    token = max((offset + 1 for offset in offsets), default=0)
-    assert latest.highest_claim == (token, f"c{token - 1}" if token else "")
-    assert leads(latest, token)
-    assert leads(latest, token + 1)
-    assert not leads(latest, token - 1)
+    latest.take(Leadership("one", "x", "claim", 0), 4)
+    latest.take(Assignment("n", "p", 7, 5, 0), 0)
+    latest.take(Assignment("n", "p", 9, 1_000_000, 0), 1)
+    latest.take(Routes("m", 1, 8, 0, 1.0, 1.0), 0)
+    assert latest.assignments["n"].generation == 7
+    assert latest.routes == {}
+    latest.take(Leadership("two", "y", "claim", 0), 7)
+    assert latest.routes["m"].leader_token == 8
+    assert latest.assignments["n"].generation == 7
+
+
+def test_tokens_in_use_are_known_without_any_claim() -> None:
+    """The leadership topic was deleted: what leaders wrote says how high tokens were; an absurd
+    one does not count."""
+    latest = Latest()
+    latest.take(Assignment("n", "p", 1, 57, 0), 0)
+    latest.take(Routes("m", 1, 10**12, 0, 1.0, 1.0), 0)
+    assert latest.highest_in_use == 57
+
+
+@pytest.mark.parametrize("ahead_ms", [-90_000, 3_600_000])
+def test_what_an_executor_says_is_dated_by_the_broker(ahead_ms: int) -> None:
+    """A clock 90 s behind loses no capacity, one an hour ahead hides no dead fleet."""
+    made_ms = 1_700_000_000_000 + ahead_ms
+    seen = ObservedInstance(
+        "i", "m", "aggregated", "g:1", InstanceState.STARTING, (0,), "", made_ms - 5000, made_ms
+    )
+    heard = as_heard(Status("n", "p", "e", 1, made_ms, (seen,)), 1_700_000_000_100)
+    assert heard.at_ms == 1_700_000_000_100
+    assert heard.instances[0].since_ms == 1_700_000_000_100 - 5000
+    assert heard.instances[0].launched_ms == 1_700_000_000_100
 
 
 def test_the_last_word_of_each_key_counts() -> None:

@@ -168,7 +168,7 @@ def test_without_leave_to_act_nothing_leaves_but_words(mode: Mode) -> None:
     for second in range(1, 400):
         feed(loop, second, 9)
         loop.tick(NOW_MS + second * 1000)
-    loop.republish_now()
+    loop.say_again()
     decisions = records.of(Decision)
     assert {"scale_out"} <= {decision.kind for decision in decisions}
     assert not any(decision.applied for decision in decisions)
@@ -201,7 +201,7 @@ def test_saying_it_again_says_the_same() -> None:
     latest = {a.node: a for a in records.of(Assignment)}
     assert latest
     records.put_.clear()
-    loop.republish_now()
+    loop.say_again()
     assert {*records.of(Assignment), *records.of(Routes)} <= before
     assert {a.node: a for a in records.of(Assignment)} == latest
 

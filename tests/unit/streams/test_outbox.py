@@ -11,6 +11,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError, MessageSizeTooLargeError
 
 from streams.controller import outbox as module
+from streams.controller.leader_producer import Fenced
 from streams.controller.outbox import Outbox
 from topics.codec import decode
 from topics.records import Assignment, Decision, Routes
@@ -20,10 +21,27 @@ from topics.table import short_name
 class FakeProducer:
     """Records what was sent; fails while `away`; holds everything while `held`."""
 
-    def __init__(self) -> None:
+    def __init__(self, transactional: bool = False) -> None:
         self.sent: list[Any] = []
         self.away = 0
         self.calls = 0
+        self.transactional = transactional
+        self.opened = 0
+        self.fenced = False
+
+    async def open(self) -> None:
+        self.opened += 1
+
+    @contextlib.asynccontextmanager
+    async def batch(self) -> AsyncIterator[None]:
+        before = list(self.sent)
+        if self.fenced:
+            raise Fenced("fenced")
+        try:
+            yield
+        except BaseException:
+            self.sent = before
+            raise
 
     async def send(self, topic: str, value: bytes, key: bytes | None) -> asyncio.Future[Any]:
         self.calls += 1
@@ -169,3 +187,46 @@ async def test_what_the_broker_has_is_not_sent_again_because_the_next_one_failed
     running(outbox)
     await asyncio.wait_for(outbox.flushed(), 5.0)
     assert [r.number for r in producer.sent] == [1, 2, 3, 4]
+
+
+async def test_a_transaction_is_written_whole_or_tried_again_whole(
+    running: Callable[[Outbox], None],
+) -> None:
+    """Readers never see half of a plan; the producer begins anew after each failure."""
+    producer = FakeProducer(transactional=True)
+    producer.away = 2
+    outbox = Outbox(producer)
+    for number in range(4):
+        outbox.put(decision(number))
+    running(outbox)
+    await outbox.flushed()
+    assert [d.number for d in producer.sent] == [0, 1, 2, 3]
+    assert producer.opened == 1
+    assert outbox.sent == 4
+
+
+async def test_who_is_fenced_stops_and_opens_no_producer() -> None:
+    """Opening one would fence the leader."""
+    producer = FakeProducer(transactional=True)
+    producer.fenced = True
+    outbox = Outbox(producer)
+    outbox.put(decision(1))
+    with pytest.raises(Fenced):
+        await outbox.run()
+    assert producer.opened == 0
+
+
+async def test_a_leader_in_doubt_opens_no_producer_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lease ran out while the broker was away: another one may lead by now."""
+    monkeypatch.setattr(module, "_PAUSE_S", (0.0,))
+    producer = FakeProducer(transactional=True)
+    producer.away = 1
+    asked = iter([True])
+    outbox = Outbox(producer, leads=lambda: next(asked, False))
+    outbox.put(decision(1))
+    task = asyncio.create_task(outbox.run())
+    await outbox.flushed()
+    task.cancel()
+    assert (producer.opened, producer.sent, outbox.dropped) == (0, [], 1)

@@ -15,7 +15,7 @@ from requests.exceptions import ConnectionError as NoConnection
 
 from autoscaler.demand.windows import NoData, Stats, TelemetryWindows
 from streams.clock import Clock
-from streams.controller.compose import asked_of_prometheus, gateways_sink, prometheus_sink
+from streams.controller.sources import asked_of_prometheus, gateways_sink, prometheus_sink
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.ports import promql as module
@@ -23,7 +23,7 @@ from streams.ports.promql import PromqlDemand, rate_of
 from topics.records import Telemetry
 from topics.timebase import TimeBase
 
-CLOCK = Clock(TimeBase(1.0, 1_000_000, 0), mono_ns=lambda: 60_000_000_000, wall_ms=lambda: 0)
+CLOCK = Clock(TimeBase(1.0, 1_000_000, 0), mono_ns=lambda: 60_000_000_000, broker_ms=lambda: 0)
 
 
 def vector(*values: str) -> list[dict[str, Any]]:
@@ -109,7 +109,7 @@ async def test_prometheus_counts_instead_of_our_gateways_and_confirms_no_routes(
     source = PromqlDemand(lambda _: vector("5"), {"asked": "q"}, CLOCK)
     await source.ask_all(lambda record, _: records.append(record))
     mine = replace(records[0], gateway="g", arrivals=5, route_generation=7)
-    from_gateways = gateways_sink(windows, {"asked": "q"})
+    from_gateways = gateways_sink(windows, {"asked": "q"}, lambda: None)
     for model in ("asked", "other"):
         from_gateways(replace(mine, model=model), now_ms)
     assert isinstance(windows.stats("asked", now_ms, 10), NoData)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from autoscaler.domain.cluster import Cluster
+from dataclasses import replace
+
+from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.transitions.placement import place, used_gpus
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool
 from topics.fleet import InstanceState, ObservedInstance, Status
@@ -47,3 +49,15 @@ def test_instances_nobody_ordered_hold_their_gpus_too() -> None:
     gone = ObservedInstance("y", "m", "aggregated", "g", InstanceState.STOPPED, (2,))
     status = Status(NODES[0], POOL.id, "e", 1, 1, (stray, gone))
     assert used_gpus([], [status]) == {NODES[0]: frozenset({0, 1})}
+
+
+def test_one_ceiling_over_two_markets_holds_while_a_move_is_on_its_way() -> None:
+    """Three nodes at most, two on-demand ones in use: one spot node may start, not two."""
+    firm = replace(POOL, max_of_both=3)
+    spot = replace(firm, market=Market.SPOT)
+    both = Cluster((firm, spot), ())
+    one = combo("chat", [(AGGREGATED, 4, spot, 1, 1.0)])
+    used = {node: frozenset(range(4)) for node in NODES[:2]}
+    found = place(one, 1, both, used, {})
+    assert found is not None
+    assert place(one, 2, both, found[1], {}) is None

@@ -2,69 +2,33 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from streams.files.config import load_config
+from autoscaler.domain.cluster import Market
 from streams.up.picture import Picture
-from streams.up.summary import show, summarize
-from streams.up.view import Facts, cells, draw, instances_text
+from streams.up.screen import cells, unmet_lines
+from tests.unit.up.seen import NOW_MS, instance, row, telemetry
 from topics.records import (
     Assignment,
     Decision,
     DesiredInstance,
     Endpoint,
     InstanceState,
-    ObservedInstance,
     PlannedCombo,
     PlanRecord,
     RouteGroup,
     Routes,
     Status,
-    Telemetry,
 )
-from topics.sketch import bucket_of
-
-NOW_MS = 1_700_000_000_000
-
-
-@pytest.fixture
-def picture() -> Picture:
-    """An empty picture of the example's cluster."""
-    path = Path(__file__).parent.parent / "files" / "sample.yaml"
-    return Picture(load_config(path).cluster)
-
-
-def telemetry(model: str = "mini", sequence: int = 0, **changes: object) -> Telemetry:
-    values: dict[str, object] = {
-        "model": model, "gateway": "gw", "boot": "b", "sequence": sequence,
-        "end_ms": NOW_MS - 1000 * sequence, "span_ms": 1000, "age_ms": 0, "arrivals": 4,
-        "completions": 4, "failures": 0, "refused": 0, "attained": 3, "input_tokens_arrived": 40,
-        "input_tokens": 40, "output_tokens": 40, "in_flight": 2, "route_generation": 1,
-        "ttft_ms": {bucket_of(200.0): 4}, "tpot_ms": {bucket_of(20.0): 4},
-    }  # fmt: skip
-    return Telemetry(**(values | changes))  # type: ignore[arg-type]
-
-
-def instance(
-    name: str, state: InstanceState, gpus: tuple[int, ...], model: str = "mini"
-) -> ObservedInstance:
-    return ObservedInstance(name, model, "aggregated", "g:1", state, gpus, endpoint="127.0.0.1:1")
-
-
-def row(picture: Picture, model: str = "mini") -> object:
-    return next(r for r in picture.rows(NOW_MS) if r.model == model)
 
 
 def test_no_telemetry_is_no_data_and_not_zero(picture: Picture) -> None:
-    assert row(picture).req_per_s is None  # type: ignore[attr-defined]
+    assert row(picture).req_per_s is None
     picture.add(telemetry(arrivals=0, completions=0, attained=0, ttft_ms={}, tpot_ms={}))
-    assert row(picture).req_per_s == 0.0  # type: ignore[attr-defined]
-    assert cells(row(picture))[1] == "0.0"  # type: ignore[arg-type]
+    assert row(picture).req_per_s == 0.0
+    assert cells(row(picture))[1] == ("0.0", "")
 
 
 def test_a_second_copy_of_telemetry_changes_nothing(picture: Picture) -> None:
@@ -73,20 +37,20 @@ def test_a_second_copy_of_telemetry_changes_nothing(picture: Picture) -> None:
     before = row(picture)
     picture.add(telemetry(sequence=3))
     assert row(picture) == before
-    assert before.req_per_s == pytest.approx(4.0)  # type: ignore[attr-defined]
-    assert before.attainment == pytest.approx(0.75)  # type: ignore[attr-defined]
-    assert before.ttft_p95_ms == pytest.approx(200.0, rel=0.03)  # type: ignore[attr-defined]
+    assert before.req_per_s == pytest.approx(4.0)
+    assert before.attainment == pytest.approx(0.75)
+    assert before.ttft_p95_ms == pytest.approx(200.0, rel=0.03)
 
 
 def test_old_routes_and_statuses_do_not_replace_newer_ones(picture: Picture) -> None:
     group = RouteGroup("g:1", 2.5, aggregated=(Endpoint("i1", "127.0.0.1:1"),))
     picture.add(Routes("mini", 5, 2, NOW_MS, 500, 30, (group,)))
     picture.add(Routes("mini", 9, 1, NOW_MS, 500, 30, ()))
-    assert row(picture).capacity_req_per_s == 2.5  # type: ignore[attr-defined]
+    assert row(picture).capacity_req_per_s == 2.5
     ready = instance("i1", InstanceState.READY, (0,))
     picture.add(Status("n", "eu-west/l4/spot", "e", 1, NOW_MS, (ready,)))
     picture.add(Status("n", "eu-west/l4/spot", "e", 1, NOW_MS - 5, ()))
-    assert picture.usd_per_h() == pytest.approx(1.28)
+    assert picture.usd_per_h() == {Market.SPOT: pytest.approx(1.28), Market.ON_DEMAND: 0.0}
 
 
 def test_a_nodes_price_is_shared_by_the_gpus_in_use_on_it(picture: Picture) -> None:
@@ -100,8 +64,8 @@ def test_a_nodes_price_is_shared_by_the_gpus_in_use_on_it(picture: Picture) -> N
             ),
         )
     )  # fmt: skip
-    assert row(picture).usd_per_h == pytest.approx(3.40 / 3)  # type: ignore[attr-defined]
-    assert row(picture, "code").usd_per_h == pytest.approx(3.40 * 2 / 3)  # type: ignore[attr-defined]
+    assert row(picture).usd_per_h == pytest.approx(3.40 / 3)
+    assert row(picture, "code").usd_per_h == pytest.approx(3.40 * 2 / 3)
     assert picture.starting() == 1
 
 
@@ -115,61 +79,6 @@ def test_reaction_runs_from_the_threshold_to_the_next_assignment(picture: Pictur
     picture.add(decision(2, "scale_in", 0, NOW_MS))
     picture.add(Assignment("n", "p", 2, 1, NOW_MS + 500))
     assert picture.reactions_s() == [3.5]
-
-
-@pytest.mark.parametrize("width", [80, 100])
-def test_the_view_fits_narrow_terminals_and_names_units(picture: Picture, width: int) -> None:
-    """Every model keeps to one line, the facts too, and no figure stands without its unit."""
-    picture.add(telemetry())
-    picture.add(Decision(1, 1, "mini", "scale_out", NOW_MS, False, "15.1 > 80% of 17.6 req/s"))
-    facts = Facts("run", 130.0, 12_345, 12_339, 27.1, 10.53, 17.0)
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(draw(picture, NOW_MS, facts))
-    lines = console.export_text().splitlines()
-    assert all(len(line) <= width for line in lines)
-    assert lines[1] == (
-        "130 s | sent 12345, served 12339 | 27.10 USD/h, 10.53 USD | late p99 17 ms"
-    )
-    assert lines[2] == ""
-    (mini,) = (line for line in lines if line.startswith("mini "))
-    assert "75.0%" in mini
-    assert "0.2/1.0 s" in mini
-    assert "20/50 ms" in mini
-    assert "USD/h" in lines[3]
-    assert len(lines) == 3 + 1 + len(picture.rows(NOW_MS)) + 1 + 1
-    assert lines[-1].endswith("mini scale_out: 15.1 > 80% of 17.6 req/s (recommended, not applied)")
-
-
-FACTS = Facts("run", 130.0, 12_345, 12_339, 27.1, 10.53, 17.0)
-
-
-def drawn(picture: Picture, width: int) -> list[str]:
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(draw(picture, NOW_MS, FACTS))
-    return console.export_text().splitlines()
-
-
-def test_no_figure_is_cut_at_80_columns(picture: Picture) -> None:
-    """With three digits everywhere and instances in every state."""
-    # 12.3 s, 123 ms
-    picture.add(
-        telemetry(arrivals=400, ttft_ms={bucket_of(12_300.0): 4}, tpot_ms={bucket_of(123.0): 4})
-    )
-    group = RouteGroup("g:1", 412.5, aggregated=(Endpoint("i1", "127.0.0.1:1"),))
-    picture.add(Routes("mini", 5, 2, NOW_MS, 500, 30, (group,)))
-    for number, state in enumerate(
-        [InstanceState.READY] * 12 + [InstanceState.STARTING] * 3 + [InstanceState.DRAINING] * 2
-    ):
-        seen = instance(f"i{number}", state, (0,))
-        picture.add(Status(f"n{number}", "us-east/l40s/on-demand", "e", 1, NOW_MS, (seen,)))
-    (wide,) = (r for r in picture.rows(NOW_MS) if r.model == "mini")
-    assert wide.usd_per_h > 100.0
-    lines = drawn(picture, 80)
-    (mini,) = (line for line in lines if line.startswith("mini "))
-    for cell in cells(wide):
-        assert cell in mini
-    assert not [line for line in lines if "…" in line]
-    assert instances_text(wide) == "12 ready +3 -2"
 
 
 def desired(name: str, model: str = "mini", drain: bool = False) -> DesiredInstance:
@@ -242,9 +151,8 @@ def test_demand_that_cannot_be_met_is_shown_until_a_plan_serves_it(picture: Pict
     same_tick = plan(1)
     picture.add(same_tick)
     assert picture.unmet(NOW_MS) == {"mini": "why 2", "code": "why 3"}
-    lines = drawn(picture, 80)
-    assert "mini falls short: why 2" in lines
-    assert lines[-1].endswith("code infeasible: why 3"), "there is nothing to apply"
+    assert unmet_lines(picture, NOW_MS)[0] == "! mini falls short: why 2"
+    assert picture.story[-1].text == "code infeasible: why 3", "there is nothing to apply"
     later = replace(same_tick, number=2, at_ms=NOW_MS + 1000)
     picture.add(replace(later, shortfall_req_per_s={"mini": 0.5, "code": 0.01}))
     assert picture.unmet(NOW_MS) == {"mini": "why 2"}
@@ -258,13 +166,3 @@ def test_what_the_controller_does_not_repeat_is_over(picture: Picture) -> None:
     picture.add(replace(plan(1), at_ms=NOW_MS + 1000))
     assert picture.unmet(NOW_MS + 600_000) == {"mini": "why 1"}
     assert picture.unmet(NOW_MS + 700_000) == {}
-
-
-def test_a_run_without_requests_says_why(picture: Picture) -> None:
-    """Zero served of zero sent is no success: the line says that there was no time for it."""
-    said = io.StringIO()
-    bill = picture.bill(NOW_MS)
-    summary = summarize({}, picture, bill, {"p50": None, "p99": None}, 10.0, 8.0, {})
-    show(summary, Console(width=80, file=said))
-    assert "no request was sent" in said.getvalue()
-    assert "None" not in said.getvalue()

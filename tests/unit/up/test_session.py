@@ -17,6 +17,7 @@ from streams.up import session as session_module
 from streams.up.children import ChildFailed
 from streams.up.picture import Picture
 from streams.up.session import Session, Wishes
+from streams.up.traffic import Traffic
 from streams.up.view import View
 from topics.records import (
     Assignment,
@@ -93,14 +94,15 @@ class Start:
     """A session before its load, its picture, and how its wait ends."""
 
     def __init__(self, found: Config) -> None:
-        wishes = Wishes(found, SAMPLE, SAMPLE, 60.0, SPEED, 0.0, "", 0, 1)
+        wishes = Wishes(found, SAMPLE, SAMPLE, Traffic(1, 60.0), SPEED, 0.0, "", 0, 1)
         self.session = Session(wishes, View(Console(file=io.StringIO())))
-        self.picture: Picture = self.session._picture
+        self.session._time_base = TimeBase(SPEED, 0, 0)
+        self.picture: Picture = self.session.picture
         timeout_s = found.cluster.policy.start_timeout_s
         self.limit_s = session_module._FIRST_FLEET_REAL_S + timeout_s / SPEED
 
     async def wait(self, deadline: float = float("inf")) -> bool:
-        return await self.session._first_fleet(TimeBase(SPEED, 0, 0), deadline)
+        return await self.session._first_fleet(deadline)
 
     def plan(self, **counts: int) -> None:
         targets = tuple(PlannedCombo(m, f"{m}:a1@{POOL}", n, 1.0, 1.0) for m, n in counts.items())
@@ -132,12 +134,12 @@ async def test_the_load_waits_for_every_instance_of_the_first_fleet(clock: FakeT
     clock.at(2.0, lambda: start.ready("mini", 1))
     clock.at(3.0, lambda: start.ready("chat", 1))
     headlines: list[str] = []
-    clock.at(4.0, lambda: headlines.append(start.session._headline))
+    clock.at(4.0, lambda: headlines.append(start.session._state))
     clock.at(5.0, lambda: start.ready("mini", 2))
     assert await start.wait()
     assert headlines == ["waiting for the first fleet: 2 of 3 instances ready"]
     assert 5.0 < clock.now_s < 6.0
-    assert start.session._warning == ""
+    assert start.picture.story == []
 
 
 async def test_models_that_may_not_act_or_cannot_be_had_are_not_waited_for(
@@ -159,8 +161,7 @@ async def test_after_the_limit_the_load_starts_with_what_is_ready_and_says_so(
     assert await start.wait()
     assert clock.now_s == pytest.approx(start.limit_s, abs=0.2)
     said = f"first fleet incomplete after {start.limit_s:.0f} s: 2 of 3 instances ready"
-    assert start.session._warning == said
-    assert said in start.session._describe(8700, 1.0)
+    assert [event.text for event in start.picture.story if event.bad] == [said]
 
 
 async def test_a_model_with_nothing_at_all_ends_the_run(clock: FakeTime) -> None:

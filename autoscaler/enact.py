@@ -1,0 +1,199 @@
+"""One model's change carried out: what starts where, what retires, what that costs.
+
+Owns the step from counts of combos to groups, with its bill, for whoever decided the change (an
+answer of the planner, or a person who approved one). Whether anything may be removed at all is
+asked here too, because that must hold at the moment it begins. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from autoscaler.demand.freshness import paused, strain
+from autoscaler.domain.cluster import Service
+from autoscaler.domain.combo import Combo
+from autoscaler.explain import reasons
+from autoscaler.scene import Scene
+from autoscaler.state import ModelState
+from autoscaler.targets.excess import doubt
+from autoscaler.targets.view import ModelView
+from autoscaler.transitions.accounts import billed_usd_per_h, raw_req_per_s
+from autoscaler.transitions.apply import Site, leaving, start
+from autoscaler.transitions.groups import Group
+from autoscaler.transitions.turns import may_go_in, moved
+from autoscaler.transitions.waves import retire
+
+LEAST = 1e-6
+_MAKE_ROOM_MS = 60_000
+_EXCHANGE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Combos of one model to add and to remove, and why not more."""
+
+    adds: Counter[str]
+    removes: Counter[str]
+    left_out: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Enacted:
+    """A change as it was carried out.
+
+    groups: of the model, those that started and those that retire, as they are now. site: after
+    it. started, going: these groups. unplaced: combos that found no room. delta_usd_per_h: of the
+    bill. state: of the model. left_out: why a part is missing.
+    """
+
+    groups: Mapping[str, Group]
+    site: Site
+    state: ModelState
+    started: tuple[Group, ...]
+    going: tuple[Group, ...]
+    unplaced: Counter[str]
+    delta_usd_per_h: float
+    left_out: str
+
+    @property
+    def change(self) -> tuple[tuple[str, int], ...]:
+        """Combos added (+) and removed (-)."""
+        found = Counter(group.combo_id for group in self.started)
+        found.subtract(group.combo_id for group in self.going)
+        return tuple(sorted((combo, n) for combo, n in found.items() if n))
+
+    @property
+    def kind(self) -> str:
+        """The kind of its decision, apart from a replacement."""
+        if self.started and self.going:
+            return "replan"
+        return "scale_in" if self.going else "scale_out"
+
+
+def enact(
+    change: Change,
+    service: Service,
+    counting: Iterable[Group],
+    groups: Mapping[str, Group],
+    site: Site,
+    state: ModelState,
+    scene: Scene,
+    short: float = 0.0,
+) -> Enacted:
+    """Carry `change` out. counting: groups of the model that count; groups: of all models, by
+    name. short: demand that the plan leaves unserved; what leaves in spite of it leaves for others.
+    """
+    if not change.adds and not change.removes:
+        return Enacted({}, site, state, (), (), Counter(), 0.0, change.left_out)
+    counting = list(counting)
+    prices = {pool.id: pool.price_usd_per_h for pool in scene.cluster.pools}
+    before_usd = billed_usd_per_h(groups.values(), scene.sight, prices)
+    placed = start(change.adds, scene.combos, service, site, scene.now_ms)
+    change = _affordable(change, placed.groups, placed.unplaced, counting, service, scene)
+    going = leaving(change.removes, counting, scene.sight)
+    gone = {group.name for group in going}
+    staying = [group for group in groups.values() if group.name not in gone]
+    delta_usd = billed_usd_per_h([*staying, *placed.groups], scene.sight, prices) - before_usd
+    makes_room = bool(going and placed.unplaced)
+    yields = short > LEAST or makes_room
+    after = tuple(group.name for group in placed.groups)
+    now = {group.name: group for group in placed.groups}
+    now |= {g.name: replace(retire(g, scene.now_ms, after), yields=yields) for g in going}
+    if makes_room:
+        state = replace(state, making_room_until_ms=scene.now_ms + _MAKE_ROOM_MS)
+    if placed.groups or going:
+        net = raw_req_per_s(placed.groups, scene.combos) - raw_req_per_s(going, scene.combos)
+        view = scene.views[service.model]
+        share = net / max(view.raw_req_per_s, LEAST)
+        exchange = bool(placed.groups and going) and is_exchange(net, view)
+        state = after_move(state, 0.0 if exchange else share, scene.now_ms)
+    return Enacted(
+        now, placed.site, state, placed.groups, going, placed.unplaced, delta_usd, change.left_out
+    )
+
+
+def keep_all(
+    view: ModelView, adds: Counter[str], removes: Counter[str], short: float, scene: Scene
+) -> str:
+    """Why nothing of the model may be removed now; empty if it may."""
+    if view.frozen:
+        return paused(view.frozen)
+    # The view counts a proposal as carried out; whether it may be is asked of what there is.
+    proposal = view.state.proposal
+    waiting = dict(proposal.change) if proposal is not None and not proposal.rejected else {}
+    raw = view.raw_req_per_s - raw_of(waiting, scene.combos)
+    change = raw_of(adds, scene.combos) - raw_of(removes, scene.combos)
+    target = view.state.target_req_per_s / (view.service.utilization * view.state.derate)
+    if short <= LEAST and raw + change < target * (1 - LEAST):
+        return "demand rose while it was planned"
+    if change >= -LEAST:
+        return ""  # a move, not a removal
+    since_s = (scene.now_ms - view.state.last_out_ms) / 1000
+    if view.state.last_out_ms and since_s < view.policy.cooldown_s:
+        return paused(f"something was added {reasons.duration(since_s).removeprefix('~')} ago")
+    if not may_go_in(view.state.turns, scene.now_ms):
+        return paused("the fleet was scaled out and in too often in the last two hours")
+    return paused(doubt(view) or strain(view.demand, view.service))
+
+
+def after_move(state: ModelState, share: float, now_ms: int) -> ModelState:
+    """Remember a change of the capacity by `share` of it; 0: an exchange, which is no move."""
+    turns = state.turns
+    out, into = share > 0.0, share < 0.0
+    if out or into:
+        turns = moved(turns, "out" if out else "in", now_ms)
+    return replace(
+        state,
+        turns=turns,
+        last_out_ms=now_ms if out else state.last_out_ms,
+        last_in_ms=now_ms if into else state.last_in_ms,
+        over_since_ms=0 if out else state.over_since_ms,
+        lost_ms=0 if out else state.lost_ms,
+    )
+
+
+def raw_of(counts: Mapping[str, int], combos: Mapping[str, Combo]) -> float:
+    """Requests/s that these combos hold."""
+    return sum(combos[i].req_per_s * count for i, count in counts.items() if i in combos)
+
+
+def is_exchange(net_req_per_s: float, view: ModelView) -> bool:
+    """Whether additions and removals leave about as much capacity as there was."""
+    return abs(net_req_per_s) / max(view.raw_req_per_s, LEAST) <= _EXCHANGE
+
+
+def _affordable(
+    change: Change,
+    placed: Iterable[Group],
+    unplaced: Counter[str],
+    counting: list[Group],
+    service: Service,
+    scene: Scene,
+) -> Change:
+    """Removals that capacity allows where some additions found no room.
+
+    Where the plan gives the model more than it has, room must be made first: then as much leaves
+    beforehand as its disruption budget allows, once, and no more until that room was used.
+    """
+    if not unplaced:
+        return change
+    view = scene.views[service.model]
+    names = ", ".join(sorted(unplaced))
+    left_out = f"no room yet for {names}"
+    raw = raw_req_per_s(counting, scene.combos)
+    spare = raw + raw_req_per_s(placed, scene.combos)
+    spare -= view.state.target_req_per_s / (service.utilization * view.state.derate)
+    grows = raw_of(change.adds, scene.combos) > raw_of(change.removes, scene.combos)
+    budget = max(0.0, spare)
+    if grows and scene.now_ms >= view.state.making_room_until_ms:
+        budget = max(budget, service.max_disruption * raw)
+    allowed: Counter[str] = Counter()
+    for combo_id, count in sorted(change.removes.items()):
+        rate = raw_of({combo_id: 1}, scene.combos)
+        for _ in range(count):
+            if rate <= budget + LEAST:
+                allowed[combo_id] += 1
+                budget -= rate
+    return Change(change.adds, allowed, left_out)

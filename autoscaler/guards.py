@@ -1,0 +1,88 @@
+"""What operators and schedules allow at this moment: pauses, released models, floors, freezes.
+
+Owns the translation into modes, floors and reasons that the rest of a tick understands: a model
+that is paused or released is decided upon as in mode recommend, so everything about it is still
+computed and explained, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from autoscaler.domain.cluster import Cluster, Mode, Service
+from autoscaler.said import hold
+from topics.controls import EVERYTHING, Control
+from topics.decisions import Decision
+
+_LIFTED = {"pause": "resumed", "release": "managed by Shoal again"}
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """cluster: as it may be acted upon now. frozen: why nothing of a model may be removed now.
+    held: what is in force, in words by scope and kind ("chat/pause"), to be said when it changes.
+    """
+
+    cluster: Cluster
+    frozen: Mapping[str, str] = field(default_factory=dict)
+    held: Mapping[str, str] = field(default_factory=dict)
+
+
+def guards(cluster: Cluster, controls: Mapping[str, Control], now_ms: int) -> Guards:
+    """What holds at `now_ms`."""
+    held: dict[str, str] = {}
+    stopped: set[str] = set()
+    for control in controls.values():
+        if control.kind == "verdict" or not control.active:
+            continue
+        if control.until_ms and now_ms >= control.until_ms:
+            continue
+        stopped.add(control.scope)
+        held[f"{control.scope}/{control.kind}"] = _words(control)
+    frozen: dict[str, str] = {}
+    services = []
+    for service in cluster.services:
+        window = next((window for window in service.freezes if window.holds(now_ms)), None)
+        if window is not None:
+            frozen[service.model] = f"freeze window {window}"
+            held[f"{service.model}/freeze"] = f"freeze window {window} began; nothing is removed"
+        now = _with_floor(service, now_ms, held)
+        if now.managed and (EVERYTHING in stopped or now.model in stopped):
+            now = replace(now, mode=Mode.RECOMMEND)
+        services.append(now)
+    if all(a is b for a, b in zip(services, cluster.services, strict=True)):
+        return Guards(cluster, frozen, held)
+    return Guards(replace(cluster, services=tuple(services)), frozen, held)
+
+
+def said(before: Mapping[str, str], now: Mapping[str, str], now_ms: int) -> list[Decision]:
+    """What began and what ended, each once."""
+    found = []
+    for name, words in now.items():
+        if before.get(name) != words:
+            found.append(hold(name.rsplit("/", 1)[0], words, now_ms))
+    for name in before:
+        if name not in now:
+            scope, kind = name.rsplit("/", 1)
+            words = _LIFTED.get(kind, f"{kind} window is over")
+            found.append(hold(scope, words, now_ms))
+    return found
+
+
+def _words(control: Control) -> str:
+    by = f" by {control.who}" if control.who else ""
+    why = f": {control.why}" if control.why else ""
+    what = "paused" if control.kind == "pause" else "released"
+    effect = "nothing is changed" if control.kind == "pause" else "Shoal leaves it alone"
+    return f"{what}{by}{why}; {effect}"[:2000]
+
+
+def _with_floor(service: Service, now_ms: int, held: dict[str, str]) -> Service:
+    """`service` with the highest floor that is scheduled for now."""
+    floors = [(least, window) for window, least in service.floors if window.holds(now_ms)]
+    least, window = max(floors, key=lambda floor: floor[0], default=(0, None))
+    if least <= service.min_instances:
+        return service
+    held[f"{service.model}/floor"] = f"scheduled floor of {least} ({window})"
+    return replace(service, min_instances=least)

@@ -1,0 +1,21 @@
+"""Ceilings on the nodes of two markets together, as arrays of a mix.
+
+Owns that form. The meaning is `Pool.max_of_both`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autoscaler.domain.cluster import Pool, together
+from autoscaler.optimizer.arrays import Floats
+
+
+def ceilings(pools: Sequence[Pool]) -> tuple[Floats, Floats]:
+    """`together` (t, k) and `together_max` (t,) of a `MixProblem` over `pools` (k of them)."""
+    groups = list(together(pools).values())
+    members = [[float(pool in group) for pool in pools] for group in groups]
+    masks = np.array(members, dtype=np.float64).reshape(len(groups), len(pools))
+    return masks, np.array([float(group[0].max_of_both) for group in groups])

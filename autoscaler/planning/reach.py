@@ -1,0 +1,81 @@
+"""SLOs that no hardware of a cluster meets: which limit it is, and how near one can come.
+
+Owns that question, asked of every slice with one request at a time on it. Knows no demand and no
+prices: what is out of reach for a request alone stays so whatever is bought.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
+from autoscaler.domain.workload import Lengths, Slo
+from autoscaler.performance.catalog import short_gpu_name
+from autoscaler.performance.memory import kv_capacity_tokens
+from autoscaler.performance.profile import Profile
+from autoscaler.performance.throughput import latency_alone
+from autoscaler.planning.combos import usable_pools
+from autoscaler.templates.engines import VLLM
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfReach:
+    """The fastest that requests of a model can be served here, against an SLO that is faster.
+
+    ttft_ms, tpot_ms: the least of each, at the declared percentile, that any slice reaches;
+    ttft_on, tpot_on: that slice, as people write it.
+    """
+
+    slo: Slo
+    ttft_ms: float
+    ttft_on: str
+    tpot_ms: float
+    tpot_on: str
+
+    def __str__(self) -> str:
+        said = []
+        if self.ttft_ms > self.slo.ttft_ms:
+            said.append(_cannot("TTFT", self.slo.ttft_ms, self.ttft_ms, self.ttft_on))
+        if self.tpot_ms > self.slo.tpot_ms:
+            said.append(_cannot("TPOT", self.slo.tpot_ms, self.tpot_ms, self.tpot_on))
+        if said:
+            return "; ".join(said)
+        return (
+            f"TTFT {_ms(self.slo.ttft_ms)} and TPOT {_ms(self.slo.tpot_ms)} cannot be met together "
+            f"for enough of the requests; alone, {_ms(self.ttft_ms)} on {self.ttft_on} and "
+            f"{_ms(self.tpot_ms)} on {self.tpot_on}"
+        )
+
+
+def out_of_reach(
+    cluster: Cluster, service: Service, lengths: Lengths, profile: Profile
+) -> OutOfReach | None:
+    """How near `service` can come to its SLO; None when no slice of one node can hold it."""
+    spec = service.architecture
+    longest = min(service.max_len_tokens, spec.max_position)
+    first: tuple[float, str] | None = None
+    later: tuple[float, str] | None = None
+    for pool in usable_pools(cluster, service):
+        for gpus in SLICE_SIZES:
+            node = NodeSlice(pool.gpu, gpus)
+            if gpus > pool.per_node or not VLLM.runs(spec, node):
+                continue
+            if kv_capacity_tokens(spec, node.gpu, gpus) < longest:
+                continue
+            ttft_ms, tpot_ms = latency_alone(spec, node, lengths, profile, service.percentile)
+            name = short_gpu_name(pool.gpu.name)
+            name = name if gpus == 1 else f"{gpus}x{name}"
+            first = min(first or (ttft_ms, name), (ttft_ms, name))
+            later = min(later or (tpot_ms, name), (tpot_ms, name))
+    if first is None or later is None:
+        return None
+    return OutOfReach(service.slo, *first, *later)
+
+
+def _cannot(what: str, limit_ms: float, best_ms: float, where: str) -> str:
+    return f"{what} {_ms(limit_ms)} cannot be met; fastest here {_ms(best_ms)} on {where}"
+
+
+def _ms(value: float) -> str:
+    return f"{value:.3g} ms" if value < 1000.0 else f"{value / 1000.0:.3g} s"

@@ -1,0 +1,179 @@
+"""Mode approve: a change waits for a person's word, and is carried out, dropped or forgotten.
+
+Owns the life of a proposal. One of a model is open at a time; a newer one takes its place. What was
+approved is carried out on the fleet as it is by then: additions always, removals only if the fleet
+is still the one that was proposed for and nothing speaks against them at that moment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from autoscaler.domain.cluster import Mode, Service
+from autoscaler.enact import Change, Enacted, enact, keep_all
+from autoscaler.explain import reasons
+from autoscaler.said import hold
+from autoscaler.scene import Scene
+from autoscaler.state import ModelState, Proposal
+from autoscaler.targets.view import ModelView
+from autoscaler.transitions.accounts import by_model
+from autoscaler.transitions.apply import Site
+from autoscaler.transitions.groups import Group
+from topics.controls import Control
+from topics.decisions import Decision
+
+_ASK_AGAIN_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Everything after what people said of proposals. replan: models to plan anew, with why."""
+
+    groups: tuple[Group, ...]
+    site: Site
+    models: Mapping[str, ModelState]
+    decisions: tuple[Decision, ...] = ()
+    replan: tuple[tuple[str, str], ...] = ()
+
+
+def propose(
+    decision: Decision,
+    done: Enacted,
+    counting: Iterable[Group],
+    state: ModelState,
+    scene: Scene,
+) -> tuple[list[Decision], ModelState]:
+    """What `decision` would do, as a proposal, unless it is open or was rejected a while ago.
+
+    done: the change as it would be carried out now; none of it is.
+    """
+    if not done.change:
+        return [], state
+    # Nothing changes until somebody answers: the planner need not be asked each second meanwhile.
+    state = replace(
+        state,
+        unmet_req_per_s=state.target_req_per_s,
+        unmet_until_ms=scene.now_ms + _ASK_AGAIN_MS,
+    )
+    known = state.proposal
+    if known is not None and known.change == done.change:
+        return [], state
+    within_s = scene.cluster.policy.approve_within_s
+    expires_ms = scene.now_ms + int(within_s * 1000)
+    base = Counter(group.combo_id for group in counting)
+    proposal = Proposal(
+        0,
+        decision.kind,
+        done.change,
+        tuple(sorted(base.items())),
+        decision.reason,
+        scene.now_ms,
+        expires_ms,
+    )
+    said = replace(decision, applied=False, expires_ms=expires_ms)
+    return [said], replace(state, proposal=proposal)
+
+
+def settle(
+    groups: tuple[Group, ...],
+    site: Site,
+    models: Mapping[str, ModelState],
+    controls: Mapping[str, Control],
+    leader_token: int,
+    scene: Scene,
+) -> Settled:
+    """Carry out what was approved, drop what was rejected, forget what has expired."""
+    waiting = [s for s in scene.cluster.services if models[s.model].proposal is not None]
+    if not waiting:
+        return Settled(groups, site, models)
+    states = dict(models)
+    now = {group.name: group for group in groups}
+    decisions: list[Decision] = []
+    replan: list[tuple[str, str]] = []
+    current = by_model(groups)
+    for service in waiting:
+        model, state = service.model, states[service.model]
+        proposal = state.proposal
+        assert proposal is not None  # noqa: S101  the filter above
+        name = f"proposal #{proposal.number}"
+        if service.mode is not Mode.APPROVE:
+            states[model] = replace(state, proposal=None)
+            continue
+        if scene.now_ms >= proposal.expires_ms:
+            states[model] = replace(state, proposal=None, unmet_until_ms=0)
+            if not proposal.rejected:
+                decisions.append(hold(model, f"{name} has expired; nobody answered", scene.now_ms))
+            continue
+        if any(count < 0 for _, count in proposal.change) and not scene.views[model].covers:
+            states[model] = replace(state, proposal=None)
+            if not proposal.rejected:
+                decisions.append(hold(model, f"{name} is withdrawn: demand rose", scene.now_ms))
+            continue
+        verdict = controls.get(f"verdict/{proposal.number}")
+        if verdict is None or verdict.leader_token != leader_token or proposal.rejected:
+            continue
+        by = f"by {verdict.who}" + (f": {verdict.why}" if verdict.why else "")
+        if not verdict.active:
+            states[model] = replace(state, proposal=replace(proposal, rejected=True))
+            decisions.append(hold(model, f"{name} was rejected {by}", scene.now_ms))
+            continue
+        counting = [g for g in current.get(model, ()) if scene.sight.counts(g)]
+        change, why = _still(proposal, counting, scene.views[model], scene)
+        done = enact(change, service, counting, now, site, state, scene)
+        site = done.site
+        now.update(done.groups)
+        states[model] = replace(done.state, proposal=None, unmet_until_ms=0)
+        why = "; ".join(part for part in (why, done.left_out) if part)
+        if why:
+            replan.append((model, f"{model}: {why}"))
+        if done.change:
+            decisions.append(_approved(proposal, done, by, why, service, state, scene))
+        else:
+            why = why or "nothing is left of it"
+            words = f"{name} was approved {by}, but not carried out: {why}"
+            decisions.append(hold(model, words[:2000], scene.now_ms))
+    return Settled(tuple(now.values()), site, states, tuple(decisions), tuple(replan))
+
+
+def _still(
+    proposal: Proposal, counting: Iterable[Group], view: ModelView, scene: Scene
+) -> tuple[Change, str]:
+    """What of an approved proposal can still be done, and why not all of it."""
+    change = Counter(dict(proposal.change))
+    adds, removes = +change, -change
+    if not removes:
+        return Change(adds, removes), ""
+    if Counter(group.combo_id for group in counting) != Counter(dict(proposal.base)):
+        why = "the fleet changed since it was proposed"
+    else:
+        why = keep_all(view, adds, removes, 0.0, scene)
+    return (Change(Counter(), Counter()), why) if why else (Change(adds, removes), "")
+
+
+def _approved(
+    proposal: Proposal,
+    done: Enacted,
+    by: str,
+    why: str,
+    service: Service,
+    state: ModelState,
+    scene: Scene,
+) -> Decision:
+    parts = [f"#{proposal.number} approved {by}", proposal.reason, why]
+    if abs(done.delta_usd_per_h) > 0.005:
+        parts.append(reasons.money(done.delta_usd_per_h))
+    return Decision(
+        number=0,
+        leader_token=0,
+        model=service.model,
+        kind=proposal.kind,
+        at_ms=scene.now_ms,
+        applied=True,
+        reason="; ".join(part for part in parts if part)[:2000],
+        demand_req_per_s=round(state.target_req_per_s, 4),
+        capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
+        cost_delta_usd_per_h=round(done.delta_usd_per_h, 4),
+        change=done.change,
+    )

@@ -1,0 +1,89 @@
+"""One streamed completion against an OpenAI-compatible front, timed from when it was due.
+
+Owns the exchange and reading its event stream. Knows nothing of Locust, schedules or SLOs.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import orjson
+from geventhttpclient import HTTPClient
+
+_WORD = b"a "
+
+
+class BrokenAnswer(Exception):
+    """The answer was refused, ended with an error, or lacks its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Times in ms after the request was due; tokens by the server's usage (0: it gave none)."""
+
+    first_ms: float
+    last_ms: float
+    input_tokens: int
+    output_tokens: int
+
+
+class Client:
+    """Requests to one host. base: http://host:port, with or without a path before /v1."""
+
+    def __init__(self, base: str, timeout_s: float, api_key: str = "") -> None:
+        self._http = HTTPClient.from_url(
+            base, concurrency=100_000, connection_timeout=10.0, network_timeout=timeout_s
+        )
+        path = "/" + base.split("//", 1)[-1].partition("/")[2].strip("/")
+        self._path = path.rstrip("/").removesuffix("/v1") + "/v1/completions"
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+
+    def complete(self, model: str, inputs: int, outputs: int, due_s: float) -> Answer:
+        """A completion of `outputs` tokens for a prompt of about `inputs`. due_s: monotonic."""
+        body = orjson.dumps(
+            {
+                "model": model,
+                "max_tokens": outputs,
+                "ignore_eos": True,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+                "prompt": (_WORD * inputs)[:-1].decode(),
+            }
+        )
+        response = self._http.post(self._path, body, self._headers)
+        try:
+            if response.status_code != 200:
+                raise BrokenAnswer(f"status {response.status_code}")
+            return self._read(response, due_s)
+        finally:
+            response.release()
+
+    def _read(self, response: object, due_s: float) -> Answer:
+        first_s = last_s = 0.0
+        usage: dict[str, int] = {}
+        ended = False
+        while line := response.readline(b"\n"):  # type: ignore[attr-defined]
+            if not line.startswith(b"data:"):
+                continue
+            data = bytes(line[5:].strip())
+            if data == b"[DONE]":
+                ended = True
+                continue
+            if b'"error"' in data[:12]:
+                raise BrokenAnswer("error event")
+            if b'"usage":{' in data.replace(b" ", b""):
+                usage = orjson.loads(data)["usage"] or {}
+            if b'"text":""' not in data and b'"choices":[]' not in data:
+                last_s = time.monotonic()
+                first_s = first_s or last_s
+        if not ended or not first_s:
+            raise BrokenAnswer("no end")
+        return Answer(
+            1000.0 * (first_s - due_s),
+            1000.0 * (last_s - due_s),
+            int(usage.get("prompt_tokens", 0)),
+            int(usage.get("completion_tokens", 0)),
+        )

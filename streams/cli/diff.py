@@ -1,0 +1,208 @@
+"""`shoal diff`: what would change from the fleet that runs to the plan, for a person to review.
+
+Owns the command and its words. Plans like `shoal plan`; changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from autoscaler.domain.checks import finite
+from autoscaler.domain.cluster import Market
+from autoscaler.domain.workload import Demand
+from autoscaler.explain.names import several
+from autoscaler.performance.profile import default_profile
+from autoscaler.planning.plan import Plan, PlannedCount
+from autoscaler.planning.problem import PlanningProblem, PlanOptions
+from autoscaler.planning.shares import usd_per_h_by_model
+from autoscaler.planning.strategies.table import strategy
+from streams.cli.plan import UNSERVED, default_demand, planned
+from streams.cli.run_part import bootstrap
+from streams.cli.running import read_running
+from streams.files.config import load_config
+from streams.files.plan_inputs import load_demand, load_fleet
+from topics.table import PREFIX
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `diff` to the command line."""
+    parser = subparsers.add_parser(
+        "diff",
+        help="what would change from the fleet that runs to the plan",
+        description="Plans for a demand and shows what that would change in the fleet that runs: "
+        "a minus for what would go, a plus for what would come. Nothing is changed. "
+        "Exit code 3: the plan leaves demand unserved.",
+    )
+    parser.add_argument("--config", type=Path, required=True, help="the shoal.yaml")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--fleet", type=Path, help="YAML or JSON of what runs now, combo: count")
+    source.add_argument(
+        "--broker",
+        metavar="HOST:PORT",
+        help="read what runs from here (default: kafka in the file)",
+    )
+    parser.add_argument("--prefix", default=PREFIX, help=f"of topic names (default {PREFIX})")
+    parser.add_argument(
+        "--demand",
+        type=Path,
+        help="as for plan; left out: what the running controller last saw, else the declared "
+        "workloads",
+    )
+    parser.add_argument("--gap", type=float, default=1e-4, metavar="G", help="as for plan (0.0001)")
+    parser.add_argument(
+        "--time-limit", type=float, default=30.0, metavar="S", help="seconds for the plan (30)"
+    )
+    parser.add_argument("--json", action="store_true", help="the same facts under stable names")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare and print: 0, or 3 where the plan leaves demand unserved."""
+    finite("--gap", args.gap, 0.0, 1.0)
+    finite("--time-limit", args.time_limit, 1e-3, 1e5)
+    config = load_config(args.config)
+    cluster = config.cluster
+    strangers: tuple[str, ...] = ()
+    demands, whence = default_demand(cluster), "the declared workloads"
+    if args.fleet:
+        fleet = load_fleet(args.fleet, cluster)
+    else:
+        running = read_running(bootstrap(args, config), args.prefix, cluster)
+        fleet, strangers = running.counts, running.strangers
+        seen = {m: d for m, d in running.demand_req_per_s.items() if m in demands}
+        if seen:
+            demands = _with_rates(demands, seen)
+            whence = "the demand of the controller's last decisions"
+    if args.demand:
+        demands, whence = load_demand(args.demand, cluster), str(args.demand)
+    started_s = time.monotonic()
+    options = PlanOptions(args.gap, args.time_limit, lambda: time.monotonic() - started_s)
+    problem, made = planned(cluster, demands, fleet, default_profile(), strategy("shoal"), options)
+    if args.json:
+        sys.stdout.buffer.write(_json(problem, made, strangers))
+    else:
+        print(f"from what runs to the plan for {whence}")
+        for line in lines(problem, made, strangers):
+            print(line)
+    return UNSERVED if made.shortfall_req_per_s else 0
+
+
+def lines(problem: PlanningProblem, plan: Plan, strangers: tuple[str, ...] = ()) -> Iterator[str]:
+    """One block per model that changes, then nodes and the bill."""
+    pools = problem.pools()
+    before, after = _bills(problem, plan)
+    same = []
+    for service in problem.cluster.services:
+        model = service.model
+        targets = plan.of(model)
+        if all(target.now == target.count for target in targets):
+            same.append(f"{model} ({_now(targets, problem)})")
+            continue
+        usd = before.get(model, 0.0), after.get(model, 0.0)
+        yield ""
+        yield f"{model}  {_money(*usd)}, {_capacity(problem, plan, model)}"
+        for sign, wanted in (("-", -1), ("+", 1)):
+            for target in targets:
+                change = target.count - target.now
+                if change * wanted > 0:
+                    left = f"  ({target.now} -> {target.count})" if target.now else ""
+                    starts = f", ready in ~{target.combo.start_s:.0f} s" if wanted > 0 else ""
+                    yield f"  {sign} {several(abs(change), target.combo, pools)}{starts}{left}"
+        kept = [t for t in targets if t.now and t.now == t.count]
+        if kept:
+            yield "    " + ", ".join(several(t.count, t.combo, pools) for t in kept) + " stay"
+    yield ""
+    if same:
+        yield "unchanged: " + ", ".join(same)
+    moves = [
+        f"{pool.region}/{pool.name} {pool.market} {node.now} -> {node.count}"
+        for node in plan.nodes
+        for pool in (pools[node.pool],)
+        if pool.market is not Market.OWNED and node.now != node.count
+    ]
+    if moves:
+        yield "nodes  " + "; ".join(moves)
+    yield f"total  {_money(plan.now_usd_per_h, plan.cost_usd_per_h)} of billed nodes"
+    for model, missing in plan.shortfall_req_per_s.items():
+        demand = problem.demands[model].req_per_s
+        yield f"{model}: {missing:.3g} of {demand:.3g} req/s cannot be served"
+    yield from plan.notes
+    if strangers:
+        yield f"runs, but is not of this file: {', '.join(strangers)}"
+    yield "Nothing was changed."
+
+
+def _json(problem: PlanningProblem, plan: Plan, strangers: tuple[str, ...]) -> bytes:
+    value = {
+        "now_usd_per_h": plan.now_usd_per_h,
+        "cost_usd_per_h": plan.cost_usd_per_h,
+        "demand_served": not plan.shortfall_req_per_s,
+        "shortfall_req_per_s": dict(plan.shortfall_req_per_s),
+        "changes": [
+            {
+                "model": target.combo.model,
+                "combo": target.combo.id,
+                "now": target.now,
+                "proposed": target.count,
+                "start_s": target.combo.start_s,
+            }
+            for target in plan.targets
+            if target.now != target.count
+        ],
+        "nodes": [
+            {"pool": node.pool, "now": node.now, "proposed": node.count}
+            for node in plan.nodes
+            if node.now != node.count
+        ],
+        "not_of_this_file": strangers,
+        "notes": plan.notes,
+        "applied": False,
+    }
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _bills(problem: PlanningProblem, plan: Plan) -> tuple[dict[str, float], dict[str, float]]:
+    """Each model's share of the nodes that are paid for now, and of those of the plan."""
+    now = {
+        pool.id: problem.rented_nodes.get(pool.id, 0) * pool.price_usd_per_h
+        for pool in problem.cluster.pools
+    }
+    then = {node.pool: node.usd_per_h for node in plan.nodes}
+    return (
+        usd_per_h_by_model([(t.combo, t.now) for t in plan.targets], now, problem.taken_gpus),
+        usd_per_h_by_model([(t.combo, t.count) for t in plan.targets], then, problem.taken_gpus),
+    )
+
+
+def _capacity(problem: PlanningProblem, plan: Plan, model: str) -> str:
+    now = sum(t.now * t.combo.req_per_s for t in plan.of(model))
+    then = plan.capacity_req_per_s.get(model, now)
+    demand = problem.demands.get(model)
+    wanted = f" for a demand of {demand.req_per_s:.3g}" if demand else ""
+    return f"capacity {now:.3g} -> {then:.3g} req/s{wanted}"
+
+
+def _now(targets: tuple[PlannedCount, ...], problem: PlanningProblem) -> str:
+    pools = problem.pools()
+    return ", ".join(several(t.now, t.combo, pools) for t in targets if t.now) or "nothing runs"
+
+
+def _money(before: float, after: float) -> str:
+    if abs(before - after) < 0.005:
+        return f"{after:.2f} USD/h"
+    return f"{before:.2f} -> {after:.2f} USD/h ({after - before:+.2f})"
+
+
+def _with_rates(demands: Mapping[str, Demand], rates: Mapping[str, float]) -> dict[str, Demand]:
+    return {
+        model: replace(demand, req_per_s=rates.get(model, demand.req_per_s))
+        for model, demand in demands.items()
+    }

@@ -1,0 +1,197 @@
+"""`shoal plan` where a service stands for several models: who answers what, on which fleet.
+
+Owns the words, the names and the page of this mode. Splits come from `autoscaler.planning.quality`,
+the fleet for each from the planner.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+
+import orjson
+from rich.progress import track
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.workload import Demand
+from autoscaler.explain.explain import explain
+from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.planning.plan import Plan, PlanStatus, plan
+from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
+from autoscaler.planning.quality import Priced, QualityRoute, Split, cheapest, front, priced, splits
+from autoscaler.planning.strategies.table import strategy
+from streams.backtest.charts import Series, line_chart
+from streams.backtest.html import STYLE
+from streams.cli import plan_json, plan_view
+from streams.files.config import Config
+from streams.files.errors import UserError
+
+Fleet = tuple[PlanningProblem, Plan]
+STEPS = 40
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of quality mode."""
+    group = parser.add_argument_group(
+        "quality mode", "for a service that stands for several models (docs/quality.md)"
+    )
+    group.add_argument(
+        "--pareto", type=Path, metavar="FILE", help="write cost against quality here, as HTML"
+    )
+    group.add_argument(
+        "--steps", type=int, default=STEPS, metavar="N", help=f"parts of the sample ({STEPS})"
+    )
+
+
+def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand]) -> int:
+    """Price every split, choose the cheapest that is good enough, and print."""
+    if len(config.routes) > 1:
+        raise UserError(f"{config.path}: models.{config.routes[1].name}: one such service a file")
+    if args.budget is not None:
+        raise UserError("--budget: not for a service that stands for several models")
+    (route,) = config.routes
+    cluster = _served(config.cluster, route)
+    own = {
+        m: d if cluster.service(m).req_per_s or args.demand else replace(d, req_per_s=0.0)
+        for m, d in demands.items()
+    }
+    profile = default_profile()
+    started_s = time.monotonic()
+
+    def price(split: Split) -> tuple[Fleet, float, bool]:
+        fleet = _plan(args, cluster, loaded(route, split, own), profile)
+        return fleet, fleet[1].cost_usd_per_h, bool(fleet[1].shortfall_req_per_s)
+
+    found = splits(route, args.steps)
+    told = track(found, "plans", disable=args.json or not sys.stderr.isatty(), transient=True)
+    options = list(priced(list(told), price))
+    chosen = cheapest(route, options)
+    wall_s = time.monotonic() - started_s
+    if args.pareto:
+        args.pareto.write_text(page(route, options, chosen), encoding="utf-8")
+    problem, made = chosen.fleet
+    reasons = None if args.no_explain else explain(problem, made, profile, strategy(args.strategy))
+    if args.json:
+        body = orjson.loads(plan_json.encode(problem, made, reasons, config.mode, wall_s))
+        value = {"routing": _split_json(route, chosen), "plan": body}
+        value["front"] = [_split_json(route, option) for option in front(options)]
+        sys.stdout.buffer.write(
+            orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        )
+        return 0
+    print(_sentence(route, chosen.split))
+    plan_view.show(problem, made, reasons, config.mode)
+    print()
+    print("quality   USD/h  " + "  ".join(f"{m:>8}" for m in route.models))
+    for option in _few(front(options)):
+        marked = "*" if option is chosen else " "
+        shares = "  ".join(f"{f:8.1%}" for f in option.split.fractions)
+        print(f"{option.split.quality:7.4g} {option.usd_per_h:7.2f}{marked} {shares}")
+    if args.pareto:
+        print(f"front of {len(front(options))} plans: {args.pareto}")
+    return 0
+
+
+def loaded(route: QualityRoute, split: Split, own: Mapping[str, Demand]) -> dict[str, Demand]:
+    """Demand of every model: its own and its part of the route's."""
+    made = dict(own)
+    for model, fraction in zip(route.models, split.fractions, strict=True):
+        extra = fraction * route.req_per_s
+        made[model] = replace(own[model], req_per_s=own[model].req_per_s + extra)
+    return made
+
+
+def page(route: QualityRoute, options: list[Priced[Fleet]], chosen: Priced[Fleet]) -> str:
+    """The front as one HTML page: chart and table."""
+    best = front(options)
+    mark = (chosen.split.quality, chosen.usd_per_h)
+    lines = [
+        Series("front", tuple((o.split.quality, o.usd_per_h) for o in best), mark),
+    ]
+    for i, model in enumerate(route.models):
+        alone = [o for o in options if math.isclose(o.split.fractions[i], 1.0) and not o.short]
+        lines += [Series(f"{model} alone", ((o.split.quality, o.usd_per_h),)) for o in alone[:1]]
+    heads = "".join(f"<th>{escape(m)}</th>" for m in route.models)
+    rows = "".join(
+        f"<tr{' class=ours' if o is chosen else ''}><td>{o.split.quality:.4g}</td>"
+        f"<td>{o.usd_per_h:.2f}</td>"
+        + "".join(f"<td>{f:.1%}</td>" for f in o.split.fractions)
+        + "</tr>"
+        for o in best
+    )
+    title = f"Quality and cost of {escape(route.name)}"
+    return (
+        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title>"
+        f"<style>{STYLE}</style><h1>{title}</h1><p>{escape(_sentence(route, chosen.split))}</p>"
+        + line_chart(lines, "mean quality of answers", "USD per hour")
+        + f"<table><tr><th>quality</th><th>USD/h</th>{heads}</tr>{rows}</table>"
+        f"<p class='small'>Each row is a plan for {route.req_per_s:g} req/s; no other split of "
+        f"{len(options)} is better in one and as good in the other. Quality is the mean over "
+        f"{len(route.scores)} sampled requests.</p></html>\n"
+    )
+
+
+def _plan(
+    args: argparse.Namespace, cluster: Cluster, demands: Mapping[str, Demand], profile: Profile
+) -> Fleet:
+    started_s = time.monotonic()
+    options = PlanOptions(
+        gap=args.gap,
+        time_limit_s=args.time_limit,
+        elapsed_s=lambda: time.monotonic() - started_s,
+    )
+    problem = make_problem(cluster, demands, profile, options=options)
+    made = plan(problem, strategy(args.strategy))
+    if made.status is PlanStatus.FAILED:
+        raise UserError(f"no plan: {made.notes[-1]}")
+    return problem, made
+
+
+def _served(cluster: Cluster, route: QualityRoute) -> Cluster:
+    """A model that gets none of the requests needs no instance: its floor is 0 in these plans,
+    unless requests reach it directly."""
+    return replace(
+        cluster,
+        services=tuple(
+            replace(s, min_instances=0) if s.model in route.models and not s.req_per_s else s
+            for s in cluster.services
+        ),
+    )
+
+
+def _sentence(route: QualityRoute, split: Split) -> str:
+    shares = ", ".join(
+        f"{model} {fraction:.1%}"
+        for model, fraction in zip(route.models, split.fractions, strict=True)
+    )
+    marks = ", ".join(f"{mark:.4g}" for mark in split.thresholds)
+    return (
+        f"{route.name}: {shares} (score thresholds {marks}); mean quality {split.quality:.4g}, "
+        f"at least {route.at_least:g} is asked for"
+    )
+
+
+def _split_json(route: QualityRoute, option: Priced[Fleet]) -> dict[str, object]:
+    thresholds = [mark if math.isfinite(mark) else None for mark in option.split.thresholds]
+    return {
+        "service": route.name,
+        "models": list(route.models),
+        "fractions": list(option.split.fractions),
+        "thresholds": thresholds,
+        "quality": option.split.quality,
+        "cost_usd_per_h": option.usd_per_h,
+        "gap": option.fleet[1].gap,
+    }
+
+
+def _few(options: tuple[Priced[Fleet], ...], most: int = 12) -> list[Priced[Fleet]]:
+    """Evenly chosen ones, the first and the last among them."""
+    if len(options) <= most:
+        return list(options)
+    return [options[round(i * (len(options) - 1) / (most - 1))] for i in range(most)]

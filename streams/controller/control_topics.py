@@ -1,0 +1,314 @@
+"""The control topics: their last values at the start, then everything that is written to them.
+
+Owns one consumer without a group, its positions across reconnections, and reading no more of the
+past than is needed. Knows nothing of what a record means: it is folded by `on_record`.
+
+Plain aiokafka: a controller reads all partitions, so there is nothing for a consumer group or for
+Faust to share out (`streams.windows` is where there is).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from streams.broker.clients import consumer as new_consumer
+from streams.poison import Poison
+from topics.checks import InvalidRecord
+from topics.codec import decode
+from topics.table import (
+    ALERTS,
+    ASSIGNMENTS,
+    AVAILABILITY,
+    CONTROLS,
+    DEAD_LETTERS,
+    DECISIONS,
+    LEADERSHIP,
+    PLANS,
+    PRICES,
+    ROUTES,
+    SERVICES,
+    STATUS,
+    Cleanup,
+    Topic,
+    short_name,
+)
+
+log = logging.getLogger(__name__)
+
+FOLLOWED: tuple[Topic, ...] = (
+    LEADERSHIP, ASSIGNMENTS, ROUTES, DECISIONS, PLANS, AVAILABILITY, PRICES, SERVICES, CONTROLS,
+    ALERTS, DEAD_LETTERS, STATUS,
+)  # fmt: skip
+
+_MOST_OF_THE_PAST = 5000
+_FIRST_CHUNK = 2000
+_HEARTBEATS_MS = 60_000
+_LONG_SILENCE_MS = 600_000
+_KEPT_PER_KEY = 3
+_PAUSE_S = 0.5
+_SOON_S = 0.02
+_AT_ONCE = 5000
+
+OnRecord = Callable[[str, Any, int, int], None]
+"""(short topic name, record, offset, append time in ms of the broker's clock)."""
+
+
+class ControlTopics:
+    """partitions: how many each topic has on this broker, by short name.
+
+    on_gone: (short topic name, key) was deleted. expected: keys of `status` that must be found
+    even if they were silent for a while. Topics whose records are not defined are left out.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        prefix: str,
+        partitions: Mapping[str, int],
+        on_record: OnRecord,
+        on_gone: Callable[[str, str], None],
+        on_poison: Callable[[Poison], None],
+        expected: Callable[[], Iterable[str]] = lambda: (),
+        embedded: bool = False,
+        topics: Iterable[Topic] = FOLLOWED,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._prefix = prefix
+        self._on_record = on_record
+        self._on_gone = on_gone
+        self._on_poison = on_poison
+        self._expected = expected
+        self._embedded = embedded
+        self._topics = {t.name: t for t in topics if t.record is not None}
+        self._partitions = self._places(partitions)
+        self._next: dict[TopicPartition, int] = {}
+        self._consumer: AIOKafkaConsumer | None = None
+        self._changed = False
+        self.read = 0
+
+    async def start(self, timeout_s: float = 60.0) -> None:
+        """Fold in the last value of every key. TimeoutError after `timeout_s` real seconds."""
+        self._consumer = await self._open()
+        async with asyncio.timeout(timeout_s):
+            await self._read_last_values(self._consumer)
+
+    async def follow(self) -> None:
+        """Fold in what comes, until cancelled, going on where reading ended, whatever happens to
+        the connection."""
+        while True:
+            try:
+                if self._consumer is None:
+                    self._consumer = await self._open()
+                    for part in self._partitions:
+                        self._consumer.seek(part, self._next.get(part, 0))
+                while not self._changed:
+                    await self._read(self._consumer)
+            except (KafkaError, OSError) as error:
+                log.warning("control topics: lost the broker: %s", error or type(error).__name__)
+                await asyncio.sleep(_PAUSE_S)
+            self._changed = False
+            await self.close()
+
+    async def caught_up(self) -> None:
+        """Wait until everything is folded in that the topics hold now. `follow` must run."""
+        while True:
+            reading: Any = self._consumer
+            with contextlib.suppress(KafkaError, OSError):
+                if reading is not None and await self._reaches_the_end(reading):
+                    return
+            await asyncio.sleep(_SOON_S)
+
+    async def _reaches_the_end(self, reading: Any) -> bool:
+        """Whether `reading` came to the ends as they are now before it was replaced."""
+        ends = await reading.end_offsets(list(self._partitions))
+        this: object = reading
+        while this is self._consumer:
+            positions = {part: await reading.position(part) for part in ends}
+            if all(positions[part] >= end for part, end in ends.items()):
+                return True
+            await asyncio.sleep(_SOON_S)
+        return False
+
+    def repartition(self, partitions: Mapping[str, int]) -> None:
+        """Topics have other numbers of partitions now: new ones are read from their beginnings."""
+        places = self._places(partitions)
+        if places != self._partitions:
+            self._partitions, self._changed = places, True
+
+    async def close(self) -> None:
+        """Close the consumer; `follow` opens another one."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            with contextlib.suppress(KafkaError, OSError):
+                await consumer.stop()
+
+    def _places(self, partitions: Mapping[str, int]) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic.wire_name(self._prefix), number)
+            for name, topic in self._topics.items()
+            for number in range(partitions.get(name, topic.partitions))
+        ]
+
+    async def _open(self) -> AIOKafkaConsumer:
+        made = new_consumer(
+            self._bootstrap,
+            "shoal-control",
+            # A real Kafka answers at the first byte; the embedded one holds every fetch that long.
+            fetch_max_wait_ms=40 if self._embedded else 500,
+            isolation_level="read_uncommitted" if self._embedded else "read_committed",
+            max_partition_fetch_bytes=8 * 1024 * 1024,
+        )
+        try:
+            await made.start()
+        except BaseException:
+            await made.stop()
+            raise
+        made.assign(self._partitions)
+        return made
+
+    async def _read(self, consumer: AIOKafkaConsumer) -> None:
+        batches = await consumer.getmany(timeout_ms=1000, max_records=_AT_ONCE)
+        for part, messages in batches.items():
+            name = short_name(part.topic, self._prefix)
+            for message in messages:
+                self._fold(name, message)
+            self._next[part] = messages[-1].offset + 1
+
+    def _fold(self, name: str, message: Any) -> None:
+        self.read += 1
+        if message.value is None:
+            self._on_gone(name, (message.key or b"").decode(errors="replace"))
+            return
+        try:
+            record = decode(name, message.value)
+        except InvalidRecord as error:
+            why = str(error)
+            self._on_poison(Poison(name, message.partition, message.offset, message.value, why))
+            return
+        self._on_record(name, record, message.offset, message.timestamp)
+
+    async def _read_last_values(self, consumer: AIOKafkaConsumer) -> None:
+        """Of compacted topics the last records of each key are decoded, of others the last 5000.
+
+        `status` has a record per node every two seconds, most of them not compacted yet, so it is
+        read back from its end: until a minute is covered and every expected node was found, at most
+        ten minutes.
+        """
+        parts = self._partitions
+        ends = await consumer.end_offsets(parts)
+        starts = await consumer.beginning_offsets(parts)
+        spans: dict[TopicPartition, tuple[int, int]] = {}
+        for part in parts:
+            begin = starts[part]
+            name = short_name(part.topic, self._prefix)
+            if name == STATUS.name:
+                begin = max(begin, ends[part] - _FIRST_CHUNK)
+            elif self._topics[name].cleanup is Cleanup.DELETE:
+                begin = max(begin, ends[part] - _MOST_OF_THE_PAST)
+            spans[part] = begin, ends[part]
+        found = await self._read_spans(consumer, spans)
+        statuses = {p: f for p, f in found.items() if p.topic == STATUS.wire_name(self._prefix)}
+        for part in parts:  # leadership first: it says which tokens to believe
+            if part not in statuses:
+                for message in found[part].kept:
+                    self._fold(short_name(part.topic, self._prefix), message)
+        await self._read_back(consumer, statuses, spans, starts)
+        for span in statuses.values():
+            for message in span.kept:
+                self._fold(STATUS.name, message)
+        for part in parts:
+            self._next[part] = ends[part]
+            consumer.seek(part, ends[part])
+
+    async def _read_back(
+        self,
+        consumer: AIOKafkaConsumer,
+        statuses: dict[TopicPartition, _Span],
+        spans: Mapping[TopicPartition, tuple[int, int]],
+        starts: Mapping[TopicPartition, int],
+    ) -> None:
+        begins = {part: spans[part][0] for part in statuses}
+        chunk = _FIRST_CHUNK
+        while True:
+            newest_ms = max((span.newest_ms for span in statuses.values()), default=0)
+            keys = {m.key or b"" for span in statuses.values() for m in span.kept}
+            missing = {node.encode() for node in self._expected()} - keys
+            since_ms = newest_ms - (_LONG_SILENCE_MS if missing else _HEARTBEATS_MS)
+            more = {
+                part: (max(starts[part], begin - chunk), begin)
+                for part, begin in begins.items()
+                if begin > starts[part] and not 0 < statuses[part].oldest_ms <= since_ms
+            }
+            if not more:
+                return
+            for part, earlier in (await self._read_spans(consumer, more)).items():
+                statuses[part] = earlier.then(statuses[part])
+                begins[part] = more[part][0]
+            chunk *= 4
+
+    async def _read_spans(
+        self, consumer: AIOKafkaConsumer, spans: Mapping[TopicPartition, tuple[int, int]]
+    ) -> dict[TopicPartition, _Span]:
+        """What [begin, end) of each partition holds, not decoded."""
+        found: dict[TopicPartition, _Span] = {}
+        waiting = set()
+        consumer.pause(*self._partitions)
+        for part, (begin, end) in spans.items():
+            topic = self._topics[short_name(part.topic, self._prefix)]
+            found[part] = _Span(topic.cleanup is Cleanup.COMPACT)
+            consumer.seek(part, begin)
+            if begin < end:
+                waiting.add(part)
+        consumer.resume(*waiting)
+        while waiting:
+            batches = await consumer.getmany(*waiting, timeout_ms=200, max_records=_AT_ONCE)
+            for part, messages in batches.items():
+                end = spans[part][1]
+                found[part].add([message for message in messages if message.offset < end])
+            for part in list(waiting):
+                if await consumer.position(part) >= spans[part][1]:
+                    waiting.discard(part)
+                    consumer.pause(part)
+        consumer.resume(*self._partitions)
+        return found
+
+
+class _Span:
+    """Raw records of a stretch of a partition: all, or the last three of each key (the last one
+    may be a stale leader's, or not understood). oldest_ms, newest_ms: append times."""
+
+    def __init__(self, per_key: bool) -> None:
+        self._per_key = per_key
+        self._last: dict[object, list[Any]] = {}
+        self.oldest_ms = 0
+        self.newest_ms = 0
+
+    @property
+    def kept(self) -> list[Any]:
+        """The records, in the order of the partition."""
+        return sorted((m for last in self._last.values() for m in last), key=lambda m: m.offset)
+
+    def add(self, messages: list[Any]) -> None:
+        """Later records of the partition."""
+        if messages:
+            self.oldest_ms = self.oldest_ms or messages[0].timestamp
+            self.newest_ms = max(self.newest_ms, messages[-1].timestamp)
+        for message in messages:
+            key = message.key if self._per_key and message.key is not None else message.offset
+            last = self._last.setdefault(key, [])
+            last.append(message)
+            del last[:-_KEPT_PER_KEY]
+
+    def then(self, later: _Span) -> _Span:
+        """This stretch and the one after it; changes this one."""
+        oldest_ms = self.oldest_ms or later.oldest_ms
+        self.add(later.kept)
+        self.oldest_ms, self.newest_ms = oldest_ms, max(self.newest_ms, later.newest_ms)
+        return self

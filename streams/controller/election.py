@@ -1,0 +1,124 @@
+"""Who leads, as one controller sees it: claims and renewals read back, on a monotonic clock.
+
+Owns the rules; all times are arguments, in monotonic seconds. Knows nothing of Kafka: `leadership`
+reads and writes for it. The log itself elects: no consumer group, so it works the same on every
+broker and nothing is left behind.
+
+The highest claim leads. A leader's lease counts from when it sent the last renewal that it has
+read back, so no claim stands before that renewal in the log. Others claim once they saw no
+renewal for longer than a lease while they were reading, so two never lead at a time as long as
+monotonic clocks run at about the same rate. Where that fails, the broker fences (see `outbox`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from topics.leadership import MAX_BASE, Leadership, token_of
+
+RENEW_S = 1.0
+LEASE_S = 4.0
+TAKEOVER_S = 5.0
+WATCH_S = 1.6
+"""A controller that has just started watches for longer than the time between two renewals."""
+
+_CURRENT_S = 3.0
+_MOST_STEP_S = 0.5
+
+
+@dataclass(slots=True)
+class Election:
+    """boot: id of this controller's life, on all its records. token: of its claim, once it was
+    read back, 0 before. highest, leader: token and name of the highest claim. base: of the claims
+    on the topic. offset: of the last record read. resets: how often the topic was found to have
+    been made again. heard_renewal: whether the leader renewed since this controller watches."""
+
+    boot: str
+    token: int = 0
+    highest: int = 0
+    leader: str = ""
+    base: int = 0
+    offset: int = -1
+    resets: int = 0
+    heard_renewal: bool = False
+    _lease_until_s: float = float("-inf")
+    _current_until_s: float = float("-inf")
+    _silent_s: float = 0.0
+    _watched_s: float = 0.0
+    _checked_s: float | None = None
+    _vacant: bool = True
+    _sent_s: dict[int, float] = field(default_factory=dict)
+
+    def heard(self, record: Leadership, offset: int, age_s: float = 0.0) -> None:
+        """A record of the topic, in order. age_s: real seconds since it was appended."""
+        if offset < self.offset:
+            self.resets += 1
+            self.token, self._vacant = 0, True  # whoever led must claim on the new topic
+        self.offset = offset
+        ours = record.claim == self.boot
+        sent_s = self._sent_s.pop(record.at_ms, None) if ours else None
+        if sent_s is not None:
+            self._current_until_s = max(self._current_until_s, sent_s + _CURRENT_S)
+        if record.kind == "claim":
+            self._claimed(record, offset, age_s, sent_s)
+        elif record.kind == "renewal" and record.token >= self.highest:
+            self.highest, self.leader = record.token, record.controller
+            self._vacant, self._silent_s = False, age_s
+            self.heard_renewal = self._checked_s is not None  # not one of the past
+            if sent_s is not None and self.token == record.token:
+                self._lease_until_s = max(self._lease_until_s, sent_s + LEASE_S)
+        elif record.kind == "resignation" and record.token == self.highest:
+            self._vacant = True
+
+    def _claimed(self, record: Leadership, offset: int, age_s: float, sent_s: float | None) -> None:
+        token = token_of(record, offset)
+        self.base = max(self.base, record.base)
+        if token <= self.highest:
+            return
+        self.highest, self.leader = token, record.controller
+        self._vacant, self._silent_s, self.heard_renewal = False, age_s, False
+        self.token = 0
+        if sent_s is not None:
+            self.token, self._lease_until_s = token, sent_s + LEASE_S
+
+    def sent(self, at_ms: int, now_s: float) -> None:
+        """A record of this controller stamped `at_ms` is being sent."""
+        recent = self._sent_s.items()
+        self._sent_s = {at: sent_s for at, sent_s in recent if now_s - sent_s < 2 * LEASE_S}
+        self._sent_s[at_ms] = now_s
+
+    def watch(self, now_s: float) -> None:
+        """Call often. Silence is heard only while the records of this controller are read back,
+        and a process that was stopped in between has not listened meanwhile."""
+        step_s = 0.0 if self._checked_s is None else now_s - self._checked_s
+        self._checked_s = now_s
+        if now_s >= self._current_until_s:
+            self._silent_s = self._watched_s = 0.0
+            return
+        self._silent_s += min(step_s, _MOST_STEP_S)
+        self._watched_s += min(step_s, _MOST_STEP_S)
+
+    def may_claim(self, now_s: float) -> bool:
+        """Whether nobody leads: never anyone, one that resigned, or one that fell silent."""
+        if self.token or now_s >= self._current_until_s:
+            return False
+        if self._vacant:
+            return True
+        return self._silent_s >= TAKEOVER_S and self._watched_s >= WATCH_S
+
+    def give_up(self) -> None:
+        """This controller does not lead any more, and watches as others do."""
+        self.token, self.heard_renewal = 0, False
+
+    def next_base(self, highest_in_use: int) -> int:
+        """The base of a claim made now, so that its token is higher than any in use.
+
+        highest_in_use: the highest token on what leaders write; absurd ones are left out by whoever
+        asks.
+        """
+        known = min(max(self.highest, highest_in_use), MAX_BASE)
+        return self.base if self.base + self.offset + 2 > known else known
+
+    def leads(self, now_s: float) -> bool:
+        """Whether this controller may act now."""
+        return bool(self.token) and self.token == self.highest and now_s < self._lease_until_s

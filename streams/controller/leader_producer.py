@@ -1,0 +1,78 @@
+"""How the leader writes: in transactions under one id per cluster, so that a broker fences others.
+
+Owns the transactional producer and its renewal after a failure. On the embedded broker, whose
+transactions are false, a plain producer stands in its place: there readers refuse lower tokens and
+the leader overwrites what others wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
+
+from streams.broker.clients import producer as new_producer
+
+log = logging.getLogger(__name__)
+
+_TRANSACTION_MS = 10_000
+
+
+class Fenced(RuntimeError):
+    """Another controller took over the transactional id: this one leads no more."""
+
+
+class LeaderProducer:
+    """One term's producer. transactional: whether the broker's transactions can be trusted."""
+
+    def __init__(self, bootstrap: str, client_id: str, prefix: str, transactional: bool) -> None:
+        self._bootstrap = bootstrap
+        self._client_id = client_id
+        self._id = f"{prefix}leader" if transactional else None
+        self._producer: Any = None
+
+    @property
+    def transactional(self) -> bool:
+        """Whether a batch is written whole or not at all."""
+        return self._id is not None
+
+    async def open(self) -> None:
+        """Fence whoever wrote before, and abort what was left open. Raises what aiokafka raises."""
+        await self.close()
+        more: dict[str, Any] = {"request_timeout_ms": 10_000}
+        if self._id is not None:
+            more |= {"transactional_id": self._id, "transaction_timeout_ms": _TRANSACTION_MS}
+        made = new_producer(self._bootstrap, self._client_id, **more)
+        try:
+            await made.start()
+        except BaseException:
+            await made.stop()
+            raise
+        self._producer = made
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with contextlib.suppress(KafkaError, OSError):
+                await producer.stop()
+
+    async def send(self, topic: str, value: bytes, key: bytes | None) -> Any:
+        """Queue one record; the future is done when the broker has it."""
+        return await self._producer.send(topic, value=value, key=key)
+
+    @contextlib.asynccontextmanager
+    async def batch(self) -> AsyncIterator[None]:
+        """What is sent inside becomes visible together at the end, or not at all if that raises.
+        Fenced: somebody else leads."""
+        if self._id is None:
+            yield
+            return
+        try:
+            async with self._producer.transaction():
+                yield
+        except (ProducerFenced, InvalidProducerEpoch) as error:
+            raise Fenced("the broker has fenced this controller") from error

@@ -1,0 +1,68 @@
+"""Where demand comes from: our gateways' telemetry, and Prometheus for models that name a query.
+
+Owns which source counts for which model. Knows nothing of how either is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from autoscaler.demand.windows import TelemetryWindows
+from streams.clock import Clock
+from streams.files.config import Config
+from streams.files.errors import UserError
+from streams.ports.demand import DemandSource, Sink
+from streams.ports.promql import PromqlDemand, prometheus
+from topics.records import Telemetry
+
+
+def demand_sources(
+    config: Config,
+    queries: Mapping[str, str],
+    clock: Clock,
+    windows: TelemetryWindows,
+    telemetry: DemandSource,
+    on_news: Callable[[], None],
+) -> list[tuple[DemandSource, Sink]]:
+    """Each source with its sink."""
+    found: list[tuple[DemandSource, Sink]] = [(telemetry, gateways_sink(windows, queries, on_news))]
+    if queries:
+        # One Prometheus answers for all; several regions need a federated one.
+        url = next(iter(config.prometheus.values()))
+        found.append((PromqlDemand(prometheus(url), queries, clock), prometheus_sink(windows)))
+    return found
+
+
+def asked_of_prometheus(config: Config) -> dict[str, str]:
+    """Model -> PromQL. UserError: a query, and nobody to ask."""
+    queries = {s.model: s.demand_query for s in config.cluster.services if s.demand_query}
+    if queries and not config.prometheus:
+        model = next(iter(queries))
+        raise UserError(f"{config.path}: models.{model}.demand: no address under prometheus")
+    return queries
+
+
+def gateways_sink(
+    windows: TelemetryWindows, queries: Mapping[str, str], on_news: Callable[[], None]
+) -> Sink:
+    """Counts what gateways report. Where Prometheus is asked, only that they live is noted: the
+    same request must not be counted twice, nor our gateway's zero hide that Prometheus is away.
+
+    on_news: called where something was counted."""
+
+    def sink(record: Telemetry, event_ms: int) -> None:
+        if record.model in queries:
+            windows.hear(record, event_ms)
+        elif windows.add(record, event_ms):
+            on_news()
+
+    return sink
+
+
+def prometheus_sink(windows: TelemetryWindows) -> Sink:
+    """Counts what Prometheus says, which is no gateway: it confirms no routes."""
+
+    def sink(record: Telemetry, event_ms: int) -> None:
+        windows.add(record, event_ms, from_gateway=False)
+
+    return sink

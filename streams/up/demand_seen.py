@@ -1,0 +1,87 @@
+"""The demand that a run saw, by model and minute of domain time: what its worth is judged by.
+
+Pure: telemetry comes in once per record, demands go out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from autoscaler.domain.workload import Demand, Lengths
+from topics.records import Telemetry
+
+MINUTE_MS = 60_000
+_LEAST_COVERED_MS = 30_000
+
+
+@dataclass(slots=True)
+class _Minute:
+    arrivals: int = 0
+    covered_ms: dict[str, int] = field(default_factory=dict)  # by gateway: they share the arrivals
+
+    def req_per_s(self) -> float:
+        longest = max(self.covered_ms.values(), default=0)
+        return self.arrivals * 1000.0 / longest if longest else 0.0
+
+
+@dataclass(slots=True)
+class _Tokens:
+    arrivals: int = 0
+    arrived: int = 0
+    completions: int = 0
+    written: int = 0
+
+
+class DemandSeen:
+    """Fold telemetry in with `add` (each record once)."""
+
+    def __init__(self) -> None:
+        self._minutes: dict[str, dict[int, _Minute]] = {}
+        self._tokens: dict[str, _Tokens] = {}
+
+    def add(self, record: Telemetry) -> None:
+        """Take one span of a gateway in."""
+        minutes = self._minutes.setdefault(record.model, {})
+        minute = minutes.setdefault(record.end_ms // MINUTE_MS, _Minute())
+        minute.arrivals += record.arrivals
+        covered = minute.covered_ms
+        covered[record.gateway] = covered.get(record.gateway, 0) + record.span_ms
+        tokens = self._tokens.setdefault(record.model, _Tokens())
+        tokens.arrivals += record.arrivals
+        tokens.arrived += record.input_tokens_arrived
+        tokens.completions += record.completions
+        tokens.written += record.output_tokens
+
+    def minutes(self) -> list[int]:
+        """Minutes since the epoch in which any request arrived, in order."""
+        return sorted(
+            {
+                number
+                for minutes in self._minutes.values()
+                for number, minute in minutes.items()
+                if minute.arrivals
+            }
+        )
+
+    def peak(self, minutes: Iterable[int]) -> tuple[Demand, ...]:
+        """Each model's busiest minute of `minutes`, with its mean lengths over the whole run.
+
+        A minute of which less than half was seen counts only where no other was.
+        """
+        wanted = list(minutes)
+        found = []
+        for model, known in self._minutes.items():
+            seen = [known[number] for number in wanted if number in known]
+            whole = [m for m in seen if max(m.covered_ms.values()) >= _LEAST_COVERED_MS]
+            rate = max((minute.req_per_s() for minute in whole or seen), default=0.0)
+            if rate > 0.0:
+                found.append(Demand(model, rate, self._lengths(model)))
+        return tuple(sorted(found, key=lambda demand: demand.model))
+
+    def _lengths(self, model: str) -> Lengths:
+        tokens = self._tokens[model]
+        return Lengths.expected(
+            max(1.0, tokens.arrived / max(1, tokens.arrivals)),
+            max(1.0, tokens.written / max(1, tokens.completions)),
+        )

@@ -1,0 +1,200 @@
+"""Engines behind the gateway, simulated and real: hand-over, role flips, drains, deaths, clients.
+
+A role flip here is what the strategy `routing` does: the same instances under other routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import aiohttp
+import openai
+import pytest
+
+from executors.engines.exposition import load
+from executors.gateway.server import Gateway
+from executors.gateway.settings import Clock, Settings
+from tests.contract.engines.harness import REAL, EngineUnderTest, prompt
+from tests.integration.gateway.gateway_bench import Bench, FakeLink
+from topics.records import Endpoint, RouteGroup
+from topics.timebase import TimeBase
+
+pytestmark = pytest.mark.timeout(300 if REAL else 60)
+_RATE = 4.0 if REAL else 40.0  # requests/s
+_FLIP_S = 3.0 if REAL else 0.3
+
+
+class Front(Bench):
+    """A gateway in front of engines that serve the model `tiny`."""
+
+    _generations = itertools.count(1)
+
+    def serve(self, *groups: RouteGroup) -> None:
+        """Route as given from now on."""
+        self.route(*groups, model="tiny", generation=next(self._generations))
+
+    async def complete(self, tokens: int = 12) -> str:
+        """ "" for a whole streamed answer, else what was wrong with it."""
+        body = {"model": "tiny", "prompt": prompt(60), "max_tokens": tokens, "ignore_eos": True}
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        async with self.http.post(self.gateway.url + "/v1/completions", json=body) as answer:
+            text = await answer.text()
+            if answer.status != 200:
+                return f"{answer.status} {text}"
+        events = [event.removeprefix("data: ") for event in text.split("\n\n") if event]
+        if events[-1] != "[DONE]" or "usage" not in events[-2]:
+            return text[-300:]
+        counted = json.loads(events[-2])["usage"]["completion_tokens"]
+        return "" if counted == tokens else f"{counted} tokens"
+
+    async def load(self, until: asyncio.Event) -> list[str]:
+        """Requests at a steady rate until the event; what was wrong with each."""
+        jobs, due = [], time.monotonic()
+        while not until.is_set():
+            jobs.append(asyncio.create_task(self.complete()))
+            due += 1.0 / _RATE
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+        return list(await asyncio.gather(*jobs))
+
+
+@pytest.fixture
+async def front() -> AsyncIterator[Front]:
+    async with AsyncExitStack() as stack:
+        made = Front(stack, FakeLink())
+        base = TimeBase(1.0 if REAL else 10.0, 1_700_000_000_000, time.monotonic_ns())
+        connector = aiohttp.TCPConnector(limit=0)
+        made.http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+        gateway = Gateway(Settings("gateway-1"), Clock(base), made.link)
+        made.gateway = await stack.enter_async_context(gateway)
+        yield made
+
+
+def hand_over(prefill: EngineUnderTest, decode: EngineUnderTest) -> RouteGroup:
+    return RouteGroup("g", 1.0, prefill=(at(prefill),), decode=(at(decode),))
+
+
+def at(engine: EngineUnderTest) -> Endpoint:
+    return Endpoint(engine.endpoint, engine.endpoint)
+
+
+async def test_decode_reuses_the_kv_of_prefill(front: Front, engines) -> None:
+    """Streams, whole answers and chats alike: the prompt is computed once, on the prefill side."""
+    prefill, decode = await engines("peer"), await engines("main")
+    front.serve(hand_over(prefill, decode))
+    hits, computed = "vllm:external_prefix_cache_hits_total", "vllm:prompt_tokens_total"
+    before, at_prefill = await decode.gauge(hits), await prefill.gauge(computed)
+    assert [await front.complete(), await front.complete()] == ["", ""]
+    body = {"model": "tiny", "max_tokens": 5, "ignore_eos": True}
+    for path, asked in (
+        ("/v1/completions", {"prompt": prompt(60)}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": prompt(60)}]}),
+    ):
+        async with front.http.post(front.gateway.url + path, json={**body, **asked}) as answer:
+            whole = await answer.json()
+            assert (answer.status, whole["usage"]["completion_tokens"]) == (200, 5)
+    grown = await decode.gauge(hits) - before
+    assert grown >= 4 * 60
+    assert grown == await prefill.gauge(computed) - at_prefill
+    await prefill.until("vllm:kv_cache_usage_perc", 0, 0)
+
+
+async def test_six_role_flips_under_load_fail_no_request(front: Front, engines) -> None:
+    """Prefill becomes decode and back, four requests a second all the while."""
+    one, other = await engines("peer"), await engines("main")
+    front.serve(hand_over(one, other))
+    over = asyncio.Event()
+    asking = asyncio.create_task(front.load(over))
+    for turn in range(6):
+        await asyncio.sleep(_FLIP_S)
+        front.serve(hand_over(other, one) if turn % 2 == 0 else hand_over(one, other))
+    await asyncio.sleep(_FLIP_S)
+    over.set()
+    outcomes = await asking
+    assert [wrong for wrong in outcomes if wrong] == []
+    assert len(outcomes) >= 6 * _FLIP_S * _RATE
+    for engine in (one, other):
+        assert await engine.gauge("vllm:external_prefix_cache_hits_total") > 0
+        await engine.until("vllm:kv_cache_usage_perc", 0, 0)
+
+
+async def test_the_official_client_is_served(front: Front, engines) -> None:
+    """openai: models, completions, chats, streams, and its own exceptions for what is refused."""
+    engine = await engines("main")
+    front.serve(RouteGroup("g", 1.0, (at(engine),)))
+    url = front.gateway.url + "/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        assert "tiny" in [card.id async for card in client.models.list()]
+        extra = {"ignore_eos": True}
+        done = await client.completions.create(
+            model="tiny", prompt="a b", max_tokens=6, n=2, extra_body=extra
+        )
+        assert [choice.index for choice in done.choices] == [0, 1]
+        assert done.usage is not None
+        assert done.usage.completion_tokens == 12
+        messages = [{"role": "user", "content": "hello"}]
+        chat = await client.chat.completions.create(
+            model="tiny", messages=messages, max_tokens=5, extra_body=extra
+        )
+        assert (chat.choices[0].message.role, chat.choices[0].finish_reason) == (
+            "assistant",
+            "length",
+        )
+        stream = await client.chat.completions.create(
+            model="tiny", messages=messages, max_tokens=5, stream=True, extra_body=extra,
+            stream_options={"include_usage": True},
+        )  # fmt: skip
+        chunks = [chunk async for chunk in stream]
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.completion_tokens == 5
+        assert chunks[-2].choices[0].finish_reason == "length"
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+        with pytest.raises(openai.BadRequestError):  # no tool parser is configured
+            await client.chat.completions.create(model="tiny", messages=messages, tools=tools)
+        with pytest.raises(openai.BadRequestError):
+            await client.completions.create(model="tiny", prompt="a", temperature=-1)
+        with pytest.raises(openai.NotFoundError):
+            await client.completions.create(model="nobody", prompt="a")
+        with pytest.raises((openai.NotFoundError, openai.BadRequestError)):  # it generates text
+            await client.embeddings.create(model="tiny", input="a")
+
+
+async def test_a_drain_under_load_loses_no_request(front: Front, engines) -> None:
+    """Out of the routes, idle, SIGTERM: every request was answered whole."""
+    going, staying = await engines("drained", last=True), await engines("main")
+    front.serve(RouteGroup("g", 1.0, (at(going), at(staying))))
+    over = asyncio.Event()
+    asking = asyncio.create_task(front.load(over))
+    await going.until("vllm:generation_tokens_total", 24)
+    front.serve(RouteGroup("g", 1.0, (at(staying),)))
+    while load(await going.metrics()).in_flight:
+        await asyncio.sleep(0.02)
+    going.process.send_signal(signal.SIGTERM)
+    assert await going.exit_code() == 0
+    await asyncio.sleep(_FLIP_S / 2)
+    over.set()
+    assert [wrong for wrong in await asking if wrong] == []
+
+
+async def test_a_killed_prefill_instance_costs_only_what_it_held(front: Front, engines) -> None:
+    """Its API server dies under load: what it had in its hands may fail, nothing that comes after,
+    because the decode instance takes whole requests too."""
+    prefill, decode = await engines("headless"), await engines("main")
+    front.serve(hand_over(prefill, decode), RouteGroup("h", 0.2, (at(decode),)))
+    over = asyncio.Event()
+    asking = asyncio.create_task(front.load(over))
+    await prefill.until("vllm:prompt_tokens_total", 120)
+    held = sum(meter.in_flight for meter in front.gateway.meters.values())
+    os.kill(prefill.process.pid, signal.SIGKILL)
+    await asyncio.sleep(0.3)
+    later = await asyncio.gather(*(front.complete() for _ in range(4)))
+    over.set()
+    wrong = [outcome for outcome in await asking if outcome]
+    assert len(wrong) <= held + 1
+    assert list(later) == [""] * 4

@@ -1,0 +1,128 @@
+"""How engines end: stops, deaths, and what they leave behind. Comes last, for it uses them up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+
+import aiohttp
+import pytest
+
+from tests.contract.engines.harness import REAL, prompt
+
+pytestmark = pytest.mark.timeout(300 if REAL else 60)
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "a b"}]
+ASKED = {"do_remote_decode": True, "do_remote_prefill": False, "remote_host": None}
+
+
+async def test_a_stop_with_a_time_out_lets_requests_finish_but_not_held_kv(engines) -> None:
+    """In flight finishes, new ones get 500, /health stays 200, exit code 0; KV that it held is
+    gone: then decode fails, or computes the prompt itself, as its policy says."""
+    prefill, decode, spare = (
+        await engines("peer", last=True),
+        await engines("main"),
+        await engines("spare"),
+    )
+    text = prompt(100)
+    _, first = await prefill.generate(1, prompt=text, kv_transfer_params=ASKED)
+    jobs = [asyncio.create_task(prefill.generate(prefill.long // 4)) for _ in range(4)]
+    await prefill.until_running(1)
+    prefill.process.send_signal(signal.SIGTERM)
+    for _ in range(200):
+        status, _ = await prefill.generate(1)
+        if status != 200:
+            break
+    assert status == 500
+    assert await prefill.health() == 200
+    done = await asyncio.gather(*jobs)
+    assert [(s, b["choices"][0]["finish_reason"]) for s, b in done] == [(200, "length")] * 4
+    assert await prefill.exit_code() == 0
+    params = first["kv_transfer_params"]
+    status, body = await decode.generate(9, prompt=text, kv_transfer_params=params)
+    assert (status, body["error"]["code"]) == (500, 500)
+    assert await decode.gauge("vllm:nixl_num_failed_transfers_total") >= 1
+    status, body = await spare.generate(9, prompt=text, kv_transfer_params=params)
+    assert (status, body["usage"]["completion_tokens"]) == (200, 9)
+
+
+async def test_past_the_shutdown_time_out_requests_hang(engines) -> None:
+    """The core is killed, nobody listens, and what is left is never answered: the process stays
+    until its clients leave or somebody kills it."""
+    engine = await engines("spare", last=True)
+    jobs = [asyncio.create_task(engine.generate(engine.long)) for _ in range(8)]
+    await engine.until_running(8)
+    engine.process.send_signal(signal.SIGTERM)
+    while await engine.health():
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(1.0)
+    assert not any(job.done() for job in jobs)
+    assert engine.process.poll() is None
+    for job in jobs:
+        job.cancel()
+    assert await engine.exit_code() == 0
+
+
+async def test_a_stop_without_a_time_out_cuts_at_once(engines) -> None:
+    """What has begun ends with the finish reason "abort" and status 200: whoever reads only the
+    status takes half an answer for a whole one. No new connections, exit code 0."""
+    engine = await engines("cut", last=True)
+    whole = asyncio.create_task(engine.generate(engine.long))
+    stream = asyncio.create_task(engine.stream(prompt="a", max_tokens=engine.long))
+    chat = asyncio.create_task(engine.stream(CHAT, messages=HELLO, max_tokens=engine.long))
+    await engine.until_running(3)
+    engine.process.send_signal(signal.SIGTERM)
+    assert _outcome(*await whole) == "abort"
+    for events in (await stream, await chat):
+        assert events[-1] == "[DONE]"
+        assert json.loads(events[-2])["choices"][0]["finish_reason"] == "abort"
+    assert await engine.exit_code() == 0
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await engine.generate(1)
+
+
+async def test_a_dead_core_takes_the_api_server_along(engines) -> None:
+    """In flight gets 500 or an error event; then nobody listens, and the exit code is 0."""
+    engine = await engines("coreless", last=True)
+    whole = asyncio.create_task(engine.generate(engine.long))
+    stream = asyncio.create_task(engine.stream(prompt="a", max_tokens=engine.long))
+    await engine.until_running(2)
+    await engine.kill_core()
+    assert (await whole)[0] == 500
+    events = await stream
+    assert (json.loads(events[-2])["error"]["code"], events[-1]) == (500, "[DONE]")
+    assert await engine.exit_code(10.0) == 0
+    assert await engine.health() == 0
+
+
+async def test_a_dead_api_server_leaves_its_core_to_the_process_group(engines) -> None:
+    """SIGKILL of the leader alone; what it started goes with SIGKILL to the group."""
+    engine = await engines("headless", last=True)
+    os.kill(engine.process.pid, signal.SIGKILL)
+    assert await engine.exit_code() == -signal.SIGKILL
+    assert await engine.health() == 0
+    left = engine.launched.members()
+    assert bool(left) is bool(REAL), "a simulated engine is one process, vLLM's core lives on"
+    engine.launched.kill()
+    for _ in range(100):
+        if not engine.launched.members():
+            break
+        await asyncio.sleep(0.05)
+    assert engine.launched.members() == []
+
+
+async def test_a_broken_hand_over_kills_the_engine(engines) -> None:
+    """One request whose transfer parameters lack an address: the core dies of it, and so do
+    the requests of others."""
+    engine = await engines("main", last=True)
+    other = asyncio.create_task(engine.generate(engine.long))
+    await engine.until_running(1)
+    status, _ = await engine.generate(1, kv_transfer_params={"do_remote_prefill": True})
+    assert (status, (await other)[0]) == (500, 500)
+    assert await engine.exit_code(10.0) == 0
+
+
+def _outcome(status: int, body: dict) -> str:
+    return str(status) if status != 200 else body["choices"][0]["finish_reason"]

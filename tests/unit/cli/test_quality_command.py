@@ -1,0 +1,91 @@
+"""`shoal plan` for a service that stands for two models, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from streams.cli.main import main
+
+EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    shutil.copy(EXAMPLES / "scores.csv", tmp_path)
+    return Path(shutil.copy(EXAMPLES / "quality.yaml", tmp_path / "shoal.yaml"))
+
+
+def test_the_cheapest_split_of_the_declared_quality_is_planned(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its demand is the split's; cost and quality rise along the front; the page has both."""
+    page = tmp_path / "front.html"
+    options = ["plan", "--config", str(config), "--steps", "4", "--no-explain"]
+    assert main([*options, "--json", "--pareto", str(page)]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    routing = shown["routing"]
+    assert routing["quality"] >= 87.0
+    small, large = routing["fractions"]
+    assert shown["plan"]["models"]["mini"]["req_per_s"] == pytest.approx(100.0 * small)
+    assert shown["plan"]["models"]["chat"]["req_per_s"] == pytest.approx(100.0 * large)
+    costs = [row["cost_usd_per_h"] for row in shown["front"]]
+    assert costs == sorted(costs)
+    assert len(costs) >= 3
+    assert routing["cost_usd_per_h"] == min(
+        row["cost_usd_per_h"] for row in shown["front"] if row["quality"] >= 87.0
+    )
+    assert "<svg" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("find", "replaced", "said"),
+    [
+        ("[mini, chat]", "[mini, chet]", "chet is not declared"),
+        ("[mini, chat]", "[mini]", "two or more"),
+        ("scores.csv, at_least", "none.csv, at_least", "none.csv"),
+        ("at_least: 87", "at_least: much", "models.auto.quality.at_least"),
+        ("at_least: 87", "at_last: 87", "did you mean at_least?"),
+        ("at_least: 87", "at_least: 99", "at most"),
+        ("req_per_s: 100", "req_per_s: -1", "models.auto.req_per_s"),
+    ],
+)
+def test_bad_keys_are_refused_in_one_line(
+    config: Path,
+    capsys: pytest.CaptureFixture[str],
+    find: str,
+    replaced: str,
+    said: str,
+) -> None:
+    """Named, with what is allowed."""
+    config.write_text(config.read_text().replace(find, replaced, 1))
+    assert main(["plan", "--config", str(config), "--steps", "2", "--no-explain"]) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("row", "said"), [("0.5,100", "not 3 cells"), ("0.5,nan,100", "mini"), ("x,1,1", "score")]
+)
+def test_bad_scores_name_file_and_line(
+    config: Path, capsys: pytest.CaptureFixture[str], row: str, said: str
+) -> None:
+    """A damaged row is not skipped in silence."""
+    scores = config.parent / "scores.csv"
+    scores.write_text(f"score,mini,chat\n0.1,100,100\n{row}\n")
+    assert main(["plan", "--config", str(config)]) == 2
+    err = capsys.readouterr().err
+    assert f"{scores.name}:3" in err
+    assert said in err
+
+
+def test_a_running_part_says_that_it_does_not_route_by_quality_yet(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, exit code 2."""
+    assert main(["up", "--config", str(config)]) == 2
+    assert "only `shoal plan`" in capsys.readouterr().err

@@ -1,0 +1,143 @@
+"""Mode approve: what is wanted waits for a person's word, and expires without one."""
+
+from __future__ import annotations
+
+from autoscaler.domain.cluster import Mode, Policy
+from autoscaler.effects import PublishAssignment, PublishRoutes
+from tests.unit.decide.decide_catalogue import pool, service
+from tests.unit.decide.decide_world import World, world
+from topics.decisions import Decision
+
+ONE = pool("one", nodes=12, per_node=1)
+ASKING = service(mode=Mode.APPROVE)
+
+
+def approving(rate: float = 20.0, within_s: float = 1800.0) -> World:
+    policy = Policy(approve_within_s=within_s)
+    return world(rate, ASKING, pools=(ONE,), policy=policy)
+
+
+def open_proposals(w: World) -> list[Decision]:
+    return [d for d in w.decisions if d.expires_ms]
+
+
+def answer(w: World, number: int, approve: bool, token: int = 1) -> None:
+    w.say("chat", "verdict", approve, proposal=number, leader_token=token)
+
+
+def test_a_proposal_names_its_change_its_reason_and_its_end_and_does_nothing() -> None:
+    w = approving().run(200)
+    (first, *_) = open_proposals(w)
+    assert first.kind == "scale_out" and not first.applied and first.change and first.reason
+    assert first.expires_ms - first.at_ms == 1_800_000
+    assert not any(isinstance(e, (PublishAssignment, PublishRoutes)) for e in w.effects)
+
+
+def test_an_open_proposal_is_not_repeated_each_second() -> None:
+    """What it covers is not asked for again; a larger demand makes a larger one."""
+    w = approving().run(900)
+    first = len(open_proposals(w))
+    assert first <= 3
+    w.rate = lambda _m, _t: 70.0
+    w.run(120)
+    later = open_proposals(w)[first:]
+    assert later and sum(n for _, n in later[-1].change) > 3
+
+
+def test_an_approved_proposal_is_carried_out_once_with_who_and_why() -> None:
+    w = approving().run(60)
+    newest = open_proposals(w)[-1]
+    answer(w, newest.number, approve=True)
+    w.run(1)
+    (done,) = [d for d in w.decisions if d.applied and d.change]
+    assert done.change == newest.change
+    assert f"#{newest.number} approved by ann: incident 7" in done.reason
+    w.run(120)
+    assert w.ready("chat") == sum(n for _, n in newest.change)
+    assert len([d for d in w.decisions if d.applied and d.change]) == 1
+
+
+def test_a_rejected_proposal_is_dropped_and_not_made_again_before_it_would_have_expired() -> None:
+    w = approving(within_s=600.0).run(300)
+    newest = open_proposals(w)[-1]
+    count = len(open_proposals(w))
+    answer(w, newest.number, approve=False)
+    w.run(200)
+    assert f"proposal #{newest.number} was rejected by ann: incident 7" in [
+        d.reason for d in w.decisions
+    ]
+    assert len(open_proposals(w)) == count and w.wanted("chat") == 0
+    w.run(500)
+    assert len(open_proposals(w)) > count
+
+
+def test_a_proposal_expires_and_a_late_word_does_nothing() -> None:
+    w = approving(within_s=60.0).run(70)
+    (first, *_) = open_proposals(w)
+    w.run(60)
+    assert any("has expired; nobody answered" in d.reason for d in w.decisions)
+    answer(w, first.number, approve=True)
+    w.run(10)
+    assert w.wanted("chat") == 0
+
+
+def test_a_word_on_another_leaders_proposal_does_nothing() -> None:
+    """Numbers may begin anew where the topics were lost; the token tells them apart."""
+    w = approving().run(60)
+    answer(w, open_proposals(w)[-1].number, approve=True, token=7)
+    w.run(10)
+    assert w.wanted("chat") == 0
+
+
+def test_a_removal_waits_too_and_is_withdrawn_when_demand_comes_back() -> None:
+    w = approving(rate=45.0).run(60)
+    answer(w, open_proposals(w)[-1].number, approve=True)
+    w.run(200)
+    before = w.ready("chat")
+    assert before == 6
+    w.rate = lambda _m, _t: 5.0
+    w.run(900)
+    removals = [d for d in open_proposals(w) if d.kind == "scale_in"]
+    assert removals and w.ready("chat") == before
+    w.rate = lambda _m, _t: 45.0
+    w.run(60)
+    assert "is withdrawn: demand rose" in w.decisions[-1].reason
+    for proposal in removals:
+        answer(w, proposal.number, approve=True)
+    w.run(60)
+    assert w.ready("chat") == before
+
+
+def test_an_approved_removal_that_may_not_begin_is_said_and_not_carried_out() -> None:
+    """Telemetry stopped since: there is no evidence for less."""
+    w = approving(rate=45.0).run(60)
+    answer(w, open_proposals(w)[-1].number, approve=True)
+    w.run(200)
+    w.rate = lambda _m, _t: 5.0
+    w.run(900)
+    w.silent.add("g1")
+    w.run(30)
+    answer(w, open_proposals(w)[-1].number, approve=True)
+    w.run(5)
+    assert w.ready("chat") == 6
+    assert any("but not carried out: scale-in paused" in d.reason for d in w.decisions)
+
+
+def test_an_approved_removal_is_carried_out() -> None:
+    w = approving(rate=45.0).run(60)
+    answer(w, open_proposals(w)[-1].number, approve=True)
+    w.run(200)
+    w.rate = lambda _m, _t: 5.0
+    w.run(900)
+    answer(w, [d for d in open_proposals(w) if d.kind == "scale_in"][-1].number, approve=True)
+    w.run(200)
+    assert w.ready("chat") == 1
+
+
+def test_a_lost_node_is_proposed_to_be_replaced() -> None:
+    w = approving().run(60)
+    answer(w, open_proposals(w)[-1].number, approve=True)
+    w.run(150)
+    w.cut.add(min(w.rented(ONE.id)))
+    w.run(150)
+    assert open_proposals(w)[-1].kind == "replace"

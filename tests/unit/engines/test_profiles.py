@@ -1,0 +1,40 @@
+"""Engine profiles: content stays with the operator, name and hash travel."""
+
+from __future__ import annotations
+
+import pytest
+
+from executors.engines.registry import parse_engines
+from streams.files.config import load_config
+from topics.checks import InvalidRecord
+from topics.engines import wire_name
+
+YAML = """
+regions: {here: {h100: {gpu: H100, per_node: 1, max: 1, price: 2}}}
+models: {mini: {source: meta-llama/Llama-3.1-8B, engine: fast, slo: {ttft: 1s, tpot: 50ms}}}
+engines: {fast: {args: [--quantization=fp8]}}
+"""
+
+
+def test_planner_and_executor_call_the_same_profile_by_the_same_name(tmp_path) -> None:
+    """Each from its own file; another argument gives another name, so it is not started."""
+    path = tmp_path / "shoal.yaml"
+    path.write_text(YAML)
+    (service,) = load_config(path).cluster.services
+    section = {"kind": "vllm", "weights": ["org/model"], "args": ["--quantization=fp8"]}
+    assert service.engine in parse_engines("engines", {"fast": section})
+    section["args"] = ["--quantization=fp8", "--enforce-eager"]
+    assert service.engine not in parse_engines("engines", {"fast": section})
+    assert "quantization" not in service.engine
+
+
+def test_a_profile_that_says_nothing_is_called_by_its_name() -> None:
+    assert wire_name("default", "", []) == "default"
+    assert wire_name("a", "image", []) != wire_name("a", "", ["image"])
+    assert set(parse_engines("engines", {"default": {"kind": "simulated"}})) == {"default"}
+
+
+@pytest.mark.parametrize("section", [{"kind": "simulated", "args": 5}, {"kind": "x"}, 5])
+def test_a_section_that_makes_no_sense_is_refused(section: object) -> None:
+    with pytest.raises(InvalidRecord, match=r"engines\.fast"):
+        parse_engines("engines", {"fast": section})

@@ -1,0 +1,137 @@
+"""What a vLLM is started with, and what it is never started with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from executors.engines.protocol import LaunchSpec, RoleSwitch
+from executors.engines.registry import parse_engine
+from executors.engines.vllm.kind import KvTransfer, VllmKind, allowed_weights
+from topics.checks import InvalidRecord
+from topics.timebase import TimeBase
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    folder = tmp_path / "weights" / "llama"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def spec(weights: Path, tmp_path: Path) -> LaunchSpec:
+    return LaunchSpec(
+        instance="i-1", model="chat", source="meta-llama/Llama-3.1-8B", weights=str(weights),
+        max_len=4096, phase="decode", gpu="H100-SXM", gpus=(2, 3, 6, 7), host="10.0.0.5",
+        advertise="10.0.0.5", ports=(9000, 9001, 9002, 9003), folder=tmp_path,
+        time_base=TimeBase(1.0, 0, 0), launched_ms=0, shutdown_timeout_s=20.0, api_key="s3cret",
+    )  # fmt: skip
+
+
+def test_its_launch_line_comes_from_closed_types(weights: Path, spec: LaunchSpec) -> None:
+    """Addresses, ports, parallel sizes and KV transfer; the operator's arguments come behind."""
+    kind = VllmKind(
+        executable="/opt/vllm/bin/vllm", weights=(str(weights.parent),),
+        args=("--quantization=fp8",),
+        pipeline_parallel=2, layers=(20, 12), max_num_seqs=64, kv_transfer=KvTransfer(lease_s=40),
+    )  # fmt: skip
+    line = kind.launch_line(spec)
+    assert line.argv[:3] == ("/opt/vllm/bin/vllm", "serve", str(weights))
+    options = dict(word.split("=", 1) for word in line.argv[3:])
+    transfer = json.loads(options.pop("--kv-transfer-config"))
+    assert transfer["kv_connector_extra_config"] == {"kv_lease_duration": 40}
+    assert (transfer["kv_role"], transfer["kv_buffer_device"]) == ("kv_both", "cuda")
+    assert options == {
+        "--served-model-name": "chat", "--host": "10.0.0.5", "--port": "9000",
+        "--max-model-len": "4096", "--shutdown-timeout": "20", "--tensor-parallel-size": "2",
+        "--pipeline-parallel-size": "2", "--max-num-seqs": "64", "--quantization": "fp8",
+    }  # fmt: skip
+    env = dict(line.env)
+    assert env["VLLM_PP_LAYER_PARTITION"] == "20,12"
+    assert env["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "9001"
+    assert env["VLLM_NIXL_SIDE_CHANNEL_HOST"] == env["VLLM_HOST_IP"] == "10.0.0.5"
+    assert env["VLLM_PORT"] == "9002"
+    assert (env["HF_HUB_OFFLINE"], env["VLLM_NO_USAGE_STATS"]) == ("1", "1")
+
+
+def test_its_key_is_in_the_environment_only(weights: Path, spec: LaunchSpec) -> None:
+    kind = VllmKind(weights=(str(weights),), kv_transfer=KvTransfer())
+    line = kind.launch_line(spec)
+    assert dict(line.env)["VLLM_API_KEY"] == "s3cret"
+    assert "s3cret" not in " ".join(line.argv)
+    assert not any("trust" in word for word in line.argv)
+
+
+def test_weights_come_from_the_allow_list_only(tmp_path: Path, weights: Path) -> None:
+    """A folder stands for what is in it, links out of it do not count, repositories are named."""
+    allowed = (str(weights.parent), "org/model")
+    assert allowed_weights(str(weights), allowed) == str(weights)
+    assert allowed_weights("org/model", allowed) == "org/model"
+    link = weights.parent / "out"
+    link.symlink_to("/etc")
+    for wanted in (
+        "org/other", "org/model/../other", "/etc", f"{weights}/../../secret", str(link), "",
+        "--help", str(tmp_path / "weights-of-another"), "~root", "s3://bucket/model",
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="allowed"):
+            allowed_weights(wanted, allowed)
+
+
+def test_what_it_cannot_do_is_refused_at_launch(weights: Path, spec: LaunchSpec) -> None:
+    """Roles without KV transfer; GPUs that the stages do not divide."""
+    plain = VllmKind(weights=(str(weights),))
+    with pytest.raises(ValueError, match="kv_transfer"):
+        plain.launch_line(spec)
+    assert plain.launch_line(replace(spec, phase="aggregated")).argv
+    assert plain.role_switch is RoleSwitch.RELAUNCH
+    stages = VllmKind(weights=(str(weights),), pipeline_parallel=3, kv_transfer=KvTransfer())
+    assert stages.role_switch is RoleSwitch.ROUTING
+    with pytest.raises(ValueError, match="3 stages"):
+        stages.launch_line(spec)
+
+
+@pytest.mark.parametrize(
+    ("section", "named"),
+    [
+        ({"args": ["--host=0.0.0.0"]}, "--host"),
+        ({"args": ["--quantization", "fp8", "--api_key=x"]}, "--api_key"),
+        ({"args": ["--tensor-parallel=8"]}, "--tensor-parallel"),
+        ({"args": ["--data-parallel-size=2"]}, "--data-parallel"),
+        ({"args": ["--kv-transfer=x"]}, "--kv-transfer"),
+        ({"args": "--enforce-eager"}, "args"),
+        ({"args": [5]}, r"args\[0\]"),
+        ({"env": {"lower": "x"}}, "lower"),
+        ({"env": {"PATH": 5}}, "PATH"),
+        ({"layers": [16, 16]}, "layers"),
+        ({"pipeline_parallel": 2, "layers": [32, 0]}, "layers"),
+        ({"pipeline_parallel": 0}, "pipeline_parallel"),
+        ({"kv_transfer": {"policy": "hope"}}, "policy"),
+        ({"kv_transfer": {"connector": "x"}}, "connector"),
+        ({"quantization": "int3"}, "quantization"),
+        ({"device": "tpu"}, "device"),
+        ({"startup_s": -1}, "startup_s"),
+        ({"image": "x"}, "image"),
+    ],
+)
+def test_a_section_is_refused_by_name(section: dict[str, object], named: str) -> None:
+    """One line with the field, the value and what is allowed."""
+    with pytest.raises(InvalidRecord, match=named):
+        parse_engine("engines.real", {"kind": "vllm", "weights": ["org/model"], **section})
+
+
+def test_an_operator_may_name_what_the_executor_never_would() -> None:
+    """Their own arguments pass as they are, --trust-remote-code included."""
+    section = {
+        "kind": "vllm", "weights": ["org/model"], "kv_transfer": {"policy": "recompute"},
+        "args": ["--trust-remote-code", "--model-impl=vllm", "--gpu-memory-utilization", "0.8"],
+        "env": {"VLLM_LOGGING_LEVEL": "INFO"},
+    }  # fmt: skip
+    kind = parse_engine("engines.real", section)
+    assert isinstance(kind, VllmKind)
+    assert kind.args[0] == "--trust-remote-code"
+    assert kind.kv_transfer == KvTransfer("cuda", "recompute", 30)
+    assert kind.env == (("VLLM_LOGGING_LEVEL", "INFO"),)

@@ -1,0 +1,234 @@
+"""Who leads: one log, several controllers, monotonic clocks that stand still while stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streams.controller.election import LEASE_S, RENEW_S, TAKEOVER_S, Election
+from topics.leadership import Leadership, token_of
+
+STEP_S = 0.1
+
+
+@dataclass
+class World:
+    """A log that takes records at once, and controllers that read it when they run."""
+
+    log: list[Leadership] = field(default_factory=list)
+    controllers: dict[str, Controller] = field(default_factory=dict)
+    now_s: float = 100.0
+    visible: int = 0
+
+    def start(self, name: str) -> Controller:
+        self.controllers[name] = Controller(name, self)
+        return self.controllers[name]
+
+    def run(self, for_s: float) -> None:
+        for _ in range(round(for_s / STEP_S)):
+            self.now_s += STEP_S
+            self.visible = len(self.log)  # words said in one step cross
+            for controller in self.controllers.values():
+                if controller.running:
+                    controller.step()
+            leading = [c.name for c in self.controllers.values() if c.leads()]
+            assert len(leading) <= 1, f"two lead at {self.now_s}: {leading}"
+
+    def leader(self) -> str:
+        return next((c.name for c in self.controllers.values() if c.leads()), "")
+
+
+class Controller:
+    """What `Seat` does, with a log instead of a broker."""
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name, self.world = name, world
+        self.election = Election(f"boot-{name}-{world.now_s}")
+        self.running, self.connected, self.read = True, True, 0
+        self._said_s = self._claimed_s = float("-inf")
+
+    def leads(self) -> bool:
+        return self.running and self.election.leads(self.world.now_s)
+
+    def step(self) -> None:
+        now_s = self.world.now_s
+        if self.connected:
+            for offset in range(self.read, self.world.visible):
+                self.election.heard(self.world.log[offset], offset)
+            self.read = self.world.visible
+        self.election.watch(now_s)
+        if self.election.may_claim(now_s) and now_s - self._claimed_s >= TAKEOVER_S:
+            self._claimed_s = now_s
+            self._say("claim")
+        elif now_s - self._said_s >= RENEW_S:
+            self._say("renewal" if self.election.token else "standby")
+
+    def _say(self, kind: str) -> None:
+        now_s = self._said_s = self.world.now_s
+        at_ms = round(now_s * 1000)
+        self.election.sent(at_ms, now_s)
+        if self.connected:
+            token = self.election.token if kind == "renewal" else 0
+            base = self.election.next_base(0) if kind == "claim" else 0
+            self.world.log.append(
+                Leadership(self.name, self.election.boot, kind, at_ms, "", base, token)
+            )
+
+
+def test_the_first_controller_leads_at_once_and_the_second_waits() -> None:
+    """Starting another one takes nothing from a leader in full flow."""
+    world = World()
+    world.start("one")
+    world.run(1.0)
+    assert world.leader() == "one"
+    world.start("two")
+    world.run(60.0)
+    assert world.leader() == "one"
+    assert sum(record.kind == "claim" for record in world.log) == 1
+
+
+def test_a_standby_takes_over_soon_after_the_leader_died() -> None:
+    """Within the time-out and a second, with a higher token."""
+    world = World()
+    first = world.start("one")
+    world.run(3.0)
+    world.start("two")
+    world.run(10.0)
+    before = first.election.token
+    del world.controllers["one"]
+    world.run(TAKEOVER_S + 1.0)
+    assert world.leader() == "two"
+    assert world.controllers["two"].election.token > before
+
+
+def test_a_leader_that_was_stopped_does_not_lead_when_it_is_resumed() -> None:
+    """Its lease ran out on its own clock, before it reads that another one leads."""
+    world = World()
+    first = world.start("one")
+    world.run(3.0)
+    world.start("two")
+    world.run(3.0)
+    first.running = False
+    world.run(30.0)
+    assert world.leader() == "two"
+    first.running = True
+    assert not first.leads()
+    world.run(30.0)
+    assert world.leader() == "two"
+
+
+def test_a_standby_that_was_stopped_does_not_take_its_sleep_for_silence() -> None:
+    """It hears the renewals it slept through before it counts."""
+    world = World()
+    world.start("one")
+    second = world.start("two")
+    world.run(5.0)
+    second.running = False
+    world.run(60.0)
+    second.running = True
+    world.run(10.0)
+    assert world.leader() == "one"
+
+
+def test_a_standby_that_is_cut_off_claims_nothing() -> None:
+    """It cannot tell a silent leader from a broker that it does not reach."""
+    world = World()
+    world.start("one")
+    second = world.start("two")
+    world.run(5.0)
+    second.connected = False
+    world.run(60.0)
+    assert not second.election.may_claim(world.now_s)
+    second.connected = True
+    world.run(10.0)
+    assert world.leader() == "one"
+
+
+def test_a_leader_that_is_cut_off_stops_before_another_one_begins() -> None:
+    """World.run asserts that no two lead; the lease is shorter than the silence others wait for."""
+    world = World()
+    first = world.start("one")
+    world.start("two")
+    world.run(5.0)
+    leader = world.controllers[world.leader()]
+    leader.connected = False
+    world.run(LEASE_S + 0.2)
+    assert world.leader() == ""
+    world.run(TAKEOVER_S)
+    assert world.leader() not in ("", leader.name)
+    assert first.election.highest >= 1
+
+
+def test_who_stops_in_order_is_followed_at_once() -> None:
+    """A resignation leaves the seat vacant."""
+    world = World()
+    first = world.start("one")
+    world.run(3.0)
+    world.start("two")
+    world.run(5.0)
+    token = first.election.token
+    del world.controllers["one"]
+    world.log.append(Leadership("one", first.election.boot, "resignation", 1, "", 0, token))
+    world.run(0.5)
+    assert world.leader() == "two"
+
+
+def test_tokens_keep_rising_when_the_topic_is_made_again() -> None:
+    """The leader finds its renewals at lower offsets, and claims anew above every token in use."""
+    world = World()
+    first = world.start("one")
+    world.run(30.0)
+    before = first.election.token
+    world.log.clear()
+    for controller in world.controllers.values():
+        controller.read = 0
+    world.run(15.0)
+    assert world.leader() == "one"
+    assert first.election.resets == 1
+    assert first.election.token > before
+    (claim,) = [(r, o) for o, r in enumerate(world.log) if r.kind == "claim"]
+    assert token_of(*claim) == first.election.token
+
+
+def test_a_first_claim_is_above_what_leaders_of_a_lost_topic_wrote() -> None:
+    """A controller that starts on an empty topic knows the tokens on assignments."""
+    assert Election("boot").next_base(57) == 57
+    assert Election("boot").next_base(0) == 0
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["stop", "resume", "cut", "heal", "kill", "start"]),
+            st.integers(0, 3),
+            st.floats(0.1, 12.0),
+        ),
+        max_size=12,
+    )
+)
+def test_whatever_happens_no_two_lead_and_one_leads_in_the_end(
+    faults: list[tuple[str, int, float]],
+) -> None:
+    """Stopped, cut off, killed and started in any order: at most one at any time (in World.run),
+    and one leads once three are left in peace."""
+    world = World()
+    for number in range(3):
+        world.start(f"c{number}")
+    for fault, number, for_s in faults:
+        controller = world.controllers.get(f"c{number}")
+        if fault == "start" or controller is None:
+            world.start(f"c{number}")
+        elif fault in ("stop", "resume"):
+            controller.running = fault == "resume"
+        elif fault in ("cut", "heal"):
+            controller.connected = fault == "heal"
+        else:
+            del world.controllers[f"c{number}"]
+        world.run(for_s)
+    for number in range(3):
+        world.start(f"c{number}")
+    world.run(3 * TAKEOVER_S)
+    assert world.leader()

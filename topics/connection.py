@@ -1,0 +1,58 @@
+"""How Kafka is reached: TLS and SASL settings, the same for every client of every process.
+
+Owns the settings and their form in the environment, which children inherit and no command line
+shows. Knows nothing of clients: each edge opens its own with them. Passwords come from files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from topics.checks import InvalidRecord, one_of
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_VARIABLE = "SHOAL_KAFKA_"
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """protocol: one of PROTOCOLS. ca_file, cert_file, key_file: PEM; without ca_file the system's
+    authorities count. mechanism, username, password_file: for the SASL protocols."""
+
+    protocol: str = "PLAINTEXT"
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    mechanism: str = "SCRAM-SHA-512"
+    username: str = ""
+    password_file: str = ""
+
+    def __post_init__(self) -> None:
+        one_of(f"{_VARIABLE}PROTOCOL", self.protocol, PROTOCOLS)
+        one_of(f"{_VARIABLE}MECHANISM", self.mechanism, MECHANISMS)
+        if self.sasl and not (self.username and self.password_file):
+            named = f"{_VARIABLE}USERNAME and {_VARIABLE}PASSWORD_FILE"
+            raise InvalidRecord(f"{_VARIABLE}PROTOCOL", self.protocol, f"{named} with it")
+        if bool(self.cert_file) != bool(self.key_file):
+            named = f"{_VARIABLE}CERT_FILE and {_VARIABLE}KEY_FILE together"
+            raise InvalidRecord(f"{_VARIABLE}CERT_FILE", self.cert_file, named)
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.protocol.endswith("SSL")
+
+    @property
+    def sasl(self) -> bool:
+        """Whether clients log in."""
+        return self.protocol.startswith("SASL")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Security:
+        """What SHOAL_KAFKA_PROTOCOL, _CA_FILE, _CERT_FILE, _KEY_FILE, _MECHANISM, _USERNAME and
+        _PASSWORD_FILE say; plaintext if they say nothing. InvalidRecord names the variable."""
+        names = {field: _VARIABLE + field.upper() for field in cls.__dataclass_fields__}
+        found = {field: environment[name] for field, name in names.items() if environment.get(name)}
+        return cls(**found)
