@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: run test loadtest test-vllm lint types layers lock kafka clean
+.PHONY: run test loadtest test-vllm lint types layers lock kafka clean recording
 .DEFAULT_GOAL := help
 
 help:            ## what can be made
@@ -13,25 +13,22 @@ help:            ## what can be made
 
 COMPILE_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 COMPILE := $(BIN)/uv pip compile $(COMPILE_OPTIONS)
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
+# A command that Ctrl-C ended has said so itself: make ends by the same signal, without an error.
+OR_END := || { code=$$?; [ $$code -eq 130 ] || exit $$code; kill -INT $$PPID; }
 
 $(VENV)/.base: requirements.lock requirements-build.lock pyproject.toml
-	@echo "making $(VENV) (once)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or newer is needed; name one with PYTHON=..." >&2; exit 2; }
-	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) --require-hashes -r requirements-build.lock -r requirements.lock
-	@$(PIP) --no-build-isolation --editable .
-	@echo "compiling kernels (once): processes load them from disk"
-	@$(BIN)/shoal plan --config streams/data/demo.yaml --no-explain --json >/dev/null
-	@touch $@
+	@$(PYTHON) deploy/environment.py $(VENV) && touch $@ $(OR_END)
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.base
-	@$(PIP) --require-hashes -r requirements-dev.lock
-	@touch $@
+	@$(PYTHON) deploy/environment.py --dev $(VENV) && touch $@ $(OR_END)
 
 run: $(VENV)/.base            ## the whole loop on this machine; ARGS="--for 150 --speed 10"
-	@exec $(BIN)/shoal up $(ARGS)
+	@$(BIN)/shoal up $(ARGS) $(OR_END)
+
+recording: $(VENV)/.dev       ## docs/recording.md and the README's first screen, from a run of three minutes
+	@$(BIN)/python -m loadtests.recording $(OR_END)
 
 test: $(VENV)/.dev            ## the whole test suite
 	$(BIN)/pytest $(ARGS)
