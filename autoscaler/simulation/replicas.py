@@ -7,6 +7,7 @@ part (`Scaler`). Each model runs on one kind of instance, chosen by `best_kind`.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -136,16 +137,19 @@ class ReplicaFleet:
             self._crew.note(service.model, change, self._why, now_ms)
 
 
-def best_kind(cluster: Cluster, service: Service, lengths: Lengths, peak_req_per_s: float) -> Kind:
-    """The kind of instance that carries a request cheapest, of those that meet the SLO and whose
-    pools can hold the peak; where none does, the one that carries most."""
+def best_kind(
+    cluster: Cluster, service: Service, lengths: Lengths, mean_req_per_s: float, peak: float
+) -> Kind:
+    """The kind of instance on which the mean rate costs least, whole nodes and the share of spot
+    counted, of those that meet the SLO and whose pools can hold the peak (requests/s); where none
+    does, the one that carries most."""
     found = kinds(cluster, service, lengths)
     if not found:
         raise InvalidValue(f"model {service.model}", "no instance fits", "a GPU that holds it")
     fit = [kind for kind in found if _meets_slo(cluster, service, lengths, kind)]
-    held = [kind for kind in fit if kind.most() * kind.req_per_s >= peak_req_per_s]
+    held = [kind for kind in fit if kind.most() * kind.req_per_s >= peak]
     if held:
-        return min(held, key=lambda kind: (_usd_per_req(kind, service.spot_share), kind.name))
+        return min(held, key=lambda kind: (_usd_per_h(kind, service, mean_req_per_s), kind.name))
     return max(fit or found, key=lambda kind: (kind.most() * kind.req_per_s, kind.name))
 
 
@@ -169,14 +173,16 @@ def _meets_slo(cluster: Cluster, service: Service, lengths: Lengths, kind: Kind)
     return combo_of(cluster, service, {service.model: lengths}, kind, pool).meets_slo
 
 
-def _usd_per_req(kind: Kind, spot_share: float) -> float:
-    """Price of one request/s for an hour at the allowed share of spot."""
-    dear, cheap = kind.usd_per_h(Market.ON_DEMAND), kind.usd_per_h(Market.SPOT)
-    if not kind.room(Market.ON_DEMAND):
-        dear = cheap
-    if not kind.room(Market.SPOT):
-        cheap = dear
-    return (spot_share * cheap + (1.0 - spot_share) * dear) / kind.req_per_s
+def _usd_per_h(kind: Kind, service: Service, req_per_s: float) -> tuple[float, float]:
+    """Price of the nodes that hold `req_per_s` at the declared utilization; ties go to the kind
+    that is cheaper per request."""
+    count = max(1, math.ceil(req_per_s / (service.utilization * kind.req_per_s) - 1e-9))
+    pools = {pool.id: pool for pool in kind.pools}
+    usd = 0.0
+    for pool, many in _split(kind, min(count, kind.most()), service.spot_share).items():
+        nodes = math.ceil(many * kind.gpus / pools[pool].per_node)
+        usd += nodes * pools[pool].price_usd_per_h
+    return usd, usd / (count * kind.req_per_s)
 
 
 def _split(kind: Kind, count: int, spot_share: float) -> dict[str, int]:

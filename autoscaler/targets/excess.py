@@ -28,6 +28,8 @@ def propose(view: ModelView) -> Proposal | None:
     if not view.state.informed or doubt(view) or not isinstance(seen, Stats):
         return None
     count = lasting_blocks(view)
+    if 0 < _since_first_request(view.demand.blocks) < count:
+        return None  # idle time before the first request says nothing of the rate that began then
     blocks = view.demand.blocks[-count:]
     covered_s = sum(seconds for seconds, _ in blocks)
     lasting_s = count * BLOCK_S
@@ -66,6 +68,12 @@ def _idle(view: ModelView, lasting_s: float) -> Proposal | None:
 def lasting_blocks(view: ModelView) -> int:
     """How many 10 s blocks an excess must last: `scale_in_after`, at least the local window."""
     return round(max(view.service.scale_in_after_s, view.policy.local_window_s) / BLOCK_S)
+
+
+def _since_first_request(blocks: Blocks) -> int:
+    """Blocks since the first one with a request; 0 where none has any."""
+    first = next((k for k, (_, arrivals) in enumerate(blocks) if arrivals), len(blocks))
+    return len(blocks) - first
 
 
 def _highest(blocks: Blocks, length: int) -> float:

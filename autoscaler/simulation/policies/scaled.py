@@ -31,7 +31,8 @@ def replicas(setting: Setting, knob: float, rule: Rule, why: str) -> Trial:
     chosen, rules = {}, {}
     for service in cluster.services:
         lengths = setting.lengths_of(service)
-        kind = best_kind(cluster, service, lengths, setting.peak_of(service))
+        mean = setting.means.get(service.model, service.req_per_s)
+        kind = best_kind(cluster, service, lengths, mean, setting.peak_of(service))
         combo = combo_of(cluster, service, setting.lengths, kind, kind.pools[0].id)
         replica = replica_of(combo, lengths)
         first = max(1, math.ceil(service.req_per_s / (FIRST_LOAD * replica.req_per_s) - 1e-9))

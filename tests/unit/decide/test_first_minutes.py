@@ -30,6 +30,16 @@ def test_a_declared_workload_holds_until_windows_know_better() -> None:
     assert w.ready("chat") == 1
 
 
+def test_idle_time_before_the_first_request_is_no_evidence_of_excess() -> None:
+    """30 declared, nothing for 500 s, then 5: all four stay until 5 has lasted `scale_in_after`
+    (600 s), not two minutes after the first request."""
+    w = world(lambda _m, t: 0.0 if t < 500 else 5.0, service(req_per_s=30.0), pools=(ONE,))
+    w.run(1080)
+    assert w.wanted("chat") == 4
+    w.run(200)
+    assert w.wanted("chat") == 1
+
+
 def test_a_declared_workload_that_never_comes_is_given_up() -> None:
     """No request in twice `scale_in_after`: back to the floor soon after."""
     w = world(0.0, service(req_per_s=30.0), pools=(ONE,)).run(1190)
