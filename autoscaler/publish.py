@@ -60,7 +60,10 @@ def publish(
             continue  # nothing of it was approved yet: nobody is told anything
         lengths = after.models[service.model].lengths
         last = routes.get(service.model)
-        found = route_groups(own, sight.views, after.combos, lengths, last)
+        heard = [group for group in own if not sight.unreachable(group)]
+        found = route_groups(heard, sight.views, after.combos, lengths, last)
+        if not found:  # lost nodes may still serve; without any other they are all there is
+            found = route_groups(own, sight.views, after.combos, lengths, last)
         record = changed_routes(service, found, last, token, now_ms)
         if record is not None:
             routes[service.model] = record

@@ -5,15 +5,18 @@ Owns reading groups back from assignments. Windows are rebuilt by their owner fr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Phase
+from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.state import ControllerState, ModelState
 from autoscaler.transitions.groups import Group, Life, Placed, combo_id_of, serial_of
 from autoscaler.transitions.turns import Turns, moved
 from topics.decisions import Decision
-from topics.fleet import Assignment, DesiredInstance, Status
+from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 from topics.routing import Routes
 
 _MOVES = {"scale_out": "out", "replace": "out", "scale_in": "in"}
@@ -36,7 +39,7 @@ def rebuild(
     evidence. Reversals, the last addition and the numbers of decisions go on. What combos hold is
     learnt from the planner's first answer. All empty: a first start.
     """
-    groups = _groups(assignments, statuses, now_ms)
+    groups = _groups(cluster, assignments, statuses, now_ms)
     running = {group.model for group in groups}
     turns: dict[str, Turns] = {}
     added_ms: dict[str, int] = {}
@@ -77,34 +80,43 @@ def rebuild(
 
 
 def _groups(
-    assignments: Mapping[str, Assignment], statuses: Mapping[str, Status], now_ms: int
+    cluster: Cluster,
+    assignments: Mapping[str, Assignment],
+    statuses: Mapping[str, Status],
+    now_ms: int,
 ) -> tuple[Group, ...]:
+    """Groups as nodes should run them. A group of which a member is missing serves nobody, so it is
+    told to drain: what is planned then replaces it."""
     launched = {
         seen.instance: seen.launched_ms
         for status in statuses.values()
         for seen in status.instances
         if seen.launched_ms
     }
-    parts: dict[str, list[tuple[Assignment, DesiredInstance]]] = {}
+    parts: dict[str, list[tuple[Placed, DesiredInstance]]] = {}
     for node in sorted(assignments):
         for instance in assignments[node].instances:
-            parts.setdefault(instance.group, []).append((assignments[node], instance))
+            parts.setdefault(instance.group, []).append(
+                (_placed(instance, node, assignments[node].pool), instance)
+            )
+    since_ms = now_ms - int(cluster.policy.node_silent_s * 1000)
+    unassigned = _unassigned(assignments, statuses, since_ms)
     groups = []
     for name, members in parts.items():
         first = members[0][1]
-        placed = tuple(
-            Placed(i.instance, Phase(i.phase), a.node, a.pool, i.gpus)
-            for a, i in sorted(members, key=lambda pair: pair[1].instance)
-        )
-        created = min((launched[p.instance] for p in placed if p.instance in launched), default=0)
+        placed = [member for member, _ in members]
         draining = any(instance.drain for _, instance in members)
+        if not draining and not _whole(name, placed):
+            placed += unassigned.get(name, [])
+            draining = not _whole(name, placed)
+        created = min((launched[p.instance] for p in placed if p.instance in launched), default=0)
         groups.append(
             Group(
                 name=name,
                 model=first.model,
                 combo_id=combo_id_of(name),
                 engine=first.engine,
-                placed=placed,
+                placed=tuple(sorted(placed, key=lambda member: member.instance)),
                 # A start that is under way gets its whole time-out again.
                 created_ms=min(created or now_ms, now_ms),
                 life=Life.DRAINING if draining else Life.ACTIVE,
@@ -112,6 +124,38 @@ def _groups(
             )
         )
     return tuple(sorted(groups, key=lambda group: (group.created_ms, group.name)))
+
+
+def _placed(instance: DesiredInstance | ObservedInstance, node: str, pool: str) -> Placed:
+    return Placed(instance.instance, Phase(instance.phase), node, pool, instance.gpus)
+
+
+def _unassigned(
+    assignments: Mapping[str, Assignment], statuses: Mapping[str, Status], since_ms: int
+) -> dict[str, list[Placed]]:
+    """By group, what still runs on nodes whose assignment is lost: a node goes on with the last one
+    it read. Assigned again, it goes on as it is."""
+    found: dict[str, list[Placed]] = {}
+    for node, status in sorted(statuses.items()):
+        if node in assignments or status.at_ms < since_ms:
+            continue
+        for seen in status.instances:
+            if seen.state in (InstanceState.STARTING, InstanceState.READY):
+                found.setdefault(seen.group, []).append(_placed(seen, node, status.pool))
+    return found
+
+
+def _whole(name: str, placed: Iterable[Placed]) -> bool:
+    """Whether nothing of the group called `name` is missing. Its name says what it is made of."""
+    try:
+        _, members = parse_combo_id(combo_id_of(name))
+    except InvalidValue:
+        return True  # a name of another making says nothing
+    wanted: Counter[tuple[Phase, int, str]] = Counter()
+    for phase, gpus, pool, count in members:
+        wanted[phase, gpus, pool] += count
+    there = Counter((member.phase, len(member.gpus), member.pool) for member in placed)
+    return wanted <= there
 
 
 def _announcement(cluster: Cluster, groups: tuple[Group, ...]) -> str:

@@ -165,7 +165,8 @@ class Policy:
     than this share calls for one. min_samples: arrivals needed for a decision. significance:
     false-alarm probability of one test of the rate. cooldown_s: least time from an addition to a
     removal. start_timeout_s, drain_timeout_s: deadlines of waves. approve_within_s: how long a
-    proposal waits for a person's word. k_start, k_load, k_switch:
+    proposal waits for a person's word. node_silent_s: silence after which a node is lost: it
+    leaves capacity, routes and the bill. k_start, k_load, k_switch:
     initialization penalties, as shares of a plan interval's cost (Coral sec. 4.3).
     """
 
@@ -180,6 +181,7 @@ class Policy:
     start_timeout_s: float = 600.0
     drain_timeout_s: float = 120.0
     approve_within_s: float = 1800.0
+    node_silent_s: float = 15.0
     k_start: float = 0.1
     k_load: float = 0.05
     k_switch: float = 0.02
@@ -198,6 +200,7 @@ class Policy:
         for name in ("cooldown_s", "start_timeout_s", "drain_timeout_s"):
             finite(f"policy.{name}", getattr(self, name), 0.0, 86400.0)
         finite("policy.approve_within_s", self.approve_within_s, 10.0, 7 * 86400.0)
+        finite("policy.node_silent_s", self.node_silent_s, 5.0, 3600.0)
         for name in ("k_start", "k_load", "k_switch"):
             finite(f"policy.{name}", getattr(self, name), 0.0, 100.0)
         finite("policy.budget_usd_per_h", self.budget_usd_per_h, 0.0, 1e9)

@@ -13,8 +13,8 @@ from autoscaler.domain.combo import Combo
 from autoscaler.transitions.groups import FleetView, Group, GroupView, fleet_view, look
 from topics.fleet import InstanceState, Status
 
-SILENT_MS = 60_000
 FORGOTTEN_MS = 600_000
+_IDLE = 3  # a node that runs nothing speaks less often
 _CUT_OFF = 2
 
 
@@ -22,11 +22,11 @@ _CUT_OFF = 2
 class Sight:
     """The fleet now.
 
-    views: by group name. silent: nodes not heard of for a minute; gone: of these, nodes given up
-    after ten. unusable: silent nodes that get no launch; a rented node that is gone may be tried
-    again, an owned one not before it is heard of. cut_pools: pools of regions of which every known
-    node (two at least) is silent: something lies between us and them, so nothing there is given up
-    and nothing is started there.
+    views: by group name. silent: nodes not heard of for `policy.node_silent_s`; gone: of these,
+    nodes given up after ten minutes. unusable: silent nodes that get no launch; a rented node that
+    is gone may be tried again, an owned one not before it is heard of. cut_pools: pools of regions
+    of which every known node (two at least) is silent: something lies between us and them, so
+    nothing there is given up and nothing is started there.
     """
 
     fleet: FleetView
@@ -39,6 +39,11 @@ class Sight:
     def counts(self, group: Group) -> bool:
         """Whether `group` is planned capacity: wanted, not broken, its nodes heard of."""
         return group.counts and not self.views[group.name].lost
+
+    def unreachable(self, group: Group) -> bool:
+        """Whether a node of `group` is lost, and not merely cut off from us with its region."""
+        cut = any(placed.pool in self.cut_pools for placed in group.placed)
+        return self.views[group.name].lost and not cut
 
     def with_new(self, groups: Iterable[Group]) -> Sight:
         """The same sight with views of groups that were just placed: nothing of them is up yet."""
@@ -65,7 +70,12 @@ def look_at(
     """How everything is doing, from the latest status per node."""
     fleet = fleet_view(statuses)
     ages_ms = {node: now_ms - status.at_ms for node, status in statuses.items()}
-    silent = frozenset(node for node, age_ms in ages_ms.items() if age_ms > SILENT_MS)
+    silent_ms = int(cluster.policy.node_silent_s * 1000)
+    silent = frozenset(
+        node
+        for node, age_ms in ages_ms.items()
+        if age_ms > silent_ms * (1 if statuses[node].instances else _IDLE)
+    )
     cut_pools = _cut_pools(cluster, statuses, silent) if silent else frozenset()
     gone = frozenset(
         node
@@ -82,7 +92,7 @@ def look_at(
         combo = combos.get(group.combo_id)
         if combo is not None:
             timeout_s = max(timeout_s, 2.0 * combo.start_s)
-        views[group.name] = look(group, fleet, now_ms, int(timeout_s * 1000), SILENT_MS)
+        views[group.name] = look(group, fleet, now_ms, int(timeout_s * 1000), silent_ms)
     return Sight(fleet, views, silent, gone, unusable, cut_pools)
 
 

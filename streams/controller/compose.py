@@ -35,7 +35,7 @@ from streams.controller.options import Operated
 from streams.controller.outbox import Outbox, Publisher
 from streams.controller.sources import asked_of_prometheus, demand_sources
 from streams.controller.term import Terms
-from streams.files.config import load_config
+from streams.files.config import Config, load_config
 from streams.files.plan_inputs import load_demand, with_workload
 from streams.poison import Poison
 from streams.ports.actuator import Actuator, ExecutorActuator
@@ -56,6 +56,7 @@ _FLUSH_S = 0.5
 _STOP_S = 0.7
 _WATCH_TOPICS_S = 15.0
 _MOST_POISON = 1000
+_STALL_REAL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     Raises UserError for a bad file, BrokerUnreachable, TopicsUnusable, and whatever crashed one of
     its loops.
     """
-    config = load_config(options.config, options.default_mode)
+    config = _patient(load_config(options.config, options.default_mode), options.time_base.speed)
     if options.workload is not None:
         demands = load_demand(options.workload, config.cluster)
         config = replace(config, cluster=with_workload(config.cluster, demands))
@@ -182,6 +183,14 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     finally:
         closings = (control.close(), written.close(), words.stop())
         await _within(_STOP_S, _gone([asyncio.ensure_future(closing) for closing in closings]))
+
+
+def _patient(config: Config, speed: float) -> Config:
+    """`config` for a run at `speed`: processes stall for real seconds, however fast time goes."""
+    policy = config.cluster.policy
+    silent_s = max(policy.node_silent_s, min(3600.0, _STALL_REAL_S * speed))
+    cluster = replace(config.cluster, policy=replace(policy, node_silent_s=silent_s))
+    return replace(config, cluster=cluster)
 
 
 def _watching(

@@ -50,7 +50,8 @@ FOLLOWED: tuple[Topic, ...] = (
 _MOST_OF_THE_PAST = 5000
 _FIRST_CHUNK = 2000
 _HEARTBEATS_MS = 60_000
-_LONG_SILENCE_MS = 600_000
+_HEARTBEATS = 30
+_FURTHER = 10
 _KEPT_PER_KEY = 3
 _PAUSE_S = 0.5
 _SOON_S = 0.02
@@ -198,8 +199,8 @@ class ControlTopics:
         """Of compacted topics the last records of each key are decoded, of others the last 5000.
 
         `status` has a record per node every two seconds, most of them not compacted yet, so it is
-        read back from its end: until a minute is covered and every expected node was found, at most
-        ten minutes.
+        read back from its end: until a minute or thirty records per node are covered, or ten times
+        as much where an expected node was not found.
         """
         parts = self._partitions
         ends = await consumer.end_offsets(parts)
@@ -240,11 +241,12 @@ class ControlTopics:
             newest_ms = max((span.newest_ms for span in statuses.values()), default=0)
             keys = {m.key or b"" for span in statuses.values() for m in span.kept}
             missing = {node.encode() for node in self._expected()} - keys
-            since_ms = newest_ms - (_LONG_SILENCE_MS if missing else _HEARTBEATS_MS)
+            times = _FURTHER if missing else 1
+            since_ms, rounds = newest_ms - times * _HEARTBEATS_MS, times * _HEARTBEATS
             more = {
                 part: (max(starts[part], begin - chunk), begin)
                 for part, begin in begins.items()
-                if begin > starts[part] and not 0 < statuses[part].oldest_ms <= since_ms
+                if begin > starts[part] and not statuses[part].reaches(since_ms, rounds)
             }
             if not more:
                 return
@@ -282,13 +284,15 @@ class ControlTopics:
 
 class _Span:
     """Raw records of a stretch of a partition: all, or the last three of each key (the last one
-    may be a stale leader's, or not understood). oldest_ms, newest_ms: append times."""
+    may be a stale leader's, or not understood). oldest_ms, newest_ms: append times. count: of
+    records."""
 
     def __init__(self, per_key: bool) -> None:
         self._per_key = per_key
         self._last: dict[object, list[Any]] = {}
         self.oldest_ms = 0
         self.newest_ms = 0
+        self.count = 0
 
     @property
     def kept(self) -> list[Any]:
@@ -297,6 +301,7 @@ class _Span:
 
     def add(self, messages: list[Any]) -> None:
         """Later records of the partition."""
+        self.count += len(messages)
         if messages:
             self.oldest_ms = self.oldest_ms or messages[0].timestamp
             self.newest_ms = max(self.newest_ms, messages[-1].timestamp)
@@ -308,7 +313,12 @@ class _Span:
 
     def then(self, later: _Span) -> _Span:
         """This stretch and the one after it; changes this one."""
-        oldest_ms = self.oldest_ms or later.oldest_ms
+        count, oldest_ms = self.count + later.count, self.oldest_ms or later.oldest_ms
         self.add(later.kept)
-        self.oldest_ms, self.newest_ms = oldest_ms, max(self.newest_ms, later.newest_ms)
+        self.count, self.oldest_ms = count, oldest_ms
+        self.newest_ms = max(self.newest_ms, later.newest_ms)
         return self
+
+    def reaches(self, since_ms: int, rounds: int) -> bool:
+        """Whether it goes back to `since_ms`, or holds `rounds` records of each key on average."""
+        return 0 < self.oldest_ms <= since_ms or self.count >= rounds * max(1, len(self._last))

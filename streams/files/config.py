@@ -189,6 +189,7 @@ def _policy(section: Section | None) -> Policy:
             approve_within_s=section.take(
                 "approve_within", units.duration_s, base.approve_within_s
             ),
+            node_silent_s=section.take("node_silent", units.duration_s, base.node_silent_s),
             k_start=section.take("k_start", units.number(0.0, 100.0), base.k_start),
             k_load=section.take("k_load", units.number(0.0, 100.0), base.k_load),
             k_switch=section.take("k_switch", units.number(0.0, 100.0), base.k_switch),

@@ -16,21 +16,27 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from streams.broker.admin import ensure_topics
 from streams.clock import Clock
 from streams.controller.control_topics import ControlTopics
+from streams.controller.latest import Latest
 from streams.poison import Poison
 from streams.ports.telemetry_topic import TelemetryTopic
 from tests.contract.brokers import Broker, read_latest
 from topics.codec import decode, encode
-from topics.records import Assignment, Status, Telemetry
+from topics.records import Assignment, DesiredInstance, Leadership, Status, Telemetry
 from topics.table import (
     ASSIGNMENTS,
+    DAY_MS,
     DEAD_LETTERS,
     DECISIONS,
+    LEADERSHIP,
     STATUS,
+    TABLE,
     TELEMETRY,
+    Cleanup,
     Topic,
     key_of,
     topic_of,
@@ -155,6 +161,91 @@ async def test_following_goes_on_exactly_where_the_start_ended(
     assert sorted(seen[started:]) == [100, 101, 102, 103]
     assert bad == [b"while away"]
     assert gone == [("status", "n4")]
+
+
+async def test_a_start_decodes_the_last_records_of_each_key_only(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    """An hour of heartbeats costs no more than the last few, and a node that was heard of long ago
+    is found where it is assigned something."""
+    old = Status("n-old", "there/l4/owned", "executor-1", 7, 1000)
+    await write(producer, broker, old)
+    desired = DesiredInstance("i", "m", "aggregated", "g:1", (0,))
+    await write(producer, broker, Assignment("n-old", "there/l4/owned", 7, 1, 0, (desired,)))
+    await write(producer, broker, Leadership("x", "x", "claim", 1, "", 100))
+    beats = [encode(status(f"n{node}", 1)) for node in range(40)]
+    for _ in range(250):
+        for node, beat in enumerate(beats):
+            await producer.send(broker.name(STATUS), beat, key=b"n%d" % node)
+    await producer.flush()
+    latest = Latest()
+    found = await ensure_topics(broker.bootstrap, broker.prefix)
+    control = ControlTopics(
+        broker.bootstrap,
+        broker.prefix,
+        found.partitions,
+        lambda _topic, record, offset, _ms: latest.take(record, offset),
+        latest.drop,
+        lambda _poison: None,
+        lambda: [node for node, record in latest.assignments.items() if record.instances],
+        found.embedded,
+        topics=[LEADERSHIP, ASSIGNMENTS, STATUS],
+    )
+    try:
+        await control.start()
+    finally:
+        await control.close()
+    assert {f"n{node}" for node in range(40)} <= set(latest.statuses)
+    assert latest.statuses["n-old"].observed_generation == 7
+    assert control.read < 250
+
+
+async def test_telemetry_with_other_than_the_declared_partitions_is_read_whole(
+    broker: Broker,
+) -> None:
+    """How many there are is what the broker says, also where some are added later."""
+    if broker.kind == "embedded":
+        pytest.skip("the embedded broker has the declared partitions")
+    prefix = f"{broker.prefix}few."
+    few = Topic("telemetry", 3, Cleanup.DELETE, DAY_MS, Telemetry, (), lambda r: str(r.model))
+    await ensure_topics(broker.bootstrap, prefix, table=[few])
+    found = await ensure_topics(broker.bootstrap, prefix)
+    assert found.partitions[TELEMETRY.name] == 3
+    clock = Clock(TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns()))
+    seen: set[int] = set()
+    changed = asyncio.Event()
+
+    def sink(record: Telemetry, _event_ms: int) -> None:
+        seen.add(record.sequence)
+        changed.set()
+
+    source = TelemetryTopic(broker.bootstrap, prefix, clock, print, found.partitions, 60)
+    writer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, acks="all")
+    await writer.start()
+    following = asyncio.create_task(source.follow(sink))
+    admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    await admin.start()
+    try:
+        name = TELEMETRY.wire_name(prefix)
+        for part in range(3):
+            await writer.send_and_wait(name, encode(telemetry(part)), partition=part)
+        await until(lambda: seen >= {0, 1, 2}, changed)
+        await admin.create_partitions({name: NewPartitions(5)})
+        while (found := await ensure_topics(broker.bootstrap, prefix)).partitions["telemetry"] < 5:
+            await asyncio.sleep(0.05)
+        source.repartition(found.partitions)
+        late = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, acks="all")
+        await late.start()
+        for part in range(5):
+            await late.send_and_wait(name, encode(telemetry(10 + part)), partition=part)
+        await late.stop()
+        await until(lambda: seen >= set(range(10, 15)), changed)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await writer.stop()
+        await admin.delete_topics([topic.wire_name(prefix) for topic in TABLE])
+        await admin.close()
 
 
 async def test_telemetry_is_replayed_to_the_end_and_followed_from_there(

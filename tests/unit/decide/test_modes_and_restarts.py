@@ -8,7 +8,15 @@ import pytest
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.effects import PublishDecision, SolveRequested
-from tests.unit.decide.decide_catalogue import AGGREGATED, combo, combos, pool, service
+from tests.unit.decide.decide_catalogue import (
+    AGGREGATED,
+    DECODE,
+    PREFILL,
+    combo,
+    combos,
+    pool,
+    service,
+)
 from tests.unit.decide.decide_world import World, world
 
 ONE = pool(nodes=40, per_node=1, usd=2.0)
@@ -121,3 +129,37 @@ def test_a_restart_keeps_capacity_that_is_lost_right_afterwards() -> None:
     w.run(130)
     up = [g for g in w.state.groups if g.counts and g.placed[0].node not in w.cut]
     assert len(up) == 4
+
+
+def pair_world(seconds: int) -> World:
+    """Prefill and decode on nodes of their own."""
+    first, second = pool("pre", per_node=1), pool("dec", per_node=2)
+    pair = combo("chat", [(PREFILL, 1, first, 1, 12.0), (DECODE, 2, second, 1, 12.0)])
+    return world(8.0, pools=(first, second), catalogue={"chat": combos(pair)}, full_s=5).run(
+        seconds
+    )
+
+
+@pytest.mark.parametrize("pool_name", ["pre", "dec"])
+def test_a_lost_assignment_of_a_running_pair_is_written_again(pool_name: str) -> None:
+    """Its executor still runs what it read: the half is taken over as it is, not started anew."""
+    w = pair_world(200)
+    before = w.routes["chat"].groups
+    (node,) = [n for n, a in w.applied.items() if f"/{pool_name}/" in a.pool]
+    lost = w.applied.pop(node)
+    w.restart_controller()
+    w.run(5)
+    assert [i.instance for i in w.applied[node].instances] == [i.instance for i in lost.instances]
+    assert w.routes["chat"].groups == before
+
+
+def test_half_a_pair_is_no_capacity_and_is_replaced() -> None:
+    """The assignment and the node are gone: the other half drains and a whole pair is placed."""
+    w = pair_world(200)
+    (node,) = [n for n, a in w.applied.items() if "/dec/" in a.pool]
+    del w.applied[node], w.statuses[node]
+    w.restart_controller()
+    w.run(150)
+    groups = [g for g in w.state.groups if g.counts]
+    assert [len(g.placed) for g in groups] == [2]
+    assert w.ready("chat") == 2 and w.routed_req_per_s("chat") == 12.0

@@ -62,14 +62,16 @@ def test_one_bad_node_leaves_seven_of_eight_usable() -> None:
 
 
 def test_lost_nodes_leave_bill_slots_and_routes() -> None:
-    """Two of three nodes fall silent: after a minute they are not paid for in any plan, others
-    run in their place, and after ten they are given up."""
+    """Two of three nodes fall silent: after 15 s they are out of the routes and the bill, others
+    run in their place, and after ten minutes they are given up."""
     where = pool(nodes=5, per_node=1)
     w = world(20.0, pools=(where,)).run(300)
     lost = sorted(w.rented(where.id))[:2]
     w.cut.update(lost)
-    w.run(130)
-    assert w.ready("chat") == 5  # routes stay while the nodes may be back
+    w.run(20)
+    assert w.ready("chat") == 1
+    w.run(110)
+    assert w.ready("chat") == 3
     assert w.plans[-1].cost_usd_per_h == 3 * 8.0
     assert {p.combo for p in w.plans[-1].targets} == {"chat:a1@us/l40s/on-demand"}
     w.run(560)
