@@ -1,9 +1,9 @@
 """Which instance the next request of a model goes to.
 
-Owns smooth weighted round robin between combos, round robin inside a combo, ejection of instances
-that failed and their timed re-admission, and how many requests each has in flight. Knows nothing
-of HTTP, clocks or who waits (`serving.wait_queue`): callers say what the time is (`now_ms`,
-domain ms) and what happened.
+Owns smooth weighted round robin between combos, the choice inside a combo (`serving.policies`),
+ejection of instances that failed and their timed re-admission, and how many requests each has in
+flight. Knows nothing of HTTP, clocks or who waits (`serving.wait_queue`): callers say what the
+time is (`now_ms`, domain ms) and what happened.
 
 Endpoints come out without their slots: who they are is their instance and address, so a bound that
 moves makes no new instance of them.
@@ -11,14 +11,17 @@ moves makes no new instance of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import zlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from autoscaler.serving.policies import ANY, DEFAULT, Between, Inside, Policy, Want
 from topics.records import Endpoint, RouteGroup, Routes
 
 PROBE_FIRST_MS = 1_000
 PROBE_LAST_MS = 30_000
+_MOST_ABOVE = 1.25  # of the mean load, for the sake of a prefix cache
 
 
 class Applied(StrEnum):
@@ -31,8 +34,9 @@ class Applied(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Where a request goes first. prefill: the request is prefilled here and decoded elsewhere
-    in the same group (`Router.pick_decode`, asked when the prefill is done)."""
+    """Where a request goes first. prefill: it is prefilled here and decoded elsewhere in the same
+    group (`Router.pick_decode`, asked when the prefill is done); otherwise this instance, of
+    whatever role, does all of it."""
 
     group: str
     endpoint: Endpoint
@@ -56,6 +60,33 @@ class _Ring:
                 return found
         return None
 
+    def least(self, out: Iterable[Endpoint], load: Callable[[Endpoint], float]) -> Endpoint | None:
+        """The least loaded that is not `out`, in turn among equals; None where all are."""
+        count, best, lowest = len(self.endpoints), None, float("inf")
+        for step in range(count):
+            at = (self.at + step) % count
+            found = self.endpoints[at]
+            if found not in out and load(found) < lowest:
+                best, lowest = at, load(found)
+        if best is None:
+            return None
+        self.at = (best + 1) % count
+        return self.endpoints[best]
+
+    def near(
+        self, prefix: int, out: Iterable[Endpoint], load: Callable[[Endpoint], float]
+    ) -> Endpoint | None:
+        """The instance that keeps `prefix` (rendezvous hashing: few prefixes move when instances
+        come and go), among those not loaded far above the mean."""
+        usable = [endpoint for endpoint in self.endpoints if endpoint not in out]
+        if not usable:
+            return None
+        most = 1.0 + _MOST_ABOVE * sum(map(load, usable)) / len(usable)
+        return max(
+            (endpoint for endpoint in usable if load(endpoint) <= most),
+            key=lambda endpoint: zlib.crc32(f"{prefix}/{endpoint.instance}".encode()),
+        )
+
     def any_in(self, out: Iterable[Endpoint]) -> bool:
         return any(endpoint not in out for endpoint in self.endpoints)
 
@@ -71,7 +102,10 @@ class _Lane:
     current: float = 0.0  # of the smooth weighted round robin
 
     def usable(self, out: Iterable[Endpoint]) -> bool:
-        return self.first.any_in(out) and (self.decode is None or self.decode.any_in(out))
+        return self.first.any_in(out) and self.decodes(out)
+
+    def decodes(self, out: Iterable[Endpoint]) -> bool:
+        return self.decode is None or self.decode.any_in(out)
 
 
 @dataclass(slots=True)
@@ -88,6 +122,7 @@ class Router:
 
     model: str
     routes: Routes | None = None
+    policy: Policy = DEFAULT
     _lanes: tuple[_Lane, ...] = ()
     _ejected: dict[Endpoint, _Ejection] = field(default_factory=dict)
     _slots: dict[Endpoint, int] = field(default_factory=dict)
@@ -131,35 +166,88 @@ class Router:
         if self.routes is not None:
             self.routes = replace(self.routes, leader_token=0, generation=0)
 
-    def pick(self, exclude: frozenset[Endpoint] = frozenset()) -> Pick | None:
+    def pick(self, exclude: frozenset[Endpoint] = frozenset(), want: Want = ANY) -> Pick | None:
         """The next instance with room, where one more is in flight until `done`; else None.
 
         exclude: instances that this request has tried already. Groups share by weight (smooth
         weighted round robin: each step every usable group gains its weight, the highest is
         chosen and pays the sum); if only groups of weight 0 are usable they share equally.
         """
-        out = self._ejected.keys() | self._full | exclude
-        usable = [lane for lane in self._lanes if lane.usable(out)]
+        gone = frozenset(self._ejected) | exclude
+        out = gone | self._full
+        usable = [lane for lane in self._lanes if self._has_room(lane, gone, out)]
         if not usable:
             return None
+        whole = [lane for lane in usable if lane.decode is None]
+        lane = self._next_lane(usable if want.single or not whole else whole, want)
+        endpoint, prefill = self._choose(lane, gone, out, want)
+        self._in_flight[endpoint] = in_flight = self._in_flight.get(endpoint, 0) + 1
+        if in_flight >= self._slots.get(endpoint, in_flight + 1):
+            self._full.add(endpoint)
+        return Pick(lane.group, endpoint, prefill)
+
+    def _next_lane(self, usable: list[_Lane], want: Want) -> _Lane:
+        equal = self.policy.between is Between.EQUAL
+        tokens = max(1, want.tokens) if self.policy.between is Between.TOKENS else 1
         weighted = [lane for lane in usable if lane.weight > 0.0]
         total, best = 0.0, (weighted or usable)[0]
         for lane in weighted or usable:
-            gain = lane.weight if weighted else 1.0
+            gain = tokens * (lane.weight if weighted and not equal else 1.0)
             total += gain
             lane.current += gain
             if lane.current > best.current:
                 best = lane
         best.current -= total
-        endpoint = best.first.next(out)
-        assert endpoint is not None  # noqa: S101 - usable() said so
-        self._in_flight[endpoint] = in_flight = self._in_flight.get(endpoint, 0) + 1
-        if in_flight >= self._slots.get(endpoint, in_flight + 1):
-            self._full.add(endpoint)
-        return Pick(best.group, endpoint, best.decode is not None)
+        return best
+
+    def _choose(
+        self, lane: _Lane, gone: frozenset[Endpoint], out: frozenset[Endpoint], want: Want
+    ) -> tuple[Endpoint, bool]:
+        """The instance of `lane`, and whether it only prefills."""
+        first, decode = lane.first, lane.decode
+        if decode is None:
+            return self._turn(first, out, want), False
+        if not want.single:  # its KV cannot be handed over
+            found = decode.least(gone, self._load) or first.least(gone, self._load)
+            assert found is not None  # noqa: S101 - _has_room() said so
+            return found, False
+        if self.policy.inside is not Inside.ROUND_ROBIN:
+            can_prefill, can_decode = self._idle(first, out), self._idle(decode, gone)
+            if can_decode and not can_prefill:
+                found = decode.least(gone, self._load)
+                assert found is not None  # noqa: S101
+                return found, False
+            if can_prefill and not can_decode:
+                found = first.least(out, self._load)
+                assert found is not None  # noqa: S101
+                return found, False
+        return self._turn(first, out, want), True
+
+    def _turn(self, ring: _Ring, out: frozenset[Endpoint], want: Want) -> Endpoint:
+        if self.policy.inside is Inside.PREFIX:
+            found = ring.near(want.prefix, out, self._load)
+        else:
+            found = ring.next(out)
+        assert found is not None  # noqa: S101 - _has_room() said so
+        return found
+
+    def _load(self, endpoint: Endpoint) -> float:
+        return self._in_flight.get(endpoint, 0)
+
+    def _idle(self, ring: _Ring, out: Iterable[Endpoint]) -> bool:
+        return any(end not in out and end not in self._in_flight for end in ring.endpoints)
+
+    def _has_room(self, lane: _Lane, gone: frozenset[Endpoint], out: frozenset[Endpoint]) -> bool:
+        if not lane.decodes(gone) or not lane.first.any_in(gone):
+            return False
+        if lane.first.any_in(out):
+            return True
+        opportunistic = self.policy.inside is not Inside.ROUND_ROBIN
+        return opportunistic and lane.decode is not None and self._idle(lane.decode, gone)
 
     def done(self, endpoint: Endpoint) -> None:
-        """A request that `pick` sent to `endpoint` has left it, whatever became of it."""
+        """A request that `pick` or `pick_decode` sent to `endpoint` has left it, whatever became
+        of it."""
         left = self._in_flight[endpoint] - 1
         if left:
             self._in_flight[endpoint] = left
@@ -169,13 +257,14 @@ class Router:
             self._full.discard(endpoint)
 
     def in_flight(self, endpoint: Endpoint) -> int:
-        """Requests that `pick` sent to `endpoint` and that are there still."""
+        """Requests that were sent to `endpoint` and that are there still."""
         return self._in_flight.get(_bare(endpoint), 0)
 
     def has_room(self) -> bool:
         """Whether `pick` would find an instance for a request that has tried none."""
-        out = self._ejected.keys() | self._full
-        return any(lane.usable(out) for lane in self._lanes)
+        gone = frozenset(self._ejected)
+        out = gone | self._full
+        return any(self._has_room(lane, gone, out) for lane in self._lanes)
 
     def is_open(self, exclude: frozenset[Endpoint] = frozenset()) -> bool:
         """Whether there is an instance outside `exclude` that serves, full or not."""
@@ -189,12 +278,19 @@ class Router:
 
         Chosen after the prefill by the routes of that moment: a decode instance that left them
         meanwhile gets nothing more, which is what a drain relies on. It is asked whatever it has
-        in flight: the KV waits for it, and the prefill instances' slots bound what comes.
+        in flight: the KV waits for it, and the prefill instances' slots bound what comes. One more
+        is in flight there until `done`.
         """
         out = self._ejected.keys() | exclude if exclude else self._ejected.keys()
         for lane in self._lanes:
             if lane.group == group and lane.decode is not None:
-                return lane.decode.next(out)
+                if self.policy.inside is Inside.ROUND_ROBIN:
+                    found = lane.decode.next(out)
+                else:
+                    found = lane.decode.least(out, self._load)
+                if found is not None:
+                    self._in_flight[found] = self._in_flight.get(found, 0) + 1
+                return found
         return None
 
     def eject(self, endpoint: Endpoint, now_ms: int) -> bool:

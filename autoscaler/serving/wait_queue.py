@@ -18,6 +18,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from autoscaler.serving.policies import ANY, Want
 from autoscaler.serving.routing import Pick, Router
 from topics.records import Endpoint
 
@@ -37,12 +38,14 @@ class Refusal(StrEnum):
 class Ticket:
     """One request that waits. order: of arrival; a request that is tried again keeps its own.
 
-    tried: instances it was sent to already. joined_ms: when it began to wait, this time.
+    tried: instances it was sent to already. joined_ms: when it began to wait, this time. want:
+    what it asks for.
     """
 
     order: int
     tried: frozenset[Endpoint]
     joined_ms: int
+    want: Want = ANY
 
 
 @dataclass(slots=True)
@@ -70,9 +73,9 @@ class WaitQueue:
         """All that wait."""
         return tuple(self._waiting)
 
-    def join(self, order: int, tried: frozenset[Endpoint], now_ms: int) -> Ticket:
+    def join(self, order: int, tried: frozenset[Endpoint], now_ms: int, want: Want = ANY) -> Ticket:
         """Begin to wait, behind those of lower `order`."""
-        ticket = Ticket(order, tried, now_ms)
+        ticket = Ticket(order, tried, now_ms, want)
         self._joined += 1
         self._waiting[ticket] = False
         turn = (order, self._joined, ticket)
@@ -104,9 +107,9 @@ class WaitQueue:
                 ticket = turn[2]
                 if self._waiting.get(ticket) is not (turns is self._late):
                     continue  # it left, or waits among the late ones by now
-                pick = self.router.pick(ticket.tried)
+                pick = self.router.pick(ticket.tried, ticket.want)
                 if pick is None and not self.router.is_open(ticket.tried):
-                    pick = self.router.pick()
+                    pick = self.router.pick(want=ticket.want)
                 if pick is None:
                     passed.append(turn)
                     continue

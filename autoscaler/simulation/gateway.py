@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from autoscaler.serving.policies import DEFAULT, Policy, Want
 from autoscaler.serving.requests import Part, Work
 from autoscaler.serving.routing import Applied, Pick, Router
 from autoscaler.serving.wait_queue import Ticket, WaitQueue
@@ -27,12 +28,14 @@ LOOK_MS = 500.0
 @dataclass(frozen=True, slots=True)
 class GatewayLimits:
     """As the real gateway's settings. hold_ms: longest wait while nothing serves; queue_ms: of
-    all; max_waiting: requests of one model; attempts: instances tried per request."""
+    all; max_waiting: requests of one model; attempts: instances tried per request; policy: how
+    requests are spread."""
 
     hold_ms: float = 30_000.0
     queue_ms: float = 600_000.0
     max_waiting: int = 10_000
     attempts: int = 3
+    policy: Policy = DEFAULT
 
 
 @dataclass(slots=True)
@@ -67,7 +70,7 @@ class SimGateway:
         self._sequence = 0
         self._fronts: dict[str, _Front] = {}
         for model, longest in max_len.items():
-            router = Router(model)
+            router = Router(model, policy=limits.policy)
             queue = WaitQueue(router, limits.hold_ms, limits.queue_ms)
             self._fronts[model] = _Front(model, longest, router, queue)
 
@@ -111,11 +114,11 @@ class SimGateway:
 
     def _enter(self, front: _Front, call: Call) -> None:
         if not front.waiting:
-            pick = front.router.pick(call.tried)
+            pick = front.router.pick(call.tried, _want(call))
             if pick is not None:
                 self._send(front, call, pick)
                 return
-        ticket = front.queue.join(call.id, call.tried, int(self._agenda.now_ms))
+        ticket = front.queue.join(call.id, call.tried, int(self._agenda.now_ms), _want(call))
         front.waiting[ticket] = call
         self._dispatch(front)
         if ticket in front.waiting and len(front.queue) > self._limits.max_waiting:
@@ -146,7 +149,7 @@ class SimGateway:
             engine.submit(work, _Prefill(self, front, call, pick, engine))
         else:
             work = Work(_name(call), call.input_tokens, call.output_tokens)
-            engine.submit(work, _Answer(self, front, call, pick.endpoint, engine, True))
+            engine.submit(work, _Answer(self, front, call, pick.endpoint, engine))
 
     def _again(self, front: _Front, call: Call, failed: Endpoint) -> None:
         """`failed` did not answer: try elsewhere if the client has seen nothing yet."""
@@ -176,11 +179,10 @@ class SimGateway:
         """A request was answered in full."""
         self._end(front, call, Ending.SERVED)
 
-    def lost(self, front: _Front, call: Call, endpoint: Endpoint, slot: Endpoint | None) -> None:
-        """`endpoint` is gone with a request inside. slot: the instance to give back, if any."""
+    def lost(self, front: _Front, call: Call, endpoint: Endpoint) -> None:
+        """`endpoint` is gone with a request inside."""
         front.router.eject(endpoint, int(self._agenda.now_ms))
-        if slot is not None:
-            front.router.done(slot)
+        front.router.done(endpoint)
         self._again(front, call, endpoint)
 
     def hand_over(self, front: _Front, call: Call, pick: Pick, prefill: SimEngine) -> None:
@@ -192,20 +194,22 @@ class SimGateway:
         if decoder is None or engine is None:
             if decoder is not None:
                 router.eject(decoder, int(self._agenda.now_ms))
+                router.done(decoder)
             self._again(front, call, decoder or pick.endpoint)
             return
         transfer_ms = engine.setup.transfer_ms(call.input_tokens)
         if not prefill.give_kv(_name(call), transfer_ms):
+            router.done(decoder)
             self._again(front, call, pick.endpoint)
             return
         work = Work(_name(call), call.input_tokens, call.output_tokens, Part.DECODE, transfer_ms)
-        engine.submit(work, _Answer(self, front, call, decoder, engine, False))
+        engine.submit(work, _Answer(self, front, call, decoder, engine))
 
 
 class _Answer:
-    """A request at the engine that makes its tokens. slot: it holds a slot of that instance."""
+    """A request at the engine that makes its tokens."""
 
-    __slots__ = ("_call", "_endpoint", "_engine", "_front", "_gateway", "_slot")
+    __slots__ = ("_call", "_endpoint", "_engine", "_front", "_gateway")
 
     def __init__(
         self,
@@ -214,14 +218,12 @@ class _Answer:
         call: Call,
         endpoint: Endpoint,
         engine: SimEngine,
-        slot: bool,
     ) -> None:
         self._gateway = gateway
         self._front = front
         self._call = call
         self._endpoint = endpoint
         self._engine = engine
-        self._slot = slot
 
     def first_token(self, at_ms: float) -> None:
         self._call.first_ms = at_ms + self._engine.setup.times.first_token_ms
@@ -229,12 +231,10 @@ class _Answer:
     def finished(self, at_ms: float) -> None:
         self._call.end_ms = at_ms + self._engine.setup.times.first_token_ms
         self._gateway.answered(self._front, self._call)
-        if self._slot:
-            self._gateway.left(self._front, self._endpoint)
+        self._gateway.left(self._front, self._endpoint)
 
     def broken(self) -> None:
-        slot = self._endpoint if self._slot else None
-        self._gateway.lost(self._front, self._call, self._endpoint, slot)
+        self._gateway.lost(self._front, self._call, self._endpoint)
 
 
 class _Prefill:
@@ -258,8 +258,11 @@ class _Prefill:
         self._gateway.hand_over(self._front, self._call, self._pick, self._engine)
 
     def broken(self) -> None:
-        endpoint = self._pick.endpoint
-        self._gateway.lost(self._front, self._call, endpoint, endpoint)
+        self._gateway.lost(self._front, self._call, self._pick.endpoint)
+
+
+def _want(call: Call) -> Want:
+    return Want(call.input_tokens + call.output_tokens)
 
 
 def _name(call: Call) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 import orjson
 import uvloop
 
+from autoscaler.serving.policies import Between, Inside, Policy
 from executors.gateway.keys import BadKeys
 from executors.gateway.server import Gateway
 from executors.gateway.settings import Clock, Settings
@@ -39,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
             stall_s=options.stall_s,
             request_s=options.request_s,
             drain_real_s=options.drain_s,
+            policy=Policy(Between(options.between), Inside(options.inside)),
         )
         keys = read_keys()
     except InvalidRecord as error:
@@ -109,6 +111,14 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--drain-s", type=float, default=120.0,
         help="real seconds for requests under way to finish after SIGTERM; a second one ends it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--between", default=Between.GOODPUT.value, choices=[choice.value for choice in Between],
+        help="how combos share the requests of a model",
+    )  # fmt: skip
+    parser.add_argument(
+        "--inside", default=Inside.OPPORTUNISTIC.value, choices=[each.value for each in Inside],
+        help="which instance of a combo takes a request",
     )  # fmt: skip
     parser.add_argument("--keys-file", help="API keys (YAML); without it no key is asked for")
     add_log_level(parser)

@@ -66,7 +66,7 @@ class Admission:
         if queue is None:
             queue = self._queues[model] = WaitQueue(router, 0.0, self._settings.queue_s * 1000)
         queue.hold_ms = self.hold_s(model) * 1000
-        ticket = queue.join(request.arrived_ns, request.tried, self._clock.now_ms())
+        ticket = queue.join(request.arrived_ns, request.tried, self._clock.now_ms(), request.want)
         answer = self._answers[ticket] = asyncio.get_running_loop().create_future()
         try:
             self._dispatch(model)
@@ -87,6 +87,14 @@ class Admission:
             if not request.mark_ns:
                 request.resume()
         return Slot(self, router, found) if isinstance(found, Pick) else found
+
+    def decode(self, model: str, group: str, tried: frozenset[Endpoint]) -> Slot | None:
+        """A slot at the decode instance of `group` for what was just prefilled there."""
+        router = self._table.routers.get(model)
+        if router is None:
+            return None
+        found = router.pick_decode(group, tried) or router.pick_decode(group)
+        return Slot(self, router, Pick(group, found, False)) if found is not None else None
 
     def left(self, router: Router, endpoint: Endpoint) -> None:
         """A request has left `endpoint`."""

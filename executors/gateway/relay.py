@@ -130,24 +130,28 @@ class Relay:
 
     async def _attempt(self, request: Request, slot: Slot) -> Outcome:
         """One try; EngineError says whether it may be tried elsewhere if nothing was sent yet."""
-        call, params, pick = request.call, None, slot.pick
-        endpoint = pick.endpoint
-        if pick.prefill:
-            raw = await self._whole(request, endpoint, prefill_body(call))
-            slot.give_back()  # what is left to do there is to hand over its KV
-            params = handed_over(raw)
-            if params is None:
-                request.faulty += (endpoint,)
-                raise EngineFaulty("no kv_transfer_params in the answer to a prefill")
-            router = self._table.routers[call.model]
-            decoder = router.pick_decode(pick.group, request.tried)
-            decoder = decoder or router.pick_decode(pick.group)
-            if decoder is None:
-                raise EngineFaulty(f"{pick.group} has no decode instance any more")
-            endpoint = decoder
+        call, pick = request.call, slot.pick
+        if not pick.prefill:
+            return await self._answer(request, pick.endpoint, engine_body(call))
+        raw = await self._whole(request, pick.endpoint, prefill_body(call))
+        slot.give_back()  # what is left to do there is to hand over its KV
+        params = handed_over(raw)
+        if params is None:
+            request.faulty += (pick.endpoint,)
+            raise EngineFaulty("no kv_transfer_params in the answer to a prefill")
+        decoder = self.admission.decode(call.model, pick.group, request.tried)
+        if decoder is None:
+            raise EngineFaulty(f"{pick.group} has no decode instance any more")
+        try:
+            endpoint = decoder.pick.endpoint
             self._decoders.add(endpoint)
-        body = engine_body(call, params)
-        if call.stream:
+            return await self._answer(request, endpoint, engine_body(call, params))
+        finally:
+            decoder.give_back()
+
+    async def _answer(self, request: Request, endpoint: Endpoint, body: bytes) -> Outcome:
+        """The answer of `endpoint`, given to the client."""
+        if request.call.stream:
             return await self._stream(request, endpoint, body)
         raw = await self._whole(request, endpoint, body)
         ended_ns = request.mark_ns

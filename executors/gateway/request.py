@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from autoscaler.serving.policies import Want
 from executors.gateway.openai import Call
 from topics.records import Endpoint
 
@@ -52,6 +53,7 @@ class Request:
         "own_ns",
         "started",
         "tried",
+        "want",
     )
 
     def __init__(
@@ -72,6 +74,7 @@ class Request:
         self.own_ns = own_ns
         self.started = False
         self.tried: frozenset[Endpoint] = frozenset()
+        self.want = Want(call.tokens_guess + call.output_guess, call.single, call.prefix)
         self.faulty: tuple[Endpoint, ...] = ()
 
     def begin(self) -> None:

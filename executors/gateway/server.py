@@ -46,7 +46,7 @@ class Gateway:
     ) -> None:
         self.metrics = Metrics()
         self.meters: dict[str, Meter] = {}
-        self.table = RouteTable(self.metrics, state_dir, clock.real_s(_SETTLE_S))
+        self.table = RouteTable(self.metrics, state_dir, clock.real_s(_SETTLE_S), settings.policy)
         self.engines = Engines(settings, clock)
         relay = self.relay = Relay(settings, clock, self.table, self.engines, self.metrics)
         self.reporter = Reporter(

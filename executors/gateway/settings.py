@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from autoscaler.serving.policies import DEFAULT, Policy
 from topics.checks import name, number
 from topics.timebase import TimeBase
 
@@ -41,6 +42,7 @@ class Settings:
     max_unknown: int = 1_000
     body_budget_bytes: int = 256 * 1024 * 1024
     attempts: int = 3
+    policy: Policy = DEFAULT
     connect_real_s: float = 2.0
     head_real_s: float = 10.0
     body_real_s: float = 60.0

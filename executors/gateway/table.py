@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from autoscaler.serving.policies import DEFAULT, Policy
 from autoscaler.serving.routing import Applied, Router
 from executors.gateway.metrics import Metrics
 from topics.checks import InvalidRecord
@@ -29,13 +30,20 @@ class RouteTable:
     """Routers by model. settle_real_s: after the first routes, those of other models may still be
     on their way, so for so long an unknown model is waited for and not refused."""
 
-    def __init__(self, metrics: Metrics, state_dir: Path | None, settle_real_s: float) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        state_dir: Path | None,
+        settle_real_s: float,
+        policy: Policy = DEFAULT,
+    ) -> None:
         self.routers: dict[str, Router] = {}
         self.names: dict[str, str] = {}  # other names of models, and the models
         self._highest: int | None = None
         self._aside: dict[str, list[Routes]] = {}
         self._leavers: list[Callable[[str], None]] = []
         self._metrics = metrics
+        self._policy = policy
         self._file = state_dir / "routes.jsonl" if state_dir else None
         self._settle_real_s = settle_real_s
         self._settled_at: float | None = None
@@ -84,7 +92,7 @@ class RouteTable:
         """Go by `routes`, tell those who watch; stale ones are refused and counted."""
         router = self.routers.get(routes.model)
         if router is None:
-            router = self.routers[routes.model] = Router(routes.model)
+            router = self.routers[routes.model] = Router(routes.model, policy=self._policy)
             if self._settled_at is None:
                 self._settled_at = time.monotonic() + self._settle_real_s
         applied = router.apply(routes)

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from tests.integration.gateway.gateway_bench import MakeBench, total, until
-from topics.records import RouteGroup
+from topics.records import Endpoint, RouteGroup, Routes
 
 
 async def test_a_stream_passes_through_and_usage_stays_inside(bench: MakeBench) -> None:
@@ -369,6 +369,128 @@ async def test_prefill_then_decode(bench: MakeBench) -> None:
     assert (given["max_tokens"], given["prompt"]) == (5, "a a a")
     ids = [engine.headers[0]["X-Request-Id"] for engine in (prefill, decode)]
     assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"prompt": ["a", "b"]},
+        {"prompt": [[1, 2], [3]]},
+        {"n": 2},
+        {"use_beam_search": True, "n": 3},
+    ],
+)
+async def test_what_cannot_be_handed_over_is_served_in_place(
+    bench: MakeBench, more: dict[str, object]
+) -> None:
+    """One kv_transfer_params describes one prompt: with it, a second answer would be wrong."""
+    b = await bench()
+    prefill, decode = await b.engine("p"), await b.engine("d")
+    b.route(RouteGroup("g", 1.0, prefill=(prefill.endpoint,), decode=(decode.endpoint,)))
+    for stream in (False, True):
+        status, _ = await b.post(stream=stream, **more)
+        assert status == 200
+    assert not prefill.seen
+    assert ["kv_transfer_params" in body for body in decode.seen] == [False, False]
+    assert all(body[key] == value for body in decode.seen for key, value in more.items())
+
+
+async def test_an_idle_decode_instance_serves_whole_while_prefill_is_busy(
+    bench: MakeBench,
+) -> None:
+    """Opportunistic scheduling (Cauchy 3.4.2)."""
+    b = await bench()
+    prefill, decode = await b.engine("p"), await b.engine("d")
+    prefill.mode = "gate"
+    b.route(RouteGroup("g", 1.0, prefill=(prefill.endpoint,), decode=(decode.endpoint,)))
+    first = asyncio.create_task(b.post())
+    await until(lambda: len(prefill.seen) == 1)
+    assert (await b.post())[0] == 200
+    assert "kv_transfer_params" not in decode.seen[0]
+    prefill.gate.set()
+    assert (await first)[0] == 200
+    assert "kv_transfer_params" in decode.seen[1]
+    assert b.gateway.table.routers["chat"].in_flight(decode.endpoint) == 0
+
+
+async def test_the_answer_names_its_instance_and_ids_go_through(bench: MakeBench) -> None:
+    b = await bench()
+    engine = await b.engine("e")
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    given = {"X-Request-Id": "mine-1", "traceparent": trace, "tracestate": "a=b"}
+    url = b.gateway.url + "/v1/completions"
+    async with b.http.post(url, json=b.body(), headers=given) as answer:
+        assert answer.headers["X-Request-Id"] == "mine-1"
+        assert answer.headers["X-Shoal-Instance"] == "e"
+        assert answer.headers["X-Shoal-Model"] == "chat"
+    seen = engine.headers[0]
+    assert [seen[name] for name in given] == list(given.values())
+    bad = {"X-Request-Id": "a b", "traceparent": "00-zz"}
+    async with b.http.post(url, json=b.body(), headers=bad) as answer:
+        assert answer.headers["X-Request-Id"].startswith("gateway-1-")
+    assert "traceparent" not in engine.headers[1]
+
+
+async def test_embeddings_pass_through(bench: MakeBench) -> None:
+    b = await bench()
+    engine = await b.engine("e")
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    body = {"model": "chat", "input": ["a", "b"], "encoding_format": "float"}
+    async with b.http.post(b.gateway.url + "/v1/embeddings", json=body) as answer:
+        assert answer.status == 200
+    assert engine.seen == [body]
+
+
+async def test_models_are_found_by_any_of_their_names(bench: MakeBench) -> None:
+    b = await bench()
+    engine = await b.engine("e")
+    group = RouteGroup("g", 1.0, (engine.endpoint,))
+    full = "meta-llama/Llama-3.1-8B-Instruct"
+    b.gateway.table.apply(Routes("chat", 1, 1, 0, 2000.0, 60.0, (group,), aliases=(full,)))
+    for name in ("chat", full):
+        async with b.http.get(f"{b.gateway.url}/v1/models/{name}") as answer:
+            assert (answer.status, (await answer.json())["id"]) == (200, "chat")
+        assert (await b.post(model=name))[0] == 200
+    assert [body["model"] for body in engine.seen] == ["chat", "chat"]
+    async with b.http.get(b.gateway.url + "/v1/models/nobody") as answer:
+        assert answer.status == 404
+
+
+async def test_a_withdrawn_model_is_gone(bench: MakeBench) -> None:
+    """What runs is finished; what waits and what comes is told that there is no such model."""
+    b = await bench()
+    engine = await b.engine("e")
+    engine.mode = "gate"
+    one = Endpoint("e", engine.endpoint.address, slots=1)
+    b.route(RouteGroup("g", 1.0, (one,)))
+    b.route(model="other")
+    running = asyncio.create_task(b.post())
+    await until(lambda: len(engine.seen) == 1)
+    waiting = asyncio.create_task(b.post())
+    await until(lambda: b.gateway.relay.admission.waiting("chat") == 1)
+    b.gateway.table.withdraw("chat")
+    assert (await waiting)[0] == 503
+    engine.gate.set()
+    assert (await running)[0] == 200
+    b.gateway.table._settled_at = 0.0
+    assert (await b.post())[0] == 404
+
+
+async def test_a_cold_start_is_waited_for_and_a_no_says_when_to_come_back(
+    bench: MakeBench,
+) -> None:
+    """As long as an instance takes to start, whatever hold_s says."""
+    b = await bench(speed=50.0, hold_s=1.0)
+    b.gateway.table.apply(Routes("chat", 1, 1, 0, 2000.0, 60.0, start_s=20.0))
+    b.gateway.table.apply(Routes("fast", 1, 1, 0, 2000.0, 60.0))
+    url = b.gateway.url + "/v1/completions"
+    async with b.http.post(url, json=b.body(model="fast")) as answer:
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+    began = asyncio.get_running_loop().time()
+    async with b.http.post(url, json=b.body()) as answer:
+        assert answer.status == 503
+    assert asyncio.get_running_loop().time() - began > 0.7
 
 
 async def test_decode_that_lost_the_kv_makes_the_whole_flow_start_again(bench: MakeBench) -> None:
