@@ -28,7 +28,7 @@ run: $(VENV)/.base            ## the whole loop on this machine; ARGS="--for 150
 	@$(BIN)/shoal up $(ARGS) $(OR_END)
 
 recording: $(VENV)/.dev       ## docs/recording.md and the README's first screen, from a run of three minutes
-	@$(BIN)/python -m loadtests.recording $(OR_END)
+	@$(BIN)/python -m loadtests.recording --readme README.md $(OR_END)
 
 test: $(VENV)/.dev            ## the whole test suite
 	$(BIN)/pytest $(ARGS)

@@ -1,0 +1,160 @@
+"""Records what `make run` shows in its first three minutes, as text: `make recording`.
+
+    python -m loadtests.recording [--seconds 180] [--out docs/recording.md] [--readme README.md]
+
+It runs `make run` on a terminal in memory, resizes that to 100, 80 and 60 columns at each moment,
+copies what stands there, presses Ctrl-C at the end, and writes the document. The picture of the
+first minute at 80 columns becomes the README's first screen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pyte
+
+SIZES = ((100, 24), (80, 24), (60, 12))
+MOMENTS_S = (4, 12, 60, 120, 178)
+README_MOMENT_S, README_COLUMNS = 60, 80
+_SETTLE_S = 0.8
+_END_S = 40.0
+_END_ROWS = 60
+_NORMAL_SCREEN = b"\x1b[?1049l"
+_MARKS = re.compile(r"(<!-- recording[^\n]*-->\n).*?(<!-- /recording -->)", re.DOTALL)
+
+
+class Terminal:
+    """A terminal in memory with one program on it."""
+
+    def __init__(self, argv: list[str]) -> None:
+        self._screen = pyte.Screen(*SIZES[0])
+        self._stream = pyte.ByteStream(self._screen)
+        self._ours, theirs = pty.openpty()
+        self._resize(*SIZES[0])
+        self.process = subprocess.Popen(
+            argv,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(theirs)
+        self.over = False
+
+    def wait(self, seconds: float) -> None:
+        """Take in what is written for so long, or until the program ends."""
+        until = time.monotonic() + seconds
+        while not self.over and (left := until - time.monotonic()) > 0.0:
+            if not select.select([self._ours], [], [], left)[0]:
+                return
+            try:
+                data = os.read(self._ours, 65536)
+            except OSError:  # its end was closed
+                data = b""
+            self.over = not data
+            _, leaves, after = data.rpartition(_NORMAL_SCREEN)
+            if leaves:  # the alternate screen is given back: what stood on it is gone
+                self._screen.reset()
+            self._stream.feed(after if leaves else data)
+
+    def pictures(self) -> dict[int, str]:
+        """What stands there at every size, by columns."""
+        found = {}
+        for columns, rows in SIZES:
+            self._resize(columns, rows)
+            self.wait(_SETTLE_S)
+            found[columns] = self.text()
+        self._resize(*SIZES[0])
+        return found
+
+    def text(self) -> str:
+        """What stands there now, without the empty end."""
+        return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
+
+    def grow(self, rows: int) -> None:
+        """Room for what is printed at the end; the program is not told."""
+        self._screen.resize(rows, SIZES[0][0])
+
+    def press_ctrl_c(self) -> None:
+        """As a person would."""
+        os.write(self._ours, b"\x03")
+
+    def _resize(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self._screen.resize(rows, columns)
+
+
+def record(argv: list[str], seconds: float) -> list[tuple[str, dict[int, str]]]:
+    """(moment, pictures by columns) of a run of `argv`, its end included."""
+    terminal = Terminal(argv)
+    began = time.monotonic()
+    found = []
+    for moment in (m for m in MOMENTS_S if m < seconds):
+        terminal.wait(began + moment - time.monotonic())
+        found.append((f"After {moment} s", terminal.pictures()))
+    terminal.wait(began + seconds - time.monotonic())
+    terminal.press_ctrl_c()
+    terminal.wait(_SETTLE_S)
+    found.append(("Ctrl-C", {SIZES[0][0]: terminal.text()}))
+    terminal.grow(_END_ROWS)
+    terminal.wait(_END_S)
+    found.append(("The end", {SIZES[0][0]: terminal.text()}))
+    terminal.process.wait(_END_S)
+    return found
+
+
+def document(found: list[tuple[str, dict[int, str]]]) -> str:
+    """The recording as Markdown."""
+    parts = [
+        "# The first three minutes",
+        "",
+        "What `make run` shows, as text, made by `make recording` (the environment was there). "
+        "Times are real seconds; the clock of the screen runs ten times as fast. A terminal of "
+        "another size shows the same with fewer columns and lines; colours are not recorded.",
+    ]
+    for moment, pictures in found:
+        parts += ["", f"## {moment}"]
+        for columns, text in pictures.items():
+            parts += ["", f"{columns} columns:", "", "```", text, "```"]
+    return "\n".join(parts) + "\n"
+
+
+def main() -> int:
+    """Exit code: 0, 1 when the program did not run to its end."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=180.0, help="until Ctrl-C (180)")
+    parser.add_argument("--out", type=Path, default=Path("docs/recording.md"))
+    parser.add_argument("--readme", type=Path, help="put the first minute between its marks")
+    parser.add_argument("command", nargs="*", default=["make", "--no-print-directory", "run"])
+    options = parser.parse_args()
+    found = record(options.command, options.seconds)
+    if "requests sent" not in found[-1][1][SIZES[0][0]]:
+        sys.stderr.write(f"the run did not end well:\n{found[-1][1][SIZES[0][0]]}\n")
+        return 1
+    options.out.write_text(document(found))
+    first = dict(found).get(f"After {README_MOMENT_S} s")
+    if options.readme and first:
+        text = options.readme.read_text()
+        fresh = _MARKS.sub(
+            lambda marks: f"{marks[1]}```\n{first[README_COLUMNS]}\n```\n{marks[2]}", text
+        )
+        options.readme.write_text(fresh)
+    print(f"written to {options.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
