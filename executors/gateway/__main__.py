@@ -41,6 +41,7 @@ def main(argv: list[str] | None = None) -> int:
             request_s=options.request_s,
             drain_real_s=options.drain_s,
             policy=Policy(Between(options.between), Inside(options.inside)),
+            advised=frozenset(filter(None, options.advised.split(","))),
         )
         keys = read_keys()
     except InvalidRecord as error:
@@ -121,6 +122,9 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         help="which instance of a combo takes a request",
     )  # fmt: skip
     parser.add_argument("--keys-file", help="API keys (YAML); without it no key is asked for")
+    parser.add_argument(
+        "--advised", default="", help="models, by commas, for which nothing is started by itself"
+    )
     add_log_level(parser)
     return parser.parse_args(argv)
 

@@ -148,6 +148,14 @@ class Face:
     async def _known(self, exchange: Exchange, call: Call) -> bool:
         """Whether the model of `call` has routes, or gets them in time; if not, that is said."""
         known: bool | None = None
+        if call.model in self._settings.advised:
+            self._metrics.unknown.inc()
+            self.refuse(
+                exchange,
+                503,
+                f"nothing serves {call.model}: its mode is not act, so no instance is started",
+            )
+            return False
         if self._unknown_waiting < self._settings.max_unknown:
             until = time.monotonic() + self._clock.real_s(self._settings.hold_s)
             self._unknown_waiting += 1

@@ -22,8 +22,9 @@ class Settings:
     without progress in its metrics and without a token for a probe, it hangs (one prompt of 190k
     tokens may take 100 s). request_s: the longest life of a request. max_waiting: requests of one
     model waiting here; what is more is 429 at once. max_unknown: requests that wait while no
-    routes are known at all. attempts: instances asked per request, of those that surely did not
-    suffer from it.
+    routes are known at all. advised: models that Shoal only recommends for, or that wait for
+    approval: without routes nothing will come, so they are refused at once. attempts: instances
+    asked per request, of those that surely did not suffer from it.
 
     Real seconds, because networks and supervisors do not scale: connect_real_s to reach an engine;
     head_real_s and body_real_s for a client to send a request; write_real_s a client may not read;
@@ -41,6 +42,7 @@ class Settings:
     max_waiting: int = 10_000
     max_unknown: int = 1_000
     body_budget_bytes: int = 256 * 1024 * 1024
+    advised: frozenset[str] = frozenset()
     attempts: int = 3
     policy: Policy = DEFAULT
     connect_real_s: float = 2.0

@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 
 import orjson
 
+from autoscaler.domain.cluster import Mode
+from autoscaler.serving.policies import Between, Inside
 from streams.broker.admin import BrokerUnreachable, parse_address, probe
 from streams.controller.options import add_operated, operated_argv
 from streams.decisionlog.place import default_folder
@@ -29,6 +31,14 @@ from topics.table import PREFIX
 from topics.timebase import TimeBase
 
 _PROBE_S = 3.0
+_GATEWAY_SECONDS = {
+    "hold-s": (30.0, "seconds a request waits for a ready instance before 503; as long as an "
+               "instance takes to start, where that is known to be longer"),
+    "queue-s": (600.0, "seconds one waits while instances have no room, before 429"),
+    "stall-s": (240.0, "seconds of silence after which an engine with requests is looked at"),
+    "request-s": (1800.0, "longest life of a request in seconds"),
+    "drain-s": (120.0, "seconds for requests under way to finish after SIGTERM"),
+}  # fmt: skip
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -102,9 +112,16 @@ def run_executor(args: argparse.Namespace) -> int:
 def run_gateway(args: argparse.Namespace) -> int:
     """Become a gateway."""
     config = load_config(args.config)
-    options = ["--state-dir", args.state_dir] if args.state_dir else []
     routes = Path(args.state_dir or "", "routes.jsonl")
     remembers = f"the routes in {routes}" if args.state_dir and routes.exists() else ""
+    options = [f"--{name}={getattr(args, name.replace('-', '_'))}" for name in _GATEWAY_SECONDS]
+    options += [f"--between={args.between}", f"--inside={args.inside}"]
+    for name in ("state-dir", "keys-file"):
+        value = getattr(args, name.replace("-", "_"))
+        options += [f"--{name}={value}"] if value else []
+    advised = [s for s in config.cluster.services if s.mode is not Mode.ACT]
+    names = dict.fromkeys(name for s in advised for name in (s.model, s.architecture.name))
+    options += [f"--advised={','.join(names)}"] if names else []
     become(
         "executors.gateway", "--broker", reachable(args, config, remembers), "--host", args.host,
         "--port", str(args.port), "--gateway-id", args.id, "--prefix", args.prefix,
@@ -136,10 +153,20 @@ def add_parser(subparsers: Any) -> None:
     gateway.add_argument("--port", type=int, default=8700, help="port to listen on")
     gateway.add_argument("--state-dir", help="where it keeps its last routes")
     gateway.add_argument("--keys-file", help="API keys (YAML), read again when it changes")
+    for name, (default, what) in _GATEWAY_SECONDS.items():
+        gateway.add_argument(
+            f"--{name}", type=float, default=default, metavar="S", help=f"{what} ({default:g})"
+        )
     gateway.add_argument(
-        "--drain-s",
-        type=float,
-        default=120.0,
-        help="seconds for requests under way to finish after SIGTERM (default 120)",
+        "--between",
+        default=Between.GOODPUT.value,
+        choices=[one.value for one in Between],
+        help=f"how combos share the requests of a model ({Between.GOODPUT.value})",
+    )
+    gateway.add_argument(
+        "--inside",
+        default=Inside.OPPORTUNISTIC.value,
+        choices=[one.value for one in Inside],
+        help=f"which instance of a combo takes a request ({Inside.OPPORTUNISTIC.value})",
     )
     gateway.set_defaults(run=run_gateway)

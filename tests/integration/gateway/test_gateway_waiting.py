@@ -115,3 +115,17 @@ async def test_failures_and_aborts_give_their_places_back(bench: MakeBench) -> N
         task.cancel()
     router = b.gateway.table.routers["chat"]
     await until(lambda: [router.in_flight(end) for end in ends] == [0, 0])
+
+
+async def test_a_model_that_is_only_recommended_for_never_hangs_a_request(
+    bench: MakeBench,
+) -> None:
+    """Nothing will start for it: 503 at once and why. Once it has routes it is served."""
+    b = await bench(speed=1.0, hold_s=60.0, advised=frozenset({"chat"}))
+    async with asyncio.timeout(5.0):
+        status, text = await b.post()
+    assert status == 503
+    assert "mode is not act" in text
+    engine = await b.engine("e")
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    assert (await b.post())[0] == 200

@@ -92,6 +92,24 @@ def test_what_a_role_remembers_lets_it_start_without_a_broker(
     assert "going on with" in said
 
 
+def test_the_gateway_gets_every_option_and_knows_what_is_only_recommended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options that are in --help reach it; models that are not in mode act are named to it."""
+    (tmp_path / "routes.jsonl").write_text("{}")
+    config = tmp_path / "shoal.yaml"
+    text = Path(CONFIG).read_text()
+    config.write_text(text.replace("  mini:\n", "  mini:\n    mode: recommend\n"))
+    became: list[tuple[str, ...]] = []
+    monkeypatch.setattr(run_part, "become", lambda *argv: became.append(argv))
+    given = {"hold-s": "7.0", "queue-s": "8.0", "stall-s": "9.0", "request-s": "10.0",
+             "drain-s": "11.0", "between": "weighted", "keys-file": "keys.yaml", "state-dir": str(tmp_path)}  # fmt: skip
+    options = [part for name, value in given.items() for part in (f"--{name}", value)]
+    main(["gateway", "--config", str(config), "--broker", "127.0.0.1:9", *options])
+    expected = {f"--{name}={value}" for name, value in given.items()}
+    assert {*expected, "--advised=mini,openai/gpt-oss-20b"} <= set(became[0])
+
+
 def test_ctrl_c_while_a_part_is_imported_leaves_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "slow_part.py").write_text("print('importing', flush=True)\ninput()\n")
     with subprocess.Popen(
