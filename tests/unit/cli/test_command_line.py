@@ -103,7 +103,8 @@ def test_the_gateway_gets_every_option_and_knows_what_is_only_recommended(
     became: list[tuple[str, ...]] = []
     monkeypatch.setattr(run_part, "become", lambda *argv: became.append(argv))
     given = {"hold-s": "7.0", "queue-s": "8.0", "stall-s": "9.0", "request-s": "10.0",
-             "drain-s": "11.0", "between": "weighted", "keys-file": "keys.yaml", "state-dir": str(tmp_path)}  # fmt: skip
+             "drain-s": "11.0", "between": "equal", "inside": "prefix",
+             "keys-file": "keys.yaml", "state-dir": str(tmp_path)}  # fmt: skip
     options = [part for name, value in given.items() for part in (f"--{name}", value)]
     main(["gateway", "--config", str(config), "--broker", "127.0.0.1:9", *options])
     expected = {f"--{name}={value}" for name, value in given.items()}
