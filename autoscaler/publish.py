@@ -72,7 +72,8 @@ def publish(
     groups = _confirmable(after.groups, told, routes)
     assignments = dict(after.assignments)
     if _may_differ(before, groups):
-        for assignment in changed_assignments(groups, assignments, token, now_ms):
+        drain_ms = int(cluster.policy.drain_timeout_s * 1000)
+        for assignment in changed_assignments(groups, assignments, token, now_ms, drain_ms):
             assignments[assignment.node] = assignment
             effects.append(PublishAssignment(assignment))
     models = _numbered(after.models, numbered)

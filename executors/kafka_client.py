@@ -12,7 +12,7 @@ import base64
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Container, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -113,17 +113,23 @@ class KafkaClient:
         await asyncio.gather(*(event.wait() for event in self._followers))
 
     def follow(
-        self, topics: Iterable[str], on_record: OnRecord, on_gone: OnGone | None = None
+        self,
+        topics: Iterable[str],
+        on_record: OnRecord,
+        on_gone: OnGone | None = None,
+        only: Container[str] | None = None,
     ) -> None:
         """Give every record of `topics` (short names), from the earliest kept, to `on_record`.
 
         All partitions, no consumer group. Records of one key come in order; after a reconnection
         some may come twice. What cannot be decoded goes to dead-letters. Tombstones go to
-        `on_gone`, or are ignored without one.
+        `on_gone`, or are ignored without one. only: of these keys, the others are not even decoded.
         """
 
         def deliver(message: Any) -> None:
-            self._deliver(message, on_record, on_gone)
+            key = message.key.decode(errors="replace") if message.key else ""
+            if only is None or key in only:
+                self._deliver(message, on_record, on_gone)
 
         self._spawn(self._follow(tuple(topics), deliver, self._new_follower()))
 

@@ -17,7 +17,9 @@ class InstanceState(StrEnum):
 
     STARTING = "starting"
     READY = "ready"
+    SWITCHING = "switching"
     DRAINING = "draining"
+    STOPPING = "stopping"
     STOPPED = "stopped"
     FAILED = "failed"
 
@@ -30,9 +32,10 @@ MARKETS = ("owned", "on-demand", "spot")
 class DesiredInstance:
     """One instance that a node should run.
 
-    group: the combo it belongs to (affinity group of routes). gpus: indices on the node.
-    engine: name of an engine in the operator's configuration. drain: it should finish what it
-    has and then stop; it stays in the assignment until it is gone.
+    phase: another one than the instance serves asks it to switch roles. group: the combo it belongs
+    to (affinity group of routes). gpus: indices on the node. engine: name of an engine in the
+    operator's configuration. drain: it should finish what it has and then stop; it stays in the
+    assignment until it is gone.
     """
 
     instance: str
@@ -59,7 +62,8 @@ class Assignment:
 
     generation counts changes of this node; leader_token orders leaders: an executor refuses
     a lower (leader_token, generation) than it has seen. expires_ms: from then on it starts nothing
-    new, and never stops anything; 0 = it does not expire. signature: see `topics.signing`.
+    new, and never stops anything; 0 = it does not expire. drain_timeout_ms: how long a drain may
+    wait for requests and KV leases; 0 = the executor's own limit. signature: see `topics.signing`.
     """
 
     node: str
@@ -69,11 +73,13 @@ class Assignment:
     issued_ms: int
     instances: tuple[DesiredInstance, ...] = ()
     expires_ms: int = 0
+    drain_timeout_ms: int = 0
     signature: str = ""
 
     def __post_init__(self) -> None:
         checks.name("node", self.node)
         checks.name("pool", self.pool)
+        checks.count("drain_timeout_ms", self.drain_timeout_ms, 86_400_000)
         checks.count("generation", self.generation)
         checks.count("leader_token", self.leader_token)
         checks.time_ms("issued_ms", self.issued_ms)
@@ -86,7 +92,8 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class ObservedInstance:
-    """One instance as its executor sees it. endpoint: "host:port", empty before it listens.
+    """One instance as its executor sees it. endpoint: "host:port" under which gateways reach it,
+    empty before it listens. phase: the one it serves, whatever is desired.
 
     since_ms: when it entered its state. launched_ms: when its process was started. restarts:
     how often it was started again. in_flight: requests it holds. held_kv: prefill KV leases.
@@ -124,7 +131,13 @@ class ObservedInstance:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One node as its executor sees it; observed_generation: of the assignment acted upon."""
+    """One node as its executor sees it; observed_generation: of the assignment acted upon.
+
+    boot: of the executor's process; place: the machine and state folder it runs from, so that two
+    executors of one node notice each other. refused: assignments refused since they were first
+    counted. reclaim_ms: when the node will be taken away (spot), 0 = nobody said so. faults: what
+    is wrong with the node and does not stop it from serving, for people.
+    """
 
     node: str
     pool: str
@@ -132,9 +145,20 @@ class Status:
     observed_generation: int
     at_ms: int
     instances: tuple[ObservedInstance, ...] = ()
+    boot: str = ""
+    place: str = ""
+    refused: int = 0
+    reclaim_ms: int = 0
+    faults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for key in ("node", "pool", "executor"):
             checks.name(key, getattr(self, key))
         checks.count("observed_generation", self.observed_generation)
         checks.time_ms("at_ms", self.at_ms)
+        checks.text("boot", self.boot, 200)
+        checks.text("place", self.place, 200)
+        checks.count("refused", self.refused)
+        checks.time_ms("reclaim_ms", self.reclaim_ms)
+        for fault in self.faults:
+            checks.text("faults", fault)

@@ -20,8 +20,12 @@ class LifecycleEvent(StrEnum):
     ANSWERED = "answered"
     DIED = "died"
     GAVE_UP = "gave up"
+    SWITCH_ASKED = "switch asked"
+    SWITCHED = "switched"
+    ROLLED_BACK = "rolled back"
     DRAIN_ASKED = "drain asked"
     DRAIN_REVOKED = "drain revoked"
+    STOP_SENT = "stop sent"
     ENDED = "ended"
     ASKED_AGAIN = "asked again"
 
@@ -37,10 +41,20 @@ TRANSITIONS = MappingProxyType(
         (_S.STARTING, _E.DRAIN_ASKED): _S.DRAINING,
         (_S.READY, _E.DIED): _S.STARTING,
         (_S.READY, _E.GAVE_UP): _S.FAILED,
+        (_S.READY, _E.SWITCH_ASKED): _S.SWITCHING,
         (_S.READY, _E.DRAIN_ASKED): _S.DRAINING,
+        (_S.SWITCHING, _E.SWITCHED): _S.READY,
+        # Serving as before: what it should have become did not answer.
+        (_S.SWITCHING, _E.ROLLED_BACK): _S.READY,
+        # A switch by relaunch ends one process and starts the next.
+        (_S.SWITCHING, _E.DIED): _S.SWITCHING,
+        (_S.SWITCHING, _E.GAVE_UP): _S.FAILED,
+        (_S.SWITCHING, _E.DRAIN_ASKED): _S.DRAINING,
         # Ready only after its next answer: it may have been starting when the drain came.
         (_S.DRAINING, _E.DRAIN_REVOKED): _S.STARTING,
+        (_S.DRAINING, _E.STOP_SENT): _S.STOPPING,
         (_S.DRAINING, _E.ENDED): _S.STOPPED,
+        (_S.STOPPING, _E.ENDED): _S.STOPPED,
         (_S.STOPPED, _E.ASKED_AGAIN): _S.STARTING,
         # Nothing of a failed instance runs, so there is nothing to wait for.
         (_S.FAILED, _E.DRAIN_ASKED): _S.STOPPED,

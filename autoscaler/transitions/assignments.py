@@ -23,11 +23,13 @@ def changed_assignments(
     published: Mapping[str, Assignment],
     leader_token: int,
     now_ms: int,
+    drain_timeout_ms: int = 0,
 ) -> tuple[Assignment, ...]:
     """Assignments of the nodes whose desired instances differ from `published`, by node.
 
     A changed node gets its generation + 1; a node that was emptied gets an empty assignment. All
-    nodes are published anew under a new leader token.
+    nodes are published anew under a new leader token. drain_timeout_ms: of the policy; a drain always
+    comes with a change of its node, so it is told with those.
     """
     wanted: dict[str, tuple[str, list[DesiredInstance]]] = {
         node: (old.pool, []) for node, old in published.items()
@@ -54,7 +56,17 @@ def changed_assignments(
         if old and old.instances == desired and old.leader_token == leader_token:
             continue
         generation = old.generation + 1 if old else 1
-        changed.append(Assignment(node, pool, generation, leader_token, now_ms, desired))
+        changed.append(
+            Assignment(
+                node,
+                pool,
+                generation,
+                leader_token,
+                now_ms,
+                desired,
+                drain_timeout_ms=drain_timeout_ms,
+            )
+        )
     return tuple(changed)
 
 

@@ -14,7 +14,7 @@ import orjson
 
 from executors.engines.protocol import EngineKind
 from executors.engines.registry import parse_engines
-from topics.checks import InvalidRecord, count, name, object_fields, text
+from topics.checks import InvalidRecord, count, name, number, object_fields, text
 from topics.timebase import TimeBase
 
 _T = TypeVar("_T")
@@ -44,7 +44,13 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorConfig:
-    """Everything one executor process was told. bind: address that engines listen on."""
+    """Everything one executor process was told.
+
+    bind: address that engines listen on; advertise: the one under which gateways reach them.
+    metrics_port: of this executor's own /metrics on loopback, 0 = any free one. engine_env: names
+    of variables that engines get beyond the usual ones. drain_timeout_s, start_timeout_s: domain s,
+    where the assignment says nothing.
+    """
 
     executor: str
     region: str
@@ -56,6 +62,11 @@ class ExecutorConfig:
     nodes: tuple[NodeConfig, ...]
     models: Mapping[str, ModelConfig]
     engines: Mapping[str, EngineKind]
+    advertise: str = "127.0.0.1"
+    metrics_port: int = 0
+    engine_env: tuple[str, ...] = ()
+    drain_timeout_s: float = 120.0
+    start_timeout_s: float = 600.0
 
 
 def load_config(path: Path) -> ExecutorConfig:
@@ -72,9 +83,22 @@ def load_config(path: Path) -> ExecutorConfig:
 def parse_config(raw: Any) -> ExecutorConfig:
     """The same from its JSON value. Unknown keys are refused."""
     keys = ("executor", "region", "broker", "state_dir", "time_base", "nodes", "models", "engines")
-    top = object_fields("config", raw, keys, {"prefix": "shoal.", "bind": "127.0.0.1"})
-    for key in ("executor", "region", "bind"):
+    optional = {
+        "prefix": "shoal.", "bind": "127.0.0.1", "advertise": "", "metrics_port": 0,
+        "engine_env": [], "drain_timeout_s": 120.0, "start_timeout_s": 600.0,
+    }  # fmt: skip
+    top = object_fields("config", raw, keys, optional)
+    top["advertise"] = top["advertise"] or top["bind"]
+    for key in ("executor", "region", "bind", "advertise"):
         name(key, top[key])
+    if top["advertise"] in ("0.0.0.0", "::"):  # noqa: S104  refused here
+        allowed = "an address under which other hosts reach this one"
+        raise InvalidRecord("advertise", top["advertise"], allowed)
+    count("metrics_port", top["metrics_port"], 65_535)
+    for key in ("drain_timeout_s", "start_timeout_s"):
+        number(key, top[key], 0.0, 86_400.0)
+    for variable in _list("engine_env", top["engine_env"]):
+        name("engine_env", variable)
     for key in ("broker", "state_dir", "time_base"):
         text(key, top[key], 4000)
     nodes = tuple(_node(f"nodes[{i}]", item) for i, item in enumerate(_list("nodes", top["nodes"])))
@@ -92,6 +116,11 @@ def parse_config(raw: Any) -> ExecutorConfig:
         nodes=nodes,
         models=_mapping("models", top["models"], _model),
         engines=parse_engines("engines", top["engines"]),
+        advertise=top["advertise"],
+        metrics_port=top["metrics_port"],
+        engine_env=tuple(top["engine_env"]),
+        drain_timeout_s=top["drain_timeout_s"],
+        start_timeout_s=top["start_timeout_s"],
     )
 
 

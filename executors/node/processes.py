@@ -1,8 +1,8 @@
 """Engine processes: start, watch, signal, reap, and find again after a restart of the executor.
 
-Owns the operating system's side of an instance. It must not know what an engine is or why it
-should stop. Every engine leads a session of its own, so it outlives its executor and is killed as
-one process group.
+Holds the operating system's side of an instance. It must not know what an engine is or why it
+should stop. Every engine leads a session of its own, so it outlives its executor; it ends as a
+whole: when its leader is gone, so are its workers, before anything else gets their GPUs.
 """
 
 from __future__ import annotations
@@ -10,113 +10,93 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from executors.engines.protocol import LaunchLine
+from executors.node import procfs
+from executors.node.environment import Tag, tag_of
 from executors.supervision import supervision_fds
 
-# Below the range that systems hand out by themselves, so no client socket takes a port between
-# our choice and the engine's listening, which comes only after its start-up time.
-_FIRST_PORT, _BLOCK, _BLOCKS = 20_000, 200, 60
 _TAIL_BYTES = 2000
-
-
-class NoPort(OSError):
-    """Every block of ports is taken."""
-
-
-class Ports:
-    """A block of ports of this executor's own; holding the block's first port is the lock."""
-
-    def __init__(self, host: str) -> None:
-        self._host = host
-        self._lock: socket.socket | None = None
-        self._first = 0
-        self._next = 1
-
-    def close(self) -> None:
-        """Give the block back."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
-
-    def take(self, used: Collection[int], count: int = 1) -> tuple[int, ...]:
-        """`count` consecutive ports that nobody listens on and that are not in `used`."""
-        if self._lock is None:
-            self._lock = self._lock_block()
-        for offset in range(_BLOCK - 1):
-            at = (self._next - 1 + offset) % (_BLOCK - 1)
-            ports = tuple(range(self._first + 1 + at, self._first + 1 + at + count))
-            inside = ports[-1] < self._first + _BLOCK
-            if inside and all(port not in used and _is_free(self._host, port) for port in ports):
-                # Go round the block: a port just left may still be known to a late client.
-                self._next = at + 1 + count
-                return ports
-        raise NoPort(f"no free port from {self._first} to {self._first + _BLOCK - 1}")
-
-    def _lock_block(self) -> socket.socket:
-        for block in range(_BLOCKS):
-            first = _FIRST_PORT + block * _BLOCK
-            lock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            try:
-                lock.bind((self._host, first))
-                lock.listen(1)
-            except OSError:
-                lock.close()
-                continue
-            self._first = first
-            return lock
-        raise NoPort("every block of ports for engines is taken")
-
-
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
 
 
 @dataclass(slots=True)
 class EngineProcess:
-    """One process, ours or adopted. started: its start time in kernel ticks, which together with
-    the pid names a process for as long as the machine runs. log: what it says, to its end.
+    """One engine, ours or adopted: the process `pid` and everything it started.
+
+    started: start time of the leader in kernel ticks, 0 where it is gone. launch, state_dir: what
+    its tag says. log: what it says, to its end. child: where we started it ourselves.
     """
 
     pid: int
     started: int
+    launch: str
+    state_dir: str
     log: Path
     child: subprocess.Popen[bytes] | None = None
+    note: str = ""
 
     def ended(self) -> str | None:
-        """None while it runs; else why it ended, as far as that is known. Reaps a child."""
-        if self.child is not None:
-            code = self.child.poll()
-            if code is None:
-                return None
-            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            tail = self._last_line()
-            return f"{how}: {tail}" if tail else how
-        return None if _start_ticks(self.pid) == self.started else "gone"
+        """None while any part of it lives; else why it ended, as far as that is known.
+
+        Workers whose leader is gone are killed: nobody can reach them, and they hold GPUs.
+        """
+        if self._leads():
+            return None
+        rest = self._members()
+        for pid in rest:
+            _signal(pid, signal.SIGKILL)
+        self._reap()
+        return None if rest else self.note or "gone"
 
     def terminate(self) -> None:
-        """SIGTERM to the engine itself."""
-        with contextlib.suppress(ProcessLookupError):
-            if self.ended() is None:
-                os.kill(self.pid, signal.SIGTERM)
+        """SIGTERM to the leader, who tells its workers."""
+        if self._leads():
+            _signal(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to everything it started, and to it."""
-        with contextlib.suppress(ProcessLookupError):
-            if self.ended() is None:
-                os.killpg(self.pid, signal.SIGKILL)
+        """SIGKILL to it and to everything it started."""
+        for pid in self._members():
+            _signal(pid, signal.SIGKILL)
+
+    def _leads(self) -> bool:
+        if self.child is None:
+            found = procfs.look(self.pid)
+            return found is not None and found.started == self.started
+        code = self.child.poll()
+        if code is None:
+            return True
+        if not self.note:
+            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            tail = self._last_line()
+            self.note = f"{how}: {tail}" if tail else how
+        return False
+
+    def _members(self) -> list[int]:
+        """Its living processes: the group it leads, and who left the group but has its tag.
+
+        The group's number cannot be given to others while anyone is left in it, and we look several
+        times a second from the start of its leader on.
+        """
+        found = []
+        for process in procfs.everyone():
+            if process.group == self.pid:
+                found.append(process.pid)
+                continue
+            tag = tag_of(process.pid, self.state_dir)
+            if isinstance(tag, Tag) and tag.launch == self.launch:
+                found.append(process.pid)
+        return found
+
+    def _reap(self) -> None:
+        """Workers that fell to us (as a container's first process, say) leave no zombies."""
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-self.pid, os.WNOHANG)[0]:
+                pass
 
     def _last_line(self) -> str:
         try:
@@ -128,11 +108,14 @@ class EngineProcess:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")[:300]
 
 
-def start(line: LaunchLine, log: Path) -> EngineProcess:
+def start(
+    line: LaunchLine, tag: Tag, environment: Mapping[str, str], state_dir: str, log: Path
+) -> EngineProcess:
     """Start an engine in a session of its own; OSError when that is not possible."""
     output: IO[bytes] | int
     try:
-        output = log.open("wb")
+        # Appending, so that the file can be cut while it is written.
+        output = log.open("ab")
     except OSError:  # a full or read-only disk must not keep an engine from serving
         output = subprocess.DEVNULL
     try:
@@ -141,29 +124,33 @@ def start(line: LaunchLine, log: Path) -> EngineProcess:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **dict(line.env)},
+            env=dict(environment),
             start_new_session=True,
             pass_fds=supervision_fds(),
         )
     finally:
         if not isinstance(output, int):
             output.close()
-    return EngineProcess(child.pid, _start_ticks(child.pid), log, child)
+    found = procfs.look(child.pid)
+    started = found.started if found else 0
+    return EngineProcess(child.pid, started, tag.launch, state_dir, log, child)
 
 
-def adopt(pid: int, started: int, log: Path) -> EngineProcess | None:
-    """The process of an earlier life of this executor; None when it is gone."""
-    if started <= 0 or _start_ticks(pid) != started:
-        return None
-    return EngineProcess(pid, started, log)
+def of_folder(state_dir: str) -> dict[str, list[tuple[procfs.Process, Tag | None]]]:
+    """Every living engine process that executors of this state folder started, by node.
+
+    The tag is None where only the node can be read from it.
+    """
+    found: dict[str, list[tuple[procfs.Process, Tag | None]]] = {}
+    for process in procfs.everyone():
+        tag = tag_of(process.pid, state_dir)
+        if isinstance(tag, Tag):
+            found.setdefault(tag.node, []).append((process, tag))
+        elif tag is not None:
+            found.setdefault(tag, []).append((process, None))
+    return found
 
 
-def _start_ticks(pid: int) -> int:
-    """Start time of a living process in kernel ticks since boot; 0 when there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return 0
-    # The name in parentheses may hold spaces and parentheses; after it come fields 3 and on.
-    fields = stat.rpartition(b")")[2].split()
-    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)

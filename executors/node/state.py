@@ -1,12 +1,13 @@
 """What an executor knows of one node: values only.
 
-Owns `NodeState`, the observations that enter it and the commands that leave it. Knows no process
+Holds `NodeState`, the observations that enter it and the commands that leave it. Knows no process
 and no clock; all times are domain ms.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from topics.fleet import Assignment, DesiredInstance, InstanceState
 
@@ -15,19 +16,24 @@ from topics.fleet import Assignment, DesiredInstance, InstanceState
 class Held:
     """One instance of the node.
 
-    process: a process of it is believed to live. endpoint: "host:port" of that process;
-    answered: it was ready once.
+    desired: as the assignment in force wants it. phase: the one its process serves, or will when
+    it is started. process: a process of it is believed to live. endpoint: "host:port" under which
+    that process is reached; ports: on which it listens. answered: it was ready once.
     failures: starts in a row that did not last; retry_ms: not launched before. drain_ms,
     terminated_ms, killed_ms: when that was begun, 0 = not. sick_ms: since when a ready engine
-    does not answer, 0 = it does. in_flight, held_kv: as last seen.
+    shows no sign of life, 0 = it does. switch_ms: when a role switch was begun, 0 = none is under
+    way; from_phase: to go back to if it fails; refused_phase: a switch to it failed and is not
+    tried again before another one is wanted. in_flight, held_kv: as last seen.
     """
 
     desired: DesiredInstance
     state: InstanceState
     since_ms: int
+    phase: str = ""
     process: bool = False
     answered: bool = False
     endpoint: str = ""
+    ports: tuple[int, ...] = ()
     launched_ms: int = 0
     restarts: int = 0
     failures: int = 0
@@ -36,6 +42,9 @@ class Held:
     terminated_ms: int = 0
     killed_ms: int = 0
     sick_ms: int = 0
+    switch_ms: int = 0
+    from_phase: str = ""
+    refused_phase: str = ""
     in_flight: int = 0
     held_kv: int = 0
     reason: str = ""
@@ -48,21 +57,25 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """One node: the assignment in force (None: never seen one) and its instances by id."""
+    """One node: the assignment in force (None: never seen one) and its instances by id.
+
+    refused: assignments refused, by reason ("leader token", "generation", "node", ...).
+    """
 
     node: str
     pool: str
     assignment: Assignment | None = None
     held: tuple[Held, ...] = ()
-    refused: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What was seen of an instance's process since the last step.
 
-    alive: it runs. healthy: it answered /health with 200; None = not asked. in_flight: None =
-    not known. probed_ms: when it was asked. note: why it ended, where that is known.
+    alive: it runs. healthy: it showed that it can serve (True), or was asked and did not (False);
+    None = not asked. in_flight: None = not known. probed_ms: when it was asked. note: why it ended,
+    where that is known.
     """
 
     alive: bool
@@ -77,25 +90,32 @@ class Seen:
 class Rules:
     """Deadlines and bounds, in domain ms (the runner stretches those of real processes).
 
-    max_attempts: launches in a row that may fail before the instance is given up.
-    stable_ms: an instance that was ready so long begins to count failures anew.
+    drain_timeout_ms: where the assignment names none. stop_ms: from SIGTERM to SIGKILL, by engine;
+    kill_after_ms: of engines not named there, and between two SIGKILLs. max_attempts: launches in a
+    row that may fail before the instance is given up; switch_attempts: before a switch is rolled
+    back. stable_ms: an instance that was ready so long begins to count failures anew. routing:
+    engines whose instances switch roles without a restart.
     """
 
     start_timeout_ms: int = 600_000
     drain_timeout_ms: int = 120_000
     kill_after_ms: int = 15_000
-    sick_after_ms: int = 10_000
+    sick_after_ms: int = 30_000
     backoff_ms: int = 5_000
     max_backoff_ms: int = 60_000
     max_attempts: int = 3
+    switch_attempts: int = 2
     stable_ms: int = 300_000
+    stop_ms: Mapping[str, int] = field(default_factory=dict)
+    routing: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start a process for this instance."""
+    """Start a process for this instance, in this phase."""
 
     desired: DesiredInstance
+    phase: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +127,7 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """SIGKILL to its whole process group."""
+    """SIGKILL to it and everything it started."""
 
     instance: str
 

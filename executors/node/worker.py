@@ -1,7 +1,7 @@
-"""One node of an executor: carries out what the reconciler says.
+"""One node of an executor: carries out what the reconciler says, and tells what it sees.
 
-Owns the node's processes, its probes and its status record. Knows no Kafka: what it publishes
-goes through a function, and assignments are handed to it.
+Holds the node's state between steps and its status record. Knows no Kafka: what it publishes goes
+through a function, and assignments are handed to it.
 """
 
 from __future__ import annotations
@@ -11,49 +11,46 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 
-import aiohttp
-
-from executors.engines.protocol import Contact, LaunchSpec
+from executors.engines.protocol import RoleSwitch
 from executors.node import reconcile
 from executors.node.config import ExecutorConfig, NodeConfig
-from executors.node.probes import Answered, probe
-from executors.node.processes import EngineProcess, NoPort, Ports, start
-from executors.node.state import Command, Held, Kill, Launch, NodeState, Rules, Seen, Terminate
+from executors.node.engines_here import EnginesHere
+from executors.node.metrics import Metrics
+from executors.node.occupancy import Occupancy
+from executors.node.state import Command, Held, Kill, Launch, NodeState, Rules
 from executors.node.store import Store
 from topics.checks import InvalidRecord
-from topics.fleet import Assignment, DesiredInstance, InstanceState, Status
+from topics.fleet import Assignment, InstanceState, Status
 
 log = logging.getLogger(__name__)
 
 Publish = Callable[[Status], Awaitable[bool]]
 
-SHUTDOWN_TIMEOUT_S = 10.0  # domain s for what is still in flight after SIGTERM
-_PROBE_S = {  # real s between two looks at an engine
-    InstanceState.STARTING: 0.1,
-    InstanceState.READY: 1.0,
-    InstanceState.DRAINING: 0.1,
-}
-_LOAD_EVERY_S = 2.0
 _SAVE_AGAIN_S = 5.0  # real s until what could not be written is tried again
 _HEARTBEAT_MS, _IDLE_HEARTBEAT_MS = 2_000, 10_000
 _MIN_PUBLISH_S, _MIN_IDLE_PUBLISH_S = 0.2, 1.0
+_EXPIRY_STEP_MS = 60_000
 _REAL_FLOORS_MS = {
     # Processes start and end in real time, however fast domain time runs.
     "start_timeout_ms": 15_000,
     "kill_after_ms": 2_000,
-    "sick_after_ms": 3_000,
+    "sick_after_ms": 5_000,
 }
 
 
-def rules_at(speed: float, rules: Rules | None = None) -> Rules:
-    """`rules` with deadlines that leave real processes their real time at this speed."""
-    base = rules or Rules()
-    return replace(
-        base,
-        **{k: max(getattr(base, k), int(v * speed)) for k, v in _REAL_FLOORS_MS.items()},
+def rules_at(config: ExecutorConfig) -> Rules:
+    """The rules of this executor, with deadlines that leave real processes their real time."""
+    base = Rules(
+        start_timeout_ms=int(config.start_timeout_s * 1000),
+        drain_timeout_ms=int(config.drain_timeout_s * 1000),
+        routing=frozenset(
+            name for name, kind in config.engines.items() if kind.role_switch is RoleSwitch.ROUTING
+        ),
     )
+    speed = config.time_base.speed
+    floors = {k: max(getattr(base, k), int(v * speed)) for k, v in _REAL_FLOORS_MS.items()}
+    return replace(base, **floors)
 
 
 class NodeWorker:
@@ -63,30 +60,27 @@ class NodeWorker:
         self,
         node: NodeConfig,
         config: ExecutorConfig,
-        ports: Ports,
+        engines: EnginesHere,
         store: Store,
-        client: aiohttp.ClientSession,
+        occupancy: Occupancy,
+        metrics: Metrics,
         publish: Publish,
         rules: Rules,
     ) -> None:
         self._node = node
         self._config = config
-        self._ports = ports
+        self.engines = engines
         self._store = store
-        self._client = client
+        self.occupancy = occupancy
+        self._metrics = metrics
         self._publish = publish
         self._rules = rules
         self._state = NodeState(node.node, node.pool)
-        self._processes: dict[str, EngineProcess] = {}
-        self._answers: dict[str, tuple[Answered, int]] = {}
-        self._failed_launch: dict[str, str] = {}
-        self._next_probe_s: dict[str, float] = {}
-        self._next_load_s: dict[str, float] = {}
-        self._probing: dict[str, asyncio.Task[None]] = {}
         self._publishing: asyncio.Task[None] | None = None
         self._shown: Status | None = None
         self._shown_s = 0.0
         self._save_due_s = math.inf
+        self._reclaim_ms = 0
 
     @property
     def state(self) -> NodeState:
@@ -96,203 +90,131 @@ class NodeWorker:
     @property
     def ports_used(self) -> set[int]:
         """Ports of engines that live or start."""
-        ends = [item.endpoint for item in self._state.held if item.process and item.endpoint]
-        return {int(endpoint.rpartition(":")[2]) for endpoint in ends}
+        return {port for item in self._state.held if item.process for port in item.ports}
 
     def restore(self) -> int:
         """Take over what an earlier life left running; how many engines that were."""
-        self._state, self._processes = self._store.restore(self._state)
-        return len(self._processes)
+        state, recorded = self._store.restore(self._state)
+        self._state = self.engines.adopt(state, recorded)
+        return len(self.engines.processes)
 
     def accept(self, assignment: Assignment) -> None:
         """A new assignment, or an old one that is refused."""
         before = self._state
         self._state = reconcile.accept(before, assignment)
-        if self._state.refused > before.refused:
-            log.warning(
-                "%s: refused assignment %d of leader %d",
-                self._node.node,
-                assignment.generation,
-                assignment.leader_token,
-            )
+        for why, count in self._state.refused.items():
+            if count > before.refused.get(why, 0):
+                self._say_refused(assignment, why)
+
+    def refuse(self, assignment: Assignment, why: str) -> None:
+        """An assignment that is not even compared with the one in force."""
+        self._state = reconcile.refused(self._state, why)
+        self._say_refused(assignment, why)
+
+    def reclaim(self, at_ms: int) -> None:
+        """The node will be taken away at `at_ms` (domain time); 0 = the notice was withdrawn."""
+        self._reclaim_ms = at_ms
 
     def step(self, now_ms: int, now_s: float, used_ports: set[int]) -> None:
         """Look, reconcile, act, tell. now_s: the loop's clock; used_ports: of all nodes."""
         before = self._state
-        seen = self._look()
-        self._state, commands = reconcile.reconcile(before, seen, now_ms, self._rules)
+        seen = self.engines.look(before.held)
+        rules = replace(self._rules, stop_ms=self.engines.stop_ms(self._rules))
+        self._state, commands = reconcile.reconcile(
+            before, seen, now_ms, rules, self.engines.blocked_gpus()
+        )
         for command in commands:
             self._carry_out(command, now_ms, used_ports)
-        self._forget()
+        self._time_switches(before, now_ms)
         if now_s >= self._save_due_s or _durable(before) != _durable(self._state):
-            saved = self._store.save(self._state, self._processes)
+            saved = self._store.save(self._state, self.engines.processes)
             self._save_due_s = math.inf if saved else now_s + _SAVE_AGAIN_S
-        self._probe_due(now_ms, now_s)
+        self.engines.ask(self._state.held, now_ms, now_s)
         self._tell(now_ms, now_s)
 
     async def close(self) -> None:
         """Stop asking and telling; engines are left as they are."""
-        tasks = [*self._probing.values()]
+        await self.engines.close()
         if self._publishing is not None:
-            tasks.append(self._publishing)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def terminate_all(self) -> None:
-        """SIGTERM to every engine of the node."""
-        for process in self._processes.values():
-            process.terminate()
-
-    def kill_all(self) -> None:
-        """SIGKILL to what is left."""
-        for process in self._processes.values():
-            process.kill()
-
-    def alive(self) -> int:
-        """How many engines of the node still run; those that do not are reaped."""
-        return sum(process.ended() is None for process in self._processes.values())
+            self._publishing.cancel()
+            await asyncio.gather(self._publishing, return_exceptions=True)
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _look(self) -> dict[str, Seen]:
-        seen = {}
-        for item in self._state.held:
-            if not item.process:
-                continue
-            process = self._processes.get(item.instance)
-            if process is None:
-                note = self._failed_launch.pop(item.instance, "its process is gone")
-                seen[item.instance] = Seen(alive=False, note=note)
-                continue
-            ended = process.ended()
-            if ended is not None:
-                del self._processes[item.instance]
-                self._answers.pop(item.instance, None)
-                seen[item.instance] = Seen(alive=False, note=ended)
-                continue
-            answer = self._answers.pop(item.instance, None)
-            if answer is None:
-                seen[item.instance] = Seen(alive=True)
-            else:
-                answered, at_ms = answer
-                load = answered.load
-                seen[item.instance] = Seen(
-                    alive=True,
-                    healthy=answered.healthy,
-                    in_flight=load.in_flight if load else None,
-                    held_kv=load.held_kv if load else 0,
-                    probed_ms=at_ms,
-                )
-        return seen
+    def _say_refused(self, assignment: Assignment, why: str) -> None:
+        self._metrics.refused.labels(why).inc()
+        log.warning(
+            "%s: refused assignment %d of leader %d: %s",
+            self._node.node,
+            assignment.generation,
+            assignment.leader_token,
+            why,
+        )
 
     def _carry_out(self, command: Command, now_ms: int, used_ports: set[int]) -> None:
         if isinstance(command, Launch):
-            self._launch(command.desired, now_ms, used_ports)
+            started = self.engines.launch(command, now_ms, used_ports)
+            if started is not None:
+                instance = command.desired.instance
+                self._state = reconcile.launched(self._state, instance, *started)
             return
-        process = self._processes.get(command.instance)
         log.info("%s: %s %s", self._node.node, type(command).__name__.lower(), command.instance)
-        if process is None:
-            return
-        if isinstance(command, Terminate):
-            process.terminate()
-        elif isinstance(command, Kill):
-            process.kill()
+        if isinstance(command, Kill):
+            self.engines.kill(command.instance)
+        else:
+            self.engines.terminate(command.instance)
 
-    def _launch(self, desired: DesiredInstance, now_ms: int, used_ports: set[int]) -> None:
-        self._answers.pop(desired.instance, None)
-        model = self._config.models.get(desired.model)
-        kind = self._config.engines.get(desired.engine)
-        if model is None or kind is None:
-            what = f"model {desired.model}" if model is None else f"engine {desired.engine}"
-            self._failed_launch[desired.instance] = f"{what} is not configured here"
-            return
-        if max(desired.gpus) >= self._node.gpus:
-            reason = f"GPU {max(desired.gpus)} asked for, the node has {self._node.gpus}"
-            self._failed_launch[desired.instance] = reason
-            return
-        try:
-            ports = self._ports.take(used_ports | self.ports_used, kind.ports)
-            spec = LaunchSpec(
-                instance=desired.instance,
-                model=desired.model,
-                source=model.source,
-                weights=model.weights,
-                max_len=model.max_len,
-                phase=desired.phase,
-                gpu=self._node.gpu,
-                gpus=desired.gpus,
-                host=self._config.bind,
-                advertise=self._config.bind,
-                ports=ports,
-                folder=self._store.path(desired.instance).with_suffix(""),
-                time_base=self._config.time_base,
-                launched_ms=now_ms,
-                shutdown_timeout_s=SHUTDOWN_TIMEOUT_S,
-            )
-            process = start(kind.launch_line(spec), self._store.log_path(desired.instance))
-        except (OSError, NoPort, ValueError) as error:
-            self._failed_launch[desired.instance] = str(error)
-            return
-        used_ports.update(ports)
-        self._processes[desired.instance] = process
-        endpoint = f"{self._config.bind}:{ports[0]}"
-        self._state = reconcile.launched(self._state, desired.instance, endpoint)
-        log.info("%s: started %s on %s", self._node.node, desired.instance, endpoint)
-
-    def _forget(self) -> None:
-        known = {item.instance for item in self._state.held}
-        for memory in (self._answers, self._next_probe_s, self._next_load_s, self._failed_launch):
-            for instance in [i for i in memory if i not in known]:
-                del memory[instance]
-
-    def _probe_due(self, now_ms: int, now_s: float) -> None:
+    def _time_switches(self, before: NodeState, now_ms: int) -> None:
+        switching = {i.instance: i for i in before.held if i.state is InstanceState.SWITCHING}
         for item in self._state.held:
-            every_s = _PROBE_S.get(item.state)
-            due = now_s >= self._next_probe_s.get(item.instance, 0.0)
-            if every_s is None or not due or item.instance in self._probing:
+            old = switching.get(item.instance)
+            if old is None or item.state is InstanceState.SWITCHING:
                 continue
-            if item.instance not in self._processes:
-                continue
-            kind = self._config.engines.get(item.desired.engine)
-            if kind is None:  # adopted, and its engine left the configuration: it stays as it is
-                continue
-            self._next_probe_s[item.instance] = now_s + every_s
-            draining = item.state is InstanceState.DRAINING
-            load = draining or now_s >= self._next_load_s.get(item.instance, 0.0)
-            if load:
-                self._next_load_s[item.instance] = now_s + _LOAD_EVERY_S
-            task = asyncio.create_task(
-                self._ask(item, self._processes[item.instance], now_ms, load)
-            )
-            self._probing[item.instance] = task
-            task.add_done_callback(partial(self._probed, item.instance))
-
-    def _probed(self, instance: str, _task: asyncio.Task[None]) -> None:
-        self._probing.pop(instance, None)
-
-    async def _ask(self, item: Held, process: EngineProcess, now_ms: int, load: bool) -> None:
-        kind = self._config.engines[item.desired.engine]
-        contact = Contact(self._client, item.endpoint, item.desired.model)
-        answered = await probe(kind, contact, load)
-        # An answer of an earlier process says nothing about the present one.
-        if self._processes.get(item.instance) is process:
-            self._answers[item.instance] = (answered, now_ms)
+            engine = item.desired.engine
+            routing = engine in self._rules.routing
+            strategy = RoleSwitch.ROUTING if routing else RoleSwitch.RELAUNCH
+            outcome = _outcome(old, item)
+            took_s = (now_ms - old.switch_ms) / 1000
+            self._metrics.switches.labels(engine, str(strategy), outcome).observe(took_s)
+            log.info("%s: switch of %s %s after %.1f s", self._node.node, item.instance, outcome,
+                     took_s)  # fmt: skip
 
     def _tell(self, now_ms: int, now_s: float) -> None:
         if self._publishing is not None and not self._publishing.done():
             return
+        if self.occupancy.contested(now_ms):
+            return  # the word about this node is another executor's
+        shown_ms = self._shown.at_ms if self._shown else 0
+        if shown_ms and now_ms - shown_ms > self.occupancy.silent_ms * 2 // 3:
+            self.occupancy.lapsed()
         idle = not self._state.held
         least_s = _MIN_IDLE_PUBLISH_S if idle else _MIN_PUBLISH_S
         every_ms = _IDLE_HEARTBEAT_MS if idle else _HEARTBEAT_MS
-        status = reconcile.status(self._state, self._config.executor, now_ms)
+        status = self._status(now_ms)
         changed = self._shown is None or _shape(status) != _shape(self._shown)
-        if not changed and now_ms - (self._shown.at_ms if self._shown else 0) < every_ms:
+        if not changed and now_ms - shown_ms < every_ms:
             return
         if now_s - self._shown_s < (_MIN_PUBLISH_S if changed else least_s):
             return
         self._shown_s = now_s
         self._publishing = asyncio.create_task(self._show(status))
+
+    def _status(self, now_ms: int) -> Status:
+        state = self._state
+        faults = (self._store.fault, self.occupancy.fault(now_ms))
+        return Status(
+            node=state.node,
+            pool=state.pool,
+            executor=self._config.executor,
+            observed_generation=state.assignment.generation if state.assignment else 0,
+            at_ms=now_ms,
+            instances=reconcile.observed(state),
+            boot=self.occupancy.boot,
+            place=self.occupancy.place,
+            refused=sum(state.refused.values()),
+            reclaim_ms=self._reclaim_ms,
+            faults=tuple(fault for fault in faults if fault),
+        )
 
     async def _show(self, status: Status) -> None:
         try:
@@ -304,13 +226,22 @@ class NodeWorker:
             self._shown = status
 
 
+def _outcome(old: Held, new: Held) -> str:
+    if new.state is not InstanceState.READY:
+        return "ended"
+    return "switched" if new.phase != old.from_phase else "rolled back"
+
+
 def _durable(state: NodeState) -> object:
     """What is worth a write: everything but the load, which changes with each look."""
     held = tuple(replace(item, in_flight=0, held_kv=0) for item in state.held)
-    return state.assignment, held, state.refused
+    found = state.assignment
+    if found is not None:
+        found = replace(found, expires_ms=found.expires_ms // _EXPIRY_STEP_MS)
+    return found, held, tuple(state.refused.items())
 
 
 def _shape(status: Status) -> object:
     """What others act upon at once; the load comes with the next heartbeat."""
     instances = tuple(replace(i, in_flight=0, held_kv=0) for i in status.instances)
-    return status.observed_generation, instances
+    return status.observed_generation, instances, status.reclaim_ms, status.faults

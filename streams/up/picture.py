@@ -31,7 +31,8 @@ LATENCY_WINDOW_S = 60
 UNMET_STANDS_MS = 660_000
 """The controller repeats every ten minutes that demand cannot be met; after that it is over."""
 _SLIVER = 0.03
-_LIVE_STATES = (InstanceState.STARTING, InstanceState.READY, InstanceState.DRAINING)
+_OVER = (InstanceState.STOPPED, InstanceState.FAILED)
+_LIVE_STATES = tuple(state for state in InstanceState if state not in _OVER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from executors.node.reconcile import accept, launched, reconcile, status
+from executors.node.reconcile import accept, launched, observed, reconcile
 from executors.node.state import Kill, Launch, NodeState, Rules, Seen, Terminate
 from topics.fleet import Assignment, DesiredInstance, InstanceState
 
@@ -28,9 +28,9 @@ def begin(*wishes: DesiredInstance) -> NodeState:
     """A node whose instances were launched at T0."""
     state = accept(NodeState("n", "r/p/owned"), want(1, *wishes))
     state, commands = reconcile(state, {}, T0, RULES)
-    assert commands == tuple(Launch(item) for item in wishes)
+    assert commands == tuple(Launch(item, item.phase) for item in wishes)
     for item in wishes:
-        state = launched(state, item.instance, "127.0.0.1:20001")
+        state = launched(state, item.instance, "127.0.0.1:20001", (20001,))
     return state
 
 
@@ -54,7 +54,7 @@ def test_a_lower_leader_token_is_refused_and_counted() -> None:
     state = accept(NodeState("n", "r/p/owned"), want(3, wish(), token=7))
     after = accept(state, want(9, token=6))
     assert after.assignment == state.assignment
-    assert after.refused == 1
+    assert after.refused == {"leader token": 1}
     assert accept(state, want(1, token=8)).assignment == want(1, token=8)
 
 
@@ -63,7 +63,7 @@ def test_an_assignment_of_another_node_is_refused() -> None:
     other = Assignment("other", "r/p/owned", 5, 9, 0, (wish(),))
     state = accept(NodeState("n", "r/p/owned"), other)
     assert state.assignment is None
-    assert state.refused == 1
+    assert state.refused == {"node": 1}
 
 
 def test_without_an_assignment_nothing_is_touched() -> None:
@@ -177,7 +177,7 @@ def test_a_new_instance_waits_for_the_gpus_of_the_old_one() -> None:
     assert commands == ()
     assert state.held[1].reason == "waits for its GPUs"
     state, commands = reconcile(state, {"a": DEAD}, T0 + 3000, RULES)
-    assert commands == (Launch(wish("b", (1, 2))),)
+    assert commands == (Launch(wish("b", (1, 2)), "aggregated"),)
 
 
 def test_a_dead_engine_is_started_again_with_growing_pauses_then_given_up() -> None:
@@ -201,7 +201,7 @@ def test_a_proven_instance_that_dies_is_replaced_at_once() -> None:
     """Ready for longer than stable_ms: its loss counts as the first failure, without a pause."""
     later_ms = T0 + 1000 + RULES.stable_ms
     state, commands = reconcile(ready(wish()), {"a": DEAD}, later_ms, RULES)
-    assert commands == (Launch(wish()),)
+    assert commands == (Launch(wish(), "aggregated"),)
     assert (state.held[0].restarts, state.held[0].failures) == (1, 1)
 
 
@@ -225,10 +225,10 @@ def test_one_that_stops_answering_is_killed_and_started_again() -> None:
 
 
 def test_the_status_tells_what_is_there() -> None:
-    """Endpoint only while a process listens; the generation acted upon; the load."""
+    """Endpoint only while a process listens; the phase that it serves; the load."""
     state, _ = reconcile(ready(wish()), {"a": BUSY}, T0 + 2000, RULES)
-    record = status(state, "ex", T0 + 2000)
-    assert (record.observed_generation, record.instances[0].endpoint) == (1, "127.0.0.1:20001")
-    assert record.instances[0].in_flight == 3
+    record = observed(state)[0]
+    assert (record.phase, record.endpoint) == ("aggregated", "127.0.0.1:20001")
+    assert record.in_flight == 3
     state, _ = reconcile(state, {"a": DEAD}, T0 + 3000, RULES)
-    assert status(state, "ex", T0 + 3000).instances[0].endpoint == ""
+    assert observed(state)[0].endpoint == ""

@@ -5,23 +5,36 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from executors.engines.protocol import LaunchLine
-from executors.node.__main__ import Executor, _run
+from executors.node.__main__ import run
+from executors.node.asking import Asking
 from executors.node.config import ExecutorConfig, parse_config
-from executors.node.processes import Ports, start
-from executors.node.state import Rules
-from executors.node.store import Store
-from executors.node.worker import NodeWorker
+from executors.node.engines_here import EnginesHere
+from executors.node.environment import Tag
+from executors.node.executor import Executor
+from executors.node.metrics import Metrics
+from executors.node.occupancy import Occupancy
+from executors.node.ports import Ports
+from executors.node.probes import Patience
+from executors.node.processes import start
+from executors.node.store import StateFolderUnusable, Store
+from executors.node.worker import NodeWorker, rules_at
 from topics.fleet import Assignment, DesiredInstance, Status
+from topics.signing import Keys
+
+POOL = "r/p/owned"
+WISH = DesiredInstance("a", "m", "aggregated", "g", (0,))
 
 
 def config(folder: Path) -> ExecutorConfig:
-    node = {"node": "n0", "pool": "r/p/owned", "gpu": "H100-SXM", "gpus": 1}
+    node = {"node": "n0", "pool": POOL, "gpu": "H100-SXM", "gpus": 1}
     return parse_config(
         {
             "executor": "ex", "region": "r", "broker": "127.0.0.1:9", "state_dir": str(folder),
@@ -30,27 +43,134 @@ def config(folder: Path) -> ExecutorConfig:
     )  # fmt: skip
 
 
-async def told(status: Status) -> bool:
-    return True
+@dataclass
+class FakeBroker:
+    """What an executor looks at."""
+
+    highest_token: int | None = 5
+    forged: int = 0
+    caught_up: bool = True
 
 
-async def test_a_node_that_could_not_be_written_is_written_once_it_can_be(tmp_path: Path) -> None:
+class Bench:
+    """One node without a broker; its statuses are kept."""
+
+    def __init__(self, folder: Path, client: aiohttp.ClientSession) -> None:
+        setup, self.store = config(folder), Store(folder)
+        self.metrics, self.broker = Metrics(), FakeBroker()
+        self.told: list[Status] = []
+        self.occupancy = Occupancy("n0", "b1", "here", 30_000)
+        asking = Asking({}, client, "127.0.0.1", Patience())
+        engines = EnginesHere(
+            setup.nodes[0], setup, Ports("127.0.0.1"), self.store, asking, self.metrics
+        )
+        self.worker = NodeWorker(
+            setup.nodes[0], setup, engines, self.store, self.occupancy, self.metrics, self.publish,
+            rules_at(setup),
+        )  # fmt: skip
+        workers = {"n0": self.worker}
+        self.executor = Executor(setup, self.broker, workers, self.metrics, self.store)
+
+    async def publish(self, status: Status) -> bool:
+        self.told.append(status)
+        return True
+
+    def refused(self, why: str) -> int:
+        return self.worker.state.refused.get(why, 0)
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+def want(generation: int, *wishes: DesiredInstance, token: int = 5) -> Assignment:
+    return Assignment("n0", POOL, generation, token, 0, wishes)
+
+
+async def test_a_node_that_could_not_be_written_is_written_once_it_can_be(
+    tmp_path: Path, client: aiohttp.ClientSession
+) -> None:
     """Otherwise a restart would forget engines that were started while the disk was full."""
-    folder = tmp_path / "state"
-    folder.write_bytes(b"in the way")
-    setup, store = config(folder), Store(folder)
-    async with aiohttp.ClientSession() as client:
-        worker = NodeWorker(setup.nodes[0], setup, Ports("127.0.0.1"), store, client, told, Rules())
-        wish = DesiredInstance("a", "m", "aggregated", "g", (0,), drain=True)
-        worker.accept(Assignment("n0", "r/p/owned", 1, 1, 0, (wish,)))
-        worker.step(1_000, 1.0, set())
-        assert store.broken
-        folder.unlink()
-        worker.step(1_100, 1.1, set())
-        assert not folder.exists(), "not at every step"
-        worker.step(10_000, 10.0, set())
-        assert store.path("n0").exists()
-        await worker.close()
+    bench = Bench(tmp_path, client)
+    in_the_way = bench.store.path("n0").with_suffix(".tmp")
+    in_the_way.mkdir()
+    bench.worker.accept(want(1, DesiredInstance("a", "m", "aggregated", "g", (0,), drain=True)))
+    bench.worker.step(1_000, 1.0, set())
+    assert "cannot write" in bench.store.fault
+    in_the_way.rmdir()
+    bench.worker.step(1_100, 1.1, set())
+    assert not bench.store.path("n0").exists(), "not at every step"
+    bench.worker.step(10_000, 10.0, set())
+    assert bench.store.path("n0").exists() and not bench.store.fault
+    await bench.worker.close()
+
+
+def test_a_folder_belongs_to_one_executor_and_must_be_usable(tmp_path: Path) -> None:
+    """The refusal names the folder and what is wrong, and who has it."""
+    first = Store(tmp_path / "state")
+    first.open()
+    with pytest.raises(StateFolderUnusable, match=f"another executor .pid {os.getpid()}"):
+        Store(tmp_path / "state").open()
+    first.close()
+    second = Store(tmp_path / "state")
+    second.open()
+    second.close()
+    (tmp_path / "file").touch()
+    with pytest.raises(StateFolderUnusable, match="--state-dir"):
+        Store(tmp_path / "file").open()
+
+
+async def test_an_assignment_waits_for_the_claim_of_its_leader(
+    tmp_path: Path, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token above every claim is refused after a while; one that is claimed meanwhile counts.
+    The present leader is followed all the time."""
+    now_s = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    bench = Bench(tmp_path, client)
+    bench.occupancy.claimed = True
+    deliver = bench.executor.on_record
+    deliver("assignments", "n0", want(9, token=10**12))
+    deliver("assignments", "n0", want(1, token=6))
+    deliver("assignments", "n0", want(1, WISH))
+    bench.executor.on_leadership()
+    assert bench.worker.state.assignment == want(1, WISH)
+    bench.broker.highest_token = 6
+    bench.executor.on_leadership()
+    assert bench.worker.state.assignment == want(1, token=6)
+    now_s[0] = 60.0
+    bench.executor.on_leadership()
+    assert bench.refused("unclaimed token") == 1
+    deliver("assignments", "n0", want(3, token=4))
+    bench.executor.on_leadership()
+    assert bench.refused("leader token") == 1
+    deliver("assignments", "n0", Assignment("n1", POOL, 3, 6, 0))
+    assert bench.refused("node") == 1
+
+
+async def test_a_node_that_another_executor_holds_is_left_alone(
+    tmp_path: Path, client: aiohttp.ClientSession
+) -> None:
+    """Nothing is accepted or published while it speaks; a silence of 30 s ends that."""
+    bench = Bench(tmp_path, client)
+    now_ms = 1_700_000_000_000
+    other = Status("n0", POOL, "ex-2", 1, now_ms, boot="b2", place="there")
+    bench.occupancy.heard(other, now_ms, live=True)
+    bench.executor.on_record("assignments", "n0", want(1, WISH))
+    bench.executor.on_leadership()
+    bench.worker.step(now_ms + 1, 1.0, set())
+    await asyncio.sleep(0)
+    assert bench.worker.state.assignment is None
+    assert bench.told == []
+    assert "run by executor ex-2" in bench.occupancy.fault(now_ms + 1)
+    bench.worker.step(now_ms + 31_000, 2.0, set())
+    await asyncio.sleep(0)
+    bench.occupancy.heard(bench.told[0], now_ms + 31_100, live=True)
+    bench.executor.on_leadership()
+    assert bench.worker.state.assignment == want(1, WISH)
+    await bench.worker.close()
 
 
 async def test_an_executor_that_fails_leaves_its_engines_to_its_next_life(
@@ -60,16 +180,17 @@ async def test_an_executor_that_fails_leaves_its_engines_to_its_next_life(
     reader, writer = os.pipe()
     monkeypatch.setenv("SHOAL_SUPERVISION_FD", str(reader))
     line = LaunchLine((sys.executable, "-c", "import time; time.sleep(60)"))
-    engine = start(line, tmp_path / "log")
+    tag = Tag("l1", "n0", WISH, (20001,), 0)
+    engine = start(line, tag, os.environ, str(tmp_path), tmp_path / "log")
 
     async def fails(self: Executor, end: asyncio.Event) -> None:
-        self.workers["n0"]._processes["a"] = engine
+        self.workers["n0"].engines.processes["a"] = engine
         raise RuntimeError("a bug of ours")
 
     monkeypatch.setattr(Executor, "run", fails)
     try:
         with pytest.raises(RuntimeError):
-            await _run(config(tmp_path))
+            await run(config(tmp_path), Keys(), Store(tmp_path))
         assert engine.ended() is None
     finally:
         engine.kill()

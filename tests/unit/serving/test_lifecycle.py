@@ -42,7 +42,9 @@ def test_every_state_can_be_reached_and_left_or_ends() -> None:
 def test_a_stopped_instance_was_draining_or_failed() -> None:
     """Nothing jumps from serving to stopped: a drain lies between."""
     before = {state for (state, _), to in TRANSITIONS.items() if to is InstanceState.STOPPED}
-    assert before == {InstanceState.DRAINING, InstanceState.FAILED}
+    assert before == {InstanceState.DRAINING, InstanceState.STOPPING, InstanceState.FAILED}
+    stopping = {state for (state, _), to in TRANSITIONS.items() if to is InstanceState.STOPPING}
+    assert stopping == {InstanceState.DRAINING}
 
 
 def test_the_documentation_shows_the_table() -> None:

@@ -1,0 +1,124 @@
+"""Taking over what an earlier life of this executor left on a node.
+
+Holds who is adopted and who is killed. Nothing may be started on the node before this: an engine
+that nobody knows holds its GPUs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from executors.node import procfs
+from executors.node.environment import Tag
+from executors.node.processes import EngineProcess, of_folder
+from executors.node.state import Held, NodeState
+from executors.node.store import Recorded, Store
+from topics.fleet import InstanceState
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """What is left of a launch that is over. gpus: None where nobody knows which it holds."""
+
+    process: EngineProcess
+    gpus: frozenset[int] | None
+
+
+@dataclass(slots=True)
+class Adopted:
+    """The node after it was looked over. unrecorded: engines among `processes` that no record
+    named. strays: were killed; until they are gone their GPUs are taken."""
+
+    state: NodeState
+    processes: dict[str, EngineProcess] = field(default_factory=dict)
+    unrecorded: int = 0
+    strays: list[Stray] = field(default_factory=list)
+
+
+def take_over(
+    state: NodeState, recorded: Mapping[str, Recorded], store: Store, advertise: str
+) -> Adopted:
+    """`state` as restored, with the engines that still run.
+
+    A recorded process must be the same one: pid, start time and launch, which names its ports. A
+    whole engine that nobody wrote down (we died between its start and the next write) is taken over
+    as starting. What is left of an engine whose leader is gone, and what is there twice, is killed.
+    """
+    found = Adopted(state)
+    state_dir = str(store.folder)
+    whole: list[tuple[procfs.Process, Tag]] = []
+    parts: dict[int, tuple[procfs.Process, Tag | None]] = {}
+    for process, tag in of_folder(state_dir).get(state.node, []):
+        if tag is not None and process.pid == process.group:
+            whole.append((process, tag))
+        else:
+            parts[process.group] = (process, tag)
+
+    def engine(process: procfs.Process, tag: Tag | None) -> EngineProcess:
+        leads = process.pid == process.group
+        instance, at_ms = (tag.desired.instance, tag.launched_ms) if tag else ("unknown", 0)
+        log_path = store.logs.path(instance, at_ms)
+        launch = tag.launch if tag else ""
+        started = process.started if leads else 0
+        return EngineProcess(process.group, started, launch, state_dir, log_path)
+
+    def put_down(process: procfs.Process, tag: Tag | None) -> None:
+        log.warning("%s: killing pid %d, left of an earlier launch", state.node, process.pid)
+        stray = engine(process, tag)
+        stray.kill()
+        found.strays.append(Stray(stray, frozenset(tag.desired.gpus) if tag else None))
+
+    unknown = []
+    for process, tag in whole:
+        row = recorded.get(tag.desired.instance)
+        if row == Recorded(process.pid, process.started, tag.launch):
+            found.processes[tag.desired.instance] = engine(process, tag)
+        else:
+            unknown.append((process, tag))
+    # The first one started counts: a later one on its GPUs is the double.
+    for process, tag in sorted(unknown, key=lambda pair: pair[0].started):
+        if _is_free(tag, found):
+            found.processes[tag.desired.instance] = engine(process, tag)
+            found.state = _with_unrecorded(found.state, tag, advertise)
+            found.unrecorded += 1
+            name = tag.desired.instance
+            log.warning("%s: took over %s (pid %d) unrecorded", state.node, name, process.pid)
+        else:
+            put_down(process, tag)
+    alive = {process.pid for process, _ in whole}
+    for group, (process, tag) in parts.items():
+        if group not in alive:
+            put_down(process, tag)
+    return found
+
+
+def _is_free(tag: Tag, found: Adopted) -> bool:
+    """Whether its instance and its GPUs belong to no engine that was taken over already."""
+    for item in found.state.held:
+        if item.instance not in found.processes:
+            continue
+        if item.instance == tag.desired.instance or {*item.desired.gpus} & {*tag.desired.gpus}:
+            return False
+    return True
+
+
+def _with_unrecorded(state: NodeState, tag: Tag, advertise: str) -> NodeState:
+    held = {item.instance: item for item in state.held}
+    old = held.get(tag.desired.instance)
+    held[tag.desired.instance] = Held(
+        desired=tag.desired,
+        state=InstanceState.STARTING,
+        since_ms=tag.launched_ms,
+        phase=tag.desired.phase,
+        process=True,
+        endpoint=f"{advertise}:{tag.ports[0]}",
+        ports=tag.ports,
+        launched_ms=tag.launched_ms,
+        restarts=old.restarts if old else 0,
+        failures=old.failures if old else 0,
+    )
+    return replace(state, held=tuple(held.values()))

@@ -1,0 +1,227 @@
+"""The engine processes of one node: started, taken over, watched, counted.
+
+Holds everything between a command of the reconciler and the operating system. Decides nothing: what
+to start or stop is told to it, and what it sees goes back as `Seen`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+
+from executors.engines.protocol import LaunchSpec
+from executors.node.adopt import Stray, take_over
+from executors.node.asking import Asking
+from executors.node.config import ExecutorConfig, NodeConfig
+from executors.node.environment import Tag, engine_environment
+from executors.node.metrics import Metrics
+from executors.node.ports import NoPort, Ports
+from executors.node.processes import EngineProcess, start
+from executors.node.state import Held, Launch, NodeState, Rules, Seen
+from executors.node.store import Recorded, Store
+
+log = logging.getLogger(__name__)
+
+SHUTDOWN_TIMEOUT_S = 10.0  # domain s for what is still in flight after SIGTERM
+_CUT_LOGS_S = 10.0
+
+
+class EnginesHere:
+    """One node's processes by instance."""
+
+    def __init__(
+        self,
+        node: NodeConfig,
+        config: ExecutorConfig,
+        ports: Ports,
+        store: Store,
+        asking: Asking,
+        metrics: Metrics,
+    ) -> None:
+        self._node = node
+        self._config = config
+        self._ports = ports
+        self._store = store
+        self._asking = asking
+        self._metrics = metrics
+        self.processes: dict[str, EngineProcess] = {}
+        self._strays: list[Stray] = []
+        self._failed_launch: dict[str, str] = {}
+        self._terminated_s: dict[str, float] = {}
+        self._longest_stop_s: dict[str, float] = {}
+        self._cut_logs_s = 0.0
+
+    def adopt(self, state: NodeState, recorded: Mapping[str, Recorded]) -> NodeState:
+        """Take over what an earlier life of this executor left; see `adopt.take_over`."""
+        found = take_over(state, recorded, self._store, self._config.advertise)
+        self.processes, self._strays = found.processes, found.strays
+        self._metrics.orphans.labels("adopted").inc(found.unrecorded)
+        self._metrics.orphans.labels("killed").inc(len(found.strays))
+        return found.state
+
+    def look(self, held: tuple[Held, ...]) -> dict[str, Seen]:
+        """What is known of every instance that should have a process."""
+        self._strays = [stray for stray in self._strays if stray.process.ended() is None]
+        return {item.instance: self._look(item) for item in held if item.process}
+
+    def blocked_gpus(self) -> set[int]:
+        """GPUs of what is left of earlier launches; all of the node where nobody knows which."""
+        gpus: set[int] = set()
+        for stray in self._strays:
+            gpus.update(range(self._node.gpus) if stray.gpus is None else stray.gpus)
+        return gpus
+
+    def _look(self, item: Held) -> Seen:
+        process = self.processes.get(item.instance)
+        if process is None:
+            note = self._failed_launch.pop(item.instance, "its process is gone")
+            self._metrics.failed_launches.labels(item.desired.engine).inc()
+            return Seen(alive=False, note=note)
+        ended = process.ended()
+        if ended is not None:
+            self._gone(item)
+            return Seen(alive=False, note=ended)
+        answer = self._asking.answer(item.instance, process)
+        if answer is None:
+            return Seen(alive=True)
+        answered, at_ms = answer
+        load = answered.load
+        return Seen(
+            alive=True,
+            healthy=answered.healthy,
+            in_flight=load.in_flight if load else None,
+            held_kv=load.held_kv if load else 0,
+            probed_ms=at_ms,
+        )
+
+    def _gone(self, item: Held) -> None:
+        del self.processes[item.instance]
+        self._asking.forget(item.instance)
+        if not item.answered:
+            self._metrics.failed_launches.labels(item.desired.engine).inc()
+        begun_s = self._terminated_s.pop(item.instance, None)
+        if begun_s is not None and not item.killed_ms:
+            took_s = time.monotonic() - begun_s
+            engine = item.desired.engine
+            self._metrics.stops.labels(engine).observe(took_s)
+            self._longest_stop_s[engine] = max(took_s, self._longest_stop_s.get(engine, 0.0))
+
+    def stop_ms(self, rules: Rules) -> dict[str, int]:
+        """How long each engine may take to stop, in domain ms: its time for requests in flight, and
+        what is declared or, where that is more, twice the longest that was measured here."""
+        speed = self._config.time_base.speed
+        found = {}
+        for name, kind in self._config.engines.items():
+            own_s = max(kind.stop_s, 2.0 * self._longest_stop_s.get(name, 0.0))
+            stop_ms = int((SHUTDOWN_TIMEOUT_S + own_s * speed) * 1000)
+            found[name] = max(rules.kill_after_ms, stop_ms)
+        return found
+
+    def launch(
+        self, command: Launch, now_ms: int, used_ports: set[int]
+    ) -> tuple[str, tuple[int, ...]] | None:
+        """Start an engine; where it will be reached and its ports, or None when it cannot be
+        started (which `look` then tells)."""
+        desired = command.desired
+        reason = self._unfit(command)
+        model = self._config.models.get(desired.model)
+        kind = self._config.engines.get(desired.engine)
+        if reason or model is None or kind is None:
+            self._failed_launch[desired.instance] = reason
+            return None
+        tag = Tag(uuid.uuid4().hex, self._node.node, replace(desired, phase=command.phase), (), 0)
+        state_dir = str(self._store.folder)
+        try:
+            ports = self._ports.take(used_ports, kind.ports)
+            spec = LaunchSpec(
+                instance=desired.instance,
+                model=desired.model,
+                source=model.source,
+                weights=model.weights,
+                max_len=model.max_len,
+                phase=command.phase,
+                gpu=self._node.gpu,
+                gpus=desired.gpus,
+                host=self._config.bind,
+                advertise=self._config.advertise,
+                ports=ports,
+                folder=self._store.work_folder(desired.instance),
+                time_base=self._config.time_base,
+                launched_ms=now_ms,
+                shutdown_timeout_s=SHUTDOWN_TIMEOUT_S,
+            )
+            line = kind.launch_line(spec)
+            tag = replace(tag, ports=ports, launched_ms=now_ms)
+            environment = engine_environment(line, tag, state_dir, self._config.engine_env)
+            path = self._store.logs.open_new(desired.instance, now_ms)
+            process = start(line, tag, environment, state_dir, path)
+        except (OSError, NoPort, ValueError) as error:
+            self._failed_launch[desired.instance] = str(error)
+            return None
+        used_ports.update(ports)
+        self.processes[desired.instance] = process
+        self._metrics.launches.labels(desired.engine).inc()
+        endpoint = f"{self._config.advertise}:{ports[0]}"
+        log.info("%s: started %s on %s", self._node.node, desired.instance, endpoint)
+        return endpoint, ports
+
+    def _unfit(self, command: Launch) -> str:
+        desired = command.desired
+        if desired.model not in self._config.models:
+            return f"model {desired.model} is not configured here"
+        if desired.engine not in self._config.engines:
+            return f"engine {desired.engine} is not configured here"
+        if max(desired.gpus) >= self._node.gpus:
+            return f"GPU {max(desired.gpus)} asked for, the node has {self._node.gpus}"
+        return ""
+
+    def terminate(self, instance: str) -> None:
+        """SIGTERM to an engine."""
+        process = self.processes.get(instance)
+        if process is not None:
+            self._terminated_s.setdefault(instance, time.monotonic())
+            process.terminate()
+
+    def kill(self, instance: str) -> None:
+        """SIGKILL to an engine and everything it started."""
+        process = self.processes.get(instance)
+        if process is not None:
+            process.kill()
+
+    def ask(self, held: tuple[Held, ...], now_ms: int, now_s: float) -> None:
+        """Begin the questions that are due; their answers are seen at a later look."""
+        for item in held:
+            process = self.processes.get(item.instance)
+            if process is not None and item.ports:
+                self._asking.ask(item, process, now_ms, now_s)
+        known = {item.instance for item in held}
+        for memory in (self._failed_launch, self._terminated_s):
+            for instance in [i for i in memory if i not in known]:
+                del memory[instance]
+        if now_s >= self._cut_logs_s:
+            self._cut_logs_s = now_s + _CUT_LOGS_S
+            self._store.logs.cut([process.log for process in self.processes.values()])
+
+    async def close(self) -> None:
+        """Stop asking; engines are left as they are."""
+        await self._asking.close()
+
+    def terminate_all(self) -> None:
+        """SIGTERM to every engine of the node."""
+        for process in self.processes.values():
+            process.terminate()
+
+    def kill_all(self) -> None:
+        """SIGKILL to what is left."""
+        for process in self._all():
+            process.kill()
+
+    def alive(self) -> int:
+        """How many engines of the node still run; those that do not are reaped."""
+        return sum(process.ended() is None for process in self._all())
+
+    def _all(self) -> list[EngineProcess]:
+        return [*self.processes.values(), *(stray.process for stray in self._strays)]

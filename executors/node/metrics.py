@@ -1,0 +1,77 @@
+"""What an executor counts, and its /metrics on loopback."""
+
+from __future__ import annotations
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_LONG_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
+
+
+class Metrics:
+    """All series of one executor."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.refused = Counter(
+            "shoal_executor_refused_assignments",
+            "Assignments that were not followed: leader token, generation, node, unclaimed token",
+            ("reason",),
+            registry=self.registry,
+        )
+        self.forged = Gauge(
+            "shoal_executor_forged_records",
+            "Records since the start whose signature was missing or wrong",
+            registry=self.registry,
+        )
+        self.launches = Counter(
+            "shoal_executor_launches", "Engines started", ("engine",), registry=self.registry
+        )
+        self.failed_launches = Counter(
+            "shoal_executor_failed_launches",
+            "Engines that could not be started or ended before they served",
+            ("engine",),
+            registry=self.registry,
+        )
+        self.orphans = Counter(
+            "shoal_executor_orphans",
+            "Engine processes found that no record names: adopted or killed",
+            ("done",),
+            registry=self.registry,
+        )
+        self.instances = Gauge(
+            "shoal_executor_instances", "Instances by state", ("state",), registry=self.registry
+        )
+        self.switches = Histogram(
+            "shoal_role_switch_seconds",
+            "Domain seconds from the wish for another phase until it was served or given up",
+            ("engine", "strategy", "outcome"),
+            buckets=_LONG_S,
+            registry=self.registry,
+        )
+        self.stops = Histogram(
+            "shoal_executor_stop_seconds",
+            "Real seconds from SIGTERM until the last process of an engine was gone",
+            ("engine",),
+            buckets=_LONG_S,
+            registry=self.registry,
+        )
+        self.faults = Gauge(
+            "shoal_executor_faults", "Faults told in the status now", registry=self.registry
+        )
+
+
+async def serve(metrics: Metrics, port: int) -> web.AppRunner:
+    """Listen on loopback; OSError when the port is taken. `runner.addresses` tells where."""
+
+    async def show(_: web.Request) -> web.Response:
+        body = generate_latest(metrics.registry)
+        return web.Response(body=body, headers={"Content-Type": _TEXT})
+
+    app = web.Application()
+    app.router.add_get("/metrics", show)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    return runner

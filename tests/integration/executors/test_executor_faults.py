@@ -1,0 +1,182 @@
+"""Executors and engines that are killed, doubled, wedged and cut off: no orphan, no double."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+
+import aiohttp
+
+from executors.node.store import Store
+from tests.integration.executors.conftest import Harness, alive, wish
+
+
+async def test_killed_amid_eight_launches_it_takes_over_what_it_began(harness: Harness) -> None:
+    """However many of the eight had been started, each runs once in the end."""
+    executor = harness.spawn(tree="relaunch")
+    wishes = [wish(f"i{gpu}", gpu) for gpu in range(8)]
+    await harness.assign(1, *wishes)
+    while not harness.engines():
+        await asyncio.sleep(0.001)
+    executor.kill()
+    executor.wait()
+    begun = {pids[0] for pids in harness.engines().values()}
+    executor = await harness.start(tree="relaunch")
+    await harness.until_ready(*(w.instance for w in wishes))
+    found = harness.pids()
+    assert len(found) == 8 and all(len(pids) == 2 for pids in found.values())
+    assert begun <= {pids[0] for pids in found.values()}, "what was begun is taken over"
+
+
+async def test_an_engine_ends_as_a_whole_before_it_is_started_again(harness: Harness) -> None:
+    """The API server killed alone takes its core along; the core killed alone ends the server with
+    code 0; stopped alone, it is found out by the token that never comes."""
+    await harness.start(tree="relaunch")
+    await harness.assign(1, *(wish(name, gpu) for gpu, name in enumerate("abc")))
+    await harness.until_ready("a", "b", "c")
+    old = harness.pids()
+    assert [len(pids) for pids in old.values()] == [2, 2, 2]
+    os.kill(old["a"][0], signal.SIGKILL)
+    os.kill(old["b"][1], signal.SIGKILL)
+    os.kill(old["c"][1], signal.SIGSTOP)
+    for name, pids in old.items():
+        await harness.until(
+            lambda n=name: (i := harness.get(n)) and (i.restarts, i.state) == (1, "ready"),
+            f"{name} restarted",
+        )
+        assert not any(alive(pid) for pid in pids)
+    assert [len(pids) for pids in harness.pids().values()] == [2, 2, 2]
+
+
+async def test_left_workers_of_a_dead_engine_are_killed_by_the_next_executor(
+    harness: Harness,
+) -> None:
+    """Both die, executor and API server; the core that is left holds a GPU."""
+    executor = await harness.start(tree="relaunch")
+    await harness.assign(1, wish("a", 0))
+    await harness.until_ready("a")
+    server, core = harness.pids()["a"]
+    executor.kill()
+    executor.wait()
+    os.kill(server, signal.SIGKILL)
+    assert alive(core)
+    harness.status = None
+    await harness.start(tree="relaunch")
+    await harness.until_ready("a")
+    assert not alive(core)
+    assert harness.pids()["a"][0] != server
+    assert harness.metric("shoal_executor_orphans_total") == 1
+
+
+async def test_killed_in_the_middle_of_a_drain_it_finishes_the_drain(harness: Harness) -> None:
+    """The request in flight is answered; then the engine is gone, whole."""
+    executor = await harness.start(tree="relaunch")
+    await harness.assign(1, wish("a", 0))
+    ready = await harness.until_state("a", "ready")
+    pids = harness.pids()["a"]
+    async with aiohttp.ClientSession() as client:
+        url = f"http://{ready.endpoint}/v1/completions"
+        job = asyncio.create_task(client.post(url, json={}, headers={"X-Takes-S": "2.5"}))
+        await asyncio.sleep(0.2)
+        await harness.assign(2, wish("a", 0, drain=True))
+        await harness.until_state("a", "draining")
+        executor.kill()
+        executor.wait()
+        harness.status = None
+        await harness.start(tree="relaunch")
+        await harness.until_state("a", "draining")
+        assert (await job).status == 200
+    await harness.until_state("a", "stopped")
+    assert not any(alive(pid) for pid in pids)
+
+
+async def test_two_executors_of_one_node_do_not_both_start_engines(harness: Harness) -> None:
+    """One folder: the second is refused at once. Two folders (two hosts): it stays silent, and says
+    who holds the node."""
+    await harness.start(tree="relaunch")
+    await harness.assign(1, wish("a", 0))
+    await harness.until_ready("a")
+    second = harness.spawn()
+    assert await asyncio.to_thread(second.wait, 10.0) == 2
+    assert "in use by another executor" in harness.log.read_text()
+    other = harness.config("elsewhere", executor="ex-2")
+    await harness.start(other, tree="relaunch")
+    await harness.assign(2, wish("a", 0), wish("b", 1))
+    await harness.until_ready("a", "b")
+    assert {status.executor for status in harness.statuses} == {"ex-1"}
+    assert len(harness.pids()) == 2
+    assert harness.engines("elsewhere") == {}
+    assert f"{harness.node} is run by executor ex-1" in harness.log.read_text()
+
+
+async def test_tokens_that_nobody_claimed_do_not_stick(harness: Harness) -> None:
+    """10^12 is refused in time, the true leader is followed meanwhile, and after a restart too; a
+    lower token is refused and counted; a hundred copies start nothing."""
+    executor = await harness.start(tree="relaunch")
+    await harness.assign(7, wish("x", 7), token=10**12)
+    await harness.assign(1, wish("a", 0))
+    await harness.until_ready("a")
+    for _ in range(100):
+        await harness.assign(1, wish("a", 0))
+    await harness.assign(9, wish("b", 1), token=0)
+    refused = "shoal_executor_refused_assignments_total"
+    await harness.until(
+        lambda: harness.metric(refused + '{reason="leader token"}') == 1, "refused a lower one"
+    )
+    assert harness.metric("shoal_executor_launches_total") == 1
+    executor.kill()
+    executor.wait()
+    await harness.start(tree="relaunch")
+    await harness.assign(2, wish("a", 0), wish("c", 2))
+    await harness.until_ready("a", "c")
+    assert sorted(harness.pids()) == ["a", "c"]
+
+
+async def test_without_broker_it_goes_on_with_its_last_assignment(harness: Harness) -> None:
+    """Killed and started again with nobody to ask: it adopts what runs and restarts what died."""
+    executor = await harness.start(tree="relaunch")
+    await harness.assign(1, wish("a", 0), wish("b", 1))
+    await harness.until_ready("a", "b")
+    before = harness.pids()
+    executor.kill()
+    executor.wait()
+    os.kill(before["a"][0], signal.SIGKILL)
+    await harness.start(harness.config(broker="127.0.0.1:9"), tree="relaunch")
+    ready = 'shoal_executor_instances{state="ready"}'
+    await harness.until(lambda: harness.metric(ready) == 2, "both ready")
+    after = harness.pids()
+    assert after["b"] == before["b"]
+    assert not set(after["a"]) & set(before["a"])
+
+
+async def test_a_folder_that_cannot_be_written_is_told_and_serving_goes_on(
+    harness: Harness,
+) -> None:
+    """The status says which file; the fault goes when the folder takes writes again."""
+    await harness.start(tree="relaunch")
+    await harness.assign(1, wish("a", 0))
+    await harness.until_ready("a")
+    in_the_way = Store(harness.folder / "state").path(harness.node).with_suffix(".tmp")
+    in_the_way.mkdir()
+    await harness.assign(2, wish("a", 0), wish("b", 1))
+    await harness.until_ready("a", "b")
+    await harness.until(lambda: harness.status.faults, "told")
+    assert str(in_the_way.with_suffix(".json")) in harness.status.faults[0]
+    in_the_way.rmdir()
+    await harness.until(lambda: not harness.status.faults, "over")
+
+
+async def test_engines_get_a_closed_environment(harness: Harness) -> None:
+    """No secret of the executor reaches them; they see their own GPUs."""
+    await harness.start(tree="relaunch", KAFKA_PASSWORD="k", SHOAL_CLUSTER_KEY="")
+    await harness.assign(1, wish("a", 2, 3))
+    await harness.until_ready("a")
+    for pid in harness.pids()["a"]:
+        raw = subprocess.run(["cat", f"/proc/{pid}/environ"], capture_output=True, check=True)
+        names = {item.partition(b"=")[0] for item in raw.stdout.split(b"\0")}
+        assert b"KAFKA_PASSWORD" not in names
+        assert b"CUDA_VISIBLE_DEVICES=2,3" in raw.stdout.split(b"\0")
+    await harness.assign(2)
+    await harness.until(lambda: not harness.engines(), "ended")

@@ -1,0 +1,60 @@
+"""`python tree_executor.py NODE.json ROLE_SWITCH`: an executor whose only engine is `tree_engine`.
+
+It is impatient, so that tests of wedged engines do not take minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from executors.engines.http_api import HttpApi
+from executors.engines.protocol import LaunchLine, LaunchSpec, RoleSwitch
+from executors.keys import read_keys
+from executors.node.__main__ import run
+from executors.node.config import load_config
+from executors.node.probes import Patience
+from executors.node.store import StateFolderUnusable, Store
+
+ENGINE = str(Path(__file__).with_name("tree_engine.py"))
+
+
+@dataclass(frozen=True, slots=True)
+class TreeKind(HttpApi):
+    """phase "decode" never comes up where `broken` says so."""
+
+    role_switch: RoleSwitch
+    broken: bool
+    ports: int = 1
+    stop_s: float = 1.0
+
+    def launch_line(self, spec: LaunchSpec) -> LaunchLine:
+        if self.broken and spec.phase == "decode":
+            return LaunchLine((sys.executable, "-S", "-c", "raise SystemExit('no decode here')"))
+        return LaunchLine((sys.executable, "-S", ENGINE, str(spec.port), "0.2"))
+
+    def startup_s(self, spec: LaunchSpec) -> float:
+        return 1.0
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO)
+    switch, _, broken = sys.argv[2].partition("-")
+    kind = TreeKind(RoleSwitch(switch), bool(broken))
+    config = replace(load_config(Path(sys.argv[1])), engines={"default": kind})
+    store = Store(config.state_dir)
+    try:
+        store.open()
+    except StateFolderUnusable as error:
+        print(f"executor: {error}", file=sys.stderr)
+        return 2
+    asyncio.run(run(config, read_keys(), store, Patience(quiet_s=0.3, hangs_s=0.3)))
+    store.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
