@@ -28,8 +28,8 @@ def changed_assignments(
     """Assignments of the nodes whose desired instances differ from `published`, by node.
 
     A changed node gets its generation + 1; a node that was emptied gets an empty assignment. All
-    nodes are published anew under a new leader token. drain_timeout_ms: of the policy; a drain always
-    comes with a change of its node, so it is told with those.
+    nodes are published anew under a new leader token. drain_timeout_ms: of the policy; a drain
+    always comes with a change of its node, so it is told with those.
     """
     wanted: dict[str, tuple[str, list[DesiredInstance]]] = {
         node: (old.pool, []) for node, old in published.items()
