@@ -29,7 +29,7 @@ from executors.engines.simulated.kind import SimulatedKind
 from executors.engines.vllm import tiny
 from executors.engines.vllm.environment import executable
 from executors.engines.vllm.kind import KvTransfer, VllmKind
-from executors.node.processes import Ports
+from executors.node.ports import Ports
 from topics.timebase import TimeBase
 
 HOST, MODEL = "127.0.0.1", "tiny"
