@@ -130,7 +130,7 @@ class ReplicaFleet:
                 if self._crew.add(combo, seen.cluster, seen, now_ms):
                     change[combo.id] += 1
             mine = [group for group in groups if group.placed[0].pool == pool]
-            for group in mine[::-1][: has[pool] - target.get(pool, 0)]:
+            for group in mine[::-1][: max(0, has[pool] - target.get(pool, 0))]:
                 self._crew.drain(group, now_ms)
                 change[combo.id] -= 1
         if change:
