@@ -21,7 +21,7 @@ from rich.table import Table
 from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.simulation.policies import oracle
 from autoscaler.simulation.policies.policy import Policy
-from autoscaler.simulation.policies.table import DEFAULT, POLICIES, named
+from autoscaler.simulation.policies.table import DEFAULT, POLICIES, VARIANTS, named
 from streams.backtest.html import page
 from streams.backtest.report import Backtest, Row, as_json, table
 from streams.backtest.runs import BACKENDS, Outcome, Run, prepared, run_all
@@ -101,8 +101,15 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
     if args.tune:
         other = replace(demand, traces=tuple(args.tune), from_s=0.0, to_s=math.inf)
         prepared(other, seeds[0])
-        sweep = [Run(other, p.name, value, seeds[0]) for p in policies for value in p.values]
+        sweep = [
+            Run(other, policy.name, value, seeds[0])
+            for policy in policies
+            if policy.name not in VARIANTS
+            for value in policy.values
+        ]
         tuned = chosen(_run("tuning", sweep, args), prepared(other, seeds[0])[0])
+        if "shoal" in tuned:  # only the part that is missing differs
+            tuned |= {p.name: tuned["shoal"] for p in policies if p.name in VARIANTS}
     knobs = {policy.name: tuned.get(policy.name, policy.default) for policy in policies}
     main = [
         Run(demand, name, knob, seed, _timeline(args, name, seed, policies[0].name))
@@ -116,7 +123,7 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
         swept = [
             Run(demand, policy.name, value, seeds[0])
             for policy in policies
-            if not policy.name.startswith("shoal-")
+            if policy.name not in VARIANTS
             for value in policy.values
         ]
         for outcome in _run("sweeping knobs", swept, args):

@@ -1,0 +1,185 @@
+"""Coral's two baselines on allocation instances: Homo, and Cauchy with its combos.
+
+Owns their rules over arrays, as Coral's section 6.1 describes them: Homo takes, model by model, the
+homogeneous template with the most goodput per USD and goes on with the next where nodes run out;
+Cauchy builds combos of homogeneous prefill and decode replicas, one prefill replica to several
+decode ones, and solves its ILP (eq. 16). Their plans have the rows of `optimizer.placements`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pulp
+
+from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.instance import TemplateInstance
+
+RATIOS = tuple((p, d) for p in (1, 2) for d in range(1, 7))
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """The best homogeneous template of one configuration: `nodes` nodes of `config`."""
+
+    template: int
+    config: int
+    nodes: int
+    req_per_s: float
+
+
+def replicas(instance: TemplateInstance, group: int) -> list[Replica]:
+    """Per configuration, the homogeneous template with the most goodput per node."""
+    nodes, rates = instance.nodes[group], instance.throughput_req_per_s[group]
+    found = []
+    for config in range(nodes.shape[1]):
+        pure = (nodes[:, config] > 0) & (np.count_nonzero(nodes, axis=1) == 1)
+        if pure.any():
+            each = np.where(pure, rates / np.maximum(nodes[:, config], 1), -1.0)
+            best = int(np.argmax(each))
+            count = int(nodes[best, config])
+            found.append(Replica(best, config, count, float(rates[best])))
+    return found
+
+
+def homo(instance: TemplateInstance) -> Ints:
+    """Rows (group, region, template, count): greedy, each model for itself, most demand first."""
+    left = instance.available_nodes.astype(np.int64).copy()
+    rows = []
+    for group in np.argsort(-instance.demand_req_per_s, kind="stable"):
+        missing = float(instance.demand_req_per_s[group])
+        offers = [
+            (
+                one.req_per_s / (one.nodes * instance.price_usd_per_h[region, one.config]),
+                region,
+                one,
+            )
+            for one in replicas(instance, int(group))
+            for region in range(len(left))
+        ]
+        for _, region, one in sorted(offers, key=lambda o: (-o[0], o[1], o[2].config)):
+            count = min(
+                math.ceil(missing / one.req_per_s - 1e-9),
+                int(left[region, one.config]) // one.nodes,
+            )
+            if missing > 1e-9 and count > 0:
+                rows.append((int(group), region, one.template, count))
+                left[region, one.config] -= count * one.nodes
+                missing -= count * one.req_per_s
+    return np.array(rows, dtype=np.int64).reshape(-1, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Combo:
+    """`p` prefill and `d` decode replicas of one model in one region."""
+
+    pair: int
+    region: int
+    prefill: Replica
+    decode: Replica
+    p: int
+    d: int
+    req_per_s: float
+    usd_per_h: float
+    weight: float
+
+
+def combos(instance: TemplateInstance, pairs: list[tuple[int, int]]) -> list[Combo]:
+    """Every pair of replicas at its best ratio: the one with the cheapest request. weight: P / C,
+    with C in requests per USD of each phase (eq. 14-15; lengths are not part of an instance)."""
+    return [
+        _matched(instance, index, region, prefill, decode)
+        for index, (first, second) in enumerate(pairs)
+        for region in range(len(instance.price_usd_per_h))
+        for prefill in replicas(instance, first)
+        for decode in replicas(instance, second)
+    ]
+
+
+def _matched(
+    instance: TemplateInstance, pair: int, region: int, prefill: Replica, decode: Replica
+) -> Combo:
+    price = instance.price_usd_per_h[region]
+    made = []
+    for p, d in RATIOS:
+        rate = min(p * prefill.req_per_s, d * decode.req_per_s)
+        usd_p = p * prefill.nodes * float(price[prefill.config])
+        usd_d = d * decode.nodes * float(price[decode.config])
+        efficiency = rate / usd_p + rate / usd_d
+        usd = usd_p + usd_d
+        made.append(Combo(pair, region, prefill, decode, p, d, rate, usd, usd / efficiency))
+    return min(made, key=lambda combo: (combo.usd_per_h / combo.req_per_s, combo.p, combo.d))
+
+
+def cauchy(
+    instance: TemplateInstance, pairs: list[tuple[int, int]], time_limit_s: float = 60.0
+) -> Ints:
+    """Rows of Cauchy's plan: least sum of P / C; goodput first where demand cannot be met."""
+    every = combos(instance, pairs)
+    wanted = np.array([float(instance.demand_req_per_s[first]) for first, _ in pairs])
+    counts = _solve(instance, every, wanted, time_limit_s, None)
+    if counts is None:
+        best = _solve(instance, every, wanted, time_limit_s, "goodput")
+        if best is None:
+            return np.zeros((0, 4), dtype=np.int64)
+        reached = np.zeros(len(pairs))
+        for combo, count in zip(every, best, strict=True):
+            reached[combo.pair] += count * combo.req_per_s
+        reached = np.minimum(reached, wanted) * (1.0 - 1e-6)
+        counts = _solve(instance, every, reached, time_limit_s, None) or best
+    rows: dict[tuple[int, int, int], int] = {}
+    for combo, count in zip(every, counts, strict=True):
+        if count:
+            first, second = pairs[combo.pair]
+            for group, one, each in (
+                (first, combo.prefill, combo.p),
+                (second, combo.decode, combo.d),
+            ):
+                key = group, combo.region, one.template
+                rows[key] = rows.get(key, 0) + count * each
+    return np.array([(*key, n) for key, n in sorted(rows.items())], dtype=np.int64).reshape(-1, 4)
+
+
+def _solve(
+    instance: TemplateInstance,
+    every: list[Combo],
+    wanted: Floats,
+    time_limit_s: float,
+    first: str | None,
+) -> list[int] | None:
+    """Counts of combos; None where the demand cannot be met. first: "goodput" maximises the sum of
+    served shares instead of requiring them."""
+    model = pulp.LpProblem("cauchy", pulp.LpMinimize)
+    x = [model.add_variable(f"x{i}", 0, None, cat="Integer") for i in range(len(every))]
+    used: dict[tuple[int, int], list[pulp.LpAffineExpression]] = {}
+    for combo, variable in zip(every, x, strict=True):
+        for one, each in ((combo.prefill, combo.p), (combo.decode, combo.d)):
+            used.setdefault((combo.region, one.config), []).append(each * one.nodes * variable)
+    for (region, config), terms in used.items():
+        model += pulp.lpSum(terms) <= int(instance.available_nodes[region, config])
+    shares = []
+    for pair, rate in enumerate(wanted):
+        if rate <= 0.0:
+            continue
+        served = pulp.lpSum(
+            c.req_per_s / rate * v for c, v in zip(every, x, strict=True) if c.pair == pair
+        )
+        if first is None:
+            model += served >= 1.0
+        else:
+            share = model.add_variable(f"s{pair}", 0, 1)
+            model += served >= share
+            shares.append(share)
+    scale = max(combo.weight for combo in every)
+    cost = pulp.lpSum(c.weight / scale * v for c, v in zip(every, x, strict=True))
+    model.setObjective(cost if first is None else -pulp.lpSum(shares))
+    solver = pulp.HiGHS(msg=False, threads=1, gapRel=1e-3, timeLimit=time_limit_s, random_seed=1)
+    try:
+        model.solve(solver)
+    except (pulp.PulpSolverError, KeyError):
+        return None
+    if model.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+        return None
+    return [round(v.value() or 0.0) for v in x]
