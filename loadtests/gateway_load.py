@@ -1,11 +1,13 @@
-"""What the gateway and the replayer cost: real processes in front of an engine that only writes.
+"""What the gateway costs, beside other proxies, in one run on real processes.
 
-    python -m loadtests.gateway_load --rate 60 --seconds 20 --chunks 13
+    python -m loadtests.gateway_load [--json OUT] [--rounds 3] [--workers 1]
 
-Starts an engine (answers at once, then one chunk every --gap-ms), a gateway without a broker that
-takes its routes from its state folder, and a replayer at a steady rate. Prints the CPU each used
-(user + system seconds per real second), the replayer's report, and the latency it saw with and
-without the gateway in between.
+Each proxy stands in front of the same engine, which answers at once or streams 64 events, 4 ms
+apart. Targets take turns within every round, so that a machine that is busy with something else
+treats all alike. Measured per target: requests per CPU-second of the proxy's process (plain and
+streamed), the latency that the proxy adds to the direct way at a low rate (plain requests, time to
+the last byte), and what 1,000 open streams take in memory. nginx is measured where it is
+installed; `bare` is the shortest aiohttp reverse proxy (`loadtests.gateway_targets`).
 """
 
 from __future__ import annotations
@@ -14,149 +16,238 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
+import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import aiohttp
-from aiohttp import web
+import uvloop
 
+from executors.gateway.wire.pool import Pool
+from loadtests.gateway_targets import EVENTS, nginx_config
 from topics.codec import encode
 from topics.records import Endpoint, RouteGroup, Routes
 from topics.timebase import TimeBase
 
-
-def engine(port: int, chunks: int, gap_ms: float, tokens: int) -> None:
-    """Serve streams of `chunks` blocks of several events each, for ever."""
-    event = b'data: {"id":"cmpl-1","object":"text_completion","model":"chat","choices":[{"index":0,"text":" a","finish_reason":null}]}\n\n'  # noqa: E501
-    block = event * (tokens // chunks)
-    usage = b'data: {"choices":[],"usage":{"prompt_tokens":1155,"completion_tokens":%d}}\n\n' % (
-        len(block) // len(event) * chunks
-    )
-
-    async def generate(request: web.Request) -> web.StreamResponse:
-        await request.read()
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        for _ in range(chunks - 1):
-            await response.write(block)
-            await asyncio.sleep(gap_ms / 1000)
-        await response.write_eof(block + usage + b"data: [DONE]\n\n")
-        return response
-
-    app = web.Application(client_max_size=1 << 24)
-    app.router.add_post("/v1/completions", generate)
-    web.run_app(app, host="127.0.0.1", port=port, access_log=None, print=None)
+_PROMPT = "word " * 200
+_PLAIN = json.dumps(
+    {"model": "chat", "prompt": _PROMPT, "max_tokens": 400}, separators=(",", ":")
+).encode()
+_STREAM = _PLAIN[:-1] + b',"stream":true}'
+_OPEN_STREAMS = 1_000
 
 
-def cpu_s(pid: int) -> float:
-    """User and system seconds of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+@dataclass
+class Target:
+    """One way to the engine. pids: the proxy's processes, none for the direct way."""
+
+    name: str
+    address: str
+    pids: tuple[int, ...] = ()
+    plain: int = 0
+    plain_cpu_s: float = 0.0
+    streams: int = 0
+    stream_cpu_s: float = 0.0
+    late_ms: list[float] = field(default_factory=list)
+    base_mib: float = 0.0
+    open_mib: float = 0.0
+    failed: int = 0
 
 
-def rss_mib(pid: int) -> float:
-    """Resident memory of a process."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+def cpu_s(pids: tuple[int, ...]) -> float:
+    """User and system seconds of processes."""
+    total = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pids: tuple[int, ...]) -> float:
+    """Resident memory of processes."""
+    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def replay(url: str, folder: Path, options: argparse.Namespace) -> subprocess.Popen[bytes]:
-    """A replayer at speed 1, steady, of requests of 1155 tokens."""
-    trace = folder / "trace.csv"
-    count = int(options.rate * options.seconds)
-    rows = (f"{n * 1000 / options.rate:.0f},1155,{options.tokens}\n" for n in range(count))
-    trace.write_text("timestamp_ms,input_tokens,output_tokens\n" + "".join(rows))
-    base = TimeBase(1.0, 0, time.monotonic_ns())
-    return subprocess.Popen(
-        [
-            sys.executable, "-m", "streams.replay", "--url", url, "--trace", str(trace),
-            "--time-base", base.format(), "--start-ms", "1500", "--models", "chat=1",
-            "--report", str(folder / "report.json"),
-        ],
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+async def ask(pool: Pool, target: Target, body: bytes) -> None:
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: {target.address}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    answer = await pool.send(target.address, head, body)
+    text = await answer.read()
+    wanted = EVENTS if body is _STREAM else 0
+    target.failed += answer.status != 200 or text.count(b'"text"') < max(1, wanted)
 
 
-async def metrics(url: str) -> list[str]:
-    async with aiohttp.ClientSession() as session, session.get(url + "/metrics") as answer:
-        return (await answer.text()).splitlines()
+async def busy(pool: Pool, target: Target, body: bytes, seconds: float, at_once: int) -> int:
+    """Requests answered in `seconds` by `at_once` clients that ask again and again."""
+    until = time.monotonic() + seconds
+    count = 0
+
+    async def client() -> None:
+        nonlocal count
+        while time.monotonic() < until:
+            await ask(pool, target, body)
+            count += 1
+
+    await asyncio.gather(*(client() for _ in range(at_once)))
+    return count
 
 
-def measure(url: str, folder: Path, options: argparse.Namespace, pids: dict[str, int]) -> None:
-    child = replay(url, folder, options)
-    watched = {**pids, "replayer": child.pid}
-    time.sleep(3.0)  # imports and the first connections are over
-    before, began = {name: cpu_s(pid) for name, pid in watched.items()}, time.monotonic()
-    time.sleep(max(1.0, options.seconds - 4.0))
-    span = time.monotonic() - began
-    for name, pid in watched.items():
-        share = (cpu_s(pid) - before[name]) / span
-        print(f"  {name}: {share:.1%} of a core, {rss_mib(pid):.0f} MiB")
-    child.wait()
-    report = json.loads((folder / "report.json").read_text())
-    print("  requests", report["requests"], "late ms", report["replay_late_ms"])
-    print("  ttft ms", report["models"]["chat"]["ttft_ms"])
+async def calm(pool: Pool, target: Target, seconds: float, rate: float) -> None:
+    """Latencies at a low rate."""
+    for _ in range(int(seconds * rate)):
+        began = time.perf_counter()
+        await ask(pool, target, _PLAIN)
+        target.late_ms.append((time.perf_counter() - began) * 1e3)
+        await asyncio.sleep(max(0.0, 1.0 / rate - (time.perf_counter() - began)))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rate", type=float, default=60.0)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--chunks", type=int, default=13)
-    parser.add_argument("--tokens", type=int, default=208)
-    parser.add_argument("--gap-ms", type=float, default=40.0)
-    parser.add_argument("--engine-port", type=int)
-    parser.add_argument("--direct", action="store_true", help="also measure without the gateway")
-    options = parser.parse_args()
-    if options.engine_port:
-        engine(options.engine_port, options.chunks, options.gap_ms, options.tokens)
-        return
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        port = 18_500 + os.getpid() % 1000
-        worker = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "loadtests.gateway_load",
-                *sys.argv[1:],
-                "--engine-port",
-                f"{port}",
-            ]
+async def measure(targets: list[Target], rounds: int, seconds: float) -> None:
+    """Fill in what is measured."""
+    pool = Pool(connect_s=5.0, idle_s=2.0, answer_bytes=1 << 24)
+    for target in targets:
+        await busy(pool, target, _PLAIN, 0.5, 8)  # imports, caches, connections
+        await busy(pool, target, _STREAM, 0.5, 8)
+        target.base_mib = rss_mib(target.pids)
+    for _ in range(rounds):
+        for target in targets:
+            await calm(pool, target, seconds, 100.0)
+        for target in targets:
+            before = cpu_s(target.pids)
+            target.plain += await busy(pool, target, _PLAIN, seconds, 16)
+            target.plain_cpu_s += cpu_s(target.pids) - before
+        for target in targets:
+            before = cpu_s(target.pids)
+            target.streams += await busy(pool, target, _STREAM, seconds, 32)
+            target.stream_cpu_s += cpu_s(target.pids) - before
+    for target in targets:
+        asking = [asyncio.create_task(ask(pool, target, _STREAM)) for _ in range(_OPEN_STREAMS)]
+        while not all(task.done() for task in asking):
+            await asyncio.sleep(0.05)
+            target.open_mib = max(target.open_mib, rss_mib(target.pids))
+    pool.close()
+
+
+def report(targets: list[Target]) -> dict[str, object]:
+    """What the issue asks for, as JSON."""
+    direct = targets[0]
+    found: dict[str, object] = {}
+    for target in targets[1:]:
+        found[target.name] = {
+            "plain_req_per_cpu_s": round(target.plain / max(0.01, target.plain_cpu_s), 1),
+            "stream_req_per_cpu_s": round(target.streams / max(0.01, target.stream_cpu_s), 1),
+            "added_p50_ms": round(quantile(target, 50) - quantile(direct, 50), 3),
+            "added_p99_ms": round(quantile(target, 99) - quantile(direct, 99), 3),
+            "idle_mib": round(target.base_mib, 1),
+            "open_streams_mib": round(target.open_mib - target.base_mib, 1),
+            "failed": target.failed,
+        }
+    return {
+        "proxies": found,
+        "direct": {
+            "p50_ms": round(quantile(direct, 50), 3),
+            "p99_ms": round(quantile(direct, 99), 3),
+        },
+        "open_streams": _OPEN_STREAMS,
+        "events_per_stream": EVENTS,
+        "cpus": os.cpu_count(),
+    }
+
+
+def quantile(target: Target, percent: int) -> float:
+    return statistics.quantiles(target.late_ms, n=100)[percent - 1]
+
+
+def said_port(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    return int(json.loads(line)["url"].rsplit(":", 1)[1]) if "{" in line else int(line)
+
+
+@contextmanager
+def started(workers: int) -> Iterator[list[Target]]:
+    """All processes, ended afterwards."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def run(*command: str) -> subprocess.Popen[str]:
+        made = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
-        routes = Routes("chat", 1, 1, 0, 2000.0, 60.0, (
-            RouteGroup("g", 1.0, (Endpoint("e", f"127.0.0.1:{port}"),)),
-        ))  # fmt: skip
-        (folder / "routes.jsonl").write_bytes(encode(routes) + b"\n")
-        gateway = subprocess.Popen(
-            [
-                sys.executable, "-m", "executors.gateway", "--broker", "127.0.0.1:9",
-                "--time-base", TimeBase(1.0, 0, time.monotonic_ns()).format(),
-                "--state-dir", name,
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        processes.append(made)
+        return made
+
+    part = (sys.executable, "-m", "loadtests.gateway_targets")
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            assert gateway.stdout is not None
-            url = json.loads(gateway.stdout.readline())["url"]
-            time.sleep(1.0)
-            print("through the gateway:")
-            measure(url, folder, options, {"gateway": gateway.pid, "engine": worker.pid})
-            for line in asyncio.run(metrics(url)):
-                if "quantile_ms{" in line or "overhead_ms_sum" in line:
-                    print(" ", line)
-            if options.direct:
-                print("straight to the engine:")
-                measure(f"http://127.0.0.1:{port}", folder, options, {"engine": worker.pid})
+            engine = f"127.0.0.1:{said_port(run(*part, 'engine'))}"
+            bare = run(*part, "bare", "--upstream", engine)
+            targets = [
+                Target("direct", engine),
+                Target("bare", f"127.0.0.1:{said_port(bare)}", (bare.pid,)),
+            ]
+            if shutil.which("nginx"):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", 0))
+                    port = probe.getsockname()[1]
+                config = Path(folder, "nginx.conf")
+                config.write_text(nginx_config(port, engine, folder))
+                nginx = run("nginx", "-p", folder, "-c", str(config))
+                time.sleep(0.5)
+                targets.append(Target("nginx", f"127.0.0.1:{port}", (nginx.pid,)))
+            group = RouteGroup("g", 1.0, (Endpoint("e", engine),))
+            routes = Routes("chat", 1, 1, 0, 2000.0, 60.0, (group,))
+            Path(folder, "routes.jsonl").write_bytes(encode(routes) + b"\n")
+            base = TimeBase(1.0, 0, time.monotonic_ns()).format()
+            shoal = run(
+                sys.executable, "-m", "executors.gateway", "--broker", "127.0.0.1:9",
+                "--time-base", base, "--state-dir", folder, "--drain-s", "1",
+                *(("--workers", str(workers)) if workers > 1 else ()),
+            )  # fmt: skip
+            port = said_port(shoal)
+            pids = (shoal.pid, *children(shoal.pid))
+            targets.append(Target("shoal", f"127.0.0.1:{port}", pids))
+            yield targets
         finally:
-            gateway.terminate()
-            worker.terminate()
-            print("gateway exit code", gateway.wait(5), "engine", worker.wait(5))
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.wait(10)
+
+
+def children(pid: int) -> tuple[int, ...]:
+    """Processes that `pid` started."""
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return tuple(int(word) for word in text.split())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", help="write the figures here")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each part of a round")
+    parser.add_argument("--workers", type=int, default=1, help="processes of our gateway")
+    options = parser.parse_args()
+    with (
+        started(options.workers) as targets,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(measure(targets, options.rounds, options.seconds))
+    found = report(targets)
+    text = json.dumps(found, indent=2)
+    print(text)
+    if options.json:
+        Path(options.json).write_text(text + "\n")
+    return 1 if any(target.failed for target in targets) else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
