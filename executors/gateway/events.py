@@ -70,10 +70,12 @@ class EventStream:
         # Blank lines stand between events only (inside JSON a line's end is escaped), so a text
         # that holds "data: [DONE]" ends nothing and counts as nothing.
         self.events += block.count(b"\n\ndata:") + block.startswith(b"data:")
-        if _begins(block, b"data: [DONE]") or _begins(block, b"data:[DONE]"):
+        if b"[DONE]" in block and (
+            _begins(block, b"data: [DONE]") or _begins(block, b"data:[DONE]")
+        ):
             self.done = True
             self.events -= 1
-        if is_aborted(block):
+        if b'"abort"' in block and is_aborted(block):
             self.failed = True
         # Inside a token's text the quotes are escaped, so these are keys and not generated text.
         if b'"usage"' in block or b'"error"' in block or b"event:" in block:

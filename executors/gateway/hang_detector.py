@@ -9,18 +9,28 @@ asks here looks closer before an engine is taken out.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from topics.records import Endpoint
 
 
+class Voice:
+    """When an engine last said something: monotonic real seconds."""
+
+    __slots__ = ("last_s",)
+
+    def __init__(self) -> None:
+        self.last_s = 0.0
+
+
 class HangDetector:
-    """Times are the event loop's, in real seconds. limit_s: silence that makes a suspect."""
+    """Times are monotonic, in real seconds. limit_s: silence that makes a suspect."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._said: dict[Endpoint, float] = {}
+        self._said: dict[Endpoint, Voice] = {}
         self._under_way: dict[Endpoint, dict[asyncio.Timeout, float]] = {}
 
     @asynccontextmanager
@@ -41,19 +51,23 @@ class HangDetector:
     def listen(self, endpoint: Endpoint, scope: asyncio.Timeout) -> None:
         """The attempt waits for the engine from now on."""
         under_way = self._under_way.setdefault(endpoint, {})
-        under_way[scope] = asyncio.get_running_loop().time()
+        under_way[scope] = time.monotonic()
 
     def heard(self, endpoint: Endpoint) -> None:
         """Something came from `endpoint`."""
-        self._said[endpoint] = asyncio.get_running_loop().time()
+        self.voice(endpoint).last_s = time.monotonic()
+
+    def voice(self, endpoint: Endpoint) -> Voice:
+        """Where to note that something came, for those who hear a lot of `endpoint`."""
+        return self._said.setdefault(endpoint, Voice())
 
     def suspects(self) -> list[Endpoint]:
         """The engines that may hang now."""
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         found = []
         for endpoint, under_way in self._under_way.items():
             if under_way:
-                since = max(self._said.get(endpoint, 0.0), min(under_way.values()))
+                since = max(self.voice(endpoint).last_s, min(under_way.values()))
                 if now - since >= self._limit_s:
                     found.append(endpoint)
         return found
@@ -67,7 +81,7 @@ class HangDetector:
 
     def forget(self, live: frozenset[Endpoint]) -> None:
         """Drop what is known of engines that are in no routes and have nothing under way."""
-        for endpoint in self._said.keys() - live:
+        for endpoint in self._said.keys() - live - self._under_way.keys():
             del self._said[endpoint]
         idle = [at for at, under_way in self._under_way.items() if not under_way]
         for endpoint in idle:

@@ -7,6 +7,7 @@ spends its time. What the end of the stream means is the relay's business.
 from __future__ import annotations
 
 import asyncio
+import time
 
 from executors.gateway.engine import EngineFaulty, EngineLost, failure_of
 from executors.gateway.events import BrokenStream, EventStream
@@ -28,6 +29,7 @@ class Passing:
         "_held",
         "_request",
         "_scope",
+        "_voice",
         "events",
         "first_ns",
         "last_ns",
@@ -46,6 +48,7 @@ class Passing:
         self._detector = detector
         self._endpoint = endpoint
         self._scope = scope
+        self._voice = detector.voice(endpoint)
         self._held = b""
         self.events = EventStream(strip_usage=not request.call.usage_wanted)
         self.first_ns = self.last_ns = 0
@@ -65,13 +68,14 @@ class Passing:
             end = self.events.finish()
             if not end:
                 raise EngineLost("the stream ended before its end")
+            self._request.begin()
             self._pass(end)
 
     def _block(self, block: bytes) -> None:
         request, events = self._request, self.events
         if events.done:
             return
-        now_ns = request.resume()
+        now_ns = time.monotonic_ns()
         try:
             data = events.feed(block)
         except BrokenStream as error:
@@ -81,20 +85,17 @@ class Passing:
                 raise EngineFaulty("an error event before the first token")
             if not (events.done or events.events):
                 self._held += data
-                request.pause()
                 return  # nothing of worth yet: it may still be tried elsewhere
             self.first_ns = now_ns
+            request.begin()
+            data, self._held = self._held + data, b""
         self.last_ns = now_ns
-        self._detector.heard(self._endpoint)
+        self._voice.last_s = now_ns / 1e9
         self._pass(data)
-        request.pause()
+        request.own_ns += time.monotonic_ns() - now_ns
 
     def _pass(self, data: bytes) -> None:
-        request, done = self._request, self.events.done
-        request.begin()
-        if self._held:
-            data, self._held = self._held + data, b""
-        client = request.client
+        client, done = self._request.client, self.events.done
         if data or done:
             client.write(data, done)
         if done and self._answer.complete:

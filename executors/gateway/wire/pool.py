@@ -104,7 +104,12 @@ class Answer:
 
     def came(self, parts: Sequence[bytes]) -> None:
         if self._sink is not None:
-            self._pour(self._sink, parts[0] if len(parts) == 1 else b"".join(parts))
+            if not self.done.done():
+                try:
+                    self._sink(parts[0] if len(parts) == 1 else b"".join(parts))
+                except Exception as error:
+                    self.failed(error)
+                    self._line.abort()
             return
         self._parts += parts
         self._size += sum(map(len, parts))
@@ -122,15 +127,6 @@ class Answer:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # nobody may be waiting any more
-
-    def _pour(self, sink: Sink, data: bytes) -> None:
-        if self.done.done():
-            return
-        try:
-            sink(data)
-        except Exception as error:
-            self.failed(error)
-            self._line.abort()
 
 
 class _Line(asyncio.Protocol):
