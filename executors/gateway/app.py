@@ -65,6 +65,7 @@ class Face:
         self._ids_in_use: set[str] = set()
         self._unknown_waiting = 0
         self.parser = Parser()
+        self.make_room: Callable[[], bool] = lambda: False  # of the server, which needs us first
         self.draining = False
         self._posts: dict[str, Handler] = dict.fromkeys(
             (COMPLETIONS, CHAT, EMBEDDINGS), self.generate
@@ -111,7 +112,7 @@ class Face:
         size = len(raw)
         fits = self._budget.take(size)
         try:
-            if not fits:
+            if not fits and not self.make_room():
                 self._metrics.busy.inc()
                 self.refuse(exchange, 429, "too many large requests at once")
                 return

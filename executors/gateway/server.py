@@ -79,6 +79,7 @@ class Gateway:
             write_s=settings.write_real_s,
         )
         self._server = Server(self._face.handle, self._face.refuse, limits, budget)
+        self._face.make_room = self._server.make_room
         self.metrics.watch(self._server)
         self._settings = settings
         self._host, self._port, self._shared_port = host, port, shared_port

@@ -93,11 +93,16 @@ class Server:
             self._looking.cancel()
         return cut
 
-    def over_budget(self) -> None:
-        """Bodies exceed their budget: the largest unfinished one is refused."""
-        largest = max(self.connections, key=lambda connection: connection.unfinished_bytes)
-        self.refused += 1
-        largest.turn_away(429, "too many large requests at once")
+    def make_room(self) -> bool:
+        """Whether bodies are within their budget, after the largest unfinished ones were refused:
+        who sends a lot slowly makes room for those who send little."""
+        while self.budget.used_bytes > self.budget.limit_bytes:
+            largest = max(self.connections, key=lambda line: line.unfinished_bytes, default=None)
+            if largest is None or not largest.unfinished_bytes:
+                return False
+            self.refused += 1
+            largest.turn_away(429, "too many large requests at once")
+        return True
 
     async def _look(self) -> None:
         loop = asyncio.get_running_loop()
@@ -182,10 +187,8 @@ class Connection(asyncio.Protocol):
         if self._refusal is not None:
             self._server.refused += 1
             self.turn_away(*self._refusal)
-        elif self.unfinished_bytes and self._server.budget.used_bytes > (
-            self._server.budget.limit_bytes
-        ):
-            self._server.over_budget()
+        elif self.unfinished_bytes:
+            self._server.make_room()
 
     def eof_received(self) -> bool:
         return False  # who says no more does not wait for an answer either

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -21,12 +22,14 @@ async def bench() -> AsyncIterator[MakeBench]:
     """Call it with Settings fields and `speed`."""
     async with AsyncExitStack() as stack:
 
-        async def make(speed: float = 10.0, **options: Any) -> Bench:
+        async def make(speed: float = 10.0, keys_file: Path | None = None, **options: Any) -> Bench:
             made = Bench(stack, FakeLink())
             clock = Clock(TimeBase(speed, 1_700_000_000_000, time.monotonic_ns()))
             settings = Settings("gateway-1", **options)
             made.http = await stack.enter_async_context(aiohttp.ClientSession())
-            made.gateway = await stack.enter_async_context(Gateway(settings, clock, made.link))
+            made.gateway = await stack.enter_async_context(
+                Gateway(settings, clock, made.link, keys_file=keys_file)
+            )
             return made
 
         yield make
