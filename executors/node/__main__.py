@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import logging
 import sys
 import time
 import uuid
@@ -21,6 +20,7 @@ import aiohttp
 
 from executors.kafka_client import KafkaClient
 from executors.keys import read_keys
+from executors.logs import add_log_level, log_to_stderr
 from executors.node import metrics as metrics_server
 from executors.node.asking import Asking
 from executors.node.config import ExecutorConfig, load_config
@@ -95,11 +95,9 @@ def main(argv: list[str] | None = None) -> int:
     """Exit code 0, or 2 for bad input and for a state folder that cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m executors.node", description=__doc__)
     parser.add_argument("--config", required=True, type=Path, help="JSON file")
+    add_log_level(parser)
     arguments = parser.parse_args(argv)
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    log_to_stderr(arguments.log_level)
     try:
         config, keys = load_config(arguments.config), read_keys()
         store = Store(config.state_dir)

@@ -26,7 +26,7 @@ POOL = "r/h100/owned"
 TOKEN = 1
 DRAIN_TIMEOUT_MS = 600_000  # 12 real s
 TREE = str(Path(__file__).with_name("tree_executor.py"))
-SIMULATED = "-m", "executors.node", "--config"
+SIMULATED = "-m", "executors.node", "--log-level", "info", "--config"
 
 
 class Harness:
