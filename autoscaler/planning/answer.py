@@ -50,6 +50,24 @@ def answer(
     return _answer(request, asked, made)
 
 
+def explained_plan(
+    request: PlanRequest, cluster: Cluster, profile: Profile, strategy: Strategy, model: str
+) -> tuple[PlanningProblem, Plan] | None:
+    """The problem that `request` is, and its plan, for questions about `model`; None without one.
+
+    The same plan as in `answer`, but for what is asked beyond the need so that little changes.
+    """
+    try:
+        asked = _understood(request, cluster, profile)
+        problem = _problem(request, asked, profile, replace(OPTIONS, hold=0.0))
+        made = plan(problem, strategy)
+    except InvalidValue:
+        return None
+    if made.status is PlanStatus.FAILED or model not in problem.demands:
+        return None
+    return problem, made
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """A request, in terms of what is declared now.

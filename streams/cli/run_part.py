@@ -21,7 +21,7 @@ import orjson
 from autoscaler.domain.cluster import Mode
 from autoscaler.serving.policies import Between, Inside
 from streams.broker.admin import BrokerUnreachable, parse_address, probe
-from streams.controller.options import add_operated, operated_argv
+from streams.controller.options import HTTP, add_operated, operated_argv
 from streams.decisionlog.place import default_folder
 from streams.files.config import Config, load_config
 from streams.files.errors import UserError
@@ -83,8 +83,11 @@ def real_time() -> TimeBase:
 def run_controller(args: argparse.Namespace) -> int:
     """Become the controller."""
     config = load_config(args.config)
+    broker = reachable(args, config) if args.broker or config.kafka else ""
+    if not broker:
+        sys.stderr.write("shoal: no kafka is named: an embedded broker of its own, for a trial\n")
     become(
-        "streams.controller", "--config", args.config, "--broker", reachable(args, config),
+        "streams.controller", "--config", args.config, "--broker", broker,
         "--prefix", args.prefix, "--time-base", real_time().format(), "--controller-id", args.id,
         "--log-level", args.log_level, *operated_argv(args),
     )  # fmt: skip
@@ -140,7 +143,7 @@ def add_parser(subparsers: Any) -> None:
     """Add the three commands to the command line."""
     controller = subparsers.add_parser("controller", help="the control plane")
     add_common(controller)
-    add_operated(controller, record=str(default_folder()))
+    add_operated(controller, record=str(default_folder()), http=HTTP)
     controller.set_defaults(run=run_controller)
     executor = subparsers.add_parser("executor", help="the agent on GPU nodes")
     add_common(executor)

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Mode
 from streams.broker.admin import BrokerUnreachable, TopicsUnusable, parse_address
+from streams.broker.own import own_broker
 from streams.controller.compose import Options, run_controller
 from streams.controller.options import add_operated, operated_of
 from streams.files.errors import UserError
@@ -55,7 +58,11 @@ async def _run(options: Options) -> int:
         print(json.dumps(said), flush=True)
 
     try:
-        await run_controller(options, end, ready)
+        async with contextlib.AsyncExitStack() as stack:
+            if not options.broker:
+                address = await stack.enter_async_context(own_broker(options.prefix))
+                options = replace(options, broker=address)
+            await run_controller(options, end, ready)
     except (UserError, InvalidValue, InvalidRecord, BrokerUnreachable, TopicsUnusable):
         raise
     except Exception:
@@ -69,7 +76,7 @@ async def _run(options: Options) -> int:
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m streams.controller", description=__doc__)
     parser.add_argument("--config", required=True, type=Path, metavar="FILE")
-    parser.add_argument("--broker", required=True, metavar="kafka://HOST:PORT")
+    parser.add_argument("--broker", default="", metavar="HOST:PORT", help="default: embedded")
     parser.add_argument("--time-base", metavar="SPEED,ORIGIN_MS,ORIGIN_MONO_NS")
     parser.add_argument("--controller-id", default="controller-1")
     parser.add_argument("--prefix", default=PREFIX, help="of topic names")
@@ -79,7 +86,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         choices=[str(mode) for mode in Mode],
         help="what holds where the file names no mode",
     )
-    add_operated(parser, record="")
+    add_operated(parser)
     parser.add_argument(
         "--workload",
         type=Path,
@@ -93,7 +100,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
 def _options(given: argparse.Namespace) -> Options:
     return Options(
         config=given.config,
-        broker=parse_address(given.broker),
+        broker=parse_address(given.broker) if given.broker else "",
         time_base=TimeBase.parse(given.time_base) if given.time_base else real_time(),
         controller_id=given.controller_id,
         prefix=given.prefix,

@@ -37,6 +37,7 @@ from streams.controller.sources import asked_of_prometheus, demand_sources
 from streams.controller.term import Terms
 from streams.files.config import Config, load_config
 from streams.files.plan_inputs import load_demand, with_workload
+from streams.health.facts import Identity
 from streams.poison import Poison
 from streams.ports.actuator import Actuator, ExecutorActuator
 from streams.ports.demand import DemandSource, Sink
@@ -177,7 +178,12 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
             loops[f"demand {number}"] = _following(source, sink)
         if not found.embedded:
             loops["topics"] = _watching(options, control, telemetry, loop)
-        async with operated(options.operated, options.controller_id, loop):
+        identity = Identity(options.controller_id, options.broker, options.prefix, found.embedded)
+
+        def leader() -> tuple[bool, int, str]:
+            return seat.leads(), election.highest, election.leader
+
+        async with operated(options.operated, identity, loop, words, leader):
             await _until_over(loops, end, outbox, seat)
         log.info("%d ticks, %d skipped", loop.ticks.count, loop.ticks.skipped)
     finally:

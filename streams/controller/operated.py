@@ -1,4 +1,4 @@
-"""What stands beside the loop for the people who run it: the decision log.
+"""What stands beside the loop for the people who run it: decision log, metrics, status, alerts.
 
 Owns opening and closing these. The loop knows nothing of them but that it is watched.
 """
@@ -6,23 +6,61 @@ Owns opening and closing these. The loop knows nothing of them but that it is wa
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from streams.controller.loop import Loop
 from streams.controller.options import Operated
 from streams.decisionlog.writer import DecisionLog
+from streams.health.facts import Facts, Identity
+from streams.health.metrics import Metrics
+from streams.health.server import HealthServer
+from streams.health.webhook import Webhook
+from topics.codec import encode
+from topics.records import Alert
+from topics.table import ALERTS, key_of
+
+log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def operated(settings: Operated, controller_id: str, loop: Loop) -> AsyncIterator[None]:
-    """While inside, `loop` is watched by what `settings` asks for."""
-    log = None
+async def operated(
+    settings: Operated,
+    identity: Identity,
+    loop: Loop,
+    producer: Any,
+    leader: Callable[[], tuple[bool, int, str]],
+) -> AsyncIterator[str]:
+    """While inside, `loop` is watched by what `settings` asks for; yields the URL, "" for none.
+
+    producer: of aiokafka, for alerts, which a standby publishes too. leader: see `Facts`.
+    UserError: the address cannot be had.
+    """
+
+    async def publish(alert: Alert) -> None:
+        name = ALERTS.wire_name(identity.prefix)
+        await producer.send_and_wait(name, encode(alert), key=key_of(alert))
+
+    facts = Facts(identity, loop, leader)
+    written: DecisionLog | None = None
     if settings.record is not None:
-        log = DecisionLog(settings.record, controller_id, settings.record_bytes)
-        log.start()
-        loop.watchers = (*loop.watchers, log.tick)
+        written = DecisionLog(settings.record, identity.controller, settings.record_bytes)
+        written.start()
+        loop.watchers = (*loop.watchers, written.tick)
+    webhook = Webhook(publish, settings.alert_token, loop.clock.now_s)
+    metrics = Metrics(facts, lambda: written.lost if written else 0, lambda: webhook.counts)
+    loop.watchers = (*loop.watchers, facts.tick, metrics.tick)
+    server: HealthServer | None = None
     try:
-        yield
+        if settings.http:
+            known = lambda: facts.leader()[1] > 0  # noqa: E731  a question, asked later
+            server = HealthServer(settings.http, facts, metrics, webhook, known)
+            await server.start()
+            log.info("metrics and status at %s", server.url)
+        yield server.url if server else ""
     finally:
-        if log is not None:
-            log.close()
+        if server is not None:
+            await server.close()
+        if written is not None:
+            written.close()

@@ -13,18 +13,37 @@ from pathlib import Path
 from streams.files.errors import UserError
 
 MOST_RECORD_MIB = 1024
+HTTP = "127.0.0.1:8702"
 
 
 @dataclass(frozen=True, slots=True)
 class Operated:
-    """record: folder of the decision log, None for none, and its largest size in bytes."""
+    """http: where to listen for scrapes, status and alerts, "" for nowhere; alert_token: file with
+    the bearer token of alerts, None: they are refused. record: folder of the decision log, None for
+    none, and its largest size in bytes."""
 
+    http: str = ""
+    alert_token: Path | None = None
     record: Path | None = None
     record_bytes: int = MOST_RECORD_MIB << 20
 
 
-def add_operated(parser: argparse.ArgumentParser, record: str) -> None:
-    """Add them. record: the default folder of the decision log, "" for none."""
+def add_operated(parser: argparse.ArgumentParser, record: str = "", http: str = "") -> None:
+    """Add them. record, http: the default folder of the decision log and the default address, ""
+    for none."""
+    parser.add_argument(
+        "--http",
+        default=http,
+        metavar="HOST:PORT",
+        help="where to listen for /metrics, /healthz, /readyz, /v1/status and /alerts; '' for "
+        f"nowhere (default {http or 'nowhere'})",
+    )
+    parser.add_argument(
+        "--alert-token-file",
+        default="",
+        metavar="FILE",
+        help="bearer token that /alerts asks for; without one every alert is refused",
+    )
     parser.add_argument(
         "--record",
         default=record,
@@ -46,6 +65,8 @@ def operated_of(given: argparse.Namespace) -> Operated:
     if not 1 <= given.record_mib <= 1 << 20:
         raise UserError(f"--record-mib {given.record_mib}: allowed: 1 to {1 << 20}")
     return Operated(
+        http=given.http,
+        alert_token=Path(given.alert_token_file) if given.alert_token_file else None,
         record=Path(given.record) if given.record else None,
         record_bytes=given.record_mib << 20,
     )
@@ -54,4 +75,7 @@ def operated_of(given: argparse.Namespace) -> Operated:
 def operated_argv(given: argparse.Namespace) -> tuple[str, ...]:
     """The options as they were given, for another command line."""
     operated_of(given)
-    return "--record", given.record, "--record-mib", str(given.record_mib)
+    return (
+        "--http", given.http, "--alert-token-file", given.alert_token_file,
+        "--record", given.record, "--record-mib", str(given.record_mib),
+    )  # fmt: skip

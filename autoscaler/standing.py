@@ -1,0 +1,191 @@
+"""How every model stands at the end of a tick, for people and dashboards: figures and a word.
+
+Owns the reading of a state; decides nothing. "Not known" is None here, never 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from autoscaler.demand.observed import UNKNOWN
+from autoscaler.demand.windows import NoData, Stats
+from autoscaler.domain.cluster import Cluster, Market, Mode, Service
+from autoscaler.explain import reasons
+from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.planning.problem import with_prices
+from autoscaler.state import ControllerState, ModelState, Observation
+from autoscaler.transitions.accounts import billed_usd_per_h, by_model
+from autoscaler.transitions.groups import Group, Life, ready_req_per_s
+from autoscaler.transitions.sight import Sight, look_at
+
+Desired = tuple[str, str, str, int]
+"""(region, pool, role, instances) that should run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStanding:
+    """One model now.
+
+    mode: as declared. held: why Shoal changes nothing of it, "" where it may. demand_req_per_s: of
+    the local window; target_req_per_s: planned for, target_why: because of what.
+    wanted_req_per_s: raw capacity of what is wanted; ready_req_per_s: of what serves.
+    ready, wanted: combos. desired: instances by pool and role.
+    p95 latencies and attained (share) are of the local and the long window. telemetry_age_s: of the
+    newest second reported. usd_per_h: price of the GPUs wanted. proposal: number of the one that
+    waits for approval, 0 for none. planned: a plan was made since the start. word: how it is.
+    """
+
+    model: str
+    mode: str
+    held: str
+    demand_req_per_s: float | None
+    target_req_per_s: float
+    target_why: str
+    wanted_req_per_s: float
+    ready_req_per_s: float
+    ready: int
+    wanted: int
+    desired: tuple[Desired, ...]
+    ttft_p95_ms: float | None
+    ttft_limit_ms: float
+    tpot_p95_ms: float | None
+    tpot_limit_ms: float
+    attained: float | None
+    telemetry_age_s: float | None
+    usd_per_h: float
+    proposal: int
+    planned: bool
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Everything now. usd_per_h: of billed nodes, as they run."""
+
+    models: tuple[ModelStanding, ...]
+    usd_per_h: float
+
+
+def standing(
+    state: ControllerState, observation: Observation, cluster: Cluster, now_ms: int
+) -> Standing:
+    """How things stand after a tick at `now_ms` that ended in `state`."""
+    priced = with_prices(cluster, state.supply.prices_usd_per_h())
+    sight = look_at(state.groups, observation.statuses, state.combos, priced, now_ms)
+    prices = {
+        pool.id: 0.0 if pool.market is Market.OWNED else pool.price_usd_per_h
+        for pool in priced.pools
+    }
+    groups = by_model(state.groups)
+    models = tuple(
+        _of(service, state.models[service.model], groups.get(service.model, []), sight, state,
+            observation, now_ms)
+        for service in cluster.services
+        if service.model in state.models
+    )  # fmt: skip
+    return Standing(models, billed_usd_per_h(state.groups, sight, prices))
+
+
+def _of(
+    service: Service,
+    state: ModelState,
+    groups: list[Group],
+    sight: Sight,
+    whole: ControllerState,
+    observation: Observation,
+    now_ms: int,
+) -> ModelStanding:
+    demand = observation.demand.get(service.model, UNKNOWN)
+    local, long = demand.local, demand.long
+    counting = [group for group in groups if sight.counts(group)]
+    wanted: Mapping[str, int] = Counter(group.combo_id for group in counting)
+    if not service.managed:
+        wanted = dict(state.recommended)
+    combos = whole.combos
+    rates = [
+        (group, ready_req_per_s(combos[group.combo_id], sight.views[group.name]))
+        for group in groups
+        if group.combo_id in combos and group.life in (Life.ACTIVE, Life.RETIRING)
+    ]
+    seen_ms = demand.seen_ms
+    if seen_ms is None and isinstance(local, NoData):
+        seen_ms = local.last_ms
+    known = {i: n for i, n in wanted.items() if i in combos}
+    proposal = state.proposal
+    made = ModelStanding(
+        model=service.model,
+        mode=str(service.mode),
+        held=_held(service.model, whole.held),
+        demand_req_per_s=local.req_per_s if isinstance(local, Stats) else None,
+        target_req_per_s=state.target_req_per_s,
+        target_why=state.target_why,
+        wanted_req_per_s=sum(combos[i].req_per_s * n for i, n in known.items()),
+        ready_req_per_s=sum(rate for _, rate in rates),
+        ready=sum(sight.views[group.name].all_ready for group in counting),
+        wanted=sum(wanted.values()),
+        desired=_desired(wanted),
+        ttft_p95_ms=local.ttft_p95_ms if isinstance(local, Stats) else None,
+        ttft_limit_ms=service.slo.ttft_ms,
+        tpot_p95_ms=local.tpot_p95_ms if isinstance(local, Stats) else None,
+        tpot_limit_ms=service.slo.tpot_ms,
+        attained=_attained(long),
+        telemetry_age_s=None if seen_ms is None else max(0, now_ms - seen_ms) / 1000.0,
+        usd_per_h=sum(combos[i].usd_per_h * n for i, n in known.items()),
+        proposal=proposal.number if proposal is not None and not proposal.rejected else 0,
+        planned=service.model in whole.valued,
+        word="",
+    )
+    return _with_word(made, service, state)
+
+
+def _attained(long: object) -> float | None:
+    if not isinstance(long, Stats):
+        return None
+    ended = long.completions + long.failures + long.refused
+    return long.attained / ended if ended else None
+
+
+def _held(model: str, held: Mapping[str, str]) -> str:
+    for scope in (model, "*"):
+        for kind in ("release", "pause"):
+            words = held.get(f"{scope}/{kind}")
+            if words:
+                return words
+    return ""
+
+
+def _desired(wanted: Mapping[str, int]) -> tuple[Desired, ...]:
+    """Instances by region, pool (with its market) and role."""
+    found: dict[tuple[str, str, str], int] = {}
+    for combo_id, count in wanted.items():
+        for phase, _, pool, each in parse_combo_id(combo_id)[1]:
+            region, name = pool.split("/", 1)
+            key = region, name, phase.value
+            found[key] = found.get(key, 0) + count * each
+    return tuple((*key, count) for key, count in sorted(found.items()))
+
+
+def _with_word(made: ModelStanding, service: Service, state: ModelState) -> ModelStanding:
+    planned = made.wanted_req_per_s * service.utilization * state.derate
+    starting = made.wanted - made.ready
+    if made.held:
+        word = made.held.split(";", 1)[0]
+    elif state.no_data:
+        age = made.telemetry_age_s
+        since = "" if age is None else f" for {reasons.duration(age).removeprefix('~')}"
+        word = f"no telemetry{since}; scale-in paused"
+    elif made.proposal:
+        word = f"proposal #{made.proposal} waits for approval"
+    elif state.told_ms:
+        word = f"short: {reasons.rate(max(0.0, state.target_req_per_s - planned))} req/s unserved"
+    elif service.mode is Mode.RECOMMEND:
+        word = "recommended only"
+    elif starting > 0:
+        word = f"{starting} starting"
+    elif not made.wanted:
+        word = "at zero"
+    else:
+        word = "steady"
+    return replace(made, word=word)

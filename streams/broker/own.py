@@ -1,0 +1,45 @@
+"""An embedded broker of a process's own, as its child: for whoever has no Kafka.
+
+Owns its start and its end: it ends with this process, however that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+
+from streams.broker.embedded import EmbeddedBrokerFailed
+from streams.supervision import VARIABLE
+
+_START_S = 30.0
+
+
+@contextlib.asynccontextmanager
+async def own_broker(prefix: str) -> AsyncIterator[str]:
+    """Its address, "host:port". EmbeddedBrokerFailed: it did not start."""
+    theirs, ours = os.pipe()
+    process = None
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "streams.broker", "--prefix", prefix,
+            stdout=asyncio.subprocess.PIPE,
+            pass_fds=(theirs,),
+            env={**os.environ, VARIABLE: str(theirs)},
+        )  # fmt: skip
+        assert process.stdout is not None  # noqa: S101  a pipe
+        async with asyncio.timeout(_START_S):
+            said = await process.stdout.readline()
+        if not said:
+            raise EmbeddedBrokerFailed(f"exit code {await process.wait()}")
+        yield str(json.loads(said)["bootstrap"])
+    finally:
+        os.close(theirs)
+        os.close(ours)  # it notices, and goes
+        if process is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await process.wait()

@@ -1,0 +1,75 @@
+"""How commands ask a running controller, over HTTP.
+
+Owns the address (--url, the environment, the default) and the words for a controller that does not
+answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+import orjson
+
+from streams.controller.options import HTTP
+from streams.files.errors import UserError
+
+VARIABLE = "SHOAL_URL"
+_TIMEOUT_S = 5.0
+
+
+def add_url(parser: argparse.ArgumentParser) -> None:
+    """The option --url."""
+    parser.add_argument(
+        "--url",
+        default=os.environ.get(VARIABLE, f"http://{HTTP}"),
+        help=f"a controller's address (default %(default)s, or ${VARIABLE})",
+    )
+
+
+def ask(url: str, path: str) -> dict[str, Any]:
+    """The JSON object at `path`. UserError: nobody answers there, or no controller does."""
+    if not url.startswith(("http://", "https://")):
+        raise UserError(f"--url {url}: not http://HOST:PORT")
+    request = urllib.request.Request(f"{url.rstrip('/')}{path}")  # noqa: S310  checked above
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+            found = orjson.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        try:
+            found = orjson.loads(error.read())
+        except orjson.JSONDecodeError:
+            raise UserError(f"--url {url}: HTTP {error.code}, not a Shoal controller") from None
+    except (OSError, ValueError, orjson.JSONDecodeError) as error:
+        why = getattr(error, "reason", error)
+        raise UserError(
+            f"--url {url}: no controller answers ({why}); is it running, with --http?"
+        ) from None
+    if not isinstance(found, dict):
+        raise UserError(f"--url {url}: not a Shoal controller")
+    return found
+
+
+def status(url: str) -> dict[str, Any]:
+    """`/v1/status`."""
+    found = ask(url, "/v1/status")
+    if "controller" not in found:
+        raise UserError(f"--url {url}: not a Shoal controller")
+    return found
+
+
+def explained(url: str, model: str) -> dict[str, Any]:
+    """`/v1/explain/MODEL`. UserError: no such model, or this controller does not lead."""
+    found = ask(url, f"/v1/explain/{urllib.parse.quote(model, safe='')}")
+    if "error" not in found:
+        return found
+    if not found.get("leads"):
+        raise UserError(
+            f"--url {url}: this controller stands by; ask the leader, {found.get('leader') or '?'}"
+        )
+    known = " or ".join(found.get("models", [])) or "none yet"
+    raise UserError(f"{model}: not a declared model; allowed: {known}")

@@ -1,0 +1,119 @@
+"""What an operator says to a running controller: pause, resume, release, adopt, approve, reject.
+
+Owns the commands' arguments and the records they write to `controls`. Who says it and why is always
+recorded; the controller acts on it in its next tick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+from typing import Any
+
+from autoscaler.explain.names import change_words
+from streams.cli.publish import Broker, add_broker
+from streams.cli.times import age_words
+from streams.files import units
+from streams.files.errors import UserError
+from topics.controls import EVERYTHING
+from topics.records import Control, Decision
+from topics.table import CONTROLS, DECISIONS
+
+_HELP = {
+    "pause": "change nothing of a model, or of any, until it is resumed",
+    "resume": "end a pause",
+    "release": "hand a model back: what runs goes on, Shoal changes nothing of it any more",
+    "adopt": "take a released model over again, as it is declared",
+    "approve": "carry out a proposal of mode approve",
+    "reject": "drop a proposal of mode approve",
+}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the commands to the command line."""
+    for name, words in _HELP.items():
+        parser = subparsers.add_parser(name, help=words, description=words.capitalize() + ".")
+        if name in ("approve", "reject"):
+            parser.add_argument("proposal", type=int, metavar="N", help="its number")
+        elif name in ("pause", "resume"):
+            parser.add_argument("model", nargs="?", default="", help="left out: see --all")
+            parser.add_argument("--all", action="store_true", help="every model")
+        else:
+            parser.add_argument("model")
+        if name == "pause":
+            parser.add_argument(
+                "--for", dest="lasting", metavar="TIME", help="it ends by itself after, as 2h"
+            )
+        needed = name in ("pause", "release", "reject")
+        parser.add_argument("--why", default="", required=needed, help="recorded with it")
+        parser.add_argument("--who", default=_user(), help="default: your user name (%(default)s)")
+        add_broker(parser)
+        parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write it; UserError for a wrong model, a proposal that is not open, or no broker."""
+    broker = Broker(args)
+    if args.command in ("approve", "reject"):
+        record, said = _verdict(args, broker)
+    else:
+        record, said = _held(args, broker)
+    broker.publish([record])
+    print(said)
+    return 0
+
+
+def _held(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
+    kind = "pause" if args.command in ("pause", "resume") else "release"
+    active = args.command in ("pause", "release")
+    everything = getattr(args, "all", False)
+    if everything == bool(args.model):
+        raise UserError(f"shoal {args.command}: name a model, or --all")
+    scope = EVERYTHING if everything else args.model
+    until_ms = 0
+    if getattr(args, "lasting", None):
+        until_ms = broker.now_ms + int(units.duration_s(args.lasting) * 1000)
+    what = "every model" if everything else args.model
+    if not active:
+        known = {record.key: record for record in broker.last(CONTROLS)}
+        before = known.get(f"{kind}/{scope}")
+        if before is None or not before.active:
+            raise UserError(f"{what}: not {'paused' if kind == 'pause' else 'released'} "
+                            "by that name; see shoal status")  # fmt: skip
+    record = Control(scope, kind, active, args.who, args.why, broker.now_ms, until_ms)
+    words = {
+        "pause": "paused; nothing is changed from the next tick on",
+        "resume": "resumed",
+        "release": "released; what runs goes on, Shoal leaves it alone",
+        "adopt": "managed again as declared",
+    }[args.command]
+    lasting = f", for {age_words((until_ms - broker.now_ms) / 1000.0)}" if until_ms else ""
+    return record, f"{what}: {words}{lasting}"
+
+
+def _verdict(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
+    decisions = [d for d in broker.last(DECISIONS) if isinstance(d, Decision)]
+    found = next((d for d in reversed(decisions) if d.number == args.proposal), None)
+    name = f"#{args.proposal}"
+    if found is None or not found.expires_ms:
+        open_ = [str(d.number) for d in decisions if d.expires_ms > broker.now_ms][-5:]
+        raise UserError(f"{name}: no such proposal; open: {', '.join(open_) or 'none'}")
+    if broker.now_ms >= found.expires_ms:
+        ago = age_words((broker.now_ms - found.expires_ms) / 1000.0)
+        raise UserError(f"{name}: expired {ago} ago; the next one gets a number of its own")
+    newer = [d for d in decisions if d.model == found.model and d.expires_ms > found.expires_ms]
+    if newer:
+        raise UserError(f"{name}: replaced by #{newer[-1].number}")
+    record = Control(
+        found.model, "verdict", args.command == "approve", args.who, args.why, broker.now_ms,
+        proposal=found.number, leader_token=found.leader_token,
+    )  # fmt: skip
+    done = "approved" if record.active else "rejected"
+    return record, f"{name} {found.model}: {change_words(found.change)}: {done}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        return "unknown"

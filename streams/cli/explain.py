@@ -1,0 +1,162 @@
+"""`shoal explain MODEL`: the last decision on a model, why, what binds and what would help.
+
+Owns the twelve lines. The reasons beyond the decision are found by planning again, here, what the
+controller last asked its planner; the controller does not wait for that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.explain.explain import explain
+from autoscaler.explain.names import change_words
+from autoscaler.explain.values import ModelReasons
+from autoscaler.performance.profile import default_profile
+from autoscaler.planning.answer import explained_plan
+from autoscaler.planning.request import PlanRequest, Urgency
+from autoscaler.planning.strategies.table import strategy
+from streams.cli.controller_client import add_url, explained
+from streams.cli.times import clock_words
+from topics.codec import read_value
+
+_LINES, _WIDTH = 12, 100
+_QUIET = ("hold", "rebuilt")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `explain` to the command line."""
+    parser = subparsers.add_parser(
+        "explain",
+        help="the last decision on a model: why, what binds, what would help",
+        description="Says why a model has what it has: the last decision, the demand, what binds, "
+        "what was rejected and what would relieve it. Nothing is changed.",
+    )
+    parser.add_argument("model")
+    add_url(parser)
+    parser.add_argument(
+        "--quick", action="store_true", help="leave out what is found by planning again"
+    )
+    parser.add_argument("--json", action="store_true", help="the same facts under stable names")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Explain and print."""
+    found = explained(args.url, args.model)
+    reasons = None if args.quick else planned_again(found, args.model)
+    if args.json:
+        value = {k: v for k, v in found.items() if k not in ("request", "cluster")}
+        value["reasons"] = reasons
+        options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+        sys.stdout.buffer.write(orjson.dumps(value, option=options))
+        return 0
+    for line in lines(found, reasons):
+        print(line)
+    return 0
+
+
+def planned_again(found: Mapping[str, Any], model: str) -> ModelReasons | None:
+    """What the planner says of the question it was last asked; None where it was asked none."""
+    if found["request"] is None:
+        return None
+    # Whatever it was asked, why a model has what it has is a question about the whole plan.
+    request = replace(read_value(PlanRequest, found["request"]), urgency=Urgency.FULL)
+    cluster = read_value(Cluster, found["cluster"])
+    profile, chosen = default_profile(), strategy("shoal")
+    made = explained_plan(request, cluster, profile, chosen, model)
+    if made is None:
+        return None
+    return explain(made[0], made[1], profile, chosen).of(model)
+
+
+def lines(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str]:
+    """At most twelve lines of at most 100 columns."""
+    for number, line in enumerate(_all(found, reasons)):
+        if number == _LINES:
+            return
+        yield line if len(line) <= _WIDTH else line[: _WIDTH - 3] + "..."
+
+
+def _all(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str]:
+    now = found["standing"]
+    own = [one for one in found["decisions"] if one["model"] == now["model"]]
+    telling = [one for one in own if one["kind"] not in _QUIET] or own
+    if telling:
+        yield _decision(telling[-1])
+        yield f"why       {telling[-1]['reason']}"
+    else:
+        yield f"{now['model']}: nothing was decided yet"
+    yield f"demand    {_demand(found)}"
+    yield f"runs      {_capacity(now)}"
+    yield f"latency   {_latency(now)}"
+    if reasons is not None:
+        yield "bound by  " + "; ".join(reasons.bound_by)
+        rejected = "; ".join(f"{one.what} ({one.why})" for one in reasons.rejected[:3])
+        if rejected:
+            yield f"rejected  {rejected}"
+        for relief in reasons.relief[:2]:
+            worth = f"{-relief.saves_usd_per_h:+.2f} USD/h"
+            if relief.serves_req_per_s > 0.0:
+                worth = f"{relief.serves_req_per_s:.3g} req/s more served"
+            yield f"relief    {relief.what} -> {worth}"
+        if reasons.uncertain:
+            yield "uncertain capacity estimated, not measured on these GPUs"
+    yield "guard     " + "; ".join(found["guards"])
+    if now["proposal"]:
+        yield f"proposal  #{now['proposal']} waits: shoal approve {now['proposal']}"
+
+
+def _decision(one: Mapping[str, Any]) -> str:
+    change = change_words((name, count) for name, count in one["change"]) or one["kind"]
+    how = "applied" if one["applied"] else "recommended, not applied"
+    if one["expires_ms"]:
+        how = f"proposed, waits for approval until {clock_words(one['expires_ms'])}"
+    if one["kind"] == "infeasible":
+        how = "cannot be met"
+    return f"#{one['number']} {clock_words(one['at_ms'])} {one['model']}: {change}, {how}"
+
+
+def _demand(found: Mapping[str, Any]) -> str:
+    now, present = found["standing"], found["present"]
+    parts = [f"planned for {now['target_req_per_s']:.3g} req/s"]
+    if present is not None:
+        parts.insert(
+            0,
+            f"{present['req_per_s']:.3g} req/s ({present['low']:.3g} to {present['high']:.3g}, "
+            f"over {present['s']:.0f} s)",
+        )
+    if now["telemetry_age_s"] is not None:
+        parts.append(f"telemetry {now['telemetry_age_s']:.0f} s old")
+    else:
+        parts.append("no telemetry yet")
+    return "; ".join(parts)
+
+
+def _capacity(now: Mapping[str, Any]) -> str:
+    kinds = ", ".join(
+        f"{count} in {region}/{pool}" + ("" if role == "aggregated" else f" {role}")
+        for region, pool, role, count in now["desired"]
+    )
+    return (
+        f"{now['ready']} of {now['wanted']} ready ({kinds or 'nothing'}); holds "
+        f"{now['ready_req_per_s']:.3g} of {now['wanted_req_per_s']:.3g} req/s; "
+        f"{now['usd_per_h']:.2f} USD/h"
+    )
+
+
+def _latency(now: Mapping[str, Any]) -> str:
+    met = "" if now["attained"] is None else f"; {now['attained']:.1%} met the SLO"
+    if now["ttft_p95_ms"] is None:
+        return f"no completions lately{met}"
+    tpot = "-" if now["tpot_p95_ms"] is None else f"{now['tpot_p95_ms']:.0f}"
+    return (
+        f"TTFT p95 {now['ttft_p95_ms'] / 1000:.2f} of {now['ttft_limit_ms'] / 1000:.2g} s, "
+        f"TPOT p95 {tpot} of {now['tpot_limit_ms']:.0f} ms{met}"
+    )

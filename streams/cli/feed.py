@@ -1,0 +1,75 @@
+"""`shoal feed prices|availability`: publish what nodes cost, or how many can be had.
+
+Owns reading a file or URL once, or again and again, and what is said about it. A reading that makes
+no sense is refused as a whole: the last good one stands, and its age is seen in `shoal status`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from streams.cli.publish import Broker, add_broker
+from streams.files import units
+from streams.files.errors import UserError, first_line
+from streams.files.feeds import KINDS, read_feed
+
+_MOST_BYTES = 4 * 1024 * 1024
+_TIMEOUT_S = 10.0
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `feed` to the command line."""
+    parser = subparsers.add_parser(
+        "feed",
+        help="publish node prices or availability from a file or URL",
+        description="Reads `region/pool/market: number` as YAML or JSON (USD per node and hour, or "
+        "nodes that can be had) and publishes it. The controller sets aside jumps it does not "
+        "believe.",
+    )
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--from", dest="source", required=True, metavar="FILE|URL")
+    parser.add_argument("--follow", action="store_true", help="read it again and again")
+    parser.add_argument(
+        "--every", default="30s", metavar="TIME", help="with --follow (%(default)s)"
+    )
+    add_broker(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Publish; with --follow until interrupted, saying what could not be read and going on."""
+    every_s = units.duration_s(args.every)
+    while True:
+        try:
+            broker = Broker(args)
+            records = read_feed(args.kind, fetch(args.source), args.source, broker.now_ms)
+            broker.publish(records)
+            print(f"{args.kind}: {len(records)} pools published", flush=True)
+        except UserError as error:
+            if not args.follow:
+                raise
+            sys.stderr.write(f"shoal: {error}; the last good reading stands\n")
+        if not args.follow:
+            return 0
+        time.sleep(every_s)
+
+
+def fetch(source: str) -> bytes:
+    """What the file or URL holds. UserError: it cannot be read, or is too large."""
+    try:
+        if source.startswith(("http://", "https://")):
+            with urllib.request.urlopen(source, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+                data: bytes = answer.read(_MOST_BYTES + 1)
+        else:
+            with Path(source).open("rb") as file:
+                data = file.read(_MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--from {source}: cannot be read: {first_line(error)}") from None
+    if len(data) > _MOST_BYTES:
+        raise UserError(f"--from {source}: more than {_MOST_BYTES} bytes")
+    return data

@@ -1,0 +1,105 @@
+"""How commands write records to topics, and read a small topic to its end.
+
+Owns finding the broker (--broker, the file, or a running controller) and one line per failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
+
+from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics, parse_address
+from streams.broker.clients import consumer as new_consumer
+from streams.broker.clients import producer as new_producer
+from streams.cli.controller_client import add_url, status
+from streams.files.errors import UserError
+from topics.checks import InvalidRecord
+from topics.codec import decode, encode
+from topics.table import PREFIX, Topic, key_of, topic_of
+
+_TIMEOUT_S = 15.0
+
+
+def add_broker(parser: argparse.ArgumentParser) -> None:
+    """The options that say where to write."""
+    add_url(parser)
+    parser.add_argument(
+        "--broker", metavar="HOST:PORT", help="default: that of the controller at --url"
+    )
+    parser.add_argument("--prefix", default="", help=f"of topic names (default {PREFIX})")
+
+
+class Broker:
+    """Where to write. now_ms: domain time, of the controller if one was asked."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        if args.broker:
+            self.address = parse_address(args.broker)
+            self.prefix = args.prefix or PREFIX
+            self.now_ms = time.time_ns() // 1_000_000
+        else:
+            found = status(args.url)
+            self.address = str(found["broker"])
+            self.prefix = args.prefix or str(found["prefix"])
+            self.now_ms = int(found["now_ms"])
+
+    def publish(self, records: Iterable[Any]) -> None:
+        """Write `records` in order; returns when the broker has all of them. UserError."""
+        self._run(self._publish(list(records)))
+
+    def last(self, topic: Topic, most: int = 5000) -> list[Any]:
+        """The last records of a topic, at most `most` per partition, oldest first; what is not
+        understood is left out. UserError."""
+        found: list[Any] = self._run(self._last(topic, most))
+        return found
+
+    def _run(self, work: Any) -> Any:
+        async def limited() -> Any:
+            async with asyncio.timeout(_TIMEOUT_S):
+                return await work
+
+        try:
+            return asyncio.run(limited())
+        except (BrokerUnreachable, TopicsUnusable, KafkaError, TimeoutError) as error:
+            raise UserError(f"--broker {self.address}: {error or 'no answer in time'}") from error
+
+    async def _publish(self, records: list[Any]) -> None:
+        await ensure_topics(self.address, self.prefix)
+        producer = new_producer(self.address, "shoal-cli")
+        await producer.start()
+        try:
+            for record in records:
+                name = topic_of(record).wire_name(self.prefix)
+                await producer.send_and_wait(name, encode(record), key=key_of(record))
+        finally:
+            await producer.stop()
+
+    async def _last(self, topic: Topic, most: int) -> list[Any]:
+        ensured = await ensure_topics(self.address, self.prefix)
+        name = topic.wire_name(self.prefix)
+        parts = [TopicPartition(name, k) for k in range(ensured.partitions[topic.name])]
+        consumer = new_consumer(self.address, "shoal-cli")
+        found: list[Any] = []
+        await consumer.start()
+        try:
+            consumer.assign(parts)
+            ends = await consumer.end_offsets(parts)
+            starts = await consumer.beginning_offsets(parts)
+            for part in parts:
+                consumer.seek(part, max(starts[part], ends[part] - most))
+            while [part for part in parts if await consumer.position(part) < ends[part]]:
+                for messages in (await consumer.getmany(timeout_ms=100)).values():
+                    for message in messages:
+                        try:
+                            found.append(decode(topic.name, message.value or b""))
+                        except InvalidRecord:
+                            continue
+        finally:
+            await consumer.stop()
+        return found

@@ -1,0 +1,97 @@
+"""`shoal status`: who leads, how fresh the data is, and how every model stands."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from streams.cli.controller_client import add_url, status
+from streams.cli.times import age_words
+
+_COLUMNS = ("model", "ready/want", "req/s", "TTFT p95", "TPOT p95", "SLO", "USD/h", "state")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `status` to the command line."""
+    parser = subparsers.add_parser(
+        "status",
+        help="who leads, how fresh the data is, how every model stands",
+        description="Asks a running controller how things stand. A standby answers for itself.",
+    )
+    add_url(parser)
+    parser.add_argument("--json", action="store_true", help="the same facts under stable names")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: the controller is well; 1: it answers and is not."""
+    found = status(args.url)
+    if args.json:
+        options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+        sys.stdout.buffer.write(orjson.dumps(found, option=options))
+    else:
+        for line in lines(found):
+            print(line)
+    return 1 if found.get("unhealthy") else 0
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """The text."""
+    yield " | ".join(_head(found))
+    yield " | ".join(_data(found))
+    for name, words in found["held"].items():
+        yield f"{name.rsplit('/', 1)[0]}: {words}"
+    rows: list[tuple[str, ...]] = [_COLUMNS]
+    rows += [_row(model) for model in found["models"]]
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        yield "  ".join(cells).rstrip()
+
+
+def _head(found: Mapping[str, Any]) -> Iterator[str]:
+    yield "/".join(found["modes"]) or "no decision yet"
+    if found["leads"]:
+        yield f"leader {found['controller']}"
+        yield f"decided {age_words(found['tick_age_s'])} ago"
+    else:
+        yield f"{found['controller']} stands by; leader {found['leader'] or 'not known'}"
+    yield f"config {found['config'] or '-'}"
+    if found.get("unhealthy"):
+        yield f"NOT WELL: {found['unhealthy']}"
+
+
+def _data(found: Mapping[str, Any]) -> Iterator[str]:
+    ages = [m["telemetry_age_s"] for m in found["models"] if m["telemetry_age_s"] is not None]
+    yield f"telemetry {age_words(max(ages))}" if ages else "telemetry: none yet"
+    for kind, pools in found["supply_age_s"].items():
+        yield f"{kind} {age_words(max(pools.values()))}" if pools else f"{kind} as declared"
+    yield f"writes so far: {found['writes']}"
+    if found["usd_per_h"] is not None:
+        yield f"{found['usd_per_h']:.2f} USD/h"
+
+
+def _row(model: Mapping[str, Any]) -> tuple[str, ...]:
+    demand, met = model["demand_req_per_s"], model["attained"]
+    return (
+        model["model"],
+        f"{model['ready']}/{model['wanted']}",
+        "-" if demand is None else f"{demand:.1f}",
+        f"{_s(model['ttft_p95_ms'])}/{_s(model['ttft_limit_ms'])} s",
+        f"{_ms(model['tpot_p95_ms'])}/{_ms(model['tpot_limit_ms'])} ms",
+        "-" if met is None else f"{met:.1%}",
+        f"{model['usd_per_h']:.2f}",
+        model["word"],
+    )
+
+
+def _s(value_ms: float | None) -> str:
+    return "-" if value_ms is None else f"{value_ms / 1000.0:.1f}"
+
+
+def _ms(value_ms: float | None) -> str:
+    return "-" if value_ms is None else f"{value_ms:.0f}"

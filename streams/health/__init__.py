@@ -1,0 +1,1 @@
+"""The controller's own health and what it takes in over HTTP: metrics, status, alerts."""

@@ -1,0 +1,56 @@
+"""Alertmanager's webhook payload, read into alert records.
+
+Owns what is taken from it and what is refused. Unknown fields are ignored; models are the values of
+the label `model` (several with commas). Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import orjson
+
+from topics.checks import InvalidRecord
+from topics.records import Alert
+
+MOST_ALERTS = 1000
+
+
+def alerts_of(body: bytes) -> tuple[Alert, ...]:
+    """The alerts of a payload. InvalidRecord: it is none, with the field; then none is taken."""
+    try:
+        payload: Any = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRecord("body", body[:40], f"JSON ({error})") from None
+    listed = payload.get("alerts") if isinstance(payload, dict) else None
+    if not isinstance(listed, list) or len(listed) > MOST_ALERTS:
+        raise InvalidRecord("alerts", type(listed).__name__, f"at most {MOST_ALERTS} alerts")
+    return tuple(_alert(f"alerts[{k}]", one) for k, one in enumerate(listed))
+
+
+def _alert(path: str, one: Any) -> Alert:
+    if not isinstance(one, dict) or not isinstance(one.get("labels"), dict):
+        raise InvalidRecord(f"{path}.labels", one, "a JSON object")
+    labels = one["labels"]
+    models = str(labels.get("model", ""))
+    try:
+        return Alert(
+            fingerprint=str(one.get("fingerprint", "")),
+            name=str(labels.get("alertname", "")),
+            state=str(one.get("status", "")),
+            starts_ms=_ms(one.get("startsAt")),
+            models=tuple(part for part in (m.strip() for m in models.split(",")) if part),
+        )
+    except InvalidRecord as error:
+        raise InvalidRecord(f"{path}.{error.field}", error.value, error.allowed) from None
+
+
+def _ms(text: object) -> int:
+    try:
+        found = dt.datetime.fromisoformat(str(text))
+    except ValueError:
+        raise InvalidRecord("startsAt", text, "a time in RFC 3339") from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=dt.UTC)
+    return int(found.timestamp() * 1000)

@@ -1,0 +1,175 @@
+"""What a controller can say of itself at any moment, and of one model.
+
+Owns the JSON names of `/v1/status` and `/v1/explain/MODEL`, which stay: other programs read them.
+Keeps what the last ticks were; works things out only when it is asked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoscaler.demand.present import present_rate
+from autoscaler.effects import (
+    PublishAssignment,
+    PublishDecision,
+    PublishRoutes,
+    SolveRequested,
+)
+from autoscaler.standing import ModelStanding, Standing, standing
+from autoscaler.transitions.turns import may_go_in
+from streams.controller.loop import Loop, TickDone
+from topics.decisions import Decision
+
+_KEPT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this controller is. broker: bootstrap servers; embedded: a broker of its own."""
+
+    controller: str
+    broker: str
+    prefix: str
+    embedded: bool
+
+
+@dataclass(slots=True)
+class Facts:
+    """Watch a loop with `tick`. leader: (leads now, token of the highest claim, its controller).
+    writes: assignments and routes, which is all by which a controller changes anything."""
+
+    identity: Identity
+    loop: Loop
+    leader: Callable[[], tuple[bool, int, str]]
+    last: TickDone | None = None
+    last_at_s: float = 0.0
+    began_s: float = 0.0
+    decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    kinds: Counter[str] = field(default_factory=Counter)
+    writes: int = 0
+    asked: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    _cached: tuple[TickDone, Standing] | None = None
+
+    def __post_init__(self) -> None:
+        self.began_s = self.loop.clock.now_s()
+
+    def tick(self, done: TickDone) -> None:
+        """A tick was made."""
+        self.last, self.last_at_s = done, self.loop.clock.now_s()
+        for effect in done.effects:
+            if isinstance(effect, PublishDecision):
+                self.decisions.append(effect.record)
+                self.kinds[effect.record.kind] += 1
+            elif isinstance(effect, (PublishAssignment, PublishRoutes)):
+                self.writes += 1
+            elif isinstance(effect, SolveRequested):
+                for model in effect.request.scope:
+                    self.asked[model] = effect.request, done.cluster
+
+    def tick_age_s(self) -> float:
+        """Real seconds since the last tick, or since the start where there was none."""
+        return self.loop.clock.now_s() - (self.last_at_s if self.last else self.began_s)
+
+    def standing(self) -> Standing | None:
+        """How things stand after the last tick; None before the first."""
+        done = self.last
+        if done is None:
+            return None
+        if self._cached is None or self._cached[0] is not done:
+            made = standing(done.after, done.observation, done.cluster, done.now_ms)
+            self._cached = done, made
+        return self._cached[1]
+
+    def supply_age_s(self) -> dict[str, dict[str, float]]:
+        """Seconds since a feed observed it, by kind and pool."""
+        if self.last is None:
+            return {"prices": {}, "availability": {}}
+        supply, now_ms = self.last.after.supply, self.last.now_ms
+        return {
+            kind: {pool: max(0, now_ms - one.observed_ms) / 1000.0 for pool, one in found.items()}
+            for kind, found in (("prices", supply.prices), ("availability", supply.offers))
+        }
+
+    def status(self) -> dict[str, Any]:
+        """Everything of `shoal status`."""
+        leads, token, leader = self.leader()
+        now = self.standing()
+        done = self.last
+        found: dict[str, Any] = {
+            "controller": self.identity.controller,
+            "broker": self.identity.broker,
+            "embedded_broker": self.identity.embedded,
+            "prefix": self.identity.prefix,
+            "leads": leads,
+            "leader": leader,
+            "leader_token": token,
+            "now_ms": self.loop.clock.now_ms(),
+            "tick_age_s": self.tick_age_s(),
+            "ticks": self.loop.ticks.count,
+            "writes": self.writes,
+            "config": done.cluster.content_hash if done else "",
+            "modes": sorted({str(s.mode) for s in done.cluster.services}) if done else [],
+            "held": dict(done.after.held) if done else {},
+            "supply_age_s": self.supply_age_s(),
+            "usd_per_h": now.usd_per_h if now else None,
+            "models": [dataclasses.asdict(model) for model in now.models] if now else [],
+        }
+        return found
+
+    def explain(self, model: str) -> dict[str, Any] | None:
+        """Everything that `shoal explain` needs of `model`; None where it is not declared."""
+        done, now = self.last, self.standing()
+        found = next((one for one in now.models if one.model == model), None) if now else None
+        if done is None or found is None:
+            return None
+        request, cluster = self.asked.get(model, (None, None))
+        return {
+            "now_ms": done.now_ms,
+            "standing": dataclasses.asdict(found),
+            "decisions": [
+                dataclasses.asdict(one) for one in self.decisions if one.model in (model, "*")
+            ][-20:],
+            "guards": guards_of(done, found),
+            "present": _present(done, model),
+            "request": request,
+            "cluster": cluster,
+        }
+
+
+def guards_of(done: TickDone, found: ModelStanding) -> list[str]:
+    """What holds changes of the model back now, in words."""
+    state, now_ms = done.after, done.now_ms
+    model = state.models[found.model]
+    policy, service = done.cluster.policy, done.cluster.service(found.model)
+    said = [found.held] if found.held else []
+    freeze = state.held.get(f"{found.model}/freeze")
+    if freeze:
+        said.append(freeze)
+    since_s = (now_ms - model.last_out_ms) / 1000.0
+    if model.last_out_ms and since_s < policy.cooldown_s:
+        said.append(f"scale-in in {policy.cooldown_s - since_s:.0f} s (cooldown)")
+    if not may_go_in(model.turns, now_ms):
+        said.append("scale-in paused: scaled out and in too often in two hours")
+    if model.no_data:
+        said.append("scale-in paused: no telemetry")
+    if not said:
+        minutes = service.scale_in_after_s / 60.0
+        said.append(
+            f"scale-in after {minutes:g} min of excess, at most "
+            f"{service.max_disruption:.0%} of capacity at a time"
+        )
+    return said
+
+
+def _present(done: TickDone, model: str) -> Mapping[str, float] | None:
+    demand = done.observation.demand.get(model)
+    if demand is None:
+        return None
+    rate = present_rate(demand, done.cluster.policy)
+    if not rate.window_s:
+        return None
+    return {"req_per_s": rate.req_per_s, "low": rate.low, "high": rate.high, "s": rate.window_s}

@@ -1,0 +1,90 @@
+"""Every metric of the controller: its name, kind, labels and meaning, in one table.
+
+docs/operations.md shows this table; a test compares them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Name = Literal[
+    "shoal_leader",
+    "shoal_leader_token",
+    "shoal_tick_age_seconds",
+    "shoal_ticks_total",
+    "shoal_ticks_skipped_total",
+    "shoal_tick_cpu_seconds",
+    "shoal_decisions_total",
+    "shoal_solver_restarts_total",
+    "shoal_records_sent_total",
+    "shoal_records_dropped_total",
+    "shoal_telemetry_records_total",
+    "shoal_telemetry_age_seconds",
+    "shoal_dead_letters_total",
+    "shoal_decision_log_lost_total",
+    "shoal_alerts_total",
+    "shoal_supply_age_seconds",
+    "shoal_demand_requests_per_second",
+    "shoal_target_requests_per_second",
+    "shoal_capacity_requests_per_second",
+    "shoal_slo_attained_ratio",
+    "shoal_combos",
+    "shoal_desired_replicas",
+    "shoal_held",
+    "shoal_cost_usd_per_hour",
+]
+Kind = Literal["gauge", "counter", "histogram"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. labels: in their order."""
+
+    name: Name
+    kind: Kind
+    labels: tuple[str, ...]
+    meaning: str
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("shoal_leader", "gauge", (), "1 while this controller leads, 0 while it stands by"),
+    Metric("shoal_leader_token", "gauge", (), "token of the highest claim to lead that was seen"),
+    Metric("shoal_tick_age_seconds", "gauge", (), "since the last decision was made here; alert"),
+    Metric("shoal_ticks_total", "counter", (), "decisions made (ticks), those without effects too"),
+    Metric("shoal_ticks_skipped_total", "counter", (), "seconds without a tick: it falls behind"),
+    Metric("shoal_tick_cpu_seconds", "histogram", (), "CPU time of one tick"),
+    Metric("shoal_decisions_total", "counter", ("kind",), "decisions published"),
+    Metric("shoal_solver_restarts_total", "counter", (), "planners killed for lack of an answer"),
+    Metric("shoal_records_sent_total", "counter", (), "records that the broker has"),
+    Metric(
+        "shoal_records_dropped_total", "counter", (), "records given up: not the leader, or full"
+    ),
+    Metric(
+        "shoal_telemetry_records_total", "counter", ("result",), "applied, duplicate, late, ahead"
+    ),
+    Metric("shoal_telemetry_age_seconds", "gauge", ("model",), "of the newest second reported"),
+    Metric("shoal_dead_letters_total", "counter", (), "places of topics that were not understood"),
+    Metric("shoal_decision_log_lost_total", "counter", (), "ticks missing from the decision log"),
+    Metric("shoal_alerts_total", "counter", ("result",), "accepted, duplicate, refused"),
+    Metric("shoal_supply_age_seconds", "gauge", ("kind", "pool"), "since a feed observed it"),
+    Metric("shoal_demand_requests_per_second", "gauge", ("model",), "arrivals, local window"),
+    Metric("shoal_target_requests_per_second", "gauge", ("model",), "demand planned for"),
+    Metric(
+        "shoal_capacity_requests_per_second",
+        "gauge",
+        ("model", "state"),
+        "of what is wanted, ready",
+    ),
+    Metric("shoal_slo_attained_ratio", "gauge", ("model",), "requests that met it, long window"),
+    Metric("shoal_combos", "gauge", ("model", "state"), "combos wanted, ready"),
+    Metric(
+        "shoal_desired_replicas",
+        "gauge",
+        ("model", "region", "pool", "role"),
+        "instances that should run, for KEDA or an HPA; absent before the first plan",
+    ),
+    Metric("shoal_held", "gauge", ("model",), "1 while the model is paused or released"),
+    Metric("shoal_cost_usd_per_hour", "gauge", (), "of billed nodes, as they run"),
+)
+BY_NAME = {metric.name: metric for metric in METRICS}

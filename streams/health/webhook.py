@@ -1,0 +1,106 @@
+"""The alert webhook: a bearer token, a limit on size and rate, then the topic `alerts`.
+
+Owns refusals (401, 413, 429, 400) and duplicates. Answers once the broker has the records: what
+follows from an alert is for the next ticks. A broker that does not answer is a 503, which makes
+Alertmanager send it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from aiohttp import web
+
+from streams.health.alertmanager import alerts_of
+from topics.checks import InvalidRecord
+from topics.records import Alert
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES = 1024 * 1024
+_MOST_PER_MINUTE = 120
+_PUBLISH_S = 3.0
+_REMEMBERED = 10_000
+
+Publish = Callable[[Alert], Awaitable[None]]
+
+
+class Webhook:
+    """token_file: holds the bearer token and is read at every request, so it may rotate. None:
+    every alert is refused. Counts by result: accepted, duplicate, refused."""
+
+    def __init__(
+        self, publish: Publish, token_file: Path | None, now_s: Callable[[], float]
+    ) -> None:
+        self._publish = publish
+        self._token_file = token_file
+        self._now_s = now_s
+        self._times: list[float] = []
+        self._known: OrderedDict[tuple[str, int, str], None] = OrderedDict()
+        self.counts: Counter[str] = Counter()
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """POST /alerts."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            self.counts["refused"] += 1
+            return refusal
+        try:
+            alerts = alerts_of(await request.read())
+        except web.HTTPRequestEntityTooLarge:
+            self.counts["refused"] += 1
+            return _said(413, f"at most {MOST_BYTES} bytes")
+        except InvalidRecord as error:
+            self.counts["refused"] += 1
+            return _said(400, str(error))
+        fresh = {_identity(alert): alert for alert in alerts}
+        fresh = {key: alert for key, alert in fresh.items() if key not in self._known}
+        self.counts["duplicate"] += len(alerts) - len(fresh)
+        try:
+            async with asyncio.timeout(_PUBLISH_S):
+                for alert in fresh.values():
+                    await self._publish(alert)
+        except Exception as error:
+            log.warning("alerts: cannot publish: %s", error or type(error).__name__)
+            return _said(503, "the broker does not answer; send it again")
+        for key in fresh:
+            self._known[key] = None
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+        self.counts["accepted"] += len(fresh)
+        return _said(200, f"{len(fresh)} new of {len(alerts)}")
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        if not self._authorized(request.headers.get("Authorization", "")):
+            return _said(401, "a bearer token is needed")
+        if (request.content_length or 0) > MOST_BYTES:
+            return _said(413, f"at most {MOST_BYTES} bytes")
+        now_s = self._now_s()
+        self._times = [at for at in self._times if now_s - at < 60.0]
+        if len(self._times) >= _MOST_PER_MINUTE:
+            return _said(429, f"at most {_MOST_PER_MINUTE} requests a minute")
+        self._times.append(now_s)
+        return None
+
+    def _authorized(self, header: str) -> bool:
+        if self._token_file is None:
+            return False
+        try:
+            token = self._token_file.read_text().strip()
+        except OSError as error:
+            log.error("alerts: %s", error)
+            return False
+        return bool(token) and hmac.compare_digest(header.encode(), f"Bearer {token}".encode())
+
+
+def _identity(alert: Alert) -> tuple[str, int, str]:
+    return alert.fingerprint, alert.starts_ms, alert.state
+
+
+def _said(status: int, words: str) -> web.Response:
+    return web.json_response({"said": words}, status=status)

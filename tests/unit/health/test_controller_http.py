@@ -1,0 +1,271 @@
+"""The controller over HTTP: metrics by their documented names, health, status, alerts refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from autoscaler.decide import rebuild
+from autoscaler.demand.windows import TelemetryWindows
+from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
+from autoscaler.domain.workload import Lengths, Slo
+from autoscaler.performance import catalog
+from autoscaler.planning.request import PlanAnswer, PlanRequest
+from streams.cli import explain, status
+from streams.clock import Clock
+from streams.controller.latest import Latest
+from streams.controller.loop import Loop, Ports
+from streams.files.errors import UserError
+from streams.health.facts import Facts, Identity
+from streams.health.metrics import Metrics
+from streams.health.names import BY_NAME, METRICS
+from streams.health.server import HealthServer, parse_listen
+from streams.health.webhook import MOST_BYTES, Webhook
+from streams.ports.observed import ExecutorStatuses
+from streams.solver.client import plan_here
+from topics.records import Alert, Control, Price
+from topics.timebase import TimeBase
+
+TOKEN = "secret"
+NOW_MS = 1_700_000_000_000
+TINY = Service(
+    model="tiny",
+    architecture=catalog.quantized(catalog.model("meta-llama/Llama-3.1-8B-Instruct"), "fp8"),
+    slo=Slo(2000.0, 100.0),
+    lengths=Lengths(512.0, 128.0),
+    req_per_s=1.0,
+    mode=Mode.RECOMMEND,
+)
+POOL = Pool("r", "l4", catalog.gpu("L4"), 1, 4, Market.ON_DEMAND, 1.0)
+
+
+class Sent:
+    """An outbox that counts."""
+
+    sent = 0
+    dropped = 0
+
+    def put(self, record: Any) -> None:
+        self.sent += 1
+
+    def apply(self, record: Any) -> None:
+        raise AssertionError("nothing may be changed in mode recommend")
+
+
+class Solver:
+    """Answers at once, into the next observation."""
+
+    killed = 0
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        self._answers: tuple[PlanAnswer, ...] = ()
+
+    def ask(self, request: PlanRequest, cluster: Cluster) -> None:
+        self._answers += (plan_here(request, cluster),)
+
+    def take(self) -> tuple[PlanAnswer, ...]:
+        found, self._answers = self._answers, ()
+        return found
+
+
+@dataclass
+class Made:
+    """A controller and what was published by its webhook. now_s: its monotonic clock."""
+
+    loop: Loop
+    url: str
+    metrics: Metrics
+    alerts: list[Alert]
+    broken: bool = False
+    now_s: float = 0.0
+
+    def run(self, first: int, last: int) -> None:
+        for second in range(first, last + 1):
+            self.loop.tick(NOW_MS + second * 1000)
+
+
+@pytest.fixture
+async def made(tmp_path: Path) -> AsyncIterator[Made]:
+    token = tmp_path / "token"
+    token.write_text(f"{TOKEN}\n")
+    latest, sent = Latest(), Sent()
+    cluster = Cluster((POOL,), (TINY,))
+    loop = Loop(
+        rebuild(cluster, {}, {}, {}, (), NOW_MS, leader_token=3),
+        lambda: cluster,
+        TelemetryWindows(),
+        latest,
+        Ports(ExecutorStatuses(latest.statuses), sent, sent, sent, Solver()),  # type: ignore[arg-type]
+        Clock(TimeBase(1.0, NOW_MS, 0), mono_ns=lambda: int(held.now_s * 1e9)),
+        leads=lambda: True,
+    )
+    held = Made(loop, "", None, [])  # type: ignore[arg-type]
+
+    async def publish(alert: Alert) -> None:
+        if held.broken:
+            raise ConnectionError("broker away")
+        held.alerts.append(alert)
+
+    facts = Facts(Identity("ctl-1", "b:1", "shoal.", True), loop, lambda: (True, 3, "ctl-1"))
+    webhook = Webhook(publish, token, lambda: held.now_s)
+    held.metrics = Metrics(facts, lambda: 0, lambda: webhook.counts)
+    loop.watchers = (facts.tick, held.metrics.tick)
+    server = HealthServer("127.0.0.1:0", facts, held.metrics, webhook, lambda: True)
+    await server.start()
+    held.url = server.url
+    yield held
+    await server.close()
+
+
+async def get(made: Made, path: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(made.url + path) as answer:
+        return answer.status, await answer.text()
+
+
+async def post(made: Made, body: bytes, token: str = TOKEN) -> int:
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(made.url + "/alerts", data=body, headers=headers) as answer,
+    ):
+        return answer.status
+
+
+def payload(*fingerprints: str, state: str = "firing") -> bytes:
+    return json.dumps(
+        {
+            "version": "4",
+            "alerts": [
+                {
+                    "status": state,
+                    "labels": {"alertname": "Late", "model": "tiny, other"},
+                    "startsAt": "2023-11-14T22:13:20.123Z",
+                    "fingerprint": fingerprint,
+                    "generatorURL": "ignored",
+                }
+                for fingerprint in fingerprints
+            ],
+        }
+    ).encode()
+
+
+async def test_every_sample_has_a_documented_name_and_labels(made: Made) -> None:
+    made.loop.latest.take(Price(POOL.id, 1.5, NOW_MS), 0)
+    made.run(1, 5)
+    _, text = await get(made, "/metrics")
+    seen = set()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            name = sample.name
+            for suffix in ("_bucket", "_count", "_sum"):
+                if name.removesuffix(suffix) in BY_NAME:
+                    name = name.removesuffix(suffix)
+            assert set(sample.labels) - {"le"} == set(BY_NAME[name].labels)
+            seen.add(name)
+    quiet = {"shoal_alerts_total", "shoal_telemetry_age_seconds", "shoal_slo_attained_ratio"}
+    quiet |= {"shoal_demand_requests_per_second"}
+    assert seen >= set(BY_NAME) - quiet
+
+
+def test_the_documented_table_is_the_table() -> None:
+    text = Path("docs/operations.md").read_text()
+    for metric in METRICS:
+        labels = ", ".join(metric.labels) or "-"
+        assert f"| `{metric.name}` | {metric.kind} | {labels} | {metric.meaning} |" in text
+
+
+async def desired(made: Made) -> list[float]:
+    _, text = await get(made, "/metrics")
+    return [
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "shoal_desired_replicas"
+    ]
+
+
+async def test_desired_replicas_are_absent_before_the_first_plan_and_held_while_paused(
+    made: Made,
+) -> None:
+    """A missing value must never count as 0, and a paused model must not move."""
+    made.run(1, 1)
+    assert await desired(made) == []
+    made.run(2, 5)
+    (before,) = await desired(made)
+    assert before >= 1.0
+    made.loop.latest.take(Control("tiny", "pause", True, "ann", "why", NOW_MS), 0)
+    made.run(6, 8)
+    assert await desired(made) == [before]
+
+
+async def test_a_leader_without_decisions_is_not_healthy(made: Made) -> None:
+    made.run(1, 1)
+    assert (await get(made, "/healthz"))[0] == 200
+    made.now_s = 11.0
+    code, words = await get(made, "/healthz")
+    assert code == 503 and words == "no decision for 11 s\n"
+    assert (await get(made, "/readyz"))[0] == 503
+
+
+async def test_status_and_explain_say_what_stands(made: Made) -> None:
+    """Nothing was written in mode recommend, and the plan is there; the text fits a terminal."""
+    made.run(1, 5)
+    facts = json.loads((await get(made, "/v1/status"))[1])
+    assert facts["writes"] == 0 and facts["models"][0]["wanted"] >= 1
+    lines = list(status.lines(facts))
+    assert lines[0].startswith("recommend | leader ctl-1") and "writes so far: 0" in lines[1]
+    found = json.loads((await get(made, "/v1/explain/tiny"))[1])
+    reasons = explain.planned_again(found, "tiny")
+    assert reasons is not None
+    text = list(explain.lines(found, reasons))
+    assert len(text) <= 12 and max(map(len, text)) <= 100
+    assert "recommended, not applied" in text[0] and text[1].startswith("why       declared")
+    assert (await get(made, "/v1/explain/none"))[0] == 404
+
+
+async def test_alerts_are_published_once_with_their_models(made: Made) -> None:
+    assert await post(made, payload("a", "b")) == 200
+    assert await post(made, payload("a", "b")) == 200
+    assert await post(made, payload("a", state="resolved")) == 200
+    assert [(a.fingerprint, a.state) for a in made.alerts] == [
+        ("a", "firing"),
+        ("b", "firing"),
+        ("a", "resolved"),
+    ]
+    assert made.alerts[0].models == ("tiny", "other")
+    assert made.alerts[0].starts_ms == 1_700_000_000_123
+
+
+async def test_alerts_are_refused_without_a_token_too_large_and_in_a_storm(made: Made) -> None:
+    assert await post(made, payload("a"), token="wrong") == 401
+    assert await post(made, b"x" * (MOST_BYTES + 1)) == 413
+    assert await post(made, b"{}") == 400
+    assert await post(made, payload("bad name")) == 400
+    codes = [await post(made, payload("a")) for _ in range(130)]
+    assert codes.count(429) >= 10 and codes[0] == 200
+    made.now_s = 61.0
+    assert await post(made, payload("a")) == 200
+    assert len(made.alerts) == 1
+
+
+async def test_a_broker_that_is_away_makes_the_sender_try_again(made: Made) -> None:
+    made.broken = True
+    assert await post(made, payload("a")) == 503
+    made.broken = False
+    assert await post(made, payload("a")) == 200
+    assert len(made.alerts) == 1
+
+
+@pytest.mark.parametrize("address", ["", "8702", "host:", ":80", "host:99999", "host:x"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(UserError, match="not HOST:PORT"):
+        parse_listen(address)
