@@ -15,7 +15,8 @@ from tests.contract.brokers import Broker
 from topics.codec import encode
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance
-from topics.table import ASSIGNMENTS, DECISIONS
+from topics.leadership import Leadership
+from topics.table import ASSIGNMENTS, DECISIONS, LEADERSHIP
 
 CONFIG = """
 defaults: {max_len: 8192}
@@ -47,6 +48,9 @@ def test_the_fleet_and_the_demand_of_a_running_controller_are_compared_with_the_
     async def publish() -> None:
         producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap)
         await producer.start()
+        claim = Leadership("ctl-1", "c1", "claim", 1, base=1)
+        topic = LEADERSHIP.wire_name(broker.prefix)
+        await producer.send_and_wait(topic, encode(claim), key=b"claim")
         for number in range(6):
             record = assignment(number)
             topic = ASSIGNMENTS.wire_name(broker.prefix)
