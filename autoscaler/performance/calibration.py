@@ -38,6 +38,13 @@ _LIKE = {
     "L40": "L40S",
     "RTX6000-Ada": "L40S",
     "RTX4090": "L40S",
+    "L20": "L40S",
+    "A100-PCIe-40GB": "A100-SXM-80GB",
+    "H100-NVL": "H100-SXM",
+    "H200-NVL": "H200-SXM",
+    "GH200-96GB": "H100-SXM",
+    "GB200": "B200-SXM",
+    "GB300": "B200-SXM",
 }
 _MIN_POINTS = 20
 # A fit looks at this many points at most, taken evenly: more change the third digit only.

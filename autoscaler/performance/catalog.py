@@ -1,7 +1,8 @@
 """The packaged facts: model architectures and GPU data sheets.
 
-Owns reading `autoscaler/data/models.json` and `gpus.json`, which ship with the package and are
-constants of a release (that is why a pure package may read them). Pure Python: simulated engines
+Owns reading `models.json`, `architectures.json` and `gpus.json` of `autoscaler/data`, which ship
+with the package and are constants of a release (that is why a pure package may read them). Pure
+Python: simulated engines
 import this, and they must start fast.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib import resources
@@ -18,6 +19,8 @@ from typing import Any
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.models import ModelSpec
+from autoscaler.performance.architecture import from_config
+from autoscaler.performance.catalog_names import gpu_product, instance_type, storage_of, variant_of
 
 _SHORT_GPU_NAMES = {
     "H100": "H100-SXM",
@@ -28,16 +31,7 @@ _SHORT_GPU_NAMES = {
     "B200": "B200-SXM",
     "B300": "B300-SXM",
     "V100": "V100-SXM2-16GB",
-    # The Grace boards carry the same GPUs as the SXM ones as far as this model goes.
-    "GB200": "B200-SXM",
-    "GB300": "B300-SXM",
 }
-# What publishers add to the name of an architecture: tuning and quantisation.
-_MODEL_SUFFIXES = (
-    "-instruct", "-chat", "-base", "-hf", "-it", "-thinking", "-2507", "-0528", "-fp8", "-nvfp4",
-    "-mxfp4", "-fp4", "-fp8-dynamic", "-fp8-static-pertensor", "-fp8-kv", "-bf16", "-awq", "-int4",
-    "-int8", "-w4a16", "-w8a8",
-)  # fmt: skip
 # FP4 carries a scale byte per 16 weights (NVFP4), INT4 one of two bytes per 64.
 _BYTES_PER_PARAM = {"bf16": 2.0, "fp8": 1.0, "fp4": 4.5 / 8, "int4": 4.25 / 8}
 _KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
@@ -77,63 +71,115 @@ def gpus() -> Mapping[str, GpuSpec]:
     }
 
 
+def gpu_source(full_name: str) -> str:
+    """Where the facts of a packaged GPU are from."""
+    return str(_read("gpus.json")["gpus"][full_name]["source"])
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model of the catalogue. source: where its facts are from; published_params: what its
+    publisher states, 0 where nobody noted it."""
+
+    spec: ModelSpec
+    source: str
+    published_params: float = 0.0
+
+
 @lru_cache(maxsize=1)
-def models() -> Mapping[str, ModelSpec]:
+def entries() -> Mapping[str, Entry]:
     """Every packaged language model by its full name (components of omni models left out)."""
-    found = {}
-    for name, row in _read("models.json").items():
-        if "#" in name:
-            continue
-        dtype = str(row["weight_dtype"])
-        found[name] = ModelSpec(
-            name=name,
-            layers=row["layers"],
-            hidden=row["hidden"],
-            heads=row["heads"],
-            kv_heads=row["kv_heads"],
-            head_dim=row["head_dim"],
-            intermediate=row["intermediate"],
-            vocab=row["vocab"],
-            params=float(row["params"]),
-            active_params=float(row["active_params"]),
-            weight_bytes=float(row["weight_bytes"]),
-            kv_bytes_per_token=float(row["kv_bytes_per_token_bf16"]),
-            weight_dtype=_weight_dtype(dtype),
-            experts=row["experts"] or 0,
-            experts_per_token=row["experts_per_token"] or 0,
-            moe_intermediate=row["moe_intermediate"] or 0,
-            sliding_window=row["sliding_window"] or 0,
-            sliding_share=0.5 if row["sliding_window"] else 0.0,
-            max_position=row["max_position"],
+    found = {
+        name: Entry(_written_out(name, row), str(row["source"]))
+        for name, row in _read("models.json").items()
+        if "#" not in name
+    }
+    packaged = _read("architectures.json")
+    for name, row in packaged["models"].items():
+        found[name] = Entry(
+            from_config(name, row["config"]),
+            str(packaged["sources"][row["source"]]),
+            float(row.get("published_params", 0.0)),
         )
     return found
 
 
+@lru_cache(maxsize=1)
+def models() -> Mapping[str, ModelSpec]:
+    """The architecture of every packaged model by its full name."""
+    return {name: entry.spec for name, entry in entries().items()}
+
+
+def _written_out(name: str, row: Mapping[str, Any]) -> ModelSpec:
+    return ModelSpec(
+        name=name,
+        layers=row["layers"],
+        hidden=row["hidden"],
+        heads=row["heads"],
+        kv_heads=row["kv_heads"],
+        head_dim=row["head_dim"],
+        intermediate=row["intermediate"],
+        vocab=row["vocab"],
+        params=float(row["params"]),
+        active_params=float(row["active_params"]),
+        weight_bytes=float(row["weight_bytes"]),
+        kv_bytes_per_token=float(row["kv_bytes_per_token_bf16"]),
+        weight_dtype=_weight_dtype(str(row["weight_dtype"])),
+        experts=row["experts"] or 0,
+        experts_per_token=row["experts_per_token"] or 0,
+        moe_intermediate=row["moe_intermediate"] or 0,
+        sliding_window=row["sliding_window"] or 0,
+        sliding_share=0.5 if row["sliding_window"] else 0.0,
+        max_position=row["max_position"],
+    )
+
+
 def gpu(name: str, field: str = "gpu") -> GpuSpec:
-    """The GPU called `name` (full or the usual short form, any case), else InvalidValue."""
+    """The GPU called `name`, else InvalidValue.
+
+    In any case: its full or usual short name, what a driver or device plugin calls it
+    (NVIDIA-H100-80GB-HBM3), or a cloud's instance type that carries it (p5.48xlarge).
+    """
     known = gpus()
-    wanted = _SHORT_GPU_NAMES.get(name.upper(), name)
-    for full, spec in known.items():
-        if full.lower() == wanted.lower():
-            return spec
+    carried = instance_type(name)
+    wanted = carried[0] if carried else _SHORT_GPU_NAMES.get(name.upper(), name)
+    for candidate in (wanted, gpu_product(name) or ""):
+        for full, spec in known.items():
+            if full.lower() == candidate.lower():
+                return spec
     names = sorted({*known, *_SHORT_GPU_NAMES})
     raise InvalidValue(field, name, _nearest(name, names))
 
 
-def model(name: str, field: str = "source") -> ModelSpec:
-    """The architecture of `name`; a fine-tune suffix such as -Instruct is looked through."""
+def entry_of(name: str, field: str = "source") -> str:
+    """Full name of the entry that stands for the model `name`, else InvalidValue.
+
+    The same name in any case, the same under another organisation, or the architecture that it is
+    a variant or fine-tune of, see `catalog_names.variant_of`.
+    """
     known = models()
-    candidates = _candidates(name)
-    for candidate in candidates:
-        for full, spec in known.items():
-            if candidate.lower() == full.lower():
-                return replace(spec, name=name)
-    # Others publish the same architecture under their own organisation (quantised copies).
-    for candidate in candidates:
-        for full, spec in known.items():
-            if candidate.lower().rpartition("/")[2] == full.lower().rpartition("/")[2]:
-                return replace(spec, name=name)
-    raise InvalidValue(field, name, _nearest(name, sorted(known)))
+    for full in known:
+        if full.lower() == name.lower():
+            return full
+    last = name.rpartition("/")[2].lower()
+    for full in known:
+        if full.rpartition("/")[2].lower() == last:
+            return full
+    found = variant_of(name, known)
+    if found is None:
+        raise InvalidValue(field, name, f"{_nearest(name, sorted(known))}, or a ./config.json")
+    return found
+
+
+def model(name: str, field: str = "source") -> ModelSpec:
+    """The architecture of `name`, by `entry_of`, with its weights as the name says they are stored.
+
+    A variant in FP8, FP4 or INT4 has its entry's sizes with smaller weights.
+    """
+    found = entry_of(name, field)
+    spec = replace(models()[found], name=name)
+    stored = storage_of(name)
+    return quantized(spec, stored) if stored and not storage_of(found) else spec
 
 
 def quantized(spec: ModelSpec, dtype: str) -> ModelSpec:
@@ -165,18 +211,6 @@ def _weight_dtype(text: str) -> str:
         if sign in text:
             return dtype
     return "bf16"
-
-
-def _candidates(name: str) -> list[str]:
-    stems = [name]
-    for stem in stems:  # grows while it is walked: suffixes come off in any order
-        lowered = stem.lower()
-        stems += [stem[: -len(end)] for end in _MODEL_SUFFIXES if lowered.endswith(end)]
-    spellings = []
-    for stem in stems:
-        usual = stem.replace("Meta-Llama", "Llama").replace("llama2-", "Llama-2-")
-        spellings += [stem, usual, usual.replace("Llama-3.3", "Llama-3.1")]
-    return spellings
 
 
 def _nearest(name: str, names: list[str]) -> str:

@@ -20,7 +20,7 @@ from autoscaler.performance.startup import startup_s
 from autoscaler.performance.steps import StepTimes, step_times
 from autoscaler.serving.requests import Limits
 
-__all__ = ["EngineSetup", "InvalidValue", "engine_setup", "engine_startup_s"]
+__all__ = ["EngineSetup", "InvalidValue", "ModelSpec", "engine_setup", "engine_startup_s"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +38,23 @@ class EngineSetup:
 
 
 def _placed(
-    source: str, gpu: str, gpus: int, quantization: str | None
+    source: str | ModelSpec, gpu: str, gpus: int, quantization: str | None
 ) -> tuple[ModelSpec, NodeSlice]:
-    spec = catalog.model(source)
+    spec = catalog.model(source) if isinstance(source, str) else source
     if quantization is not None:
         spec = catalog.quantized(spec, quantization)
     return spec, NodeSlice(catalog.gpu(gpu), gpus)
 
 
-def engine_startup_s(source: str, gpu: str, gpus: int, quantization: str | None = None) -> float:
+def engine_startup_s(
+    source: str | ModelSpec, gpu: str, gpus: int, quantization: str | None = None
+) -> float:
     """Predicted seconds from launch to ready; InvalidValue for names nobody knows."""
     return startup_s(*_placed(source, gpu, gpus, quantization))
 
 
 def engine_setup(
-    source: str,
+    source: str | ModelSpec,
     gpu: str,
     gpus: int,
     phase: str,

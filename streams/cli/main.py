@@ -26,6 +26,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("streams.cli.plan", "what the fleet should be, what it costs and why"),
     "diff": ("streams.cli.diff", "what would change from the fleet that runs to the plan"),
     "apply": ("streams.cli.apply", "declare the models of a shoal.yaml to a running controller"),
+    "models": ("streams.cli.catalogue", "which models are known, and where each fact is from"),
+    "gpus": ("streams.cli.catalogue", "which GPUs are known, and where each fact is from"),
     "workload": ("streams.cli.workload", "what a recorded trace asks for"),
     "status": ("streams.cli.status", "who leads, how fresh the data is, how every model stands"),
     "explain": ("streams.cli.explain", "the last decision on a model: why, what would help"),

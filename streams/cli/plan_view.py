@@ -14,6 +14,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Phase
 from autoscaler.explain.names import several
 from autoscaler.explain.values import Explanation, Relief
+from autoscaler.performance.catalog import entry_of
 from autoscaler.planning.network import assumed
 from autoscaler.planning.plan import Plan, PlannedCount, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
@@ -80,6 +81,7 @@ def lines(
     if reasons is not None:
         yield from _reasons(reasons)
     yield from _networks(problem, plan)
+    yield from _facts(problem)
     uncertain = [r.model for r in reasons.models if r.uncertain] if reasons else []
     if uncertain:
         yield f"{', '.join(uncertain)}: capacity estimated, not measured on these GPUs"
@@ -113,6 +115,18 @@ def _nodes(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
             changes.append(f"{name} {node.now} -> {node.count}")
     if changes:
         yield "nodes  " + "; ".join(changes)
+
+
+def _facts(problem: PlanningProblem) -> Iterator[str]:
+    """Entries of the catalogue that stand for models of another name."""
+    said = []
+    for service in problem.cluster.services:
+        name = service.architecture.name
+        if not name.endswith(".json"):
+            entry = entry_of(name)
+            said += [] if entry.lower() == name.lower() else [f"{service.model} as {entry}"]
+    if said:
+        yield "model facts: " + ", ".join(said)
 
 
 def _networks(problem: PlanningProblem, plan: Plan) -> Iterator[str]:

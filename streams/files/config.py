@@ -20,8 +20,10 @@ from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.workload import Slo
 from autoscaler.performance import catalog
+from autoscaler.performance.catalog_names import instance_type
 from autoscaler.planning.quality import QualityRoute
 from streams.files import units
+from streams.files.architectures import architecture
 from streams.files.components import read_graph
 from streams.files.errors import UserError
 from streams.files.quality import read_route
@@ -116,7 +118,15 @@ def parse_service(config: Config, model: str, text: str) -> Service:
     _check_name(section, model)
     regions = tuple(sorted({pool.region for pool in config.cluster.pools}))
     try:
-        found = _service(model, section, config.defaults, config.engines, regions, config.mode)
+        found = _service(
+            model,
+            section,
+            config.defaults,
+            config.engines,
+            regions,
+            config.mode,
+            Path(config.path).parent,
+        )
     except InvalidValue as error:
         raise ConfigError(section.file, section.line, section.path, str(error)) from error
     section.finish()
@@ -246,8 +256,14 @@ def _pools(section: Section | None) -> tuple[tuple[Pool, ...], dict[str, str]]:
 
 
 def _pool(region: str, name: str, pool: Section) -> list[Pool]:
+    named = pool.take("gpu", units.text)
     gpu = pool.take("gpu", lambda value: catalog.gpu(units.text(value)))
-    per_node = pool.take("per_node", _slice_size, 1)
+    carried = instance_type(named)
+    per_node = pool.take("per_node", _slice_size, carried[1] if carried else 1)
+    if carried and per_node != carried[1]:
+        raise pool.error(
+            "per_node", f"{per_node} is not allowed; allowed: {carried[1]}, of {named}"
+        )
     price = units.number(0.0, 1e6)
     within, between = _network(pool)
     if within:
@@ -369,7 +385,8 @@ def _services(
             continue
         _check_name(section, name)
         try:
-            services.append(_service(name, model, defaults, engines, regions, mode))
+            folder = Path(section.file).parent
+            services.append(_service(name, model, defaults, engines, regions, mode, folder))
         except InvalidValue as error:
             raise ConfigError(model.file, model.line, model.path, str(error)) from error
         model.finish()
@@ -385,8 +402,9 @@ def _service(
     engines: Mapping[str, EngineSpec],
     regions: tuple[str, ...],
     mode: Mode,
+    folder: Path,
 ) -> Service:
-    source = model.take("source", lambda value: catalog.model(units.text(value)))
+    source = model.take("source", lambda value: architecture(units.text(value), folder))
     engine = model.take("engine", units.word(*engines), "default")
     spec: ModelSpec = source
     if engines[engine].quantization:

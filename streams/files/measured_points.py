@@ -31,6 +31,9 @@ _SYSTEMS = {
     "a100-80gb": "A100-SXM-80GB",
     "h100-80gb": "H100-SXM",
     "rtx_pro_6000_server": "RTXPRO6000-Blackwell-Server",
+    # The Grace boards carry the same GPUs as the SXM ones as far as these points go.
+    "gb200": "B200-SXM",
+    "gb300": "B300-SXM",
 }
 _QUANTISATION = {
     "bfloat16": "bf16",

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from autoscaler.serving.batching import Batcher
 from autoscaler.serving.setup import EngineSetup, InvalidValue, engine_setup
+from executors.engines.architecture import architecture
 from executors.engines.simulated.engine import Engine, Identity
 from executors.engines.simulated.server import Server, Serving, fetch_kv, first_of, watch_end
 from topics.checks import InvalidRecord
@@ -86,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         time_base = TimeBase.parse(arguments.time_base)
         setup = engine_setup(
-            arguments.source,
+            architecture(arguments.source),
             arguments.gpu,
             arguments.gpus,
             arguments.phase,

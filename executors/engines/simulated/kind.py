@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 
 from autoscaler.serving.setup import engine_startup_s
+from executors.engines.architecture import architecture
 from executors.engines.http_api import HttpApi
 from executors.engines.protocol import LaunchLine, LaunchSpec, RoleSwitch
 
@@ -64,4 +65,5 @@ class SimulatedKind(HttpApi):
         """As configured, else predicted by the formula that the planner uses too."""
         if self.fixed_startup_s is not None:
             return self.fixed_startup_s
-        return engine_startup_s(spec.source, spec.gpu, len(spec.gpus), self.quantization)
+        model = architecture(spec.source)
+        return engine_startup_s(model, spec.gpu, len(spec.gpus), self.quantization)

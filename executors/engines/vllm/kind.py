@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoscaler.serving.setup import engine_startup_s
+from executors.engines.architecture import architecture
 from executors.engines.http_api import HttpApi
 from executors.engines.protocol import LaunchLine, LaunchSpec, RoleSwitch
 
@@ -95,7 +96,8 @@ class VllmKind(HttpApi):
         """As declared, else predicted by the formula that the planner uses too."""
         if self.declared_startup_s is not None:
             return self.declared_startup_s
-        return engine_startup_s(spec.source, spec.gpu, len(spec.gpus), self.quantization)
+        model = architecture(spec.source)
+        return engine_startup_s(model, spec.gpu, len(spec.gpus), self.quantization)
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
         """`vllm serve ...`; ValueError says what in `spec` this engine cannot do."""

@@ -1,0 +1,159 @@
+"""Which entry of the catalogue a name means: variants of models, product names of GPUs, instances.
+
+Owns the rules and the tables of names. Knows no facts. What is found is always said to the user.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+# What publishers add to the name of an architecture: tuning, dates, ways to store weights.
+_TUNING = frozenset({
+    "instruct", "chat", "base", "hf", "it", "pt", "sft", "dpo", "rl", "thinking", "reasoning",
+    "preview", "latest", "uncensored", "abliterated", "dynamic", "static", "pertensor", "kv",
+    "block", "gguf", "bnb", "quantized", "online", "evals",
+})  # fmt: skip
+_STORAGE = {
+    "fp8": "fp8", "nvfp4": "fp4", "fp4": "fp4", "awq": "int4", "gptq": "int4", "int4": "int4",
+    "4bit": "int4", "w4a16": "int4", "autoround": "int4",
+}  # fmt: skip
+_STORAGE_UNCHANGED = frozenset(["bf16", "fp16", "int8", "8bit", "w8a8", "mxfp4"])
+_SKILLS = frozenset(["math", "coder", "code"])
+_DATE = re.compile(r"\d{4}\Z")
+_SIZE = re.compile(r"a?\d+(\.\d+)?[bm]\Z|\d+x\d+b\Z|\d+e\Z")
+_SPLIT = re.compile(r"[-_ ]+")
+_MAKERS = ("nvidia ", "tesla ", "geforce ", "amd ", "instinct ", "graphics ", "quadro ")
+
+GPU_PRODUCTS = {
+    "h100 80gb hbm3": "H100-SXM", "h100 sxm5": "H100-SXM", "h100 pcie": "H100-PCIe",
+    "h100 80gb": "H100-SXM", "h100 nvl": "H100-NVL", "h100 mega 80gb": "H100-SXM",
+    "h200": "H200-SXM", "h200 141gb": "H200-SXM", "h200 nvl": "H200-NVL", "h20": "H20",
+    "h800": "H800-SXM", "gh200 96gb": "GH200-96GB", "gh200 480gb": "GH200-96GB",
+    "a100 sxm4 80gb": "A100-SXM-80GB", "a100 sxm4 40gb": "A100-SXM-40GB",
+    "a100 80gb": "A100-SXM-80GB", "a100 40gb": "A100-SXM-40GB",
+    "a100 pcie 80gb": "A100-PCIe-80GB", "a100 80gb pcie": "A100-PCIe-80GB",
+    "a100 pcie 40gb": "A100-PCIe-40GB", "a800 sxm4 80gb": "A800-SXM-80GB",
+    "a800 80gb pcie": "A800-PCIe-80GB", "b200": "B200-SXM", "b200 180gb": "B200-SXM",
+    "b300": "B300-SXM", "gb200": "GB200", "gb300": "GB300",
+    "l4": "L4", "l40": "L40", "l40s": "L40S", "a10": "A10", "a10g": "A10G", "a30": "A30",
+    "a40": "A40", "rtx a6000": "A6000", "rtx a5000": "A5000", "t4": "T4",
+    "rtx 6000 ada generation": "RTX6000-Ada", "rtx 3090": "RTX3090", "rtx 4090": "RTX4090",
+    "rtx 5090": "RTX5090",
+    "rtx pro 6000 blackwell server edition": "RTXPRO6000-Blackwell-Server",
+    "v100 sxm2 16gb": "V100-SXM2-16GB", "v100 sxm2 32gb": "V100-SXM2-32GB",
+    "v100 pcie 16gb": "V100-PCIe-16GB", "v100": "V100-SXM2-16GB",
+    "mi210": "MI210", "mi250x": "MI250X", "mi300x": "MI300X", "mi300x oam": "MI300X",
+    "mi325x": "MI325X", "mi355x": "MI355X",
+}  # fmt: skip
+"""Names as drivers, device plugins and clouds print them, in lower case without the maker."""
+
+_INSTANCES: dict[str, tuple[str, int]] = {
+    "p3.2xlarge": ("V100-SXM2-16GB", 1), "p3.8xlarge": ("V100-SXM2-16GB", 4),
+    "p3.16xlarge": ("V100-SXM2-16GB", 8), "p3dn.24xlarge": ("V100-SXM2-32GB", 8),
+    "p4d.24xlarge": ("A100-SXM-40GB", 8), "p4de.24xlarge": ("A100-SXM-80GB", 8),
+    "p5.4xlarge": ("H100-SXM", 1), "p5.48xlarge": ("H100-SXM", 8),
+    "p5e.48xlarge": ("H200-SXM", 8), "p5en.48xlarge": ("H200-SXM", 8),
+    "p6-b200.48xlarge": ("B200-SXM", 8), "p6-b300.48xlarge": ("B300-SXM", 8),
+    "g4dn.12xlarge": ("T4", 4), "g4dn.metal": ("T4", 8),
+    "g5.12xlarge": ("A10G", 4), "g5.24xlarge": ("A10G", 4), "g5.48xlarge": ("A10G", 8),
+    "g6.12xlarge": ("L4", 4), "g6.24xlarge": ("L4", 4), "g6.48xlarge": ("L4", 8),
+    "g6e.12xlarge": ("L40S", 4), "g6e.24xlarge": ("L40S", 4), "g6e.48xlarge": ("L40S", 8),
+    "a2-megagpu-16g": ("A100-SXM-40GB", 16), "a3-megagpu-8g": ("H100-SXM", 8),
+    "a3-edgegpu-8g": ("H100-SXM", 8), "a3-ultragpu-8g": ("H200-SXM", 8),
+    "a4-highgpu-8g": ("B200-SXM", 8), "g2-standard-24": ("L4", 2), "g2-standard-48": ("L4", 4),
+    "g2-standard-96": ("L4", 8),
+    "standard_nd96isr_h100_v5": ("H100-SXM", 8), "standard_nd96isr_h200_v5": ("H200-SXM", 8),
+    "standard_nd96amsr_a100_v4": ("A100-SXM-80GB", 8),
+    "standard_nd96asr_v4": ("A100-SXM-40GB", 8), "standard_nc40ads_h100_v5": ("H100-NVL", 1),
+    "standard_nc80adis_h100_v5": ("H100-NVL", 2), "standard_nc24ads_a100_v4": ("A100-PCIe-80GB", 1),
+    "standard_nc48ads_a100_v4": ("A100-PCIe-80GB", 2),
+    "standard_nc96ads_a100_v4": ("A100-PCIe-80GB", 4),
+}  # fmt: skip
+for _family, _gpu, _sizes in (
+    ("g4dn", "T4", ("", "2", "4", "8", "16")),
+    ("g5", "A10G", ("", "2", "4", "8", "16")),
+    ("g6", "L4", ("", "2", "4", "8", "16")),
+    ("g6e", "L40S", ("", "2", "4", "8", "16")),
+    ("gr6", "L4", ("4", "8")),
+):
+    _INSTANCES.update({f"{_family}.{size}xlarge": (_gpu, 1) for size in _sizes})
+for _n in (1, 2, 4, 8):
+    _INSTANCES[f"a2-highgpu-{_n}g"] = ("A100-SXM-40GB", _n)
+    _INSTANCES[f"a2-ultragpu-{_n}g"] = ("A100-SXM-80GB", _n)
+    _INSTANCES[f"a3-highgpu-{_n}g"] = ("H100-SXM", _n)
+for _n in (4, 8, 12, 16, 32):
+    _INSTANCES[f"g2-standard-{_n}"] = ("L4", 1)
+
+
+def instance_type(name: str) -> tuple[str, int] | None:
+    """GPU and how many of them a cloud's instance type has; None where it is not known as one."""
+    return _INSTANCES.get(name.lower())
+
+
+def gpu_product(name: str) -> str | None:
+    """Full name of the GPU that a driver or cloud calls `name`; None where it is not known."""
+    plain = _SPLIT.sub(" ", name.lower()).strip()
+    for maker in _MAKERS:
+        plain = plain.removeprefix(maker)
+    return GPU_PRODUCTS.get(plain)
+
+
+def variant_of(name: str, known: Iterable[str]) -> str | None:
+    """The entry of `known` that `name` is a variant or fine-tune of; None where none is sure.
+
+    In this order: the same name without words for tuning and storage; without dates; without
+    words for a skill; an entry whose name stands inside of this one with every size that is named.
+    """
+    entries = _entries(tuple(known))
+    tokens = _tokens(name)
+    for drop in (_plain, _undated, _unskilled):
+        wanted = drop(tokens)
+        found = [full for full, own in entries if drop(own) == wanted]
+        if found:
+            return min(found, key=len)
+    sizes = {token for token in tokens if _SIZE.match(token)}
+    inside = [
+        (len(core), full)
+        for full, own in entries
+        for core in (_plain(own),)
+        if sizes and sizes <= set(core) and _within(core, tokens)
+    ]
+    return max(inside)[1] if inside else None
+
+
+def storage_of(name: str) -> str:
+    """How the weights of a variant are stored, as its name says: "fp8", "fp4", "int4" or ""."""
+    found = [_STORAGE[token] for token in _tokens(name) if token in _STORAGE]
+    return found[0] if found else ""
+
+
+@lru_cache(maxsize=4)
+def _entries(known: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple((full, _tokens(full)) for full in known)
+
+
+def _tokens(name: str) -> tuple[str, ...]:
+    """The words of a name without its organisation: "llama-3.1-8b" in any case or spelling."""
+    last = name.rpartition("/")[2].lower().replace("llama2", "llama-2").replace("3_3", "3.3")
+    last = last.removeprefix("meta-")
+    return tuple(token for token in _SPLIT.split(last) if token)
+
+
+def _plain(tokens: tuple[str, ...]) -> tuple[str, ...]:
+    dropped = _TUNING | _STORAGE_UNCHANGED
+    return tuple(t for t in tokens if t not in dropped and t not in _STORAGE)
+
+
+def _undated(tokens: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(token for token in _plain(tokens) if not _DATE.match(token))
+
+
+def _unskilled(tokens: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(token for token in _undated(tokens) if token not in _SKILLS)
+
+
+def _within(core: tuple[str, ...], tokens: tuple[str, ...]) -> bool:
+    length = len(core)
+    return any(tokens[i : i + length] == core for i in range(len(tokens) - length + 1))

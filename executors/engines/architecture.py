@@ -1,0 +1,21 @@
+"""The architecture behind an engine's `source`: a name of the catalogue, or a config.json.
+
+Owns reading such a file on this node. What its keys mean is in `performance.architecture`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autoscaler.performance.architecture import from_json
+from autoscaler.serving.setup import InvalidValue, ModelSpec
+
+
+def architecture(source: str) -> ModelSpec | str:
+    """The model that the file `source` describes; a name as it is. InvalidValue: no such file."""
+    if not source.endswith(".json"):
+        return source
+    try:
+        return from_json(source, Path(source).read_text(encoding="utf-8"), "source")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValue("source", source, f"a config.json that can be read ({error})") from None

@@ -1,0 +1,184 @@
+"""`shoal models` and `shoal gpus`: what is known, and where each fact is from.
+
+Owns the two commands and their words. The facts are in `autoscaler.performance.catalog`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from autoscaler.domain.models import ModelSpec
+from autoscaler.performance import catalog
+from autoscaler.performance.catalog_names import instance_type
+from autoscaler.performance.profile import default_profile
+from streams.files.architectures import architecture, is_file
+
+_PIPE_WIDTH = 160
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `models` and `gpus` to the command line."""
+    models = subparsers.add_parser(
+        "models",
+        help="which models are known, and where each fact is from",
+        description="Lists the packaged models; with names or config.json files, which entry "
+        "stands for each of them.",
+    )
+    models.add_argument("names", nargs="*", metavar="NAME", help="a model, or a config.json")
+    models.add_argument("--json", action="store_true", help="the same facts under stable names")
+    models.set_defaults(run=_models)
+    gpus = subparsers.add_parser(
+        "gpus",
+        help="which GPUs are known, and where each fact is from",
+        description="Lists the packaged GPUs; with names, which entry stands for each of them: "
+        "what drivers and device plugins print, and instance types of AWS, GCP and Azure.",
+    )
+    gpus.add_argument("names", nargs="*", metavar="NAME", help="a GPU, or an instance type")
+    gpus.add_argument("--json", action="store_true", help="the same facts under stable names")
+    gpus.set_defaults(run=_gpus)
+
+
+def _models(args: argparse.Namespace) -> int:
+    names = args.names or sorted(catalog.models(), key=str.lower)
+    rows = [_model(name) for name in names]
+    if args.json:
+        return _json(rows)
+    table = _table("model", "entry", left=("model", "entry"))
+    for column in ("params B", "active B", "layers", "experts", "KV kB/token", "weights"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("context", "window"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("from", justify="right", no_wrap=True)
+    notes: dict[str, int] = {}
+    for row in rows:
+        table.add_row(
+            row["model"],
+            "" if row["entry"] == row["model"] else row["entry"],
+            f"{row['params'] / 1e9:.3g}",
+            "" if row["active_params"] == row["params"] else f"{row['active_params'] / 1e9:.3g}",
+            str(row["layers"]),
+            f"{row['experts']}/{row['experts_per_token']}" if row["experts"] else "",
+            f"{row['kv_bytes_per_token'] / 1000:.0f}",
+            f"{row['weight_bytes'] / 1e9:.3g} GB {row['weight_dtype']}",
+            str(row["max_position"]),
+            str(row["sliding_window"] or ""),
+            _note(notes, row["source"]),
+        )
+    _print(table, notes, f"{len(rows)} models")
+    return 0
+
+
+def _model(name: str) -> dict[str, Any]:
+    if is_file(name):
+        spec, entry, source, published = architecture(name, Path(), "NAME"), name, "this file", 0.0
+    else:
+        entry = catalog.entry_of(name, "NAME")
+        spec, known = catalog.model(name, "NAME"), catalog.entries()[entry]
+        source, published = known.source, known.published_params
+    return {"model": name, "entry": entry, **_facts(spec), "source": source,
+            "published_params": published}  # fmt: skip
+
+
+def _facts(spec: ModelSpec) -> dict[str, Any]:
+    return {
+        "params": spec.params,
+        "active_params": spec.active_params,
+        "layers": spec.layers,
+        "hidden": spec.hidden,
+        "heads": spec.heads,
+        "kv_heads": spec.kv_heads,
+        "experts": spec.experts,
+        "experts_per_token": spec.experts_per_token,
+        "kv_bytes_per_token": spec.kv_bytes_per_token,
+        "weight_bytes": spec.weight_bytes,
+        "weight_dtype": spec.weight_dtype,
+        "max_position": spec.max_position,
+        "sliding_window": spec.sliding_window,
+        "sliding_share": spec.sliding_share,
+    }
+
+
+def _gpus(args: argparse.Namespace) -> int:
+    names = args.names or sorted(catalog.gpus())
+    rows = [_gpu(name) for name in names]
+    if args.json:
+        return _json(rows)
+    table = _table("GPU", "entry", left=("GPU", "entry"))
+    for column in ("BF16 TFLOPS", "FP8", "FP4", "GB", "GB/s", "link GB/s"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("kernels", no_wrap=True)
+    table.add_column("from", justify="right", no_wrap=True)
+    notes: dict[str, int] = {}
+    for row in rows:
+        entry = "" if row["entry"] == row["gpu"] else row["entry"]
+        table.add_row(
+            row["gpu"],
+            f"{row['gpus']}x{row['entry']}" if row["gpus"] > 1 else entry,
+            f"{row['bf16_tflops']:g}",
+            f"{row['fp8_tflops']:g}" if row["fp8_tflops"] else "",
+            f"{row['fp4_tflops']:g}" if row["fp4_tflops"] else "",
+            f"{row['mem_gb']:g}",
+            f"{row['mem_bw_gb_s']:g}",
+            f"{row['interconnect_gb_s']:g}",
+            row["kernels"],
+            _note(notes, row["source"]),
+        )
+    _print(
+        table, notes, f"{len(rows)} GPUs; kernels: measured, like another chip, or like its class"
+    )
+    return 0
+
+
+def _gpu(name: str) -> dict[str, Any]:
+    spec, profile = catalog.gpu(name, "NAME"), default_profile()
+    carried = instance_type(name)
+    kernels = "measured" if profile.measured(spec) else f"like {profile.like.get(spec.name, '')}"
+    return {
+        "gpu": name,
+        "entry": spec.name,
+        "gpus": carried[1] if carried else 1,
+        "bf16_tflops": spec.bf16_tflops,
+        "fp8_tflops": spec.fp8_tflops,
+        "fp4_tflops": spec.fp4_tflops,
+        "mem_gb": spec.mem_gb,
+        "mem_bw_gb_s": spec.mem_bw_gb_s,
+        "interconnect_gb_s": spec.interconnect_gb_s,
+        "kernels": "its class" if kernels == "like " else kernels,
+        "source": catalog.gpu_source(spec.name),
+    }
+
+
+def _table(*names: str, left: tuple[str, ...]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
+    for name in names:
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
+    return table
+
+
+def _note(notes: dict[str, int], source: str) -> str:
+    """The number of `source` among those that are printed below the table."""
+    return str(notes.setdefault(source, len(notes) + 1))
+
+
+def _print(table: Table, notes: dict[str, int], said: str) -> None:
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console.print(table)
+    for source, number in notes.items():
+        console.print(Text(f"{number}  {source}"))
+    console.print(said)
+
+
+def _json(rows: list[dict[str, Any]]) -> int:
+    sys.stdout.buffer.write(
+        orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    )
+    return 0

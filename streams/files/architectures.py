@@ -1,0 +1,44 @@
+"""The architecture behind a model's `source`: a name of the catalogue, or a config.json.
+
+Owns what counts as a file and reading it. What its keys mean is in `performance.architecture`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.models import ModelSpec
+from autoscaler.performance import catalog
+from autoscaler.performance.architecture import from_json
+from streams.files.csv_rows import cause_of
+
+_STARTS = ("./", "../", "/", "~/")
+
+
+def is_file(source: str) -> bool:
+    """Whether `source` names a file (./config.json, /models/config.json), not a model."""
+    return source.startswith(_STARTS) or source.endswith(".json")
+
+
+def architecture(source: str, folder: Path, field: str = "source") -> ModelSpec:
+    """The architecture of `source`; a relative path is one from
+    `folder`. InvalidValue says why there is none.
+
+    A folder stands for the config.json in it.
+    """
+    if not is_file(source):
+        return catalog.model(source, field)
+    path = (folder / Path(source).expanduser()).resolve()
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        allowed = f"a Hugging Face config.json that can be read ({cause_of(error)})"
+        raise InvalidValue(field, source, allowed) from None
+    try:
+        return from_json(str(path), text, "it")
+    except InvalidValue as error:
+        raise InvalidValue(
+            field, source, f"a config.json that can be understood ({error})"
+        ) from None
