@@ -1,0 +1,158 @@
+"""How fast the simulator is: requests per CPU-second, and a day of three models.
+
+usage: python -m loadtests.simulation_bench [--nodes 16] [--requests N] [--day [--hours H]]
+
+Serving: a fixed fleet at 75% of what it is planned for, so that deciding costs next to nothing;
+what the decider takes is measured and left out. A day: three models at 20 requests/s in all under
+the production controller, one tick per second; CPU time by part. --hours shortens the day.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.planning.request import PlanAnswer, PlanRequest
+from autoscaler.simulation.arrivals import (
+    Arrival,
+    Draw,
+    Step,
+    Swing,
+    measured_lengths,
+    poisson,
+    resampled_lengths,
+    swinging,
+)
+from autoscaler.simulation.decider import Decider, Said, Seen
+from autoscaler.simulation.fixed import FixedFleet
+from autoscaler.simulation.live import LiveController
+from autoscaler.simulation.scenario import Scenario
+from autoscaler.simulation.solver import Plan, plan_in_process
+from autoscaler.simulation.world import simulate
+from loadtests.decision_bench import BUNDLED_TRACE
+from loadtests.decision_cases import acting
+from streams.backtest.workload import DEFAULT_CONFIG
+from streams.files.config import load_config
+from streams.replay.traces import load_trace
+
+_LEAD_S = 240.0
+_COMBO = "mini:a1@us-east/l40s/on-demand"
+_REQ_PER_S = 7.0  # per L40S node in the serving benchmark
+_DAY = {"chat": 5.0, "code": 6.0, "mini": 9.0}
+
+
+@dataclass(slots=True)
+class Timed:
+    """A decider and a planner whose CPU time is counted."""
+
+    inner: Decider
+    decide_s: float = 0.0
+    plan_s: float = 0.0
+    ticks: int = 0
+    plans: int = 0
+    plan_with: Plan = field(default=plan_in_process)
+
+    def decide(self, seen: Seen, now_ms: int) -> Said:
+        """As the decider."""
+        begin = time.process_time()
+        said = self.inner.decide(seen, now_ms)
+        self.decide_s += time.process_time() - begin
+        self.ticks += 1
+        return said
+
+    def plan(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
+        """As the planner."""
+        begin = time.process_time()
+        found = self.plan_with(request, cluster)
+        self.plan_s += time.process_time() - begin
+        self.plans += 1
+        return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.simulation_bench")
+    parser.add_argument("--nodes", type=int, default=16)
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--day", action="store_true")
+    parser.add_argument("--hours", type=float, default=24.0)
+    args = parser.parse_args(argv)
+    draw = _lengths()
+    if args.day:
+        day(3600.0 * args.hours, draw)
+    else:
+        serving(args.nodes, args.requests, draw)
+    return 0
+
+
+def serving(nodes: int, requests: int, draw: Draw) -> None:
+    """A fixed fleet of `nodes` nodes."""
+    cluster = acting(load_config(DEFAULT_CONFIG).cluster)
+    service = cluster.service("mini")
+    pools = tuple(p for p in cluster.pools if p.id == _COMBO.split("@")[1])
+    cluster = replace(cluster, services=(service,), pools=pools)
+    rate = _REQ_PER_S * nodes
+    span_s = requests / rate
+    simulate_timed("warm-up", cluster, _even(rate, 10.0, draw), 10.0, {_COMBO: nodes})
+    simulate_timed("serving", cluster, _even(rate, span_s, draw), span_s, {_COMBO: nodes})
+
+
+def simulate_timed(
+    what: str, cluster: Cluster, arrivals: list[Arrival], span_s: float, counts: dict[str, int]
+) -> None:
+    """One run of a fixed fleet, in words."""
+    lengths = measured_lengths(arrivals)
+    timed = Timed(FixedFleet(counts, cluster, lengths))
+    begin = time.process_time()
+    found = simulate(Scenario(cluster, arrivals, span_s, _LEAD_S), timed, timed.plan)
+    cpu_s = time.process_time() - begin - timed.decide_s
+    served = sum(row.outcome == "served" for row in found.requests)
+    print(
+        f"{what}: {len(arrivals)} requests on {sum(counts.values())} nodes, {served} served, "
+        f"{cpu_s:.2f} CPU s without deciding ({timed.decide_s:.2f}): "
+        f"{len(arrivals) / cpu_s:.0f} requests per CPU-second",
+        flush=True,
+    )
+
+
+def day(span_s: float, draw: Draw) -> None:
+    """Three models whose rates swing 3:1 in a day, under the production controller."""
+    cluster = acting(load_config(DEFAULT_CONFIG).cluster)
+    services, arrivals = [], []
+    for index, service in enumerate(cluster.services):
+        swing = Swing(_DAY[service.model], 3.0, 86_400.0)
+        random = np.random.default_rng(index)
+        arrivals += swinging(service.model, swing, span_s, draw, random)
+        services.append(replace(service, req_per_s=swing.req_per_s(0.0)))
+    arrivals.sort(key=lambda arrival: arrival.at_s)
+    cluster = replace(cluster, services=tuple(services))
+    timed = Timed(LiveController())
+    begin, begin_wall = time.process_time(), time.monotonic()
+    found = simulate(Scenario(cluster, arrivals, span_s, _LEAD_S), timed, timed.plan)
+    cpu_s, wall_s = time.process_time() - begin, time.monotonic() - begin_wall
+    rest_s = cpu_s - timed.decide_s - timed.plan_s
+    print(
+        f"day: {span_s / 3600:.1f} h, {len(found.requests)} requests, {timed.ticks} ticks: "
+        f"{cpu_s:.0f} CPU s ({wall_s:.0f} s): deciding {timed.decide_s:.0f} "
+        f"({1000 * timed.decide_s / timed.ticks:.2f} ms a tick), planning {timed.plan_s:.0f} "
+        f"({timed.plans} plans), the rest {rest_s:.0f}"
+    )
+
+
+def _lengths() -> Draw:
+    trace = load_trace(BUNDLED_TRACE)
+    return resampled_lengths(list(zip(trace.input_tokens, trace.output_tokens, strict=True)))
+
+
+def _even(rate: float, span_s: float, draw: Draw) -> list[Arrival]:
+    return poisson("mini", [Step(0.0, rate)], span_s, draw, np.random.default_rng(1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
