@@ -13,12 +13,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.significance import bounds
 from autoscaler.demand.timeline import BLOCK_S, Count
 from autoscaler.demand.windows import NoData
 from autoscaler.domain.cluster import Policy
+from autoscaler.performance.compiled import compiled
+
+Floats = npt.NDArray[np.float64]
 
 CONFIDENCE = 0.95
 _Z = 1.645  # each bound is wrong with probability 1 - CONFIDENCE
@@ -66,22 +72,33 @@ def present_rate(demand: ModelDemand, policy: Policy) -> RateEstimate:
 
 def _last_change(spans: list[tuple[int, int, int]], limit: float) -> int | None:
     """The index of the span that began with the last change; None where there was none."""
+    at = changed_at(np.array(spans, dtype=np.float64), limit)
+    if at < 0:
+        return None
     roots = [math.sqrt((arrivals + 0.375) / covered_s) for covered_s, arrivals, _ in spans]
+    return _without_straddler(spans, roots, at)
+
+
+@compiled
+def changed_at(spans: Floats, limit: float) -> int:
+    """The span after which the rate was another, -1 where none was. spans (n, 3): covered seconds,
+    arrivals, age. Every span is held against all shorter ones, each tick, so it is compiled."""
     for longer in range(1, len(spans)):
-        covered_s, arrivals, _ = spans[longer]
-        worst, at = limit, None
+        covered_s, arrivals = spans[longer, 0], spans[longer, 1]
+        worst, at = limit, -1
         for shorter in range(longer):
-            recent_s, recent, _ = spans[shorter]
+            recent_s, recent = spans[shorter, 0], spans[shorter, 1]
             older_s = covered_s - recent_s
-            if older_s <= 0:
+            if older_s <= 0.0:
                 continue
+            root = math.sqrt((recent + 0.375) / recent_s)
             older = math.sqrt((arrivals - recent + 0.375) / older_s)
-            sigmas = 2.0 * abs(roots[shorter] - older) / math.sqrt(1.0 / recent_s + 1.0 / older_s)
+            sigmas = 2.0 * abs(root - older) / math.sqrt(1.0 / recent_s + 1.0 / older_s)
             if sigmas > worst:
                 worst, at = sigmas, shorter
-        if at is not None:
-            return _without_straddler(spans, roots, at)
-    return None
+        if at >= 0:
+            return at
+    return -1
 
 
 def _without_straddler(spans: list[tuple[int, int, int]], roots: list[float], at: int) -> int:
