@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from importlib import resources
@@ -30,13 +31,17 @@ from streams.files.plan_inputs import with_workload
 from streams.logs import add_log_level
 from streams.replay.traces import load_trace
 from streams.up.children import ChildFailed
+from streams.up.real import prepare
 from streams.up.session import Session, Wishes
 from streams.up.summary import show
 from streams.up.traffic import traffic, with_first_minutes
 from streams.up.view import View
 
-_DEMO_CONFIG = "demo.yaml"
-_DEMO_TRACE = "azure2023_conv.csv.gz"
+# By engine: what runs, what is replayed, and how fast.
+_DEMOS = {
+    "simulated": ("demo.yaml", "azure2023_conv.csv.gz", 10.0),
+    "vllm": ("vllm.yaml", "vllm_trace.csv", 1.0),
+}
 _WORTH_S, _WORTH_INTERRUPTED_S = 20.0, 4.0
 
 
@@ -44,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
     """Add `up` to the command line."""
     parser = subparsers.add_parser(
         "up",
-        help="run the whole loop on this machine, with simulated engines",
+        help="run the whole loop on this machine, with simulated engines or tiny real ones",
         description="Start broker, controller, executors, gateway and a replayed trace on "
         "loopback; show what happens; end with a summary. Ctrl-C stops everything.",
     )
@@ -52,11 +57,18 @@ def add_parser(subparsers: Any) -> None:
         "--for",
         dest="for_s",
         metavar="S",
-        help="end after S real seconds (default: when the trace ends)",
+        help="end after S real seconds (default: when the trace ends); with --engine vllm they "
+        "count from the moment the first engine serves",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=sorted(_DEMOS),
+        default="simulated",
+        help="vllm: up to three real vLLM servers on CPUs, each with a tiny model without weights; "
+        "needs 6 GB of disk and 2 GB of memory per server, downloads once",
     )
     parser.add_argument(
         "--speed",
-        default="10",
         metavar="X",
         help="domain seconds per real second (default 10; judge latencies at 5 or less)",
     )
@@ -64,7 +76,7 @@ def add_parser(subparsers: Any) -> None:
         "--trace",
         metavar="FILE",
         help="Azure CSV, Mooncake JSONL or AIBrix CSV, "
-        "plain or .gz (default: Azure 2023 conversations)",
+        "plain or .gz (default: Azure 2023 conversations; with --engine vllm a short burst)",
     )
     parser.add_argument("--summary", metavar="FILE", help="write the summary as JSON")
     parser.add_argument(
@@ -86,6 +98,14 @@ def run(args: argparse.Namespace) -> int:
     """
     wishes = _wishes(args)
     summary_path = _writable(args.summary)
+    if args.engine == "vllm":
+        with tempfile.TemporaryDirectory(prefix="shoal-vllm-") as folder:
+            real = prepare(Path(folder))
+            return _run(replace(wishes, real=real), summary_path)
+    return _run(wishes, summary_path)
+
+
+def _run(wishes: Wishes, summary_path: Path | None) -> int:
     # The view owns the terminal; a Kafka client tells of every retry, and retries by itself.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     view = View()
@@ -158,7 +178,12 @@ def _otherwise(session: Session, wishes: Wishes, signalled: list[int]) -> list[d
 
 
 def _wishes(args: argparse.Namespace) -> Wishes:
-    speed = _number("--speed", args.speed, 0.01, 1000.0)
+    demo_config, demo_trace, demo_speed = _DEMOS[args.engine]
+    speed = demo_speed if args.speed is None else _number("--speed", args.speed, 0.01, 1000.0)
+    if args.engine == "vllm" and speed != 1.0:
+        raise InvalidValue(
+            "--speed", args.speed, "1 with --engine vllm: real engines take real time"
+        )
     for_s = 0.0 if args.for_s is None else _number("--for", args.for_s, 1.0, 30 * 86400.0)
     port = whole("--port", int(_number("--port", args.port, 0, 65535)), 0, 65535)
     seed = whole("--seed", int(_number("--seed", args.seed, 0, 2**31)), 0, 2**31)
@@ -167,10 +192,10 @@ def _wishes(args: argparse.Namespace) -> Wishes:
     except InvalidValue as error:
         raise InvalidValue("--broker", args.broker, error.allowed) from None
     data = resources.files("streams").joinpath("data")
-    config_path = Path(args.config) if args.config else Path(str(data.joinpath(_DEMO_CONFIG)))
+    config_path = Path(args.config) if args.config else Path(str(data.joinpath(demo_config)))
     config = load_config(config_path, mode=Mode.ACT)
     refuse_misfits(config)
-    trace_path = Path(args.trace) if args.trace else Path(str(data.joinpath(_DEMO_TRACE)))
+    trace_path = Path(args.trace) if args.trace else Path(str(data.joinpath(demo_trace)))
     trace = load_trace(trace_path)
     demands = with_first_minutes(config.cluster.services, trace, seed)
     return Wishes(

@@ -15,8 +15,9 @@ import orjson
 
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Demand
-from streams.files.config import Config
+from streams.files.config import Config, EngineSpec
 from streams.up.children import Child
+from streams.up.real import RealEngines
 from topics.loglines import DEFAULT_LEVEL
 from topics.timebase import TimeBase
 
@@ -27,7 +28,8 @@ HOST = "127.0.0.1"
 class Run:
     """What all parts of one run share. folder: for logs, node files, state and reports.
 
-    demands: workloads that stand for those which the file does not declare.
+    demands: workloads that stand for those which the file does not declare. real: engines that
+    are not simulated.
     """
 
     config: Config
@@ -39,6 +41,7 @@ class Run:
     prefix: str
     demands: Mapping[str, Demand] = field(default_factory=dict)
     log_level: str = DEFAULT_LEVEL
+    real: RealEngines | None = None
 
 
 def broker(run: Run) -> Child:
@@ -129,20 +132,25 @@ def node_file(run: Run, region: str, name: str, bootstrap: str) -> Mapping[str, 
             service.model: {
                 "source": service.architecture.name,
                 "max_len": service.max_len_tokens,
+                "weights": str(run.real.weights) if run.real else "",
             }
             for service in run.config.cluster.services
         },
         "engines": {
-            engine.name: {
-                "kind": "simulated",
-                "quantization": engine.quantization or None,
-                "max_num_seqs": engine.max_num_seqs,
-                "startup_s": None,
-                "image": engine.image,
-                "args": list(engine.args),
-            }
+            engine.name: run.real.section(engine) if run.real else _simulated(engine)
             for engine in run.config.engines.values()
         },
+    }
+
+
+def _simulated(engine: EngineSpec) -> Mapping[str, object]:
+    return {
+        "kind": "simulated",
+        "quantization": engine.quantization or None,
+        "max_num_seqs": engine.max_num_seqs,
+        "startup_s": None,
+        "image": engine.image,
+        "args": list(engine.args),
     }
 
 

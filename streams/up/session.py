@@ -31,6 +31,7 @@ from streams.up.follow import follow
 from streams.up.host import check_port, free_port, remove_topics
 from streams.up.overhead import harness_overhead_ms
 from streams.up.picture import Picture
+from streams.up.real import RealEngines
 from streams.up.screen import Facts
 from streams.up.story import Event, clock
 from streams.up.summary import Ended, summarize
@@ -52,6 +53,7 @@ class Wishes:
     """What the user asked for. for_s: real seconds for the whole run, 0 = the whole trace.
 
     demands: of the trace's first minutes, for models that declare no rate; `config` has them.
+    real: engines that are not simulated.
     """
 
     config: Config
@@ -65,6 +67,7 @@ class Wishes:
     seed: int
     demands: Mapping[str, Demand] = field(default_factory=dict)
     log_level: str = DEFAULT_LEVEL
+    real: RealEngines | None = None
 
 
 class Session:
@@ -104,7 +107,9 @@ class Session:
         if wishes.gateway_port:
             check_port(wishes.gateway_port)
         started = time.monotonic()
-        deadline = started + wishes.for_s if wishes.for_s else float("inf")
+        for_s = wishes.for_s or float("inf")
+        # Real engines take as long to start as they take: the time counts from the first one on.
+        deadline = float("inf") if wishes.real else started + for_s
         folder = Path(tempfile.mkdtemp(prefix="shoal-up-"))
         self._time_base = TimeBase(wishes.speed, int(time.time() * 1000), time.monotonic_ns())
         port = wishes.gateway_port or free_port()
@@ -112,7 +117,7 @@ class Session:
         prefix = PREFIX if embedded else f"shoal-up-{folder.name.rsplit('-', 1)[1]}."
         run = parts.Run(
             wishes.config, wishes.config_path, folder, self._time_base, port, wishes.seed, prefix,
-            wishes.demands, wishes.log_level,
+            wishes.demands, wishes.log_level, wishes.real,
         )  # fmt: skip
         self._children.open()
         self._children.on_event = self._say
@@ -131,6 +136,8 @@ class Session:
                 serving = self._serve(run, self._bootstrap)
                 if await self._unless_interrupted(serving) and await self._first_fleet(deadline):
                     self._title, self._state = self._describe(port, time.monotonic() - started)
+                    if wishes.real:
+                        deadline = time.monotonic() + for_s
                     report = await self._load(run, self._url(run), deadline)
                 self._overhead = await harness_overhead_ms(self._url(run), self.picture.endpoints())
             fine = True
@@ -356,10 +363,11 @@ class Session:
         cluster = self._wishes.config.cluster
         regions = len({pool.region for pool in cluster.pools})
         nodes = cluster.most_nodes
+        kind = "core with a real vLLM" if self._wishes.real else "simulated node"
         title = (
             f"shoal: {self._wishes.trace.name} at {self._wishes.speed:g}x | "
             f"{_several(len(cluster.services), 'model')}, "
-            f"{_several(regions, 'region')}, {_several(nodes, 'simulated node')}"
+            f"{_several(regions, 'region')}, {_several(nodes, kind)}"
         )
         api = f"API http://{parts.HOST}:{port}/v1"
         return (title,), f"{api} | ready in {ready_s:.0f} s | Ctrl-C stops everything"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import aiohttp
@@ -15,8 +17,13 @@ Engines = Callable[..., Awaitable[EngineUnderTest]]
 @pytest.fixture(scope="session")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     pool = Pool(tmp_path_factory.mktemp("engines"))
-    yield pool
-    pool.close()
+    # Whoever stops the tests must not be left with engines that hold gigabytes.
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield pool
+    finally:
+        pool.close()
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

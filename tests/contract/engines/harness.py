@@ -36,10 +36,6 @@ HOST, MODEL = "127.0.0.1", "tiny"
 REAL = os.environ.get("SHOAL_TEST_VLLM", "")
 _SPEED = 50.0
 _READY_S = 240.0
-TINY_ARGS = (
-    "--load-format=dummy", "--dtype=float32", "--enforce-eager",
-    "--distributed-executor-backend=uni", "--kv-cache-memory-bytes=67108864",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -173,7 +169,7 @@ def _vllm(wanted: Wanted, model: Path) -> VllmKind:
     return VllmKind(
         executable=str(executable(Path(REAL))),
         weights=(str(model),),
-        args=TINY_ARGS,
+        args=tiny.ARGS,
         max_num_seqs=wanted.slots,
         kv_transfer=KvTransfer("cpu", wanted.policy, wanted.lease_s),
         cpu=True,
