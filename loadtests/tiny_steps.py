@@ -2,9 +2,9 @@
 
     python -m loadtests.tiny_steps
 
-builds the real vLLM where needed, starts one server, and prints (tokens, batch, ms) rows of prefill
-passes and decode steps as JSON: each the least of several tries, so that what else runs on the
-machine counts little.
+builds the real vLLM where needed, starts one server with all its processes on one core, and prints
+(tokens, batch, ms) rows of prefill passes and decode steps as JSON, seen by a client that streams:
+each the least of several tries, so that what else runs on the machine counts little.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Server:
 
     async def generate_ms(self, tokens: int, output: int, batch: int) -> float:
         """Until all of `batch` requests of one size are answered."""
-        body = {"model": "tiny", "max_tokens": output, "ignore_eos": True}
+        body = {"model": "tiny", "max_tokens": output, "ignore_eos": True, "stream": True}
         started = time.perf_counter()
 
         async def one() -> None:
@@ -88,14 +88,16 @@ def main() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
+        core = max(os.sched_getaffinity(0))
         argv = [
-            str(executable(ensure())), "serve", str(tiny.write(Path(folder) / "tiny")),
-            "--served-model-name=tiny", f"--port={port}", "--host=127.0.0.1", *tiny.ARGS,
+            "taskset", "-c", str(core), str(executable(ensure())), "serve",
+            str(tiny.write(Path(folder) / "tiny")), "--served-model-name=tiny", f"--port={port}", "--host=127.0.0.1", *tiny.ARGS,
         ]  # fmt: skip
         env = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         server = subprocess.Popen(
-            argv, env={**os.environ, **env}, stdout=subprocess.DEVNULL, start_new_session=True
-        )
+            argv, env={**os.environ, **env}, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
         try:
             rows = asyncio.run(_measure(f"http://127.0.0.1:{port}"))
         finally:
