@@ -91,7 +91,8 @@ def main() -> None:
         core = max(os.sched_getaffinity(0))
         argv = [
             "taskset", "-c", str(core), str(executable(ensure())), "serve",
-            str(tiny.write(Path(folder) / "tiny")), "--served-model-name=tiny", f"--port={port}", "--host=127.0.0.1", *tiny.ARGS,
+            str(tiny.write(Path(folder) / "tiny")), "--served-model-name=tiny",
+            f"--port={port}", "--host=127.0.0.1", *tiny.ARGS,
         ]  # fmt: skip
         env = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         server = subprocess.Popen(

@@ -363,7 +363,7 @@ class Session:
         cluster = self._wishes.config.cluster
         regions = len({pool.region for pool in cluster.pools})
         nodes = cluster.most_nodes
-        kind = "core with a real vLLM" if self._wishes.real else "simulated node"
+        kind = "real node" if self._wishes.real else "simulated node"
         title = (
             f"shoal: {self._wishes.trace.name} at {self._wishes.speed:g}x | "
             f"{_several(len(cluster.services), 'model')}, "
