@@ -64,8 +64,8 @@ def add_parser(subparsers: Any) -> None:
         "--engine",
         choices=sorted(_DEMOS),
         default="simulated",
-        help="vllm: real vLLM servers on CPUs (two at most), each with a tiny model without weights; "
-        "needs 6 GB of disk and 2 GB of memory per server, downloads once",
+        help="vllm: real vLLM servers on CPUs (two at most), each with a tiny model without "
+        "weights; needs 6 GB of disk and 2 GB of memory per server, downloads once",
     )
     parser.add_argument(
         "--speed",
