@@ -32,7 +32,7 @@ from autoscaler.targets.view import ModelView
 from autoscaler.transitions.accounts import by_model
 from autoscaler.transitions.apply import Site, difference
 from autoscaler.transitions.groups import Group
-from autoscaler.unmet import out_of_reach, unmet
+from autoscaler.unmet import not_kept, out_of_reach, unmet
 from topics.decisions import Decision
 
 
@@ -74,8 +74,9 @@ def carry_out(
     now = {group.name: group for group in groups}
     for service in order:
         model = service.model
-        said, states[model] = out_of_reach(answer, states[model], service, scene)
-        decisions += said
+        for check in (out_of_reach, not_kept):
+            said, states[model] = check(answer, states[model], service, scene)
+            decisions += said
         state = states[model]
         short = shortfall.get(model, 0.0)
         target, base = wanted.get(model, Counter()), asked.get(model, Counter())

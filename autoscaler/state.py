@@ -80,7 +80,8 @@ class ModelState:
     unmet_req_per_s / unmet_until_ms: what the planner could not add to, and until when it is not
     asked again for as much. making_room_until_ms: something leaves so that something larger finds
     room, which nothing else may take until then. told_ms: when it was last said that demand cannot
-    be met; slo_told_ms: that no GPU meets the SLO. recommended / recommended_ms: counts last
+    be met; slo_told_ms: that no GPU meets the SLO; promise_told_ms / promise_told: that promises
+    (which ones) cannot be kept. recommended / recommended_ms: counts last
     recommended, in modes that do not act. proposal: what waits for a person's word.
     """
 
@@ -108,6 +109,8 @@ class ModelState:
     making_room_until_ms: int = 0
     told_ms: int = 0
     slo_told_ms: int = 0
+    promise_told_ms: int = 0
+    promise_told: tuple[str, ...] = ()
     recommended: tuple[tuple[str, int], ...] = ()
     recommended_ms: int = 0
     proposal: Proposal | None = None

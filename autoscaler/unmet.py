@@ -16,6 +16,7 @@ from topics.decisions import Decision
 
 _ASK_AGAIN_MS = 30_000
 _SAY_AGAIN_MS = 600_000
+_PROMISE_AGAIN_MS = 540_000  # with the second full plan: they come every five minutes
 _LEAST = 1e-6
 
 
@@ -86,6 +87,38 @@ def out_of_reach(
         capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
     )
     return [decision], replace(state, slo_told_ms=scene.now_ms)
+
+
+def not_kept(
+    answer: PlanAnswer, state: ModelState, service: Service, scene: Scene
+) -> tuple[list[Decision], ModelState]:
+    """A promise beside the demand that the plan does not keep: survival, the limit of spot.
+
+    Said when another one breaks, and now and then while one is broken. Floors: see `unmet`.
+    """
+    floor = f"floor of {service.min_instances}"
+    broken = [
+        (what, detail)
+        for model, what, detail in answer.broken
+        if model == service.model and not what.startswith(floor)
+    ]
+    told = tuple(what for what, _ in broken)
+    again_ms = state.promise_told_ms + _PROMISE_AGAIN_MS
+    again = not state.promise_told_ms or scene.now_ms >= again_ms
+    if not broken or not (again or set(told) - set(state.promise_told)):
+        return [], replace(state, promise_told=told)
+    decision = Decision(
+        number=0,
+        leader_token=0,
+        model=service.model,
+        kind="infeasible",
+        at_ms=scene.now_ms,
+        applied=False,
+        reason="; ".join(f"{what} {detail}" for what, detail in broken),
+        demand_req_per_s=round(state.target_req_per_s, 4),
+        capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
+    )
+    return [decision], replace(state, promise_told_ms=scene.now_ms, promise_told=told)
 
 
 def _concerns(subject: str, service: Service, scene: Scene) -> bool:

@@ -193,5 +193,6 @@ def _answer(request: PlanRequest, asked: _Asked, made: Plan) -> PlanAnswer:
         shortfall_req_per_s=short,
         binding=tuple((b.what, b.subject, b.detail) for b in made.binding),
         notes=(*asked.notes, *made.notes),
+        broken=tuple((one.subject, one.what, one.detail) for one in made.broken),
         combos=tuple(target.combo for target in made.targets),
     )

@@ -89,8 +89,10 @@ class PlanAnswer:
     under the plan; now_usd_per_h: of those billed now. objective_usd_per_h: cost and penalties;
     lower_bound_usd_per_h bounds it. gap: 1 - bound / objective, -1 where nothing was proven.
     shortfall_req_per_s: demand left unserved, per model that has any. binding: constraints that
-    hold the plan where it is, as (what, subject, in words). notes: what could not be kept. combos:
-    those that the models in scope run or shall run, valued at the lengths of their demands.
+    hold the plan where it is, as (what, subject, in words). notes: what could not be kept. broken:
+    promises (survival, limits of spot, floors, the budget) that the plan does not keep, as
+    (model or "*", what, detail). combos: those that the models in scope run or shall run, valued
+    at the lengths of their demands.
     """
 
     number: int
@@ -108,6 +110,7 @@ class PlanAnswer:
     shortfall_req_per_s: tuple[tuple[str, float], ...] = ()
     binding: tuple[tuple[str, str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    broken: tuple[tuple[str, str, str], ...] = ()
     combos: tuple[Combo, ...] = ()
 
 

@@ -61,12 +61,14 @@ class ModelRow:
 @dataclass(frozen=True, slots=True)
 class FleetProgress:
     """How far the wanted instances of some models are. settled: models of which everything that is
-    planned is ready and routed. started: models of which at least one instance is ready."""
+    planned is ready and routed. started: models of which at least one instance is ready. nothing:
+    models of which no instance is wanted."""
 
     ready: int
     wanted: int
     settled: frozenset[str]
     started: frozenset[str]
+    nothing: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -147,7 +149,7 @@ class Picture:
         planned = {} if self.plan is None else _groups_planned(self.plan)
         states = {i.instance: i.state for s in self.statuses.values() for i in s.instances}
         ready = wanted = 0
-        settled, started = set(), set()
+        settled, started, nothing = set(), set(), set()
         for model in models:
             desired = [
                 instance
@@ -159,11 +161,15 @@ class Picture:
             ready, wanted = ready + up, wanted + len(desired)
             routed = len(self.routes[model].groups) if model in self.routes else 0
             groups = len({instance.group for instance in desired})
+            if not desired:
+                nothing.add(model)
             if up and routed:
                 started.add(model)
             if up == len(desired) and min(groups, routed) >= planned.get(model, 0) > 0:
                 settled.add(model)
-        return FleetProgress(ready, wanted, frozenset(settled), frozenset(started))
+        return FleetProgress(
+            ready, wanted, frozenset(settled), frozenset(started), frozenset(nothing)
+        )
 
     def unmet(self, now_ms: int) -> dict[str, str]:
         """Models whose demand or SLO cannot be met, and why: what the controller said last.

@@ -245,7 +245,7 @@ class Session:
             so_far = f": {done}" if progress.wanted else ""
             self._state = f"waiting for the first fleet{so_far}"
             now = time.monotonic()
-            if awaited <= progress.settled | (unmet.keys() - progress.started):
+            if awaited <= progress.settled | (unmet.keys() & progress.nothing):
                 # What is decided arrives over several topics; look twice.
                 settled_at = min(settled_at, now)
                 if now - settled_at >= _SETTLED_S:

@@ -117,6 +117,19 @@ def test_what_cannot_be_had_is_said_once_and_not_tried_in_every_tick() -> None:
     assert w.wanted("chat") == 1
 
 
+def test_a_promise_that_cannot_be_kept_is_said_although_the_demand_is_served() -> None:
+    """One node in all cannot survive its own loss: said at once, and again every ten minutes."""
+    alone, two = pool(nodes=1, per_node=1), pool(nodes=2, per_node=1)
+    w = world(5.0, service(min_instances=1, survive="one-node"), pools=(alone,)).run(900)
+    assert w.wanted("chat") == 1
+    said = w.of_kind("infeasible")
+    assert [(d.at_ms - T0) // 60_000 for d in said] == [0, 10]
+    assert all(d.reason.startswith("survive one-node cannot be kept") for d in said)
+    kept = world(5.0, service(min_instances=1, survive="one-node"), pools=(two,)).run(300)
+    assert kept.wanted("chat") == 2
+    assert kept.of_kind("infeasible") == []
+
+
 def test_a_ceiling_is_kept() -> None:
     """max 2 stays 2 under any load."""
     w = world(lambda _m, t: 5.0 if t < 90 else 90.0, service(max_instances=2)).run(300)

@@ -151,6 +151,18 @@ async def test_models_that_may_not_act_or_cannot_be_had_are_not_waited_for(
     assert clock.now_s < 2.0
 
 
+async def test_a_model_with_a_promise_that_cannot_be_kept_is_waited_for_all_the_same(
+    clock: FakeTime,
+) -> None:
+    start = Start(config())
+    start.infeasible("mini")
+    start.plan(mini=1, chat=1)
+    start.ready("chat", 1)
+    clock.at(5.0, lambda: start.ready("mini", 1))
+    assert await start.wait()
+    assert clock.now_s > 5.0
+
+
 async def test_after_the_limit_the_load_starts_with_what_is_ready_and_says_so(
     clock: FakeTime,
 ) -> None:
