@@ -1,6 +1,7 @@
 """Coral's cost experiments (sections 6.3 and 6.4) on allocation instances.
 
-usage: python -m loadtests.experiments.coral_allocation INSTANCE.npz... [--out PAGE.md]
+usage: python -m loadtests.experiments.coral_allocation INSTANCE.npz... [--baseline-nodes N]
+       [--out PAGE.md]
 
 For each instance: cost and served demand of our plan, of Homo and of Cauchy, and the ratios beside
 the paper's. The paper's instances are not public; generated ones of the same scale stand in, so a
@@ -53,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("instances", nargs="+", type=Path, metavar="INSTANCE.npz")
     parser.add_argument("--out", type=Path, help="write the table there as Markdown")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds per solve")
+    option = "--baseline-nodes"
+    parser.add_argument(option, type=int, default=0, help="most nodes in a baseline's replica")
     args = parser.parse_args(argv)
     compile_kernels()
     lines = [
@@ -62,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("\n".join(lines), flush=True)
     try:
         for path in args.instances:
-            lines.append(_line(path.stem, plans(path, args.time_limit)))
+            lines.append(_line(path.stem, plans(path, args.time_limit, args.baseline_nodes)))
             print(lines[-1], flush=True)
     except (InvalidValue, OSError) as error:
         print(f"coral_allocation: {error}", file=sys.stderr)
@@ -72,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def plans(path: Path, time_limit_s: float) -> tuple[Plan, Plan, Plan]:
+def plans(path: Path, time_limit_s: float, most_nodes: int = 0) -> tuple[Plan, Plan, Plan]:
     """Ours, Homo's and Cauchy's plan of one instance."""
     instance = read_instance(path)
     pairs = phase_pairs(path)
@@ -83,10 +86,10 @@ def plans(path: Path, time_limit_s: float) -> tuple[Plan, Plan, Plan]:
     ours = solve_instance(instance, options).rows
     spent = [time.monotonic() - begin]
     begin = time.monotonic()
-    greedy = homo(instance)
+    greedy = homo(instance, most_nodes)
     spent.append(time.monotonic() - begin)
     begin = time.monotonic()
-    combined = cauchy(instance, pairs, time_limit_s)
+    combined = cauchy(instance, pairs, time_limit_s, most_nodes)
     spent.append(time.monotonic() - begin)
     return (
         judged("shoal", instance, pairs, ours, spent[0]),

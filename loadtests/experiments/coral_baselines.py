@@ -30,12 +30,15 @@ class Replica:
     req_per_s: float
 
 
-def replicas(instance: TemplateInstance, group: int) -> list[Replica]:
-    """Per configuration, the homogeneous template with the most goodput per node."""
+def replicas(instance: TemplateInstance, group: int, most_nodes: int = 0) -> list[Replica]:
+    """Per configuration, the homogeneous template with the most goodput per node, of those with at
+    most `most_nodes` nodes (0 = any number)."""
     nodes, rates = instance.nodes[group], instance.throughput_req_per_s[group]
     found = []
     for config in range(nodes.shape[1]):
         pure = (nodes[:, config] > 0) & (np.count_nonzero(nodes, axis=1) == 1)
+        if most_nodes:
+            pure &= nodes[:, config] <= most_nodes
         if pure.any():
             each = np.where(pure, rates / np.maximum(nodes[:, config], 1), -1.0)
             best = int(np.argmax(each))
@@ -44,7 +47,7 @@ def replicas(instance: TemplateInstance, group: int) -> list[Replica]:
     return found
 
 
-def homo(instance: TemplateInstance) -> Ints:
+def homo(instance: TemplateInstance, most_nodes: int = 0) -> Ints:
     """Rows (group, region, template, count): greedy, each model for itself, most demand first."""
     left = instance.available_nodes.astype(np.int64).copy()
     rows = []
@@ -56,7 +59,7 @@ def homo(instance: TemplateInstance) -> Ints:
                 region,
                 one,
             )
-            for one in replicas(instance, int(group))
+            for one in replicas(instance, int(group), most_nodes)
             for region in range(len(left))
         ]
         for _, region, one in sorted(offers, key=lambda o: (-o[0], o[1], o[2].config)):
@@ -86,15 +89,17 @@ class Combo:
     weight: float
 
 
-def combos(instance: TemplateInstance, pairs: list[tuple[int, int]]) -> list[Combo]:
+def combos(
+    instance: TemplateInstance, pairs: list[tuple[int, int]], most_nodes: int = 0
+) -> list[Combo]:
     """Every pair of replicas at its best ratio: the one with the cheapest request. weight: P / C,
     with C in requests per USD of each phase (eq. 14-15; lengths are not part of an instance)."""
     return [
         _matched(instance, index, region, prefill, decode)
         for index, (first, second) in enumerate(pairs)
         for region in range(len(instance.price_usd_per_h))
-        for prefill in replicas(instance, first)
-        for decode in replicas(instance, second)
+        for prefill in replicas(instance, first, most_nodes)
+        for decode in replicas(instance, second, most_nodes)
     ]
 
 
@@ -114,10 +119,13 @@ def _matched(
 
 
 def cauchy(
-    instance: TemplateInstance, pairs: list[tuple[int, int]], time_limit_s: float = 60.0
+    instance: TemplateInstance,
+    pairs: list[tuple[int, int]],
+    time_limit_s: float = 60.0,
+    most_nodes: int = 0,
 ) -> Ints:
     """Rows of Cauchy's plan: least sum of P / C; goodput first where demand cannot be met."""
-    every = combos(instance, pairs)
+    every = combos(instance, pairs, most_nodes)
     wanted = np.array([float(instance.demand_req_per_s[first]) for first, _ in pairs])
     counts = _solve(instance, every, wanted, time_limit_s, None)
     if counts is None:
