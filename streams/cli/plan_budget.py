@@ -11,10 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 import orjson
-from rich import box
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from autoscaler.domain.checks import InvalidValue, finite
 from autoscaler.domain.cluster import Cluster
@@ -22,8 +19,8 @@ from autoscaler.domain.workload import Demand
 from autoscaler.explain.names import several, short_name
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.budget import BudgetPlan, Objective, budget_problem, plan_budget
+from streams.cli import pages
 
-_WIDTH = 100
 REQUESTS = 1000
 
 
@@ -66,14 +63,7 @@ def run(args: argparse.Namespace, cluster: Cluster, demands: Mapping[str, Demand
     if args.json:
         sys.stdout.buffer.write(encode(made, wall_s))
         return 0
-    console = Console(highlight=False)
-    width = min(_WIDTH, console.width) if console.is_terminal else _WIDTH
-    console = Console(width=width, highlight=False)
-    console.print(_fleet(made))
-    console.print()
-    console.print(_routing(made))
-    for line in _lines(made):
-        console.print(Text(line))
+    pages.show([_fleet(made), _routing(made)], _lines(made))
     return 0
 
 
@@ -111,7 +101,7 @@ def encode(plan: BudgetPlan, wall_s: float) -> bytes:
 
 
 def _fleet(plan: BudgetPlan) -> Table:
-    made = _table("model", "instances", "USD/h")
+    made = pages.plain_table("model", "instances", "USD/h", numbers=["USD/h"])
     pools = {pool.id: pool for pool in plan.problem.cluster.pools}
     for combo, count in plan.copies:
         made.add_row(combo.model, several(count, combo, pools), f"{count * combo.usd_per_h:.2f}")
@@ -121,7 +111,7 @@ def _fleet(plan: BudgetPlan) -> Table:
 def _routing(plan: BudgetPlan) -> Table:
     """Where each type goes, in per cent of its requests."""
     pools = {pool.id: pool for pool in plan.problem.cluster.pools}
-    made = _table("requests", "input", "output", "goes to")
+    made = pages.plain_table("requests", "input", "output", "goes to", numbers=["input", "output"])
     for typed in plan.problem.types:
         shares = [share for share in plan.shares if share.type == typed]
         goes = ", ".join(f"{s.fraction:.0%} {short_name(s.combo, pools)}" for s in shares)
@@ -129,14 +119,6 @@ def _routing(plan: BudgetPlan) -> Table:
         made.add_row(
             typed.name, f"{lengths.input_tokens:.0f}", f"{lengths.output_tokens:.0f}", goes
         )
-    return made
-
-
-def _table(*names: str) -> Table:
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
-    for name in names:
-        words = name in ("model", "requests", "instances", "goes to")
-        made.add_column(name, justify="left" if words else "right", overflow="fold")
     return made
 
 

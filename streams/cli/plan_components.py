@@ -12,10 +12,7 @@ import time
 from collections.abc import Iterator
 
 import orjson
-from rich import box
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Pool
@@ -27,8 +24,7 @@ from autoscaler.planning.components import (
     component_problem,
     most_for_budget,
 )
-
-_WIDTH = 100
+from streams.cli import pages
 
 
 def run(
@@ -44,14 +40,7 @@ def run(
     if args.json:
         sys.stdout.buffer.write(encode(graphs, made, args.budget, wall_s))
         return 0
-    console = Console(highlight=False)
-    width = min(_WIDTH, console.width) if console.is_terminal else _WIDTH
-    console = Console(width=width, highlight=False)
-    console.print(_fleet(made))
-    console.print()
-    console.print(_paths(made))
-    for line in _lines(graphs, made, args.budget):
-        console.print(Text(line))
+    pages.show([_fleet(made), _paths(made)], _lines(graphs, made, args.budget))
     return 0
 
 
@@ -92,7 +81,7 @@ def encode(
 
 
 def _fleet(plan: ComponentPlan) -> Table:
-    made = _table("model", "deployment", "instances")
+    made = pages.plain_table("model", "deployment", "instances")
     for one, count in plan.instances:
         gpu = f"{one.deployment.gpus}x{one.pool.name}"
         where = f"{one.pool.region} ({one.pool.market})"
@@ -101,7 +90,7 @@ def _fleet(plan: ComponentPlan) -> Table:
 
 
 def _paths(plan: ComponentPlan) -> Table:
-    made = _table("requests", "path", "share")
+    made = pages.plain_table("requests", "path", "share", numbers=["share"])
     for route in sorted(plan.routes, key=lambda r: (r.model, r.type.name, -r.fraction)):
         path = " > ".join(_hop(hop) for hop in route.hops)
         made.add_row(f"{route.model}/{route.type.name}", path, f"{route.fraction:.1%}")
@@ -110,13 +99,6 @@ def _paths(plan: ComponentPlan) -> Table:
 
 def _hop(hop: Placed) -> str:
     return f"{hop.deployment.name} @{hop.pool.name}"
-
-
-def _table(*names: str) -> Table:
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
-    for name in names:
-        made.add_column(name, justify="right" if name == "share" else "left", overflow="fold")
-    return made
 
 
 def _lines(

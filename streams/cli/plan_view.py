@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -19,19 +18,14 @@ from autoscaler.planning.network import assumed
 from autoscaler.planning.plan import Plan, PlannedCount, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.shares import usd_per_h_by_model
+from streams.cli import pages
 
-_WIDTH = 100
 _MOST_LINES = 3
 
 
 def show(problem: PlanningProblem, plan: Plan, reasons: Explanation | None, mode: Mode) -> None:
     """Print the table of models, the total with its proof, and what there is to know."""
-    console = Console(highlight=False)
-    wide = console.width if console.is_terminal else _WIDTH
-    console = Console(width=min(_WIDTH, wide), highlight=False)
-    console.print(table(problem, plan))
-    for line in lines(problem, plan, reasons, mode):
-        console.print(Text(line))
+    pages.show([table(problem, plan)], lines(problem, plan, reasons, mode))
 
 
 def table(problem: PlanningProblem, plan: Plan) -> Table:
