@@ -96,8 +96,9 @@ def end(
             commands.append(Kill(item.instance))
             return replace(item, killed_ms=now_ms)
         return item
-    relaunches = item.state is InstanceState.SWITCHING and item.desired.engine not in rules.routing
-    leaves = relaunches and _predates(item)
+    unmoved = item.state is InstanceState.SWITCHING and _predates(item)
+    routed = unmoved and item.desired.engine in rules.routing
+    leaves = unmoved and not routed
     if item.state is InstanceState.DRAINING or leaves:
         begun_ms = item.drain_ms if item.state is InstanceState.DRAINING else item.switch_ms
         late = now_ms - begun_ms >= drain_timeout_ms
@@ -112,7 +113,7 @@ def end(
         reason = f"drain deadline with {item.in_flight} in flight" if late else "drained"
         item = happens(item, LifecycleEvent.STOP_SENT, now_ms, reason)
         return replace(item, terminated_ms=now_ms)
-    if item.state is InstanceState.SWITCHING and not relaunches:
+    if routed:
         waited_ms = now_ms - item.switch_ms
         if waited_ms >= rules.sick_after_ms:
             return _rolled_back(item, now_ms, f"no answer for {waited_ms / 1e3:.0f} s")
@@ -127,7 +128,7 @@ def end(
 def _change_phase(item: Held, wanted: DesiredInstance, now_ms: int) -> tuple[Held, bool]:
     """`item` after comparing its phase with what is wanted, and whether it must end for that."""
     if wanted.phase == item.phase:
-        unmoved = item.state is InstanceState.SWITCHING and _predates(item)
+        unmoved = item.state is InstanceState.SWITCHING and item.process and _predates(item)
         if unmoved and not item.terminated_ms:  # wanted as it is, after all
             item = happens(item, LifecycleEvent.ROLLED_BACK, now_ms)
             item = replace(item, switch_ms=0, from_phase="")

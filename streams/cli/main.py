@@ -43,7 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "library": ("streams.cli.library", "build or show the library of serving templates"),
     "profile": ("streams.cli.profile", "evaluate or calibrate the performance model"),
     "controller": ("streams.cli.run_part", "the control plane: windows, decisions, plans"),
-    "executor": ("streams.cli.run_part", "the agent on GPU nodes: starts and drains engines"),
+    "executor": ("streams.cli.run_executor", "the agent on a GPU node: starts and drains engines"),
     "gateway": ("streams.cli.run_part", "the OpenAI-compatible front of the engines"),
     "completion": ("streams.cli.completion", "shell code that completes commands and options"),
 }

@@ -1,4 +1,4 @@
-"""`shoal controller`, `shoal executor`, `shoal gateway`: one process of the system by itself.
+"""`shoal controller`, `shoal gateway`: one process of the system by itself.
 
 Owns turning a `shoal.yaml` into the options of a part, and becoming it: the parts are programs of
 their own (`python -m ...`), so that the serving plane never imports the control plane.
@@ -11,12 +11,9 @@ import asyncio
 import os
 import socket
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, NoReturn
-
-import orjson
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.serving.policies import Between, Inside
@@ -26,7 +23,6 @@ from streams.decisionlog.place import default_folder
 from streams.files.config import Config, load_config
 from streams.files.errors import UserError
 from streams.logs import add_log_level
-from streams.up import parts
 from topics.table import PREFIX
 from topics.timebase import TimeBase
 
@@ -93,25 +89,6 @@ def run_controller(args: argparse.Namespace) -> int:
     )  # fmt: skip
 
 
-def run_executor(args: argparse.Namespace) -> int:
-    """Become the executor of a region's nodes."""
-    config = load_config(args.config)
-    regions = sorted({pool.region for pool in config.cluster.pools})
-    if args.region not in regions:
-        raise UserError(
-            f"--region {args.region}: not in {args.config}; one of {', '.join(regions)}"
-        )
-    state = Path(args.state_dir) if args.state_dir else None
-    remembers = f"the engines in {state}" if state and any(state.glob("*-state/*.json")) else ""
-    broker = reachable(args, config, remembers)
-    folder = state or Path(tempfile.mkdtemp(prefix="shoal-executor-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    run = parts.Run(config, Path(args.config), folder, real_time(), 0, 0, args.prefix)
-    path = folder / "node.json"
-    path.write_bytes(orjson.dumps(parts.node_file(run, args.region, args.id, broker)))
-    become("executors.node", "--config", str(path), "--log-level", args.log_level)
-
-
 def run_gateway(args: argparse.Namespace) -> int:
     """Become a gateway."""
     config = load_config(args.config)
@@ -140,16 +117,11 @@ def become(module: str, *options: str) -> NoReturn:
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the three commands to the command line."""
+    """Add both commands to the command line."""
     controller = subparsers.add_parser("controller", help="the control plane")
     add_common(controller)
     add_operated(controller, record=str(default_folder()), http=HTTP)
     controller.set_defaults(run=run_controller)
-    executor = subparsers.add_parser("executor", help="the agent on GPU nodes")
-    add_common(executor)
-    executor.add_argument("--region", required=True, help="whose nodes it manages")
-    executor.add_argument("--state-dir", help="where it remembers its engines across restarts")
-    executor.set_defaults(run=run_executor)
     gateway = subparsers.add_parser("gateway", help="the OpenAI-compatible front")
     add_common(gateway)
     gateway.add_argument("--host", default="127.0.0.1", help="address to listen on")

@@ -7,7 +7,7 @@ Owns command lines and the executors' node files. Knows nothing of how processes
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -110,10 +110,12 @@ def replayer(
     )  # fmt: skip
 
 
-def node_file(run: Run, region: str, name: str, bootstrap: str) -> Mapping[str, object]:
-    """What an executor needs to know of its nodes, models and engines."""
+def node_file(
+    run: Run, region: str, name: str, bootstrap: str, nodes: Container[str] | None = None
+) -> Mapping[str, object]:
+    """What an executor needs to know of its nodes, models and engines. nodes: None = all of the
+    region."""
     state = run.folder / f"{name}-state"
-    state.mkdir(exist_ok=True)
     return {
         "executor": name,
         "region": region,
@@ -127,7 +129,10 @@ def node_file(run: Run, region: str, name: str, bootstrap: str) -> Mapping[str, 
             for pool in run.config.cluster.pools
             if pool.region == region
             for node in node_ids(pool)
+            if nodes is None or node in nodes
         ],
+        "drain_timeout_s": run.config.cluster.policy.drain_timeout_s,
+        "start_timeout_s": run.config.cluster.policy.start_timeout_s,
         "models": {
             service.model: {
                 "source": service.architecture.name,

@@ -6,11 +6,13 @@ import asyncio
 import os
 import signal
 import subprocess
+from dataclasses import replace
 
 import aiohttp
 
 from executors.node.store import Store
-from tests.integration.executors.conftest import Harness, alive, wish
+from tests.integration.executors.conftest import Harness, alive, stop, wish
+from topics.signing import Keys, signed
 
 
 async def test_killed_amid_eight_launches_it_takes_over_what_it_began(harness: Harness) -> None:
@@ -180,3 +182,45 @@ async def test_engines_get_a_closed_environment(harness: Harness) -> None:
         assert b"CUDA_VISIBLE_DEVICES=2,3" in raw.stdout.split(b"\0")
     await harness.assign(2)
     await harness.until(lambda: not harness.engines(), "ended")
+
+
+async def test_roles_are_switched_by_routing_by_relaunch_or_rolled_back(harness: Harness) -> None:
+    """By routing the process stays; by relaunch a new one serves; a role that does not come up
+    leaves the old one serving, with the reason. Each is timed."""
+    for strategy, stays, phase in (
+        ("routing", True, "decode"), ("relaunch", False, "decode"), ("relaunch-broken", False, ""),
+    ):  # fmt: skip
+        executor = await harness.start(tree=strategy)
+        name, first = f"i-{strategy}", 10 * len(harness.statuses)
+        await harness.assign(first, wish(name, 0, phase="prefill"))
+        await harness.until_ready(name)
+        before = harness.pids()[name]
+        await harness.assign(first + 1, wish(name, 0, phase="decode"))
+        wanted = phase or "prefill"
+        await harness.until(
+            lambda n=name, w=wanted, p=phase: (
+                (i := harness.get(n))
+                and (i.state, i.phase) == ("ready", w)
+                and (p or "no decode here" in i.reason)
+            ),
+            strategy,
+        )
+        assert (harness.pids()[name] == before) is stays
+        assert harness.metric("shoal_role_switch_seconds_count") == 1
+        await harness.assign(first + 2)
+        await harness.until(lambda: not harness.engines(), "ended")
+        stop(executor)
+
+
+async def test_with_a_key_only_signed_assignments_are_followed(harness: Harness) -> None:
+    """Unsigned, or signed for another node: refused and counted."""
+    keys = Keys("k" * 32)
+    await harness.start(tree="relaunch", SHOAL_CLUSTER_KEY=keys.cluster)
+    await harness.assign(9, wish("forged", 0))
+    other = replace(signed(harness.assignment(9, wish("x", 0)), keys, 0), generation=10)
+    assert await harness.kafka.publish("assignments", harness.node, other)
+    true = signed(harness.assignment(1, wish("a", 0)), keys, 0)
+    assert await harness.kafka.publish("assignments", harness.node, true)
+    await harness.until_ready("a")
+    assert harness.metric("shoal_executor_forged_records") == 2
+    assert list(harness.pids()) == ["a"]

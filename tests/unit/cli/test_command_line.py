@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from streams.cli import run_part
+from streams.cli import run_executor, run_part
 from streams.cli.main import COMMANDS, main
 
 CONFIG = str(Path(__file__).parent.parent / "files" / "sample.yaml")
@@ -67,7 +67,7 @@ def test_a_role_without_its_broker_refuses_at_once(
 
 
 @pytest.mark.parametrize(
-    ("role", "file"), [("gateway", "routes.jsonl"), ("executor", "e-state/node-1.json")]
+    ("role", "file"), [("gateway", "routes.jsonl"), ("executor", "eu-west-l4-spot-0-1234abcd.json")]
 )
 def test_what_a_role_remembers_lets_it_start_without_a_broker(
     role: str,
@@ -82,7 +82,8 @@ def test_what_a_role_remembers_lets_it_start_without_a_broker(
     remembered.parent.mkdir(exist_ok=True)
     remembered.write_text("{}")
     became: list[tuple[str, ...]] = []
-    monkeypatch.setattr(run_part, "become", lambda *argv: became.append(argv))
+    for module in (run_part, run_executor):
+        monkeypatch.setattr(module, "become", lambda *argv: became.append(argv))
     options = ["--config", CONFIG, "--broker", nobody, "--state-dir", str(tmp_path), *ROLES[role]]
     main([role, *options, "--log-level", "debug"])
     assert len(became) == 1

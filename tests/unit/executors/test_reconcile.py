@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from executors.node.reconcile import accept, launched, observed, reconcile
@@ -232,3 +234,48 @@ def test_the_status_tells_what_is_there() -> None:
     assert record.in_flight == 3
     state, _ = reconcile(state, {"a": DEAD}, T0 + 3000, RULES)
     assert observed(state)[0].endpoint == ""
+
+
+def test_an_assignment_that_has_expired_starts_nothing_new_and_stops_nothing() -> None:
+    """What served before is started again; a copy with a later expiry puts it into force again."""
+    late = replace(want(2, wish("b", (1,))), expires_ms=T0 + 2000)
+    state = accept(ready(wish()), late)
+    state, commands = reconcile(state, {"a": UP}, T0 + 2000, RULES)
+    assert (commands, [item.instance for item in state.held]) == ((), ["a"])
+    state, commands = reconcile(state, {"a": DEAD}, T0 + 3000, RULES)
+    state, commands = reconcile(state, {}, T0 + 3000 + RULES.backoff_ms, RULES)
+    assert commands == (Launch(wish(), "aggregated"),)
+    state = accept(state, replace(late, expires_ms=T0 + 90_000))
+    state, commands = reconcile(state, {"a": UP}, T0 + 20_000, RULES)
+    assert Launch(wish("b", (1,)), "aggregated") in commands
+    assert state.held[0].state is InstanceState.STOPPING
+
+
+def test_a_drain_lasts_as_long_as_the_policy_says() -> None:
+    """Not our default: the assignment carries it."""
+    long = replace(want(2, wish(drain=True)), drain_timeout_ms=900_000)
+    state = accept(ready(wish()), long)
+    state, _ = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
+    state, commands = reconcile(state, {"a": BUSY}, T0 + 2000 + 899_999, RULES)
+    assert commands == ()
+    assert reconcile(state, {"a": BUSY}, T0 + 902_000, RULES)[1] == (Terminate("a"),)
+
+
+def test_a_stop_lasts_as_long_as_its_engine_declares() -> None:
+    """SIGKILL comes after that, not after a guess."""
+    rules = replace(RULES, stop_ms={"default": 70_000})
+    state = accept(ready(wish()), want(2, wish(drain=True)))
+    state, _ = reconcile(state, {"a": UP}, T0 + 2000, rules)
+    assert state.held[0].state is InstanceState.STOPPING
+    state, commands = reconcile(state, {"a": SILENT}, T0 + 2000 + 69_999, rules)
+    assert commands == ()
+    assert reconcile(state, {"a": SILENT}, T0 + 72_000, rules)[1] == (Kill("a"),)
+
+
+def test_gpus_that_something_unknown_holds_get_no_launch() -> None:
+    """An orphan must be gone before anything is started on its GPUs."""
+    state = accept(NodeState("n", "r/p/owned"), want(1, wish("a", (0,)), wish("b", (1,))))
+    state, commands = reconcile(state, {}, T0, RULES, blocked_gpus={0})
+    assert commands == (Launch(wish("b", (1,)), "aggregated"),)
+    assert state.held[0].reason == "waits for its GPUs"
+    assert reconcile(state, {}, T0 + 100, RULES)[1] == (Launch(wish("a", (0,)), "aggregated"),)

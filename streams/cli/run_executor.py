@@ -1,0 +1,128 @@
+"""`shoal executor`: the agent of one GPU node, or of a region's virtual nodes to try things out.
+
+Holds who a node is (declared or found) and where its executor keeps its state. The executor itself
+is a program of the serving plane, which this process becomes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from autoscaler.domain.nodes import node_ids
+from streams.cli.run_part import add_common, become, reachable, real_time
+from streams.files.config import Config, load_config
+from streams.files.errors import UserError
+from streams.up import parts
+from topics.checks import InvalidRecord, name
+
+_LOOPBACK = "127.0.0.1"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `executor` to the command line."""
+    executor = subparsers.add_parser("executor", help="the agent on a GPU node")
+    add_common(executor)
+    who = executor.add_mutually_exclusive_group()
+    named = "the node it runs on, REGION.POOL.MARKET.NUMBER (default: this host's name)"
+    who.add_argument("--node", help=named)
+    who.add_argument("--region", help="virtual nodes instead: all of a region, on this machine")
+    reached = "where gateways reach its engines (default: this host's address towards the broker)"
+    for option, kind, what in (
+        ("--advertise", "HOST", reached),
+        ("--bind", "HOST", "address that engines listen on (default: the advertised one)"),
+        ("--state-dir", "DIR", "what it remembers (default: below ~/.local/state/shoal)"),
+    ):
+        executor.add_argument(option, metavar=kind, help=what)
+    executor.add_argument(
+        "--metrics-port", type=int, default=0, help="of its own /metrics on loopback (0: any)"
+    )
+    executor.add_argument(
+        "--engine-env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a variable that engines get beyond the usual ones, e.g. HF_TOKEN",
+    )
+    executor.set_defaults(run=run_executor)
+
+
+def run_executor(args: argparse.Namespace) -> int:
+    """Become the executor."""
+    config = load_config(args.config)
+    region, nodes = _nodes(args, config)
+    folder = Path(args.state_dir) if args.state_dir else default_state(nodes[0], args.region)
+    remembers = f"the engines in {folder}" if any(folder.glob("*-*.json")) else ""
+    broker = reachable(args, config, remembers)
+    advertise = args.advertise or (_LOOPBACK if args.region else found_address(broker))
+    for option, value in (("--advertise", advertise), ("--bind", args.bind or advertise)):
+        try:
+            name(option, value)
+        except InvalidRecord as error:
+            raise UserError(str(error)) from None
+    run = parts.Run(config, Path(args.config), folder, real_time(), 0, 0, args.prefix)
+    file = {
+        **parts.node_file(run, region, args.id, broker, nodes),
+        "state_dir": str(folder),
+        "advertise": advertise,
+        "bind": args.bind or advertise,
+        "metrics_port": args.metrics_port,
+        "engine_env": args.engine_env,
+    }
+    path = folder / "executor.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.write_bytes(orjson.dumps(file))
+    except OSError as error:
+        if not remembers or not path.exists():
+            raise UserError(
+                f"state folder {folder}: {error.strerror}; name another one with --state-dir"
+            ) from None
+    become("executors.node", "--config", str(path), "--log-level", args.log_level)
+
+
+def default_state(node: str, region: str | None) -> Path:
+    """Where the state of an executor is kept that was told no folder: one for each node."""
+    given = os.environ.get("STATE_DIRECTORY", "")  # systemd
+    if given:
+        return Path(given.split(":")[0])
+    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return base / "shoal" / "executor" / (region or node)
+
+
+def found_address(broker: str) -> str:
+    """The address of this host on the way to the broker; loopback where the broker is on it."""
+    host, _, port = broker.split(",")[0].rpartition(":")
+    try:
+        family, *_, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing: it only chooses the way
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise UserError(f"--advertise is needed: no way to {host} ({error.strerror})") from None
+
+
+def _nodes(args: argparse.Namespace, config: Config) -> tuple[str, tuple[str, ...]]:
+    """The region and the nodes of this executor. UserError: none that the file declares."""
+    pools = config.cluster.pools
+    if args.region:
+        regions = sorted({pool.region for pool in pools})
+        if args.region not in regions:
+            known = ", ".join(regions)
+            raise UserError(f"--region {args.region}: not in {args.config}; one of {known}")
+        own = [pool for pool in pools if pool.region == args.region]
+        return args.region, tuple(node for pool in own for node in node_ids(pool))
+    node = args.node or os.environ.get("SHOAL_NODE_NAME") or socket.gethostname()
+    for pool in pools:
+        if node in node_ids(pool):
+            return pool.region, (node,)
+    names = ", ".join(ids[0] for pool in pools if (ids := node_ids(pool)))
+    raise UserError(
+        f"--node {node}: not a node of {args.config}; names are REGION.POOL.MARKET.NUMBER below "
+        f"the pool's maximum, such as {names}"
+    )

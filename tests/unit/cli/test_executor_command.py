@@ -1,0 +1,80 @@
+"""`shoal executor`: one node, declared or found, its address, and where its state is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from streams.cli import run_executor
+from streams.cli.main import main
+
+CONFIG = str(Path(__file__).parent.parent / "files" / "sample.yaml")
+NODE = "us-east.l40s.spot.1"
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
+    """What executors were told, without a broker and without becoming one."""
+    files: list[dict[str, Any]] = []
+    monkeypatch.setattr(run_executor, "reachable", lambda *_: "127.0.0.1:9092")
+    monkeypatch.setattr(
+        run_executor, "become", lambda *argv: files.append(orjson.loads(Path(argv[2]).read_bytes()))
+    )
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    return files
+
+
+def run(*options: str) -> int:
+    return main(["executor", "--config", CONFIG, *options])
+
+
+def test_an_executor_runs_its_own_node_and_no_other(
+    started: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Its state has a place of its own without being asked for."""
+    run("--node", NODE, "--advertise", "10.0.0.5", "--engine-env", "HF_TOKEN")
+    (told,) = started
+    assert [node["node"] for node in told["nodes"]] == [NODE]
+    assert (told["advertise"], told["bind"]) == ("10.0.0.5", "10.0.0.5")
+    assert told["engine_env"] == ["HF_TOKEN"]
+    assert told["state_dir"] == str(tmp_path / "shoal" / "executor" / NODE)
+
+
+def test_the_node_is_found_by_the_name_of_its_host(
+    started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the address is the one on the way to the broker."""
+    monkeypatch.setattr("socket.gethostname", lambda: NODE)
+    run()
+    assert [node["node"] for node in started[0]["nodes"]] == [NODE]
+    assert started[0]["advertise"] == "127.0.0.1"
+
+
+def test_a_host_that_is_no_node_is_refused_with_names_that_are(
+    started: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It must not take a region's nodes for its own."""
+    assert run("--node", "us-east.l40s.spot.400") == 2
+    said = capsys.readouterr().err
+    assert "us-east.l40s.spot.400: not a node" in said and "us-east.l40s.spot.0" in said
+    assert started == []
+
+
+def test_a_region_of_virtual_nodes_is_asked_for(started: list[dict[str, Any]]) -> None:
+    """For one machine, as `shoal up` runs them."""
+    run("--region", "us-east")
+    assert len(started[0]["nodes"]) > 1
+    assert started[0]["advertise"] == "127.0.0.1"
+
+
+def test_a_state_folder_that_cannot_be_made_is_refused(
+    started: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that names it."""
+    (tmp_path / "file").touch()
+    assert run("--node", NODE, "--state-dir", str(tmp_path / "file" / "x")) == 2
+    assert "name another one with --state-dir" in capsys.readouterr().err

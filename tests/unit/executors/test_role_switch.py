@@ -1,0 +1,154 @@
+"""Role switches: asked for in the assignment, proven before they count, rolled back on failure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from executors.node.reconcile import accept, launched, observed, reconcile
+from executors.node.state import Command, Kill, Launch, NodeState, Rules, Seen, Terminate
+from topics.fleet import Assignment, DesiredInstance, InstanceState
+
+RULES = Rules()
+ROUTING = replace(RULES, routing=frozenset({"default"}))
+T0 = 1_000_000
+POOL = "r/p/owned"
+
+
+def want(generation: int, phase: str, drain: bool = False) -> Assignment:
+    wish = DesiredInstance("a", "m", phase, "g", (0,), drain=drain)
+    return Assignment("n", POOL, generation, 1, 0, (wish,))
+
+
+def up(at_ms: int, in_flight: int = 0) -> Seen:
+    return Seen(alive=True, healthy=True, in_flight=in_flight, probed_ms=at_ms)
+
+
+DEAD = Seen(alive=False, note="exit code 1: no such role")
+
+
+def serving(rules: Rules, phase: str = "prefill") -> NodeState:
+    state, _ = reconcile(accept(NodeState("n", POOL), want(1, phase)), {}, T0, rules)
+    state = launched(state, "a", "h:1", (1,))
+    state, _ = reconcile(state, {"a": up(T0)}, T0 + 100, rules)
+    assert state.held[0].state is InstanceState.READY
+    return state
+
+
+def step(state: NodeState, seen: Seen, at_ms: int, rules: Rules) -> tuple[NodeState, list[Command]]:
+    state, commands = reconcile(state, {"a": seen}, at_ms, rules)
+    return state, list(commands)
+
+
+def shown(state: NodeState) -> tuple[str, str]:
+    (instance,) = observed(state)
+    return str(instance.state), instance.phase
+
+
+def test_by_routing_nothing_is_restarted_and_an_answer_from_before_does_not_prove_it() -> None:
+    """It is ready in its new role after a token that was asked for after the switch."""
+    state = accept(serving(ROUTING), want(2, "decode"))
+    state, commands = step(state, up(T0 + 200, 3), T0 + 300, ROUTING)
+    assert (shown(state), commands) == (("switching", "prefill"), [])
+    state, _ = step(state, up(T0 + 299), T0 + 400, ROUTING)
+    assert shown(state) == ("switching", "prefill")
+    state, commands = step(state, up(T0 + 350, 3), T0 + 500, ROUTING)
+    assert (shown(state), commands) == (("ready", "decode"), [])
+
+
+def test_by_routing_one_that_does_not_answer_goes_back_and_is_not_tried_again() -> None:
+    """The reason stays; another wish is another try."""
+    state = accept(serving(ROUTING), want(2, "decode"))
+    state, _ = step(state, up(T0), T0 + 300, ROUTING)
+    late_ms = T0 + 300 + ROUTING.sick_after_ms
+    state, commands = step(state, Seen(alive=True), late_ms, ROUTING)
+    assert (shown(state), commands) == (("ready", "prefill"), [])
+    assert state.held[0].reason.startswith("switch to decode failed: no answer")
+    state, _ = step(state, up(late_ms + 50), late_ms + 100, ROUTING)
+    assert shown(state) == ("ready", "prefill")
+    state = accept(accept(state, want(3, "prefill")), want(4, "aggregated"))
+    state, _ = step(state, up(late_ms + 150), late_ms + 200, ROUTING)
+    assert shown(state) == ("switching", "prefill")
+
+
+def relaunched(state: NodeState, at_ms: int) -> tuple[NodeState, int]:
+    """Through the drain and the end of the old process, to the launch of the new one."""
+    state, commands = step(state, up(at_ms - 1, 2), at_ms, RULES)
+    assert (shown(state), commands) == (("switching", "prefill"), [])
+    state, commands = step(state, up(at_ms + 50), at_ms + 100, RULES)
+    assert commands == [Terminate("a")]
+    state, commands = step(state, Seen(alive=False), at_ms + 200, RULES)
+    wish = state.held[0].desired
+    assert commands == [Launch(wish, "decode")]
+    return launched(state, "a", "h:2", (2,)), at_ms + 200
+
+
+def test_by_relaunch_what_is_in_flight_is_finished_first() -> None:
+    """Idle, then SIGTERM, then a new process in the new role; no restart is counted as a fault."""
+    state = accept(serving(RULES), want(2, "decode"))
+    state, at_ms = relaunched(state, T0 + 300)
+    state, commands = step(state, up(at_ms + 50), at_ms + 100, RULES)
+    assert (shown(state), commands) == (("ready", "decode"), [])
+    assert state.held[0].restarts == 0
+
+
+def test_by_relaunch_a_role_that_does_not_come_up_is_rolled_back() -> None:
+    """Two tries, then the old role again, with the reason; it is not tried for ever."""
+    state = accept(serving(RULES), want(2, "decode"))
+    state, at_ms = relaunched(state, T0 + 300)
+    launches: list[str] = []
+    while shown(state)[0] != "ready":
+        at_ms += 100
+        dies = state.held[0].process and state.held[0].phase == "decode"
+        state, commands = step(state, DEAD if dies else up(at_ms), at_ms, RULES)
+        launches += [command.phase for command in commands if isinstance(command, Launch)]
+    assert launches == ["decode", "prefill"]
+    assert shown(state) == ("ready", "prefill")
+    assert "switch to decode failed: exit code 1: no such role" in state.held[0].reason
+    state, commands = step(state, up(at_ms + 50), at_ms + 100, RULES)
+    assert (shown(state)[0], commands) == ("ready", [])
+
+
+def test_a_drain_ends_a_switch() -> None:
+    """Whatever it was becoming, it is not wanted any more."""
+    state = accept(serving(RULES), want(2, "decode"))
+    state, _ = step(state, up(T0, 2), T0 + 300, RULES)
+    state = accept(state, want(3, "decode", drain=True))
+    state, commands = step(state, up(T0 + 350, 2), T0 + 400, RULES)
+    assert (shown(state)[0], commands) == ("draining", [])
+    state, commands = step(state, up(T0 + 450), T0 + 500, RULES)
+    assert commands == [Terminate("a")]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.sampled_from(["prefill", "decode", "aggregated", "", "die"]), max_size=12),
+    st.booleans(),
+)
+def test_whatever_is_wished_in_between_the_last_wish_is_served(
+    wishes: list[str], routing: bool
+) -> None:
+    """Wishes change in the middle of switches, processes die; in the end the last phase serves."""
+    rules = ROUTING if routing else RULES
+    state, generation, phase, alive, at_ms = serving(rules), 1, "prefill", True, T0 + 200
+    for wished in [*wishes, *[""] * 80]:
+        die = wished == "die"
+        if wished and not die:
+            generation, phase = generation + 1, wished
+            state = accept(state, want(generation, phase))
+        alive = alive and not die
+        seen = up(at_ms) if alive else Seen(alive=False)
+        held = state.held[0].process
+        state, commands = reconcile(state, {"a": seen} if held else {}, at_ms, rules)
+        for command in commands:
+            if isinstance(command, Launch):
+                assert not alive, "one process at a time"
+                alive = True
+                state = launched(state, "a", "h:1", (1,))
+            elif isinstance(command, (Terminate, Kill)):
+                alive = False
+        at_ms += 1000
+    item = state.held[0]
+    assert item.state is InstanceState.FAILED or shown(state) == ("ready", phase)
