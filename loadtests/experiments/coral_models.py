@@ -1,6 +1,6 @@
 """Coral, sec. 6.3 to 6.5: cost of our plans, of Cauchy's and of homogeneous ones.
 
-    python -m loadtests.experiments.coral [--setup core|extended] [--json OUT]
+    python -m loadtests.experiments.coral_models [--setup core|extended] [--json OUT]
 
 Models, SLOs, datasets and GPU types are those of the paper's Table 3 and sec. 6.1. Stated where it
 does not print them: mean lengths of the datasets (Azure conversation 1155/211, Azure code 2048/28,
