@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import joblib
 import orjson
@@ -92,24 +91,26 @@ def _each(runs: Sequence[Run], jobs: int, backend: str) -> Iterator[Outcome]:
         )
 
 
-def _cluster(backend: str) -> AbstractContextManager[Any]:
+@contextmanager
+def _cluster(backend: str) -> Iterator[None]:
     """joblib's backend; UserError where its packages are missing."""
     if backend == "local":
-        return nullcontext()
+        yield
+        return
     try:
         if backend == "dask":
             from distributed import Client
-
-            Client()  # the user's scheduler by Dask's own configuration, else a local one
         else:
             from ray.util.joblib import register_ray
-
-            register_ray()
     except ImportError as error:
         hint = f"pip install 'shoal[{backend}]'"
         raise UserError(f"--backend {backend}: {error.name} is not installed ({hint})") from None
-    found: AbstractContextManager[Any] = joblib.parallel_config(backend=backend)
-    return found
+    # Dask's scheduler as its own configuration names it, else a local one.
+    with Client() if backend == "dask" else nullcontext():
+        if backend == "ray":
+            register_ray()
+        with joblib.parallel_config(backend=backend):
+            yield
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:

@@ -101,6 +101,18 @@ def test_the_same_seed_gives_the_same_bytes_on_one_process_and_on_two(
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
 
 
+def test_a_local_dask_cluster_gives_the_same_bytes(trace: Path, tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    for backend in ("local", "dask"):
+        code = main([
+            "backtest", "--trace", str(trace), "--config", str(CONFIG), "--to", "60s",
+            "--policies", "knative", "--json", str(tmp_path / f"{backend}.json"),
+            "--jobs", "1", "--backend", backend,
+        ])  # fmt: skip
+        assert code == 0
+    assert (tmp_path / "dask.json").read_bytes() == (tmp_path / "local.json").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
