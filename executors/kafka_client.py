@@ -200,6 +200,7 @@ class KafkaClient:
             bootstrap_servers=self._bootstrap,
             client_id=self._client_id,
             acks="all",
+            enable_idempotence=True,
             linger_ms=5,
             request_timeout_ms=5000,
             metadata_max_age_ms=10_000,

@@ -21,6 +21,7 @@ from executors.gateway.prober import Prober
 from executors.gateway.relay import Relay
 from executors.gateway.reporter import Publisher, Reporter
 from executors.gateway.settings import Clock, Settings
+from executors.gateway.spool import Spool
 from executors.gateway.table import RouteTable
 from executors.gateway.wire.budget import Budget
 from executors.gateway.wire.server import Limits, Server
@@ -56,6 +57,7 @@ class Gateway:
             self.table.routers,
             self.metrics,
             publisher,
+            spool=Spool(state_dir) if state_dir is not None else None,
         )
         self._prober = Prober(clock, self.table, relay, self.engines, self.metrics)
         self._access = Access(keys_file, self.metrics)
@@ -131,6 +133,7 @@ class Gateway:
                 await self.reporter.flush()
         except TimeoutError:
             pass
+        await self.reporter.spool()
 
     async def run(self, end: asyncio.Event, now: asyncio.Event) -> None:
         """Until `end` is set, and then until what is under way has finished: at most the declared

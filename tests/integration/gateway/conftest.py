@@ -22,13 +22,18 @@ async def bench() -> AsyncIterator[MakeBench]:
     """Call it with Settings fields and `speed`."""
     async with AsyncExitStack() as stack:
 
-        async def make(speed: float = 10.0, keys_file: Path | None = None, **options: Any) -> Bench:
+        async def make(
+            speed: float = 10.0,
+            keys_file: Path | None = None,
+            state_dir: Path | None = None,
+            **options: Any,
+        ) -> Bench:
             made = Bench(stack, FakeLink())
             clock = Clock(TimeBase(speed, 1_700_000_000_000, time.monotonic_ns()))
             settings = Settings("gateway-1", **options)
             made.http = await stack.enter_async_context(aiohttp.ClientSession())
             made.gateway = await stack.enter_async_context(
-                Gateway(settings, clock, made.link, keys_file=keys_file)
+                Gateway(settings, clock, made.link, state_dir=state_dir, keys_file=keys_file)
             )
             return made
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from pathlib import Path
 
+import pytest
+
+from executors.gateway import reporter
+from executors.gateway.meter import Meter
+from executors.gateway.spool import Spool
 from tests.integration.gateway.gateway_bench import MakeBench, total, until
 from topics.records import RouteGroup
 
@@ -59,6 +65,55 @@ async def test_telemetry_is_kept_while_the_broker_is_away(bench: MakeBench) -> N
     assert first.age_ms - last.age_ms == last.end_ms - first.end_ms
 
 
+async def test_telemetry_survives_a_broker_that_is_away_and_a_restart(
+    bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On disk in the meantime, sent by the next life, under the names of the first."""
+    monkeypatch.setattr(reporter, "_SPOOL_AT", 10)
+    b = await bench(speed=100.0, state_dir=tmp_path)
+    b.route()
+    b.link.away = True
+    b.link.records.clear()
+    await until(lambda: bool(list(tmp_path.glob("telemetry-*"))))
+    await b.gateway.__aexit__(None, None, None)
+    assert not b.gateway.reporter._pending
+    first = b.gateway.reporter
+    second = await bench(speed=100.0, state_dir=tmp_path)
+    await until(lambda: any(record.leaving for record in second.link.records))
+    old = [record for record in second.link.records if record.boot == first.boot]
+    numbers = sorted(record.sequence for record in old + b.link.records)
+    assert numbers == list(range(1, first._sequence + 1))
+    assert len(old) >= 10
+    await until(lambda: not list(tmp_path.glob("telemetry-*")))
+
+
+def test_the_spool_is_bounded_and_drops_the_oldest(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, limit_bytes=40_000)
+    meter = Meter()
+    for number in range(1, 401):
+        spool.keep([meter.report("chat", "g", "boot", number, 1000 * number, 1000, 1)])
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert 20_000 < size <= 40_000
+    seen = []
+    while found := spool.oldest():
+        seen += [record.sequence for record in found[1]]
+        spool.sent(found[0])
+    assert seen == list(range(401 - len(seen), 401))
+    assert spool.dropped == 400 - len(seen)
+
+
+def test_half_a_record_at_the_end_of_the_spool_costs_only_itself(tmp_path: Path) -> None:
+    """A gateway that is killed in the middle of a write."""
+    spool = Spool(tmp_path)
+    spool.keep([Meter().report("chat", "g", "boot", 1, 1000, 1000, 1)])
+    with (tmp_path / "telemetry-000000001.jsonl").open("ab") as file:
+        file.write(b'{"schema_version":1,"mod')
+    found = spool.oldest()
+    assert found is not None
+    assert [record.sequence for record in found[1]] == [1]
+    assert spool.dropped == 1
+
+
 async def test_a_clean_shutdown_signs_off_for_every_model(bench: MakeBench) -> None:
     """The last record of each model says so, and no record before it; a crash says nothing."""
     b = await bench(speed=50.0)
@@ -106,3 +161,13 @@ async def test_overhead_is_measured(bench: MakeBench) -> None:
     await until(lambda: total(b.link.records, "completions") == 1)
     assert await b.metric("overhead_ms_count") == 1
     assert 0.0 < await b.metric("overhead_ms_sum") < 200.0
+
+
+async def test_no_record_comes_from_the_future(bench: MakeBench) -> None:
+    """A loop that woke up a little early ends its second all the same."""
+    b = await bench(speed=1.0)
+    b.route()
+    reporter = b.gateway.reporter
+    reporter.span_ended(b.gateway._clock.now_ms() + 50)
+    assert await reporter.flush()
+    assert b.link.records[-1].age_ms == 0
