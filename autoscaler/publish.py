@@ -64,7 +64,10 @@ def publish(
         found = route_groups(heard, sight.views, after.combos, lengths, last)
         if not found:  # lost nodes may still serve; without any other they are all there is
             found = route_groups(own, sight.views, after.combos, lengths, last)
-        record = changed_routes(service, found, last, token, now_ms)
+        start_s = max(
+            (c.start_s for c in after.combos.values() if c.model == service.model), default=0
+        )
+        record = changed_routes(service, found, last, token, now_ms, start_s)
         if record is not None:
             routes[service.model] = record
             effects.append(PublishRoutes(record))

@@ -132,16 +132,33 @@ def changed_routes(
     published: Routes | None,
     leader_token: int,
     now_ms: int,
+    start_s: float = 0.0,
 ) -> Routes | None:
     """New routes of `service` if they say something new, else None. The first are published even
-    if empty: gateways learn of the model, report on it, and hold its requests."""
-    slo = service.slo
+    if empty: gateways learn of the model, report on it, and hold its requests.
+
+    start_s: of its slowest combo, 0 where none is known (what was published stays).
+    """
+    slo, name = service.slo, service.architecture.name
+    # Two digits: a prediction that moves by a second is no news to gateways.
+    starts = float(f"{start_s:.2g}") or (published.start_s if published else 0.0)
+    aliases = (name,) if name != service.model else ()
     if (
         published is not None
         and published.groups == groups
         and published.leader_token == leader_token
         and (published.ttft_limit_ms, published.tpot_limit_ms) == (slo.ttft_ms, slo.tpot_ms)
+        and (published.start_s, published.aliases) == (starts, aliases)
     ):
         return None
-    generation = published.generation + 1 if published else 1
-    return Routes(service.model, generation, leader_token, now_ms, slo.ttft_ms, slo.tpot_ms, groups)
+    return Routes(
+        service.model,
+        published.generation + 1 if published else 1,
+        leader_token,
+        now_ms,
+        slo.ttft_ms,
+        slo.tpot_ms,
+        groups,
+        start_s=starts,
+        aliases=aliases,
+    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -116,13 +117,19 @@ class RouteTable:
         self._leavers.append(left)
 
     def _name_all(self) -> None:
-        names = {
-            alias: model
+        """Other names, but none that two models share or that is a model's own."""
+        told = [
+            (alias, model)
             for model, router in self.routers.items()
             if router.routes is not None
             for alias in router.routes.aliases
+        ]
+        shared = Counter(alias for alias, _ in told)
+        self.names = {
+            alias: model
+            for alias, model in told
+            if shared[alias] == 1 and alias not in self.routers
         }
-        self.names = {alias: model for alias, model in names.items() if alias not in self.routers}
 
     def wake(self, model: str) -> None:
         """Instances may have come to `model`."""

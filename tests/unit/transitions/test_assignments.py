@@ -92,6 +92,11 @@ def test_routes_are_published_first_and_on_change() -> None:
     first = changed_routes(served, (), None, 1, 10)
     assert first is not None and first.generation == 1 and first.ttft_limit_ms == 1000.0
     assert changed_routes(served, (), first, 1, 20) is None
+    assert first.aliases == (served.architecture.name,)
+    started = changed_routes(served, (), first, 1, 20, start_s=123.4)
+    assert started is not None and started.start_s == 120.0
+    assert changed_routes(served, (), started, 1, 30, start_s=121.0) is None
+    assert changed_routes(served, (), started, 1, 30) is None  # forgotten meanwhile: it stays
     groups = route_groups([GROUP], view(0, 1, 2), {PAIR.id: PAIR}, BUCKET)
     second = changed_routes(served, groups, first, 1, 20)
     assert second is not None and second.generation == 2
