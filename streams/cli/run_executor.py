@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,14 @@ def add_parser(subparsers: Any) -> None:
         ("--state-dir", "DIR", "what it remembers (default: below ~/.local/state/shoal)"),
     ):
         executor.add_argument(option, metavar=kind, help=what)
+    kinds = ("vllm", "simulated")
+    started = "what it starts (default: vllm; for virtual nodes simulated)"
+    executor.add_argument("--engine", choices=kinds, help=started)
+    executor.add_argument("--vllm", default="vllm", metavar="PATH", help="the vllm to start")
+    executor.add_argument(
+        "--weights", action="append", default=[], metavar="MODEL=WEIGHTS",
+        help="folder or repository that a model is loaded from (default: its source)",
+    )  # fmt: skip
     executor.add_argument(
         "--metrics-port", type=int, default=0, help="of its own /metrics on loopback (0: any)"
     )
@@ -66,8 +75,11 @@ def run_executor(args: argparse.Namespace) -> int:
         except InvalidRecord as error:
             raise UserError(str(error)) from None
     run = parts.Run(config, Path(args.config), folder, real_time(), 0, 0, args.prefix)
+    told = parts.node_file(run, region, args.id, broker, nodes)
+    if (args.engine or ("simulated" if args.region else "vllm")) == "vllm":
+        told = {**told, **_real(args, config, told)}
     file = {
-        **parts.node_file(run, region, args.id, broker, nodes),
+        **told,
         "state_dir": str(folder),
         "advertise": advertise,
         "bind": args.bind or advertise,
@@ -84,6 +96,35 @@ def run_executor(args: argparse.Namespace) -> int:
                 f"state folder {folder}: {error.strerror}; name another one with --state-dir"
             ) from None
     become("executors.node", "--config", str(path), "--log-level", args.log_level)
+
+
+def _real(
+    args: argparse.Namespace, config: Config, told: Mapping[str, Any]
+) -> Mapping[str, object]:
+    """Models with their weights, and vLLM behind every engine of the file."""
+    weights = {}
+    for item in args.weights:
+        model, _, found = item.partition("=")
+        if model not in told["models"] or not found:
+            known = ", ".join(told["models"])
+            raise UserError(f"--weights {item}: MODEL=WEIGHTS, with MODEL one of {known}")
+        weights[model] = found
+    models = {m: {**about, "weights": weights.get(m, "")} for m, about in told["models"].items()}
+    allowed = sorted({about["weights"] or about["source"] for about in models.values()})
+    engines = {
+        engine.name: {
+            "kind": "vllm",
+            "executable": args.vllm,
+            "weights": allowed,
+            "image": engine.image,
+            "args": list(engine.args),
+            "quantization": engine.quantization or None,
+            "max_num_seqs": engine.max_num_seqs,
+            "kv_transfer": {},
+        }
+        for engine in config.engines.values()
+    }
+    return {"models": models, "engines": engines}
 
 
 def default_state(node: str, region: str | None) -> Path:

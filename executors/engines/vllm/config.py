@@ -15,6 +15,7 @@ from topics.checks import InvalidRecord, count, number, object_fields, one_of, t
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}\Z")
 _DEFAULTS: dict[str, Any] = {
     "executable": "vllm",
+    "image": "",
     "args": [],
     "env": {},
     "quantization": None,
@@ -32,6 +33,7 @@ def parse_vllm(where: str, raw: Any) -> VllmKind:
     """The vLLM that `raw` declares; InvalidRecord names what is wrong with it."""
     item = object_fields(where, raw, ("kind", "weights"), _DEFAULTS)
     text(f"{where}.executable", item["executable"], 4000)
+    text(f"{where}.image", item["image"])  # in the name on the wire: the executor runs inside it
     args = texts(f"{where}.args", item["args"])
     owned = refused_argument(args)
     if owned is not None:

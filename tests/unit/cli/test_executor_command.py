@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from executors.node.config import parse_config
 from streams.cli import run_executor
 from streams.cli.main import main
 
@@ -78,3 +79,20 @@ def test_a_state_folder_that_cannot_be_made_is_refused(
     (tmp_path / "file").touch()
     assert run("--node", NODE, "--state-dir", str(tmp_path / "file" / "x")) == 2
     assert "name another one with --state-dir" in capsys.readouterr().err
+
+
+def test_a_node_starts_vllm_and_loads_only_what_is_declared(
+    started: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Virtual nodes start simulated engines, unless something else is asked for."""
+    run("--node", NODE, "--vllm", "/opt/vllm", "--weights", "mini=/models/mini")
+    (told,) = started
+    engine = told["engines"]["default"]
+    assert (engine["kind"], engine["executable"]) == ("vllm", "/opt/vllm")
+    assert told["models"]["mini"]["weights"] == "/models/mini"
+    assert "/models/mini" in engine["weights"]
+    assert parse_config(told).engines
+    run("--region", "us-east")
+    assert started[1]["engines"]["default"]["kind"] == "simulated"
+    assert run("--node", NODE, "--weights", "nope=/x") == 2
+    assert "--weights nope=/x" in capsys.readouterr().err
