@@ -17,8 +17,9 @@ import signal
 import string
 import subprocess
 import time
+import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -29,7 +30,10 @@ from executors.engines.simulated.kind import SimulatedKind
 from executors.engines.vllm import tiny
 from executors.engines.vllm.environment import executable
 from executors.engines.vllm.kind import KvTransfer, VllmKind
+from executors.node.environment import Tag, engine_environment
 from executors.node.ports import Ports
+from executors.node.processes import EngineProcess, of_folder, start
+from topics.fleet import DesiredInstance
 from topics.timebase import TimeBase
 
 HOST, MODEL = "127.0.0.1", "tiny"
@@ -68,28 +72,27 @@ ENGINES: Mapping[str, Wanted] = {
 
 @dataclass
 class Launched:
-    """A process that leads a group of its own."""
+    """An engine as the executor starts it."""
 
-    process: subprocess.Popen[bytes]
+    engine: EngineProcess
     port: int
     log: Path
     refused: bool = False
     ready: bool = False
-    seen: set[int] = field(default_factory=set)
 
-    def members(self) -> list[int]:
-        """Everything of its process group that lives."""
-        found = []
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):
-                fields = stat.read_text().rpartition(")")[2].split()
-                if int(fields[2]) == self.process.pid and fields[0] not in "ZX":
-                    found.append(int(stat.parent.name))
-        return found
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self.engine.child is not None
+        return self.engine.child
+
+    def tagged(self) -> list[int]:
+        """Its living processes, found by their tag as after a restart of the executor."""
+        groups = of_folder(self.engine.state_dir).values()
+        found = [(process.pid, tag) for group in groups for process, tag in group]
+        return [pid for pid, tag in found if tag is not None and tag.launch == self.engine.launch]
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        self.engine.kill()
         self.process.wait()
 
 
@@ -152,17 +155,13 @@ class Pool:
         )
         line = kind.launch_line(spec)
         extra = () if REAL else _extra(wanted)
-        log = self._folder / f"{name}-{ports[0]}.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*line.argv, *extra],
-                env=_environment(line, wanted),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        return Launched(process, ports[0], log)
+        dev = (("VLLM_SERVER_DEV_MODE", "1"),) if wanted.dev else ()
+        line = LaunchLine((*line.argv, *extra), (*line.env, *dev))
+        desired = DesiredInstance(name, MODEL, spec.phase, "g", spec.gpus)
+        tag = Tag(uuid.uuid4().hex, "node", desired, ports, spec.launched_ms)
+        state, log = str(self._folder), self._folder / f"{name}-{ports[0]}.log"
+        started = start(line, tag, engine_environment(line, tag, state), state, log)
+        return Launched(started, ports[0], log)
 
 
 def _vllm(wanted: Wanted, model: Path) -> VllmKind:
@@ -186,12 +185,6 @@ def _extra(wanted: Wanted) -> tuple[str, ...]:
         f"--kv-load-failure-policy={wanted.policy}",
         f"--kv-lease={wanted.lease_s}",
     )
-
-
-def _environment(line: LaunchLine, wanted: Wanted) -> dict[str, str]:
-    closed = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
-    dev = {"VLLM_SERVER_DEV_MODE": "1"} if wanted.dev else {}
-    return {**closed, **dict(line.env), **dev}
 
 
 class EngineUnderTest:
@@ -281,7 +274,7 @@ class EngineUnderTest:
         """The process that generates; a simulated engine has only one."""
         if not REAL:
             return self.process.pid
-        for pid in self.launched.members():
+        for pid in self.launched.tagged():
             with contextlib.suppress(OSError):
                 if "EngineCore" in Path(f"/proc/{pid}/comm").read_text() or (
                     b"EngineCore" in Path(f"/proc/{pid}/cmdline").read_bytes()
