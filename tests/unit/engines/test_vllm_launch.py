@@ -114,7 +114,7 @@ def test_what_it_cannot_do_is_refused_at_launch(weights: Path, spec: LaunchSpec)
         ({"quantization": "int3"}, "quantization"),
         ({"device": "tpu"}, "device"),
         ({"startup_s": -1}, "startup_s"),
-        ({"image": "x"}, "image"),
+        ({"image": 5}, "image"),
     ],
 )
 def test_a_section_is_refused_by_name(section: dict[str, object], named: str) -> None:
