@@ -1,0 +1,90 @@
+"""The environment of a real vLLM: whole or not used, built once, named by its lock."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from executors.engines.vllm import environment, tiny
+from executors.engines.vllm.environment import CannotBuild
+
+LOCK = Path(environment.__file__).with_name("requirements.lock")
+
+
+class Builder:
+    """Stands for venv and installer: makes what they would make, or fails at the second."""
+
+    def __init__(self) -> None:
+        self.runs: list[list[str]] = []
+        self.fails = False
+
+    def __call__(self, argv: list[str]) -> None:
+        self.runs.append(argv)
+        if "venv" in argv:
+            (Path(argv[-1]) / "lib" / "python3" / "site-packages").mkdir(parents=True)
+        elif self.fails:
+            raise CannotBuild("the installer ended with exit code 1")
+
+
+@pytest.fixture
+def builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Builder:
+    made = Builder()
+    monkeypatch.setattr(environment, "_run", made)
+    monkeypatch.setattr(environment, "_NEEDED_GB", 0.0)
+    monkeypatch.setattr(environment.platform, "machine", lambda: "x86_64")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return made
+
+
+def test_it_is_built_once(builder: Builder, tmp_path: Path) -> None:
+    """Every package with its hash; vLLM reads its own version from what is added."""
+    target = environment.ensure()
+    assert target.parent == tmp_path / "shoal"
+    assert "--require-hashes" in builder.runs[1]
+    (metadata,) = target.glob("lib/python*/site-packages/vllm-*.dist-info/METADATA")
+    assert "Name: vllm\n" in metadata.read_text()
+    assert environment.ensure() == target
+    assert len(builder.runs) == 2
+
+
+def test_a_half_made_one_is_never_used(builder: Builder) -> None:
+    """What was cut off is removed and built again."""
+    builder.fails = True
+    with pytest.raises(CannotBuild):
+        environment.ensure()
+    left = environment.folder()
+    (left / "debris").touch()
+    builder.fails = False
+    assert environment.ensure() == left
+    assert not (left / "debris").exists()
+
+
+def test_another_machine_and_a_full_disk_are_said(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "_NEEDED_GB", 1e9)
+    with pytest.raises(CannotBuild, match="GB free"):
+        environment.ensure()
+    monkeypatch.setattr(environment.platform, "machine", lambda: "riscv64")
+    with pytest.raises(CannotBuild, match="x86-64"):
+        environment.ensure()
+    assert builder.runs == []
+
+
+def test_the_lock_pins_every_package_with_hashes_and_names_no_registry() -> None:
+    lines = LOCK.read_text().splitlines()
+    packages = [line for line in lines if line and line[0] not in " #"]
+    assert len(packages) > 100
+    assert all(re.match(r"[A-Za-z0-9._-]+={2,3}\S+ ", line) for line in packages)
+    assert sum("--hash=sha256:" in line for line in lines) >= len(packages)
+    assert "://" not in LOCK.read_text()
+
+
+def test_the_tiny_model_has_a_token_for_every_byte(tmp_path: Path) -> None:
+    vocabulary = json.loads((tiny.write(tmp_path) / "tokenizer.json").read_text())["model"]["vocab"]
+    assert len(vocabulary) == len(set(vocabulary.values())) == 256 + 3
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["vocab_size"] >= len(vocabulary)
