@@ -65,7 +65,8 @@ OPTIONS: dict[str, tuple[Sequence[str], tuple[str, ...]]] = {
     "speed nan": (("--speed", "nan"), ("--speed", "nan")),
     "speed word": (("--speed", "fast"), ("--speed", "'fast'", "a number")),
     "speed of real engines": (
-        ("--engine", "vllm", "--speed", "10"), ("--speed", "1 with --engine vllm"),
+        ("--engine", "vllm", "--speed", "10"),
+        ("--speed", "1 with --engine vllm"),
     ),
     "for 0": (("--for", "0"), ("--for", "0")),
     "for negative": (("--for", "-1"), ("--for", "-1")),
