@@ -44,7 +44,8 @@ def decided(decision: Decision, pools: Mapping[str, Pool]) -> Event:
         what = f"{decision.kind} {what}"
     advice = not decision.applied and decision.kind not in _WORDS_ONLY
     applied = " (recommended, not applied)" if advice else ""
-    text = f"{decision.model} {what}: {decision.reason}{applied}"
+    who = f"{decision.model} {what}: " if decision.model != "*" else ""
+    text = f"{who}{decision.reason}{applied}"
     return Event(decision.at_ms, text, decision.kind == "infeasible")
 
 

@@ -84,7 +84,8 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
     requests = summary["requests"]
 
     def say(line: str) -> None:
-        console.print(line, soft_wrap=True)  # the terminal folds; a file keeps lines whole
+        # A terminal gets lines folded between words; a file keeps them whole.
+        console.print(line, soft_wrap=not console.is_terminal)
 
     say("")
     say(_worth(summary))

@@ -123,8 +123,9 @@ class Comparisons:
         return Otherwise("sized for the peak", made.cost_usd_per_h * hours, _short(made, demands))
 
     def one_gpu_type(self, stretches: Sequence[Window]) -> Otherwise | None:
-        """The best single GPU type, planned anew for each stretch; the one that leaves least
-        unserved, then the cheapest. None where there is one type only."""
+        """The best single GPU type, planned anew for each stretch: the one that has a place for
+        most models, then leaves least unserved, then is the cheapest. None where there is one
+        type only."""
         names = sorted({pool.gpu.name for pool in self._cluster.pools})
         if len(names) < 2:
             return None
@@ -139,8 +140,9 @@ class Comparisons:
             )
             cluster = replace(self._cluster, pools=pools, services=services)
             usd, unserved = self._over(cluster, stretches)
-            found.append(Otherwise("one GPU type", usd, unserved, name))
-        return min(found, key=lambda one: (round(one.unserved, 3), one.usd))
+            homeless = len(self._cluster.services) - len(services)
+            found.append((homeless, Otherwise("one GPU type", usd, unserved, name)))
+        return min(found, key=lambda one: (one[0], round(one[1].unserved, 3), one[1].usd))[1]
 
     def each_model_alone(self, stretches: Sequence[Window]) -> Otherwise:
         """One model after the other, by priority, each on nodes of its own from what is left."""
