@@ -42,7 +42,7 @@ _DEMOS = {
     "simulated": ("demo.yaml", "azure2023_conv.csv.gz", 10.0),
     "vllm": ("vllm.yaml", "vllm_trace.csv", 1.0),
 }
-_WORTH_S, _WORTH_INTERRUPTED_S = 20.0, 4.0
+_WORTH_S, _WORTH_INTERRUPTED_S = 20.0, 6.0
 
 
 def add_parser(subparsers: Any) -> None:
