@@ -137,6 +137,7 @@ def decide(
         silent=sight.silent,
         failures=faults.failures,
         alerts=observation.alerts,
+        engines=observation.engines,
         replan=tuple(replan),
     )
     due = collect(news, (*(Trigger(*one) for one in state.due), *again))

@@ -161,8 +161,9 @@ def _desired(wanted: Mapping[str, int]) -> tuple[Desired, ...]:
     found: dict[tuple[str, str, str], int] = {}
     for combo_id, count in wanted.items():
         for phase, _, pool, each in parse_combo_id(combo_id)[1]:
-            region, name = pool.split("/", 1)
-            key = region, name, phase.value
+            region, name, market = pool.split("/")
+            # A valid value of a Kubernetes label: spot nodes are a pool of their own there.
+            key = region, f"{name}-spot" if market == Market.SPOT else name, phase.value
             found[key] = found.get(key, 0) + count * each
     return tuple((*key, count) for key, count in sorted(found.items()))
 

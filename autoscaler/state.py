@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoscaler.demand.clumps import Clumps
+from autoscaler.demand.engines import EngineView
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
@@ -32,7 +33,8 @@ class Observation:
 
     demand: per model. statuses: latest per node. availability, prices: latest per pool, as feeds
     said them. answers: of the planner, each in one observation only. alerts: since the last tick.
-    controls: what operators said last, by key.
+    controls: what operators said last, by key. engines: by model, their own view when an alert that
+    concerns them was taken in.
     """
 
     demand: Mapping[str, ModelDemand] = field(default_factory=dict)
@@ -42,6 +44,7 @@ class Observation:
     answers: tuple[PlanAnswer, ...] = ()
     alerts: tuple[Alert, ...] = ()
     controls: Mapping[str, Control] = field(default_factory=dict)
+    engines: Mapping[str, EngineView] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from autoscaler.triggers.news import News, Trigger
 
+_NAMED = 3
+
 
 def fire(news: News) -> Iterator[Trigger]:
     """One trigger per firing alert, for the models it names."""
@@ -15,4 +17,6 @@ def fire(news: News) -> Iterator[Trigger]:
             continue
         scope = tuple(model for model in alert.models if model in known)
         if scope or not alert.models:
-            yield Trigger("alert", scope, f"alert {alert.name}")
+            views = [f"{m}: {news.engines[m].words()}" for m in scope if m in news.engines]
+            said = f" ({'; '.join(views[:_NAMED])})" if views else ""
+            yield Trigger("alert", scope, f"alert {alert.name}{said}")

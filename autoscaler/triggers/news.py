@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autoscaler.demand.engines import EngineView
 from autoscaler.domain.cluster import Cluster
 from autoscaler.state import ControllerState
 from autoscaler.targets.view import ModelView
@@ -22,7 +23,8 @@ class News:
     """One tick's news.
 
     state: as the tick found it. cluster: as declared now. supply: after the latest records.
-    silent: nodes not heard of now. failures: launches that were given up in this tick. replan:
+    silent: nodes not heard of now. engines: by model, where somebody asked them. failures: launches
+    that were given up in this tick. replan:
     models of which a part of an answer was left out ("" for all), with the reason.
     """
 
@@ -35,6 +37,7 @@ class News:
     nodes: Mapping[str, str] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
     alerts: tuple[Alert, ...] = ()
+    engines: Mapping[str, EngineView] = field(default_factory=dict)
     replan: tuple[tuple[str, str], ...] = ()
 
 

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "workload": ("streams.cli.workload", "what a recorded trace asks for"),
     "status": ("streams.cli.status", "who leads, how fresh the data is, how every model stands"),
     "explain": ("streams.cli.explain", "the last decision on a model: why, what would help"),
+    "doctor": ("streams.cli.doctor", "what is missing, where, and how to mend it"),
     "pause": ("streams.cli.controls", "change nothing of a model, or of any"),
     "resume": ("streams.cli.controls", "end a pause"),
     "approve": ("streams.cli.controls", "carry out a proposal of mode approve"),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.decide import ControllerState
+from autoscaler.demand.engines import EngineView
 from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster, Mode
 from streams.broker.admin import BrokerUnreachable, EnsuredTopics, TopicsUnusable, ensure_topics
@@ -41,13 +42,15 @@ from streams.health.facts import Identity
 from streams.poison import Poison
 from streams.ports.actuator import Actuator, ExecutorActuator
 from streams.ports.demand import DemandSource, Sink
+from streams.ports.engine_views import LIMIT_S, EngineViews
 from streams.ports.observed import ExecutorStatuses
+from streams.ports.promql import prometheus
 from streams.ports.routes import GatewayRoutes, RouteSink
 from streams.ports.seal import Seal, read_keys
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.solver.client import Solver, solver_argv
 from topics.leadership import Leadership
-from topics.records import Assignment, Routes, Status
+from topics.records import Alert, Assignment, Routes, Status
 from topics.table import LEADERSHIP
 from topics.timebase import TimeBase
 
@@ -58,6 +61,9 @@ _STOP_S = 0.7
 _WATCH_TOPICS_S = 15.0
 _MOST_POISON = 1000
 _STALL_REAL_S = 5.0
+
+_ALERT_IS_NEWS_S = 60.0
+"""Real seconds: what an older alert was about, the first plan sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +135,24 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         refresh_ms=seal.valid_ms // 3,
     )
 
+    def alerted(alert: Alert, views: Mapping[str, EngineView]) -> None:
+        latest.engines.update(views)
+        latest.take(alert, 0)
+
+    alerts = EngineViews(
+        [prometheus(url, LIMIT_S) for url in config.prometheus.values()],
+        lambda: [service.model for service in declared().services],
+        clock.now_ms,
+        alerted,
+    )
+
     def on_record(_topic: str, record: Any, offset: int, append_ms: int) -> None:
         if isinstance(record, Leadership):
             election.heard(record, offset, clock.real_age_s(append_ms))
+        elif isinstance(record, Alert):
+            if clock.real_age_s(append_ms) < _ALERT_IS_NEWS_S:
+                alerts.take(record)
+            return
         elif isinstance(record, Status):
             record = as_heard(record, clock.event_ms(append_ms))
         latest.take(record, offset)

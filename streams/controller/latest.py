@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from autoscaler.demand.engines import EngineView
 from topics.leadership import MAX_BASE, token_of
 from topics.records import (
     Alert,
@@ -56,6 +57,7 @@ class Latest:
     withdrawn: set[str] = field(default_factory=set)
     controls: dict[str, Control] = field(default_factory=dict)
     alerts: list[Alert] = field(default_factory=list)
+    engines: dict[str, EngineView] = field(default_factory=dict)
     beyond: dict[tuple[str, str], Assignment | Routes] = field(default_factory=dict)
     claimed: int = 0
     plan_number: int = 0
@@ -117,6 +119,11 @@ class Latest:
         known = kept.get(key)
         if known is None or _order(record) >= _order(known):
             kept[key] = record
+
+    def take_engines(self) -> dict[str, EngineView]:
+        """What engines said since the last call, by model."""
+        found, self.engines = self.engines, {}
+        return found
 
     def take_alerts(self) -> tuple[Alert, ...]:
         """Alerts since the last call."""

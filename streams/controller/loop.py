@@ -114,6 +114,7 @@ class Loop:
             prices=dict(self.latest.usd_per_node_h),
             answers=answers,
             alerts=self.latest.take_alerts(),
+            engines=self.latest.take_engines(),
             controls=dict(self.latest.controls),
         )
         before = self.state

@@ -19,6 +19,7 @@ from autoscaler.effects import (
     PublishRoutes,
     SolveRequested,
 )
+from autoscaler.planning.request import PlanRequest
 from autoscaler.standing import ModelStanding, Standing, standing
 from autoscaler.transitions.turns import may_go_in
 from streams.controller.loop import Loop, TickDone
@@ -51,6 +52,9 @@ class Facts:
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=_KEPT))
     kinds: Counter[str] = field(default_factory=Counter)
     writes: int = 0
+    plans: deque[tuple[int, PlanRequest, tuple[str, ...]]] = field(
+        default_factory=lambda: deque(maxlen=20)
+    )
     asked: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     _cached: tuple[TickDone, Standing] | None = None
 
@@ -67,8 +71,14 @@ class Facts:
             elif isinstance(effect, (PublishAssignment, PublishRoutes)):
                 self.writes += 1
             elif isinstance(effect, SolveRequested):
+                self._plan(effect.request, done)
                 for model in effect.request.scope:
                     self.asked[model] = effect.request, done.cluster
+
+    def _plan(self, request: PlanRequest, done: TickDone) -> None:
+        pending = done.after.pending.get(request.urgency)
+        reasons = tuple(dict.fromkeys(words for _, words in pending.reasons)) if pending else ()
+        self.plans.append((done.now_ms, request, reasons))
 
     def tick_age_s(self) -> float:
         """Real seconds since the last tick, or since the start where there was none."""
@@ -116,6 +126,16 @@ class Facts:
             "held": dict(done.after.held) if done else {},
             "supply_age_s": self.supply_age_s(),
             "usd_per_h": now.usd_per_h if now else None,
+            "plans": [
+                {
+                    "number": request.number,
+                    "urgency": str(request.urgency),
+                    "at_ms": at_ms,
+                    "scope": request.scope,
+                    "reasons": reasons,
+                }
+                for at_ms, request, reasons in self.plans
+            ],
             "models": [dataclasses.asdict(model) for model in now.models] if now else [],
         }
         return found

@@ -1,0 +1,25 @@
+"""What engines said of themselves when somebody asked, beside what gateways report.
+
+Owns the value. It is a second witness for people and for the record; nothing is planned by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """Requests that the engines of one model run and have waiting, at `at_ms`; why: it is not
+    known, "" if it is."""
+
+    running: float = 0.0
+    waiting: float = 0.0
+    at_ms: int = 0
+    why: str = ""
+
+    def words(self) -> str:
+        """E.g. "engines: 12 running, 30 waiting"."""
+        if self.why:
+            return f"engines: {self.why}"
+        return f"engines: {self.running:.0f} running, {self.waiting:.0f} waiting"

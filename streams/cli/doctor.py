@@ -1,0 +1,172 @@
+"""`shoal doctor`: what is missing, where, and how to mend it.
+
+Owns the checks and their words. A check looks at one thing and gives a finding; nothing is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from streams.broker.admin import BrokerUnreachable, probe
+from streams.cli.controller_client import add_url, status
+from streams.cli.times import age_words
+from streams.files.config import Config, load_config
+from streams.files.errors import UserError
+from streams.ports.promql import prometheus
+
+_STALE_TELEMETRY_S = 30.0
+_STALE_SUPPLY_S = 1800.0
+_LATE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """ok: nothing to do. what: the thing; said: how it is; mend: what to do about it."""
+
+    ok: bool
+    what: str
+    said: str
+    mend: str = ""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `doctor` to the command line."""
+    parser = subparsers.add_parser(
+        "doctor",
+        help="what is missing, where, and how to mend it",
+        description="Looks at a shoal.yaml (--config) and a running controller and names what is "
+        "missing, where, and how to mend it. Nothing is changed.",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the shoal.yaml")
+    add_url(parser)
+    parser.add_argument("--json", action="store_true", help="the same facts under stable names")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: nothing to mend; 1: something is; 2: bad input."""
+    found = [*(of_file(args.config) if args.config else ()), *of_controller(args.url)]
+    if args.json:
+        options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+        sys.stdout.buffer.write(orjson.dumps([asdict(one) for one in found], option=options))
+    else:
+        for one in found:
+            print(f"{'ok  ' if one.ok else 'MEND'}  {one.what}: {one.said}")
+            if one.mend:
+                print(f"      {one.mend}")
+    return 0 if all(one.ok for one in found) else 1
+
+
+def of_file(path: Path) -> Iterator[Finding]:
+    """The file, its broker and its Prometheus servers."""
+    config = load_config(path)
+    cluster = config.cluster
+    said = f"{len(cluster.services)} models, {len(cluster.pools)} pools, mode {config.mode}"
+    yield Finding(True, str(path), said)
+    yield _broker(config)
+    for name, url in config.prometheus.items():
+        try:
+            prometheus(url)("vector(1)")
+            yield Finding(True, f"prometheus {name}", f"{url} answers")
+        except Exception as error:
+            yield Finding(
+                False,
+                f"prometheus {name}",
+                f"{url} does not answer ({type(error).__name__})",
+                f"mend prometheus.{name} in {path}, or start it: demand by PromQL is no data now",
+            )
+    for service in cluster.services:
+        if service.demand_query and not config.prometheus:
+            yield Finding(
+                False,
+                service.model,
+                "has a demand query, and no prometheus is named",
+                f"add prometheus: {{name: URL}} to {path}",
+            )
+
+
+def _broker(config: Config) -> Finding:
+    if not config.kafka:
+        return Finding(True, "kafka", "none named: an embedded broker, for one machine")
+    try:
+        asyncio.run(probe(config.kafka, 3.0))
+    except (BrokerUnreachable, ValueError) as error:
+        return Finding(False, "kafka", str(error), f"mend kafka in {config.path}, or start it")
+    return Finding(True, "kafka", f"{config.kafka} answers")
+
+
+def of_controller(url: str) -> Iterator[Finding]:
+    """A running controller, its data and its models."""
+    try:
+        found = status(url)
+    except UserError as error:
+        mend = "start one: shoal controller --config FILE (or name another with --url)"
+        yield Finding(False, "controller", str(error), mend)
+        return
+    yield from of_status(found)
+
+
+def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
+    """What `/v1/status` shows."""
+    who = f"controller {found['controller']}"
+    if not found["leads"]:
+        leader = found["leader"]
+        yield Finding(
+            bool(leader),
+            who,
+            f"stands by for {leader}" if leader else "stands by, and no leader is known",
+            "" if leader else "is another controller running? else see this one's log",
+        )
+        return
+    late = found["tick_age_s"] > _LATE_S
+    yield Finding(
+        not late,
+        who,
+        f"leads, decided {age_words(found['tick_age_s'])} ago",
+        "it hangs or is stopped: see its log, restart it; what runs goes on" if late else "",
+    )
+    for name, words in found["held"].items():
+        scope, kind = name.rsplit("/", 1)
+        if kind in ("pause", "release"):
+            undo = "resume" if kind == "pause" else "adopt"
+            target = "--all" if scope == "*" else scope
+            yield Finding(True, scope, words, f"shoal {undo} {target} ends it")
+    for kind, pools in found["supply_age_s"].items():
+        for pool, age_s in pools.items():
+            if age_s > _STALE_SUPPLY_S:
+                yield Finding(
+                    False,
+                    f"{kind} {pool}",
+                    f"{age_words(age_s)} old",
+                    f"is its feed running? shoal feed {kind} --from FILE|URL --follow",
+                )
+    for model in found["models"]:
+        yield _model(model)
+
+
+def _model(model: Mapping[str, Any]) -> Finding:
+    name, age_s = model["model"], model["telemetry_age_s"]
+    if age_s is None or age_s > _STALE_TELEMETRY_S:
+        said = "no telemetry yet" if age_s is None else f"no telemetry for {age_words(age_s)}"
+        return Finding(
+            False,
+            name,
+            f"{said}; it is planned by its declared workload, and not scaled in",
+            "send its requests through the gateway, or name a `demand` query in shoal.yaml",
+        )
+    if model["proposal"]:
+        number = model["proposal"]
+        mend = f"shoal approve {number}, or shoal reject {number} --why ..."
+        return Finding(True, name, f"proposal #{number} waits", mend)
+    if model["word"].startswith("short"):
+        mend = f"shoal explain {name} names what would help"
+        return Finding(False, name, model["word"], mend)
+    return Finding(True, name, model["word"])

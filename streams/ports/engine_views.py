@@ -1,0 +1,90 @@
+"""Asks Prometheus for the engines' own view when an alert fires, before the alert is acted upon.
+
+Owns the question and its time limit. An alert goes on in any case: with what was answered, or with
+why nothing was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from autoscaler.demand.engines import EngineView
+from streams.ports.promql import Ask, rate_of
+from topics.records import Alert
+
+log = logging.getLogger(__name__)
+
+LIMIT_S = 1.0
+_QUERY = 'sum(vllm:num_requests_{what}{{model_name="{model}"}})'
+
+Deliver = Callable[[Alert, Mapping[str, EngineView]], None]
+
+
+class EngineViews:
+    """asks: of each Prometheus; answers are summed. models: all that are declared. deliver: what
+    happens with an alert and what was learnt; called on the event loop."""
+
+    def __init__(
+        self,
+        asks: Iterable[Ask],
+        models: Callable[[], Iterable[str]],
+        now_ms: Callable[[], int],
+        deliver: Deliver,
+        limit_s: float = LIMIT_S,
+    ) -> None:
+        self._asks = tuple(asks)
+        self._models = models
+        self._now_ms = now_ms
+        self._deliver = deliver
+        self._limit_s = limit_s
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take(self, alert: Alert) -> None:
+        """Deliver `alert`, a firing one after asking; returns at once."""
+        if alert.state != "firing" or not self._asks:
+            self._deliver(alert, {})
+            return
+        task = asyncio.get_running_loop().create_task(self._ask_then_deliver(alert))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask_then_deliver(self, alert: Alert) -> None:
+        models = [model for model in self._models() if not alert.models or model in alert.models]
+        views = {
+            model: EngineView(at_ms=self._now_ms(), why="no answer in time") for model in models
+        }
+        try:
+            async with asyncio.timeout(self._limit_s):
+                found = await asyncio.gather(*(self._view(model) for model in models))
+                views = dict(zip(models, found, strict=True))
+        except TimeoutError:
+            log.warning(
+                "alert %s: Prometheus did not answer within %g s", alert.name, self._limit_s
+            )
+        self._deliver(alert, views)
+
+    async def _view(self, model: str) -> EngineView:
+        running, waiting = await asyncio.gather(
+            *(self._sum(_QUERY.format(what=what, model=model)) for what in ("running", "waiting"))
+        )
+        if running is None or waiting is None:
+            return EngineView(at_ms=self._now_ms(), why="Prometheus knows none")
+        return EngineView(running, waiting, self._now_ms())
+
+    async def _sum(self, query: str) -> float | None:
+        answers = await asyncio.gather(
+            *(asyncio.to_thread(ask, query) for ask in self._asks), return_exceptions=True
+        )
+        known: list[float] = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                log.warning("engines: Prometheus did not answer: %s", answer)
+                continue
+            vector: list[dict[str, Any]] = answer
+            value = rate_of(vector)
+            if value is not None:
+                known.append(value)
+        return sum(known) if known else None

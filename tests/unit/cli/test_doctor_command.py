@@ -1,0 +1,65 @@
+"""`shoal doctor` names what is missing, where, and how to mend it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams.cli.doctor import of_status
+from streams.cli.main import main
+
+MODEL: dict[str, Any] = {"model": "chat", "telemetry_age_s": 2.0, "proposal": 0, "word": "steady"}
+STATUS: dict[str, Any] = {
+    "controller": "ctl-1",
+    "leads": True,
+    "leader": "ctl-1",
+    "tick_age_s": 0.4,
+    "held": {},
+    "supply_age_s": {"prices": {}, "availability": {}},
+    "models": [MODEL],
+}
+
+
+def test_all_is_well() -> None:
+    assert all(one.ok for one in of_status(STATUS))
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "mend"),
+    [
+        ({"tick_age_s": 40.0}, "decided 40 s ago", "restart it"),
+        ({"leads": False, "leader": ""}, "no leader is known", "another controller"),
+        (
+            {"supply_age_s": {"prices": {"us/l4/spot": 4000.0}, "availability": {}}},
+            "67 min old",
+            "shoal feed prices",
+        ),
+        ({"models": [{**MODEL, "telemetry_age_s": None}]}, "no telemetry yet", "gateway"),
+        ({"models": [{**MODEL, "word": "short: 3.0 req/s unserved"}]}, "short", "explain chat"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_to_do(
+    change: dict[str, Any], words: str, mend: str
+) -> None:
+    (bad,) = [one for one in of_status({**STATUS, **change}) if not one.ok]
+    assert words in bad.said and mend in bad.mend
+
+
+def test_a_pause_says_how_it_ends() -> None:
+    found = list(of_status({**STATUS, "held": {"*/pause": "paused by ann: drill"}}))
+    assert any("shoal resume --all" in one.mend for one in found)
+
+
+def test_without_a_controller_it_says_how_to_start_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "shoal.yaml"
+    file.write_text(
+        "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
+        "models: {m: {source: meta-llama/Llama-3.1-8B, slo: {ttft: 2s, tpot: 100ms}}}\n"
+    )
+    assert main(["doctor", "--config", str(file), "--url", "http://127.0.0.1:9"]) == 1
+    said = capsys.readouterr().out
+    assert "ok    " in said and "MEND  controller" in said and "shoal controller --config" in said

@@ -1,0 +1,83 @@
+"""Mode recommend over 24 simulated hours: everything happens, and no port hears of it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+
+from autoscaler.decide import decide
+from autoscaler.demand.observed import observe
+from autoscaler.domain.cluster import Mode
+from autoscaler.effects import Effect, PublishDecision, SolveRequested
+from autoscaler.state import Observation
+from tests.unit.decide.decide_catalogue import pool, service
+from tests.unit.decide.decide_world import World, world
+from topics.alerts import Alert
+from topics.supply import Availability, Price
+
+ONE = pool("one", nodes=12, per_node=1)
+_EVERY_S = 10
+
+
+class Recording:
+    """Every port in one: counts what is handed to it."""
+
+    def __init__(self) -> None:
+        self.heard: Counter[str] = Counter()
+
+    def carry_out(self, effects: tuple[Effect, ...]) -> None:
+        self.heard.update(type(effect).__name__ for effect in effects)
+
+
+def day(w: World, t: int) -> None:
+    """Prices, offers and alerts that come and go through the day."""
+    if t % 3600 == 0:
+        usd = 8.0 * (1.5 if t % 7200 else 1.0)
+        w.prices[ONE.id] = Price(ONE.id, usd, w.now_ms)
+        w.availability[ONE.id] = Availability(ONE.id, (t // 3600) % 12, w.now_ms)
+    if t % 5000 == 0:
+        w.alerts.append(Alert(f"a{t}", "HighLatency", "firing", w.now_ms, ("chat",)))
+
+
+@pytest.mark.slow
+def test_a_day_in_mode_recommend_has_no_effects() -> None:
+    """Load swings between 2 and 38 req/s, gateways fall silent now and then; the controller ticks
+    every ten seconds. It recommends all day long and hands nothing to any port."""
+    w = world(
+        lambda _m, t: 20.0 + 18.0 * math.sin(t / 86_400 * 2 * math.pi),
+        service(mode=Mode.RECOMMEND, min_instances=2),
+        pools=(ONE,),
+        seed=3,
+    )
+    ports, applied = Recording(), []
+    recommended = 0
+    for _ in range(86_400):
+        w.t_s += 1
+        w.silent = {"g1"} if w.t_s % 7000 > 6900 else set()
+        w._gateways()
+        day(w, w.t_s)
+        if w.t_s % _EVERY_S:
+            continue
+        ready = [request for at_s, request in w.due if at_s <= w.t_s]
+        w.due = [item for item in w.due if item[0] > w.t_s]
+        seen = Observation(
+            observe(w.windows, ["chat"], w.cluster.policy, w.now_ms),
+            availability=dict(w.availability),
+            prices=dict(w.prices),
+            answers=tuple(w.planner.answer(request, w.cluster) for request in ready),
+            alerts=tuple(w.alerts),
+        )
+        w.alerts.clear()
+        w.state, effects = decide(w.state, seen, w.cluster, w.now_ms)
+        ports.carry_out(effects)
+        for effect in effects:
+            if isinstance(effect, PublishDecision):
+                applied.append(effect.record.applied and effect.record.model != "*")
+                recommended += bool(effect.record.change)
+            elif isinstance(effect, SolveRequested):
+                w.due.append((w.t_s + 1, effect.request))
+    assert set(ports.heard) == {"PublishDecision", "SolveRequested"}
+    assert recommended >= 5 and not any(applied)
+    assert w.state.groups == () and dict(w.state.assignments) == {} and dict(w.state.routes) == {}
