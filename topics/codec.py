@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from topics.checks import SCHEMA_VERSION, InvalidRecord
+from topics.sketch import from_text, pack, to_text, unpack
 from topics.table import topic
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -33,6 +34,11 @@ Reader = Callable[[str, Any], Any]
 
 def encode(record: Any) -> bytes:
     """The wire form of a record (a dataclass with at least one field)."""
+    packed = getattr(record, "packed_fields", ())
+    if packed:
+        record = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+        for name in packed:
+            record[name] = to_text(pack(record[name]))
     return _PREFIX + orjson.dumps(record, option=orjson.OPT_NON_STR_KEYS)[1:]
 
 
@@ -105,6 +111,8 @@ def _make_reader(kind: Any) -> Reader:
         return _sequence_reader(_reader(arguments[0]))
     if origin is tuple:
         return _fixed_reader(tuple(_reader(argument) for argument in arguments))
+    if origin is dict and arguments == (int, int):
+        return _sketch_reader(_dict_reader(_integer_key, _integer))
     if origin in (dict, collections.abc.Mapping):
         return _dict_reader(_key_reader(arguments[0]), _reader(arguments[1]))
     if origin is frozenset:
@@ -213,6 +221,15 @@ def _dict_reader(key: Reader, item: Reader) -> Reader:
         if len(found) != len(value):  # "7" and "07" are the same number
             raise InvalidRecord(path, value, "each key once")
         return found
+
+    return read
+
+
+def _sketch_reader(plain: Reader) -> Reader:
+    """Counts by number: packed, or as a JSON object."""
+
+    def read(path: str, value: Any) -> Any:
+        return unpack(from_text(path, value)) if type(value) is str else plain(path, value)
 
     return read
 

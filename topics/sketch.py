@@ -3,16 +3,25 @@
 The same idea as DDSketch (VLDB 2019): bucket i holds values in (g^(i-1), g^i] with g = 1.04, so
 that a bucket's geometric middle is within 2% of all it holds. Buckets are clamped to a fixed
 range, so a sketch is bounded in size whatever arrives.
+
+On the wire a sketch is packed: pairs of bucket - LOWEST (16 bits) and count (32 bits), unsigned and
+little-endian, in base64.
 """
 
 from __future__ import annotations
 
+import binascii
 import math
+import struct
 from collections.abc import Iterable, Mapping
+
+from topics.checks import InvalidRecord
 
 GAMMA = 1.04
 _LOG_GAMMA = math.log(GAMMA)
 LOWEST, HIGHEST = -118, 590  # about 0.01 ms to 3 hours in ms
+MOST_COUNT = 2**32 - 1
+_PAIR = struct.Struct("<HI")
 
 
 def bucket_of(value_ms: float) -> int:
@@ -25,6 +34,35 @@ def bucket_of(value_ms: float) -> int:
 def middle_ms(bucket: int) -> float:
     """The value in ms that stands for a bucket."""
     return math.exp((bucket - 0.5) * _LOG_GAMMA)
+
+
+def pack(sketch: Mapping[int, int]) -> bytes:
+    """`sketch` as pairs of (bucket - LOWEST, count)."""
+    return b"".join([_PAIR.pack(bucket - LOWEST, count) for bucket, count in sketch.items()])
+
+
+def to_text(packed: bytes) -> str:
+    """The wire form of a packed sketch."""
+    return binascii.b2a_base64(packed, newline=False).decode()
+
+
+def from_text(field: str, text: str) -> bytes:
+    """The packed sketch in `text`; InvalidRecord names `field`. Buckets are not looked at."""
+    try:
+        packed = binascii.a2b_base64(text, strict_mode=True)
+    except (binascii.Error, ValueError):
+        raise InvalidRecord(field, text, "base64") from None
+    if len(packed) % _PAIR.size:
+        raise InvalidRecord(field, f"{len(packed)} bytes", "pairs of bucket and count")
+    return packed
+
+
+def unpack(packed: bytes) -> dict[int, int]:
+    """The sketch whose pairs `packed` holds."""
+    found: dict[int, int] = {}
+    for bucket, count in _PAIR.iter_unpack(packed):
+        found[bucket + LOWEST] = found.get(bucket + LOWEST, 0) + count
+    return found
 
 
 def merge(sketches: Iterable[Mapping[int, int]]) -> dict[int, int]:

@@ -7,9 +7,22 @@ Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from topics import checks
-from topics.sketch import HIGHEST, LOWEST
+from topics.sketch import HIGHEST, LOWEST, MOST_COUNT
+
+COUNTS = (
+    "arrivals",
+    "completions",
+    "failures",
+    "refused",
+    "attained",
+    "input_tokens_arrived",
+    "input_tokens",
+    "output_tokens",
+)
+SKETCHES = ("ttft_ms", "tpot_ms", "input_lengths", "output_lengths")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +37,8 @@ class Telemetry:
     withdrawn (ended by the client's own doing: it left before a limit was missed, or asked for
     what no instance would serve), which says nothing about the service.
     Token sums are of requests that completed in the span, except input_tokens_arrived.
-    ttft_ms / tpot_ms: latency sketches of `topics.sketch` as {bucket: count}. input_lengths /
+    ttft_ms / tpot_ms: latency sketches of `topics.sketch` as {bucket: count}, packed on the wire (a
+    JSON object of the same is understood too). input_lengths /
     output_lengths: sketches of the same form in tokens, of input as it arrived and of output as it
     completed. leaving: the gateway signs off; its silence from now on is no loss of sight.
     in_flight: now, at the end of the span. route_generation: of the routes applied now.
@@ -54,6 +68,8 @@ class Telemetry:
     output_lengths: dict[int, int] = field(default_factory=dict)
     leaving: bool = False
 
+    packed_fields: ClassVar[tuple[str, ...]] = SKETCHES
+
     def __post_init__(self) -> None:
         for key in ("model", "gateway", "boot"):
             checks.name(key, getattr(self, key))
@@ -75,7 +91,7 @@ class Telemetry:
             "withdrawn",
         ):
             checks.count(key, getattr(self, key))
-        for key in ("ttft_ms", "tpot_ms", "input_lengths", "output_lengths"):
+        for key in SKETCHES:
             for bucket, seen in getattr(self, key).items():
                 checks.number(f"{key} bucket", bucket, LOWEST, HIGHEST)
-                checks.count(f"{key}[{bucket}]", seen)
+                checks.count(f"{key}[{bucket}]", seen, MOST_COUNT)

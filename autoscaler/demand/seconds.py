@@ -1,148 +1,166 @@
 """One second of one model, sums of seconds, and how a record's span falls on seconds.
 
-Owns the counting. Knows nothing of clocks, lateness or duplicates (`windows` does).
+Owns the counting. Knows nothing of clocks, lateness or duplicates (`windows` does). The sketches of
+a second are one packed array, those of a window one dense one, so that what twenty gateways say of
+a second is merged in one go.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from topics.sketch import quantile_ms
-from topics.telemetry import Telemetry
+import numpy as np
+from numpy.typing import NDArray
 
-FIELDS = (
-    "arrivals",
-    "completions",
-    "failures",
-    "refused",
-    "attained",
-    "input_tokens_arrived",
-    "input_tokens",
-    "output_tokens",
-)
-SKETCHES = ("ttft_ms", "tpot_ms", "input_lengths", "output_lengths")
+from topics.sketch import HIGHEST, LOWEST, middle_ms
+from topics.telemetry import COUNTS, SKETCHES
+
+WIDTH = HIGHEST - LOWEST + 1
+_CELL = np.dtype([("cell", "<u2"), ("count", "<u4")])
+_MOST = 2**32 - 1
+_ZEROS = (0,) * len(COUNTS)
 
 Sketch = Mapping[int, int]
-_ZEROS = (0,) * len(FIELDS)
-_NONE = array("q")
-_NO_SKETCHES = (_NONE,) * len(SKETCHES)
 
-Packed: TypeAlias = "array[int]"
-"""A sketch as bucket, count, bucket, count: a third of a dict's memory for a second's few."""
+Values: TypeAlias = tuple[int, ...]
+"""Counts of COUNTS."""
 
+Part: TypeAlias = tuple[Values, tuple[bytes, ...]]
+"""What one record says of one second: counts, and packed sketches of SKETCHES."""
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What one record contributes to one second: counts of FIELDS, sketches of SKETCHES."""
+Cells: TypeAlias = NDArray[Any]
+"""Cells that are not empty, each once: cell = WIDTH x (place in SKETCHES) + bucket - LOWEST."""
 
-    values: tuple[int, ...]
-    sketches: tuple[Packed, ...]
+_NOTHING = np.empty(0, _CELL)
 
 
 @dataclass(slots=True)
 class Second:
-    """All that was seen in one second. Its tuples are replaced, never changed: an idle second
-    shares them with all others and costs 56 bytes."""
+    """All that was seen in one second. packed: its cells; an idle second shares the empty ones."""
 
-    values: tuple[int, ...] = _ZEROS
-    sketches: tuple[Packed, ...] = _NO_SKETCHES
+    values: Values = _ZEROS
+    packed: bytes = b""
 
-    def add(self, part: Part) -> None:
-        """Count `part` in."""
-        if part.values != _ZEROS:
-            self.values = tuple(o + n for o, n in zip(self.values, part.values, strict=True))
-        if any(part.sketches):
-            self.sketches = tuple(
-                _merged(old, new) for old, new in zip(self.sketches, part.sketches, strict=True)
-            )
+    @property
+    def cells(self) -> Cells:
+        """Its sketches."""
+        return np.frombuffer(self.packed, _CELL)
+
+    def add(self, parts: Sequence[Part]) -> tuple[Values, Cells]:
+        """Count `parts` in; what they are together."""
+        values = parts[0][0] if len(parts) == 1 else _total([values for values, _ in parts])
+        cells = _cells([sketches for _, sketches in parts])
+        if values != _ZEROS:
+            self.values = values if self.values is _ZEROS else _total([self.values, values])
+        if len(cells):
+            both = _merged([self.cells, cells]) if self.packed else cells
+            self.packed = both.tobytes()
+        return values, cells
 
 
 @dataclass(slots=True)
 class Sums:
-    """Running sums of the seconds before `end_s`. covered_s: seconds with any report."""
+    """Running sums of the seconds before `end_s`. covered_s: seconds with any report. dense: of
+    all sketches, cell by cell."""
 
     end_s: int
     covered_s: int = 0
-    values: list[int] = field(default_factory=lambda: [0] * len(FIELDS))
-    sketches: tuple[dict[int, int], ...] = field(
-        default_factory=lambda: tuple({} for _ in SKETCHES)
+    values: Values = _ZEROS
+    dense: NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros(WIDTH * len(SKETCHES), np.int64)
     )
 
-    def add(self, part: Part | Second, sign: int = 1) -> None:
-        """Count the contents of `part` in, or out with sign -1."""
-        if part.values is not _ZEROS:
-            self.values = [o + sign * n for o, n in zip(self.values, part.values, strict=True)]
-        for total, more in zip(self.sketches, part.sketches, strict=True):
-            if more:
-                _merge(total, more, sign)
+    def add(self, values: Values, cells: Cells, sign: int = 1) -> None:
+        """Count these in, or out with sign -1."""
+        if values is not _ZEROS:
+            self.values = tuple([o + sign * n for o, n in zip(self.values, values, strict=True)])
+        if len(cells):
+            self.dense[cells["cell"]] += sign * cells["count"].astype(np.int64)
 
     def enter(self, bucket: Second) -> None:
         """A second comes into the window."""
         self.covered_s += 1
-        self.add(bucket)
+        self.add(bucket.values, bucket.cells)
 
     def leave(self, bucket: Second) -> None:
         """A second falls out of the window."""
         self.covered_s -= 1
-        self.add(bucket, -1)
+        self.add(bucket.values, bucket.cells, -1)
 
     def sketch(self, name: str) -> dict[int, int]:
         """The running sketch called `name`, one of SKETCHES."""
-        return self.sketches[SKETCHES.index(name)]
+        counts = self._of(name)
+        at = np.flatnonzero(counts)
+        return dict(zip((at + LOWEST).tolist(), counts[at].tolist(), strict=True))
 
     def quantile_ms(self, name: str, q: float) -> float | None:
         """The q-quantile of the sketch called `name`; None where nothing was seen."""
-        return quantile_ms(self.sketch(name), q)
+        upto = self._of(name).cumsum()
+        total = int(upto[-1])
+        if total == 0:
+            return None
+        rank = max(1, math.ceil(q * total))
+        return middle_ms(int(np.searchsorted(upto, rank)) + LOWEST)
+
+    def _of(self, name: str) -> NDArray[np.int64]:
+        start = SKETCHES.index(name) * WIDTH
+        return self.dense[start : start + WIDTH]
 
 
-def spread(record: Telemetry, event_ms: int) -> Iterator[tuple[int, Part]]:
+def spread(
+    values: Values, sketches: tuple[bytes, ...], span_ms: int, event_ms: int
+) -> Iterator[tuple[int, Part]]:
     """The seconds that the span ending at `event_ms` touches, each with its share of the counts.
 
     Shares are in proportion to time, rounded so that they add up exactly; sketches go to the last
     second. A span of 0 ms falls on the second before its end.
     """
-    values = tuple(getattr(record, key) for key in FIELDS)
-    sketches = tuple(_packed(getattr(record, key)) for key in SKETCHES)
-    span = max(1, record.span_ms)
+    span = max(1, span_ms)
     start = event_ms - span
     first, last = start // 1000, (event_ms - 1) // 1000
     if first == last:
-        yield last, Part(values, sketches)
+        yield last, (values, sketches)
         return
     done = _ZEROS
     for second in range(first, last + 1):
         until = min((second + 1) * 1000, event_ms) - start
-        upto = tuple(value * until // span for value in values)
-        part = tuple(now - before for now, before in zip(upto, done, strict=True))
+        upto = tuple([value * until // span for value in values])
+        part = tuple([now - before for now, before in zip(upto, done, strict=True)])
         done = upto
-        yield second, Part(part, sketches if second == last else _NO_SKETCHES)
+        yield second, (part, sketches if second == last else ())
 
 
-def _packed(sketch: Sketch) -> Packed:
-    return array("q", chain.from_iterable(sketch.items())) if sketch else _NONE
+def _total(all_: Sequence[Values]) -> Values:
+    return tuple(map(sum, zip(*all_, strict=True)))
 
 
-def _merged(old: Packed, new: Packed) -> Packed:
-    """Both together. Either may come back itself: no sketch of a second is ever changed."""
-    if not new:
-        return old
-    if not old:
-        return new
-    total: dict[int, int] = {}
-    _merge(total, old, 1)
-    _merge(total, new, 1)
-    return _packed(total)
+def _cells(all_: Sequence[tuple[bytes, ...]]) -> Cells:
+    """The cells of several records' packed sketches together. A bucket that is none is the last."""
+    found = []
+    for place, packed in enumerate(zip(*[s for s in all_ if s], strict=True)):
+        joined = b"".join(packed)
+        if joined:
+            pairs = np.frombuffer(joined, _CELL)
+            buckets = np.minimum(pairs["cell"], WIDTH - 1).astype(np.int64)
+            found.append((buckets + place * WIDTH, pairs["count"]))
+    if not found:
+        return _NOTHING
+    cells, counts = (np.concatenate(column) for column in zip(*found, strict=True))
+    return _made(cells, counts)
 
 
-def _merge(total: dict[int, int], more: Packed, sign: int) -> None:
-    pairs = iter(more)
-    for bucket, count in zip(pairs, pairs, strict=True):
-        left = total.get(bucket, 0) + sign * count
-        if left:
-            total[bucket] = left
-        else:
-            total.pop(bucket, None)
+def _merged(all_: Sequence[Cells]) -> Cells:
+    both = np.concatenate(all_)
+    return _made(both["cell"].astype(np.int64), both["count"].astype(np.int64))
+
+
+def _made(cells: NDArray[np.int64], counts: NDArray[np.int64]) -> Cells:
+    dense = np.bincount(cells, counts)
+    at = np.flatnonzero(dense)
+    made = np.empty(len(at), _CELL)
+    made["cell"] = at
+    made["count"] = np.minimum(dense[at], _MOST)
+    return made

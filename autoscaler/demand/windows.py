@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from autoscaler.demand.duplicates import Producer
-from autoscaler.demand.seconds import FIELDS, Second, Sums, spread
+from autoscaler.demand.seconds import Part, Second, Sums, spread
 from autoscaler.demand.seen import GatewaySeen, LengthsSeen, NoData, Stats, WindowStats
 from autoscaler.demand.timeline import Blocks, Count, Timeline
 from autoscaler.domain.checks import whole
-from topics.telemetry import Telemetry
+from topics.reported import Reported, reported
+from topics.telemetry import COUNTS, Telemetry
 
 __all__ = [
     "MAX_AHEAD_S",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 MAX_AHEAD_S = 60
+_MOST_PENDING = 2000
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class _Series:
     windows: dict[int, Sums] = field(default_factory=dict)
     producers: dict[tuple[str, str], Producer] = field(default_factory=dict)
     gateways: dict[str, GatewaySeen] = field(default_factory=dict)
+    pending: list[tuple[int, Part]] = field(default_factory=list)
 
 
 class TelemetryWindows:
@@ -76,12 +79,16 @@ class TelemetryWindows:
         if self._now_ms is None or now_ms > self._now_ms:
             self._now_ms = now_ms
 
-    def add(self, record: Telemetry, event_ms: int, *, from_gateway: bool = True) -> bool:
+    def add(
+        self, record: Telemetry | Reported, event_ms: int, *, from_gateway: bool = True
+    ) -> bool:
         """Count `record`, whose span ended at `event_ms`; True if it was applied.
 
         Idempotent by (gateway, boot, sequence) per model. Its counts are spread over the seconds
         that the span touches. from_gateway: whether who says so applies routes.
         """
+        if isinstance(record, Telemetry):
+            record = reported(record)
         if self._now_ms is not None:
             if event_ms < self._now_ms - self._horizon_s * 1000:
                 self.counters.late += 1
@@ -89,41 +96,38 @@ class TelemetryWindows:
             if event_ms > self._now_ms + MAX_AHEAD_S * 1000:
                 self.counters.ahead += 1
                 return False
-        series = self._of(record.model)
-        producer = series.producers.setdefault((record.gateway, record.boot), Producer())
+        series = self._series.get(record.model) or self._of(record.model)
+        name = record.gateway, record.boot
+        producer = series.producers.get(name)
+        if producer is None:
+            producer = series.producers[name] = Producer()
         if not producer.is_new(record.sequence):
             self.counters.duplicate += 1
             return False
         producer.newest_ms = max(producer.newest_ms, event_ms)
-        for second, part in spread(record, event_ms):
-            bucket = series.seconds.get(second)
-            if bucket is None:
-                bucket = series.seconds[second] = Second()
-                for length, sums in series.windows.items():
-                    if sums.end_s - length <= second < sums.end_s:
-                        sums.covered_s += 1
-            bucket.add(part)
-            for length, sums in series.windows.items():
-                if sums.end_s - length <= second < sums.end_s:
-                    sums.add(part)
-            series.newest_s = max(series.newest_s, second)
-            series.timeline.changed(second)
+        # Merged when somebody looks: what many gateways say of a second, in one go.
+        series.pending += spread(record.values, record.sketches, record.span_ms, event_ms)
+        if len(series.pending) > _MOST_PENDING:
+            self._absorb(series)
         if from_gateway:
             self.hear(record, event_ms)
         self.counters.applied += 1
         return True
 
-    def hear(self, record: Telemetry, event_ms: int) -> None:
+    def hear(self, record: Telemetry | Reported, event_ms: int) -> None:
         """Note only that a gateway lives, and the routes it applies; its counts are left out."""
         if self._now_ms is not None and event_ms > self._now_ms + MAX_AHEAD_S * 1000:
             return
+        if isinstance(record, Telemetry):
+            record = reported(record)
         series = self._of(record.model)
         seen = series.gateways.get(record.gateway)
         if seen is not None and (
             event_ms < seen.seen_ms or (seen.left and seen.boot == record.boot)
         ):
             return
-        active = bool(record.arrivals or record.completions or record.in_flight)
+        arrivals, completions, *_ = record.values
+        active = bool(arrivals or completions or record.in_flight)
         series.gateways[record.gateway] = GatewaySeen(
             record.gateway,
             record.boot,
@@ -134,10 +138,42 @@ class TelemetryWindows:
             left=record.leaving,
         )
 
+    def _absorb(self, series: _Series) -> None:
+        """Count in what came since somebody looked last."""
+        pending, series.pending = series.pending, []
+        parts: dict[int, list[Part]] = {}
+        for second, part in pending:
+            parts.setdefault(second, []).append(part)
+        for second, found in parts.items():
+            within = [
+                sums
+                for length, sums in series.windows.items()
+                if sums.end_s - length <= second < sums.end_s
+            ]
+            bucket = series.seconds.get(second)
+            if bucket is None:
+                bucket = series.seconds[second] = Second()
+                for sums in within:
+                    sums.covered_s += 1
+            values, cells = bucket.add(found)
+            for sums in within:
+                sums.add(values, cells)
+            series.newest_s = max(series.newest_s, second)
+            series.timeline.changed(second)
+        if self._now_ms is not None:
+            self._sweep(series, self._now_ms // 1000)
+
+    def _seen(self, model: str) -> _Series | None:
+        """What is known of `model`, all that came included."""
+        series = self._series.get(model)
+        if series is not None and series.pending:
+            self._absorb(series)
+        return series
+
     def stats(self, model: str, now_ms: int, window_s: int) -> WindowStats:
         """What was seen of `model` in the `window_s` whole seconds before `now_ms`."""
         self.advance(now_ms)
-        series = self._series.get(model)
+        series = self._seen(model)
         if series is None:
             return NoData(None)
         now_s = now_ms // 1000
@@ -151,15 +187,15 @@ class TelemetryWindows:
     def lengths(self, model: str, now_ms: int, window_s: int) -> LengthsSeen:
         """How long the requests of the `window_s` whole seconds before `now_ms` were."""
         self.advance(now_ms)
-        series = self._series.get(model)
+        series = self._seen(model)
         if series is None:
             return LengthsSeen()
         sums = self._slide(series, min(window_s, self._horizon_s), now_ms // 1000)
-        values = dict(zip(FIELDS, sums.values, strict=True))
+        values = dict(zip(COUNTS, sums.values, strict=True))
         arrivals, completions = values["arrivals"], values["completions"]
         return LengthsSeen(
-            dict(sums.sketch("input_lengths")),
-            dict(sums.sketch("output_lengths")),
+            sums.sketch("input_lengths"),
+            sums.sketch("output_lengths"),
             values["input_tokens_arrived"] / arrivals if arrivals else None,
             values["output_tokens"] / completions if completions else None,
             arrivals,
@@ -173,7 +209,7 @@ class TelemetryWindows:
         here does not look like silence.
         """
         self.advance(now_ms)
-        series = self._series.get(model)
+        series = self._seen(model)
         if series is None or series.newest_s < 0:
             return ()
         end_s = min(series.newest_s + 1, now_ms // 1000)
@@ -183,7 +219,7 @@ class TelemetryWindows:
     def blocks(self, model: str, now_ms: int, window_s: int) -> Blocks:
         """(covered seconds, arrivals) of each whole 10 s block of the window, oldest first."""
         self.advance(now_ms)
-        series = self._series.get(model)
+        series = self._seen(model)
         if series is None:
             return ()
         window_s = min(window_s, self._horizon_s)
@@ -191,14 +227,14 @@ class TelemetryWindows:
 
     def newest_ms(self, model: str, now_ms: int) -> int | None:
         """End of the newest reported second of `model` that is not after now, None if none is."""
-        series = self._series.get(model)
+        series = self._seen(model)
         if series is None or series.newest_s < 0:
             return None
         return min(series.newest_s + 1, now_ms // 1000) * 1000
 
     def gateways(self, model: str, now_ms: int, within_s: int = 10) -> tuple[GatewaySeen, ...]:
         """Gateways that spoke of `model` in the last `within_s` seconds and did not sign off."""
-        series = self._series.get(model)
+        series = self._seen(model)
         if series is None:
             return ()
         oldest = now_ms - within_s * 1000
@@ -235,7 +271,6 @@ class TelemetryWindows:
             if leaving is not None:
                 sums.leave(leaving)
         sums.end_s = now_s
-        self._sweep(series, now_s)
         return sums
 
     def _sweep(self, series: _Series, now_s: int) -> None:
@@ -255,7 +290,7 @@ class TelemetryWindows:
 
 
 def _stats(sums: Sums, age_ms: int) -> Stats:
-    values = dict(zip(FIELDS, sums.values, strict=True))
+    values = dict(zip(COUNTS, sums.values, strict=True))
     arrivals, completions = values["arrivals"], values["completions"]
     return Stats(
         covered_s=sums.covered_s,

@@ -14,6 +14,7 @@ from streams.files.errors import UserError
 from streams.ports.demand import DemandSource, Sink
 from streams.ports.promql import PromqlDemand, prometheus
 from topics.records import Telemetry
+from topics.reported import Reported
 
 
 def demand_sources(
@@ -50,7 +51,7 @@ def gateways_sink(
 
     on_news: called where something was counted."""
 
-    def sink(record: Telemetry, event_ms: int) -> None:
+    def sink(record: Telemetry | Reported, event_ms: int) -> None:
         if record.model in queries:
             windows.hear(record, event_ms)
         elif windows.add(record, event_ms):
@@ -62,7 +63,7 @@ def gateways_sink(
 def prometheus_sink(windows: TelemetryWindows) -> Sink:
     """Counts what Prometheus says, which is no gateway: it confirms no routes."""
 
-    def sink(record: Telemetry, event_ms: int) -> None:
+    def sink(record: Telemetry | Reported, event_ms: int) -> None:
         windows.add(record, event_ms, from_gateway=False)
 
     return sink

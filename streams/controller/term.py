@@ -77,13 +77,16 @@ class Terms:
         """Wait for the seat; tell once if somebody else is seen to hold it."""
         winning = asyncio.ensure_future(self._seat.won())
         try:
+            told = False
             while not winning.done():
-                if self._seat.election.heard_renewal:
+                if self._seat.election.heard_renewal and not told:
+                    told = True
                     log.info("standby: %s leads", self._seat.election.leader)
                     self._on_standing(0, self._seat.election.leader)
-                    break
+                # Nobody looks at the windows of a standby, and they must not grow for ever.
+                self._loop.windows.advance(self._loop.clock.now_ms())
                 await asyncio.wait({winning}, timeout=_LOOK_S)
-            return await winning
+            return winning.result()
         finally:
             winning.cancel()
 

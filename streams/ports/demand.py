@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from topics.records import Telemetry
+from topics.reported import Reported
 
-Sink = Callable[[Telemetry, int], None]
+Sink = Callable[[Telemetry | Reported, int], None]
 """(record, event time of the end of its span in domain ms): called on the event loop."""
 
 

@@ -21,7 +21,7 @@ from streams.clock import Clock
 from streams.poison import Poison
 from streams.ports.demand import Sink
 from topics.checks import InvalidRecord
-from topics.codec import decode
+from topics.reported import read_reported
 from topics.table import TELEMETRY
 
 log = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class TelemetryTopic:
         self.seen += 1
         value = message.value or b""
         try:
-            record = decode(TELEMETRY.name, value)
+            record = read_reported(value)
         except InvalidRecord as error:
             self._on_poison(
                 Poison(TELEMETRY.name, message.partition, message.offset, value, str(error))

@@ -1,0 +1,252 @@
+"""How fast telemetry is read: `python -m loadtests.stream_bench [--broker HOST:PORT] [--json OUT]`.
+
+Writes records of 100 requests each, as gateways do, to a topic of its own on one broker (an
+embedded one where none is given), reads them twice in one process - with a bare `getmany` and
+`orjson.loads`, and with our path into windows that are looked at once a second - and then writes at
+a steady rate while our path follows. CPU seconds are of this process. JSON keys:
+
+    bare_records_per_cpu_s, ours_records_per_cpu_s, us_per_record, requests_per_cpu_s,
+    p99_append_to_window_ms, peak_rss_mib
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import resource
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+from aiokafka import AIOKafkaProducer, TopicPartition
+
+from autoscaler.demand.observed import observe
+from autoscaler.demand.windows import TelemetryWindows
+from autoscaler.domain.cluster import Policy
+from streams.broker.admin import ensure_topics, parse_address
+from streams.broker.clients import admin as new_admin
+from streams.broker.clients import consumer as new_consumer
+from streams.broker.clients import producer as new_producer
+from streams.clock import Clock
+from streams.ports.telemetry_topic import TelemetryTopic
+from topics.codec import encode
+from topics.sketch import bucket_of
+from topics.table import TABLE, TELEMETRY
+from topics.telemetry import Telemetry
+from topics.timebase import TimeBase
+
+REQUESTS = 100
+
+
+def records(models: int, gateways: int, seconds: int, seed: int) -> list[tuple[str, bytes]]:
+    """(key, value) of every model at every gateway for each second. 100 requests a record, their
+    lengths and latencies log-normal."""
+    random_ = random.Random(seed)
+    made = []
+    sketches = [
+        [_sketch(random_, middle, sigma) for _ in range(50)]
+        for middle, sigma in ((300.0, 0.5), (30.0, 0.2), (1000.0, 1.0), (200.0, 0.8))
+    ]
+    sequence = 0
+    for second in range(seconds):
+        for gateway in range(gateways):
+            for model in range(models):
+                sequence += 1
+                ttft, tpot, inputs, outputs = (random_.choice(of) for of in sketches)
+                record = Telemetry(
+                    model=f"model-{model}", gateway=f"gateway-{gateway}", boot="boot",
+                    sequence=sequence, end_ms=1_700_000_000_000 + second * 1000, span_ms=1000,
+                    age_ms=0, arrivals=REQUESTS, completions=REQUESTS, failures=0, refused=0,
+                    attained=REQUESTS, input_tokens_arrived=REQUESTS * 1000,
+                    input_tokens=REQUESTS * 1000, output_tokens=REQUESTS * 200, in_flight=40,
+                    route_generation=3, ttft_ms=ttft, tpot_ms=tpot, input_lengths=inputs,
+                    output_lengths=outputs,
+                )  # fmt: skip
+                made.append((record.model, encode(record)))
+    return made
+
+
+def _sketch(random_: random.Random, middle: float, sigma: float) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for _ in range(REQUESTS):
+        bucket = bucket_of(middle * random_.lognormvariate(0.0, sigma))
+        found[bucket] = found.get(bucket, 0) + 1
+    return found
+
+
+async def _write(producer: AIOKafkaProducer, name: str, made: Sequence[tuple[str, bytes]]) -> None:
+    for key, value in made:
+        await producer.send(name, value, key=key.encode())
+    await producer.flush()
+
+
+async def _bare(bootstrap: str, parts: list[TopicPartition], count: int) -> float:
+    """CPU seconds of a bare loop over `count` records."""
+    consumer = new_consumer(bootstrap, "bench-bare", fetch_max_wait_ms=40)
+    await consumer.start()
+    consumer.assign(parts)
+    await consumer.seek_to_beginning(*parts)
+    seen, began = 0, time.process_time()
+    while seen < count:
+        for messages in (await consumer.getmany(timeout_ms=1000, max_records=5000)).values():
+            for message in messages:
+                orjson.loads(message.value)
+            seen += len(messages)
+    took = time.process_time() - began
+    await consumer.stop()
+    return took
+
+
+class _Followed:
+    """Our path, as the controller has it: read, windows, a look at every model each second."""
+
+    def __init__(self, bootstrap: str, prefix: str, models: int, embedded: bool) -> None:
+        self.clock = Clock(TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns()))
+        self.source = TelemetryTopic(
+            bootstrap, prefix, self.clock, self._poison, {}, 1800, embedded
+        )
+        self.windows = TelemetryWindows()
+        self.models = [f"model-{k}" for k in range(models)]
+        self.waiting: list[int] = []
+        self.delays_ms: list[float] = []
+        self.seen = 0
+        self._changed: set[str] = set()
+        self._looked_s = 0.0
+
+    def _poison(self, poison: object) -> None:
+        raise AssertionError(poison)
+
+    def sink(self, record: Any, event_ms: int) -> None:
+        """Count it."""
+        self.windows.add(record, event_ms)
+        self.seen += 1
+        self.waiting.append(event_ms)
+
+    def look(self) -> None:
+        """What a tick reads of the windows; everything that waited is in them now."""
+        observe(self.windows, self.models, Policy(), self.clock.now_ms())
+        now_ms = self.clock.now_ms()
+        self.delays_ms += [now_ms - event_ms for event_ms in self.waiting]
+        self.waiting.clear()
+
+    async def looking(self, every_s: float) -> None:
+        """Look again and again."""
+        while True:
+            await asyncio.sleep(every_s)
+            self.look()
+
+
+async def _ours(followed: _Followed, count: int) -> float:
+    """CPU seconds of our path over `count` records, a look each second included."""
+    looks = asyncio.create_task(followed.looking(1.0))
+    began = time.process_time()
+    await followed.source.replay(followed.sink)
+    followed.look()
+    took = time.process_time() - began
+    looks.cancel()
+    assert followed.seen == count, f"{followed.seen} of {count} records"
+    return took
+
+
+async def _steady(
+    followed: _Followed, producer: AIOKafkaProducer, name: str, made: Sequence[tuple[str, bytes]],
+    per_s: int,
+) -> float:  # fmt: skip
+    """The 99th percentile of ms from append to a look at the windows, at `per_s` records/s."""
+    follow = asyncio.create_task(followed.source.follow(followed.sink))
+    await followed.source.live()
+    followed.delays_ms.clear()
+    looks = asyncio.create_task(followed.looking(0.2))  # as often as the controller ticks
+    started, sent = time.monotonic(), 0
+    while sent < len(made):
+        due = min(len(made), int((time.monotonic() - started) * per_s))
+        for key, value in made[sent:due]:
+            await producer.send(name, value, key=key.encode())
+        sent = max(sent, due)
+        await asyncio.sleep(0.01)
+    await producer.flush()
+    await asyncio.sleep(0.5)
+    for task in (looks, follow):
+        task.cancel()
+    await asyncio.gather(looks, follow, return_exceptions=True)
+    delays = sorted(followed.delays_ms)
+    return delays[int(0.99 * (len(delays) - 1))]
+
+
+async def bench(given: argparse.Namespace, bootstrap: str) -> dict[str, float]:
+    """All of it on the broker at `bootstrap`."""
+    prefix = given.prefix or f"bench-{uuid.uuid4().hex[:8]}."
+    found = await ensure_topics(bootstrap, prefix)
+    name = TELEMETRY.wire_name(prefix)
+    parts = [TopicPartition(name, n) for n in range(found.partitions[TELEMETRY.name])]
+    seconds = max(1, given.records // (given.models * given.gateways))
+    made = records(given.models, given.gateways, seconds, given.seed)
+    producer = new_producer(bootstrap, "bench", linger_ms=5)
+    await producer.start()
+    try:
+        await _write(producer, name, made)
+        bare_s = await _bare(bootstrap, parts, len(made))
+        followed = _Followed(bootstrap, prefix, given.models, found.embedded)
+        ours_s = await _ours(followed, len(made))
+        after = records(given.models, given.gateways, 2 * seconds, given.seed + 1)[len(made) :]
+        steady = after[: given.per_s * given.for_s]
+        p99_ms = await _steady(followed, producer, name, steady, given.per_s)
+    finally:
+        await producer.stop()
+        if not found.embedded:
+            client = new_admin(bootstrap, "bench")
+            await client.start()
+            await client.delete_topics([topic.wire_name(prefix) for topic in TABLE])
+            await client.close()
+    return {
+        "bare_records_per_cpu_s": len(made) / bare_s,
+        "ours_records_per_cpu_s": len(made) / ours_s,
+        "us_per_record": ours_s / len(made) * 1e6,
+        "requests_per_cpu_s": REQUESTS * len(made) / ours_s,
+        "p99_append_to_window_ms": p99_ms,
+        "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--broker", default="", help="HOST:PORT (default: an embedded one)")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--records", type=int, default=20_000)
+    parser.add_argument("--models", type=int, default=100)
+    parser.add_argument("--gateways", type=int, default=20)
+    parser.add_argument("--per-s", type=int, default=5000, help="records/s of the steady part")
+    parser.add_argument("--for-s", type=int, default=4, help="seconds of the steady part")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args(argv)
+    given.prefix = ""
+    embedded = None
+    if not given.broker:
+        given.prefix = "bench."
+        argv_ = [sys.executable, "-m", "streams.broker", "--prefix", given.prefix]
+        embedded = subprocess.Popen(argv_, stdout=subprocess.PIPE)
+        assert embedded.stdout is not None
+        given.broker = json.loads(embedded.stdout.readline())["bootstrap"]
+    try:
+        found = asyncio.run(bench(given, parse_address(given.broker)))
+    finally:
+        if embedded is not None:
+            embedded.terminate()
+            embedded.wait()
+    for key, value in found.items():
+        print(f"{key:26} {value:12.1f}")
+    if given.json:
+        given.json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
