@@ -13,7 +13,7 @@ from typing import NamedTuple
 import orjson
 
 from topics import checks
-from topics.checks import MAX_COUNT, SCHEMA_VERSION
+from topics.checks import MAX_COUNT, MAX_MS, SCHEMA_VERSION
 from topics.codec import decode_as
 from topics.sketch import from_text, pack
 from topics.telemetry import COUNTS, SKETCHES, Telemetry
@@ -70,7 +70,9 @@ def read_reported(data: bytes) -> Reported:
             or set(map(type, texts)) != _TEXTS
         ):
             return _slowly(data)
-        checks.time_ms("end_ms", value["end_ms"])
+        end_ms = value["end_ms"]
+        if type(end_ms) is not int or not 0 <= end_ms <= MAX_MS:
+            return _slowly(data)
         leaving = value.get("leaving", False)
         if names not in _known:
             _learn(names)

@@ -4,8 +4,8 @@ The same idea as DDSketch (VLDB 2019): bucket i holds values in (g^(i-1), g^i] w
 that a bucket's geometric middle is within 2% of all it holds. Buckets are clamped to a fixed
 range, so a sketch is bounded in size whatever arrives.
 
-On the wire a sketch is packed: pairs of bucket - LOWEST (16 bits) and count (32 bits), unsigned and
-little-endian, in base64.
+On the wire a sketch is packed: pairs of unsigned 16-bit numbers, little-endian, bucket - LOWEST and
+count, in base64. A count above 65,535 is several pairs.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from topics.checks import InvalidRecord
 GAMMA = 1.04
 _LOG_GAMMA = math.log(GAMMA)
 LOWEST, HIGHEST = -118, 590  # about 0.01 ms to 3 hours in ms
-MOST_COUNT = 2**32 - 1
-_PAIR = struct.Struct("<HI")
+MOST_COUNT = 10_000_000  # in a bucket of one record
+_MOST = 65_535
+_PAIR = struct.Struct("<HH")
 
 
 def bucket_of(value_ms: float) -> int:
@@ -38,7 +39,12 @@ def middle_ms(bucket: int) -> float:
 
 def pack(sketch: Mapping[int, int]) -> bytes:
     """`sketch` as pairs of (bucket - LOWEST, count)."""
-    return b"".join([_PAIR.pack(bucket - LOWEST, count) for bucket, count in sketch.items()])
+    found = []
+    for bucket, count in sketch.items():
+        full, rest = divmod(count, _MOST)
+        found += [_PAIR.pack(bucket - LOWEST, _MOST)] * full
+        found.append(_PAIR.pack(bucket - LOWEST, rest))
+    return b"".join(found)
 
 
 def to_text(packed: bytes) -> str:

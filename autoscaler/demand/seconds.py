@@ -143,9 +143,8 @@ def _cells(all_: Sequence[tuple[bytes, ...]]) -> Cells:
     for place, packed in enumerate(zip(*[s for s in all_ if s], strict=True)):
         joined = b"".join(packed)
         if joined:
-            pairs = np.frombuffer(joined, _CELL)
-            buckets = np.minimum(pairs["cell"], WIDTH - 1).astype(np.int64)
-            found.append((buckets + place * WIDTH, pairs["count"]))
+            pairs = np.frombuffer(joined, "<u2").reshape(-1, 2).astype(np.int64)
+            found.append((np.minimum(pairs[:, 0], WIDTH - 1) + place * WIDTH, pairs[:, 1]))
     if not found:
         return _NOTHING
     cells, counts = (np.concatenate(column) for column in zip(*found, strict=True))

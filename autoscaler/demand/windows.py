@@ -11,7 +11,7 @@ with zero arrivals). Windows cover whole seconds before the one that `now_ms` is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from autoscaler.demand.duplicates import Producer
 from autoscaler.demand.seconds import Part, Second, Sums, spread
@@ -46,6 +46,10 @@ class Counters:
     ahead: int = 0
 
 
+_LastWord = tuple[Reported, int, int]
+"""A gateway's newest record, its event time, and that of its newest with requests (0: none)."""
+
+
 @dataclass(slots=True)
 class _Series:
     """One model: a ring of seconds, running sums per window length, producers."""
@@ -55,7 +59,7 @@ class _Series:
     newest_s: int = -1
     windows: dict[int, Sums] = field(default_factory=dict)
     producers: dict[tuple[str, str], Producer] = field(default_factory=dict)
-    gateways: dict[str, GatewaySeen] = field(default_factory=dict)
+    gateways: dict[str, _LastWord] = field(default_factory=dict)
     pending: list[tuple[int, Part]] = field(default_factory=list)
 
 
@@ -122,21 +126,14 @@ class TelemetryWindows:
             record = reported(record)
         series = self._of(record.model)
         seen = series.gateways.get(record.gateway)
-        if seen is not None and (
-            event_ms < seen.seen_ms or (seen.left and seen.boot == record.boot)
-        ):
-            return
-        arrivals, completions, *_ = record.values
-        active = bool(arrivals or completions or record.in_flight)
-        series.gateways[record.gateway] = GatewaySeen(
-            record.gateway,
-            record.boot,
-            event_ms,
-            record.in_flight,
-            record.route_generation,
-            served_ms=event_ms if active else seen.served_ms if seen else 0,
-            left=record.leaving,
-        )
+        served_ms = 0
+        if seen is not None:
+            last, seen_ms, served_ms = seen
+            if event_ms < seen_ms or (last.leaving and last.boot == record.boot):
+                return
+        if record.values[0] or record.values[1] or record.in_flight:  # arrivals, completions
+            served_ms = event_ms
+        series.gateways[record.gateway] = record, event_ms, served_ms
 
     def _absorb(self, series: _Series) -> None:
         """Count in what came since somebody looked last."""
@@ -239,9 +236,17 @@ class TelemetryWindows:
             return ()
         oldest = now_ms - within_s * 1000
         return tuple(
-            replace(seen, age_ms=max(0, now_ms - seen.seen_ms))
-            for _, seen in sorted(series.gateways.items())
-            if seen.seen_ms >= oldest and not seen.left
+            GatewaySeen(
+                gateway,
+                last.boot,
+                seen_ms,
+                last.in_flight,
+                last.route_generation,
+                age_ms=max(0, now_ms - seen_ms),
+                served_ms=served_ms,
+            )
+            for gateway, (last, seen_ms, served_ms) in sorted(series.gateways.items())
+            if seen_ms >= oldest and not last.leaving
         )
 
     def producers(self, model: str) -> int:
@@ -282,7 +287,7 @@ class TelemetryWindows:
         for second in gone:
             del series.seconds[second]
         dead = oldest * 1000
-        for name in [n for n, seen in series.gateways.items() if seen.seen_ms < dead]:
+        for name in [n for n, (_, seen_ms, _) in series.gateways.items() if seen_ms < dead]:
             del series.gateways[name]
         # A copy of what such a producer said is late by now, so nothing is counted twice.
         for boot in [b for b, seen in series.producers.items() if seen.newest_ms < dead]:

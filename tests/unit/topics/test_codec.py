@@ -22,7 +22,7 @@ COUNTS = st.integers(0, 10**12)
 TIMES = st.integers(0, MAX_MS)
 RATES = st.floats(0.0, 1e9)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
-SKETCHES = st.dictionaries(st.integers(LOWEST, HIGHEST), st.integers(0, 2**32 - 1), max_size=5)
+SKETCHES = st.dictionaries(st.integers(LOWEST, HIGHEST), st.integers(0, 10**7), max_size=5)
 GPUS = st.lists(st.integers(0, 63), min_size=1, max_size=4, unique=True).map(tuple)
 PHASES = st.sampled_from(records.PHASES)
 ENDPOINTS = st.lists(
