@@ -28,8 +28,11 @@ Sketch = Mapping[int, int]
 Values: TypeAlias = tuple[int, ...]
 """Counts of COUNTS."""
 
-Part: TypeAlias = tuple[Values, tuple[bytes, ...]]
-"""What one record says of one second: counts, and packed sketches of SKETCHES."""
+Sketches: TypeAlias = tuple[bytes, ...]
+"""Packed sketches of SKETCHES."""
+
+Span: TypeAlias = tuple[int, int, Values, Sketches]
+"""What one record says: event time of its end, its length (both ms), counts and sketches."""
 
 Cells: TypeAlias = NDArray[Any]
 """Cells that are not empty, each once: cell = WIDTH x (place in SKETCHES) + bucket - LOWEST."""
@@ -49,16 +52,15 @@ class Second:
         """Its sketches."""
         return np.frombuffer(self.packed, _CELL)
 
-    def add(self, parts: Sequence[Part]) -> tuple[Values, Cells]:
-        """Count `parts` in; what they are together."""
-        values = parts[0][0] if len(parts) == 1 else _total([values for values, _ in parts])
-        cells = _cells([sketches for _, sketches in parts])
+    def add(self, values: Values, cells: Cells) -> None:
+        """Count these in."""
         if values != _ZEROS:
-            self.values = values if self.values is _ZEROS else _total([self.values, values])
+            old = self.values
+            new = tuple([o + n for o, n in zip(old, values, strict=True)])
+            self.values = values if old is _ZEROS else new
         if len(cells):
             both = _merged([self.cells, cells]) if self.packed else cells
             self.packed = both.tobytes()
-        return values, cells
 
 
 @dataclass(slots=True)
@@ -110,37 +112,44 @@ class Sums:
         return self.dense[start : start + WIDTH]
 
 
-def spread(
-    values: Values, sketches: tuple[bytes, ...], span_ms: int, event_ms: int
-) -> Iterator[tuple[int, Part]]:
-    """The seconds that the span ending at `event_ms` touches, each with its share of the counts.
+def spread(spans: Sequence[Span]) -> Iterator[tuple[int, Values, Cells]]:
+    """What `spans` say together of each second that they touch.
 
-    Shares are in proportion to time, rounded so that they add up exactly; sketches go to the last
-    second. A span of 0 ms falls on the second before its end.
+    Each second gets counts in proportion to time, rounded so that they add up exactly; sketches go
+    to the last second. A span of 0 ms falls on the second before its end.
     """
-    span = max(1, span_ms)
-    start = event_ms - span
-    first, last = start // 1000, (event_ms - 1) // 1000
-    if first == last:
-        yield last, (values, sketches)
-        return
-    done = _ZEROS
-    for second in range(first, last + 1):
-        until = min((second + 1) * 1000, event_ms) - start
-        upto = tuple([value * until // span for value in values])
-        part = tuple([now - before for now, before in zip(upto, done, strict=True)])
+    counts = np.array([span[2] for span in spans], np.int64)
+    ends = np.array([span[0] for span in spans], np.int64)
+    lengths = np.maximum(1, np.array([span[1] for span in spans], np.int64))
+    starts = ends - lengths
+    seconds, lasts = starts // 1000, (ends - 1) // 1000
+    totals: dict[int, NDArray[np.int64]] = {}
+    done = np.zeros_like(counts)
+    open_ = np.ones(len(spans), bool)
+    while open_.any():
+        until = np.minimum((seconds + 1) * 1000, ends) - starts
+        upto = counts * until[:, None] // lengths[:, None]
+        for second in np.unique(seconds[open_]).tolist():
+            here = open_ & (seconds == second)
+            part = (upto[here] - done[here]).sum(axis=0)
+            totals[second] = totals.get(second, 0) + part
         done = upto
-        yield second, (part, sketches if second == last else ())
+        open_ &= seconds < lasts
+        seconds = seconds + 1
+    found: dict[int, list[Sketches]] = {}
+    for second, span in zip(lasts.tolist(), spans, strict=True):
+        if any(span[3]):
+            found.setdefault(second, []).append(span[3])
+    for second, total in totals.items():
+        cells = _cells(found[second]) if second in found else _NOTHING
+        values = tuple(total.tolist())
+        yield second, values if any(values) else _ZEROS, cells
 
 
-def _total(all_: Sequence[Values]) -> Values:
-    return tuple(map(sum, zip(*all_, strict=True)))
-
-
-def _cells(all_: Sequence[tuple[bytes, ...]]) -> Cells:
+def _cells(all_: Sequence[Sketches]) -> Cells:
     """The cells of several records' packed sketches together. A bucket that is none is the last."""
     found = []
-    for place, packed in enumerate(zip(*[s for s in all_ if s], strict=True)):
+    for place, packed in enumerate(zip(*all_, strict=True)):
         joined = b"".join(packed)
         if joined:
             pairs = np.frombuffer(joined, "<u2").reshape(-1, 2).astype(np.int64)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autoscaler.demand.duplicates import Producer
-from autoscaler.demand.seconds import Part, Second, Sums, spread
+from autoscaler.demand.seconds import Second, Span, Sums, spread
 from autoscaler.demand.seen import GatewaySeen, LengthsSeen, NoData, Stats, WindowStats
 from autoscaler.demand.timeline import Blocks, Count, Timeline
 from autoscaler.domain.checks import whole
@@ -60,7 +60,7 @@ class _Series:
     windows: dict[int, Sums] = field(default_factory=dict)
     producers: dict[tuple[str, str], Producer] = field(default_factory=dict)
     gateways: dict[str, _LastWord] = field(default_factory=dict)
-    pending: list[tuple[int, Part]] = field(default_factory=list)
+    pending: list[Span] = field(default_factory=list)
 
 
 class TelemetryWindows:
@@ -110,7 +110,7 @@ class TelemetryWindows:
             return False
         producer.newest_ms = max(producer.newest_ms, event_ms)
         # Merged when somebody looks: what many gateways say of a second, in one go.
-        series.pending += spread(record.values, record.sketches, record.span_ms, event_ms)
+        series.pending.append((event_ms, record.span_ms, record.values, record.sketches))
         if len(series.pending) > _MOST_PENDING:
             self._absorb(series)
         if from_gateway:
@@ -138,10 +138,7 @@ class TelemetryWindows:
     def _absorb(self, series: _Series) -> None:
         """Count in what came since somebody looked last."""
         pending, series.pending = series.pending, []
-        parts: dict[int, list[Part]] = {}
-        for second, part in pending:
-            parts.setdefault(second, []).append(part)
-        for second, found in parts.items():
+        for second, values, cells in spread(pending):
             within = [
                 sums
                 for length, sums in series.windows.items()
@@ -152,7 +149,7 @@ class TelemetryWindows:
                 bucket = series.seconds[second] = Second()
                 for sums in within:
                     sums.covered_s += 1
-            values, cells = bucket.add(found)
+            bucket.add(values, cells)
             for sums in within:
                 sums.add(values, cells)
             series.newest_s = max(series.newest_s, second)
