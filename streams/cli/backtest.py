@@ -27,6 +27,7 @@ from streams.backtest.report import Backtest, Row, as_json, table
 from streams.backtest.runs import BACKENDS, Outcome, Run, prepared, run_all
 from streams.backtest.tuning import chosen
 from streams.backtest.workload import Demand
+from streams.cli.interrupts import workers_spared
 from streams.files import units
 from streams.files.errors import UserError
 
@@ -84,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
     for path in (args.report, args.json, args.timeline and Path(args.timeline)):
         if path and not path.parent.is_dir():
             raise UserError(f"{path}: the folder {path.parent} does not exist")
-    found = backtest(args, policies, demand)
+    with workers_spared():
+        found = backtest(args, policies, demand)
     if args.json:
         args.json.write_bytes(as_json(found))
     if args.report:

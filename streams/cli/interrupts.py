@@ -1,0 +1,38 @@
+"""Ctrl-C with worker processes: they are spared it, and end because we end them.
+
+A terminal sends SIGINT to every process of the group, and each worker would print a traceback.
+"""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_LOOK_S = 0.2
+
+
+@contextmanager
+def workers_spared() -> Iterator[None]:
+    """Processes that are started inside never see SIGINT; we get KeyboardInterrupt as always.
+
+    SIGINT is blocked, which children inherit, and a thread waits for it. In the main thread only.
+    """
+    over = threading.Event()
+
+    def wait() -> None:
+        while not over.is_set():
+            if signal.sigtimedwait({signal.SIGINT}, _LOOK_S):
+                _thread.interrupt_main()
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    waiter = threading.Thread(target=wait, name="interrupts", daemon=True)
+    waiter.start()
+    try:
+        yield
+    finally:
+        over.set()
+        waiter.join()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
