@@ -126,7 +126,7 @@ class Run:
 
     def processes(self, module: str = "") -> list[Proc]:
         """Its living processes (those of `module`, where given), by their mark."""
-        found = living(self.mark)
+        found = living(self.mark, self.temporary)
         return [proc for proc in found if not module or proc.module == module]
 
     def serving(self) -> list[Proc]:
@@ -171,15 +171,17 @@ def served_by(engine: Proc) -> int:
     return 0
 
 
-def living(mark: str) -> list[Proc]:
-    """Processes with `mark` in their environment, dead ones that nobody waited for left out."""
-    wanted = f"{MARK}={mark}".encode()
+def living(mark: str, folder: Path) -> list[Proc]:
+    """Processes with `mark` in their environment, or, as engines get a closed one, with a path in
+    `folder`; dead ones that nobody waited for left out."""
+    wanted, inside = f"{MARK}={mark}".encode(), f"={folder}/".encode()
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError):
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+            environment = (entry / "environ").read_bytes()
+            if wanted in environment.split(b"\0") or inside in environment:
                 argv = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 found.append(Proc(int(entry.name), tuple(argv)))
     return found
