@@ -11,10 +11,10 @@ moves makes no new instance of them.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from hashlib import blake2b
 
 from autoscaler.serving.policies import ANY, DEFAULT, Between, Inside, Policy, Want
 from topics.records import Endpoint, RouteGroup, Routes
@@ -84,7 +84,7 @@ class _Ring:
         most = 1.0 + _MOST_ABOVE * sum(map(load, usable)) / len(usable)
         return max(
             (endpoint for endpoint in usable if load(endpoint) <= most),
-            key=lambda endpoint: zlib.crc32(f"{prefix}/{endpoint.instance}".encode()),
+            key=lambda endpoint: blake2b(f"{prefix}/{endpoint.instance}".encode()).digest(),
         )
 
     def any_in(self, out: Iterable[Endpoint]) -> bool:

@@ -41,7 +41,7 @@ class Settings:
     max_body_bytes: int = 16 * 1024 * 1024
     max_waiting: int = 10_000
     max_unknown: int = 1_000
-    body_budget_bytes: int = 256 * 1024 * 1024
+    body_budget_bytes: int = 160 * 1024 * 1024
     advised: frozenset[str] = frozenset()
     attempts: int = 3
     policy: Policy = DEFAULT

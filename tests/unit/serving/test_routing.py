@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autoscaler.serving.policies import Between, Inside, Policy, Want
 from autoscaler.serving.routing import PROBE_FIRST_MS, PROBE_LAST_MS, Applied, Pick, Router
 from topics.records import Endpoint, RouteGroup, Routes
 
@@ -127,3 +128,90 @@ def test_ejection_survives_routes_that_still_name_the_instance() -> None:
     here.eject(A, 0)
     here.apply(routes(RouteGroup("g", 2.0, (A, B)), generation=2))
     assert {pick.endpoint for _ in range(4) if (pick := here.pick())} == {B}
+
+
+def test_tokens_are_shared_by_weight_when_they_are_what_counts() -> None:
+    """Long requests that all went one way are made up for: requests differ, tokens agree."""
+    here = Router("chat", policy=Policy(Between.TOKENS))
+    here.apply(routes(RouteGroup("g", 1.0, (A,)), RouteGroup("h", 1.0, (B,))))
+    sums = {A: 0, B: 0}
+    for number in range(400):
+        tokens = 4000 if number % 2 == 0 else 100  # round robin would give all long ones to A
+        picked = here.pick(want=Want(tokens))
+        assert picked is not None
+        sums[picked.endpoint] += tokens
+    assert abs(sums[A] - sums[B]) <= 2 * 4000
+
+
+def test_equal_shares_ignore_weights() -> None:
+    here = Router("chat", policy=Policy(Between.EQUAL))
+    here.apply(routes(RouteGroup("g", 9.0, (A,)), RouteGroup("h", 1.0, (B,))))
+    assert [pick.endpoint for _ in range(4) if (pick := here.pick())] == [A, B, A, B]
+
+
+def test_prompts_that_begin_alike_meet_at_one_instance_until_it_is_loaded() -> None:
+    here = Router("chat", policy=Policy(inside=Inside.PREFIX))
+    here.apply(routes(RouteGroup("g", 1.0, (A, B, C))))
+    first = here.pick(want=Want(prefix=7))
+    assert first is not None
+    here.done(first.endpoint)
+    for _ in range(5):
+        again = here.pick(want=Want(prefix=7))
+        assert again == first
+        here.done(first.endpoint)
+    fresh = Router("chat", policy=Policy(inside=Inside.PREFIX))
+    fresh.apply(routes(RouteGroup("g", 1.0, (A, B, C))))
+    many = [pick.endpoint for _ in range(12) if (pick := fresh.pick(want=Want(prefix=7)))]
+    assert len(set(many)) > 1
+    homes = set()
+    for prefix in range(40):
+        picked = here.pick(want=Want(prefix=prefix))
+        assert picked is not None
+        here.done(picked.endpoint)
+        homes.add(picked.endpoint)
+    assert homes == {A, B, C}
+
+
+def test_a_busy_side_of_a_combo_leaves_the_request_to_an_idle_instance_of_the_other() -> None:
+    """Cauchy, figure 5b: the first request is handed over, the next ones go in place."""
+    here = router(RouteGroup("g", 1.0, prefill=(A,), decode=(B, C)))
+    assert here.pick() == Pick("g", A, True)
+    assert here.pick() == Pick("g", B, False)
+    assert here.pick() == Pick("g", C, False)
+    assert here.pick() == Pick("g", A, True)  # nobody is idle: as by default
+    here.done(A)
+    here.done(A)
+    assert here.pick() == Pick("g", A, False)  # decode is busy, prefill is idle
+
+
+def test_round_robin_hands_every_request_over() -> None:
+    here = Router("chat", policy=Policy(inside=Inside.ROUND_ROBIN))
+    here.apply(routes(RouteGroup("g", 1.0, prefill=(A,), decode=(B, C))))
+    assert {pick for _ in range(5) if (pick := here.pick())} == {Pick("g", A, True)}
+
+
+def test_several_prompts_at_once_are_never_prefilled_for_somebody_else() -> None:
+    here = router(RouteGroup("g", 1.0, prefill=(A,), decode=(B, C)))
+    many = Want(single=False)
+    assert [here.pick(want=many) for _ in range(3)] == [
+        Pick("g", B, False),
+        Pick("g", C, False),
+        Pick("g", B, False),
+    ]
+    here.apply(
+        routes(
+            RouteGroup("g", 9.0, prefill=(A,), decode=(B,)),
+            RouteGroup("h", 0.1, (D,)),
+            generation=2,
+        )
+    )
+    assert here.pick(want=many) == Pick("h", D, False)
+
+
+def test_routes_of_an_invented_leader_give_way_to_any_true_ones() -> None:
+    here = router(RouteGroup("g", 1.0, (A,)))
+    here.apply(routes(RouteGroup("g", 1.0, (B,)), token=10**12, generation=99))
+    here.distrust()
+    assert here.pick() == Pick("g", B, False)  # nothing better is known yet
+    assert here.apply(routes(RouteGroup("g", 1.0, (C,)), token=2)) is Applied.CHANGED
+    assert here.pick() == Pick("g", C, False)

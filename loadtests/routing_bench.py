@@ -1,0 +1,200 @@
+"""Routing policies side by side, in simulation, on combos of unequal instances.
+
+    python -m loadtests.routing_bench [--requests 1500] [--seeds 3] [--load 0.7] [--json OUT]
+
+The simulated gateway routes by the same code as the real one (`autoscaler.serving.routing`).
+Inside a combo: opportunistic scheduling against round robin (Cauchy, Table 3: 6-13% in latency).
+Between combos: goodput-weighted against equal shares (the paper: up to 25%). Arrivals are Poisson,
+lengths log-normal. A combo's goodput is what it finishes per second when 64 requests are always in
+it; the load is a share of that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoscaler.serving.policies import Between, Inside, Policy
+from autoscaler.serving.setup import engine_setup
+from autoscaler.simulation.agenda import Agenda
+from autoscaler.simulation.engine import SimEngine
+from autoscaler.simulation.gateway import GatewayLimits, SimGateway
+from autoscaler.simulation.requests import Call, Ending
+from topics.records import Endpoint, RouteGroup, Routes
+
+_SOURCE = "meta-llama/Llama-3.1-8B-Instruct"
+_MODEL = "chat"
+_MAX_LEN = 16_384
+_CLOSED = 64
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One combo: GPU types of its instances by role."""
+
+    prefill: tuple[str, ...] = ()
+    decode: tuple[str, ...] = ()
+    aggregated: tuple[str, ...] = ()
+
+
+INSIDE: dict[str, tuple[Shape, ...]] = {
+    "1P1D": (Shape(("H100-SXM",), ("L40S",)),),
+    "1P2D": (Shape(("H100-SXM",), ("L40S", "L40S")),),
+    "1P3D": (Shape(("H100-SXM",), ("L40S", "L40S", "L4")),),
+}
+BETWEEN: dict[str, tuple[Shape, ...]] = {
+    "H100+L40S+L4": tuple(Shape(aggregated=(gpu,)) for gpu in ("H100-SXM", "L40S", "L4")),
+    "1P1D+L40S": (Shape(("H100-SXM",), ("H100-SXM",)), Shape(aggregated=("L40S",))),
+}
+
+
+@dataclass
+class World:
+    """A gateway, its engines, and what ended."""
+
+    agenda: Agenda
+    gateway: SimGateway
+    ended: list[Call]
+
+
+def world(shapes: Sequence[Shape], weights: Sequence[float], policy: Policy) -> World:
+    """Everything up and routed."""
+    agenda, engines, groups, ended = Agenda(), {}, [], []
+
+    def started(role: str, gpus: Sequence[str]) -> tuple[Endpoint, ...]:
+        found = []
+        for gpu in gpus:
+            address = f"node:{len(engines) + 1}"
+            setup = engine_setup(_SOURCE, gpu, 1, role, _MAX_LEN)
+            engines[address] = SimEngine(setup, agenda, address)
+            found.append(Endpoint(f"{role}-{gpu}-{len(engines)}", address))
+        return tuple(found)
+
+    for index, (shape, weight) in enumerate(zip(shapes, weights, strict=True)):
+        group = RouteGroup(
+            f"g{index}",
+            weight,
+            started("aggregated", shape.aggregated),
+            started("prefill", shape.prefill),
+            started("decode", shape.decode),
+        )
+        groups.append(group)
+    limits = GatewayLimits(policy=policy)
+    gateway = SimGateway("g", {_MODEL: _MAX_LEN}, agenda, engines, ended.append, limits)
+    gateway.apply(Routes(_MODEL, 1, 1, 0, 2000.0, 60.0, tuple(groups)))
+    return World(agenda, gateway, ended)
+
+
+def call(rng: random.Random, number: int, at_ms: float) -> Call:
+    """A request of about 1,000 tokens in and 200 out."""
+    return Call(
+        number,
+        _MODEL,
+        at_ms,
+        min(8000, max(8, int(rng.lognormvariate(6.6, 0.8)))),
+        min(2000, max(2, int(rng.lognormvariate(5.0, 0.8)))),
+    )
+
+
+def goodput(shape: Shape, requests: int = 400) -> float:
+    """Requests/s that the combo finishes when it always has enough."""
+    here = world((shape,), (1.0,), Policy(inside=Inside.ROUND_ROBIN))
+    rng = random.Random(1)
+    for number in range(_CLOSED):
+        here.gateway.take(call(rng, number, 0.0))
+    sent = _CLOSED
+    while len(here.ended) < requests:
+        here.agenda.run(here.agenda.now_ms + 20.0)
+        while sent < len(here.ended) + _CLOSED:
+            here.gateway.take(call(rng, sent, here.agenda.now_ms))
+            sent += 1
+        here.agenda.at(here.agenda.now_ms + 20.0, lambda: None)
+    return 1000.0 * len(here.ended) / here.agenda.now_ms
+
+
+def mean_s(
+    shapes: Sequence[Shape],
+    weights: Sequence[float],
+    policy: Policy,
+    load: float,
+    requests: int,
+    seed: int,
+) -> float:
+    """Mean end-to-end latency of one run, seconds."""
+    here = world(shapes, weights, policy)
+    rng = random.Random(seed)
+    rate, at_ms = load * sum(weights) / 1000.0, 0.0
+    for number in range(requests):
+        at_ms += rng.expovariate(rate)
+        made = call(rng, number, at_ms)
+        here.agenda.at(at_ms, lambda made=made: here.gateway.take(made))
+    here.agenda.run(at_ms + 600_000.0)
+    served = [made for made in here.ended if made.ending is Ending.SERVED]
+    if len(served) < requests:
+        raise SystemExit(f"{requests - len(served)} of {requests} requests were not served")
+    return statistics.fmean((made.end_ms or 0.0) - made.arrival_ms for made in served) / 1000.0
+
+
+def compared(
+    cases: dict[str, tuple[Shape, ...]],
+    base: Policy,
+    ours: Policy,
+    load: float,
+    requests: int,
+    seeds: int,
+) -> dict[str, dict[str, float]]:
+    """Mean latencies under both policies, and by how much ours is lower."""
+    found = {}
+    for name, shapes in cases.items():
+        weights = [goodput(shape) for shape in shapes]
+        means = [
+            statistics.fmean(
+                mean_s(shapes, weights, policy, load, requests, seed) for seed in range(seeds)
+            )
+            for policy in (base, ours)
+        ]
+        found[name] = {
+            "base_s": round(means[0], 3),
+            "ours_s": round(means[1], 3),
+            "lower": round(1.0 - means[1] / means[0], 4),
+        }
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=1500)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--load", type=float, default=0.7)
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    how = (options.load, options.requests, options.seeds)
+    basic = Policy(Between.GOODPUT, Inside.ROUND_ROBIN)
+    found = {
+        "opportunistic against round robin": compared(
+            INSIDE, basic, Policy(Between.GOODPUT, Inside.OPPORTUNISTIC), *how
+        ),
+        "goodput-weighted against equal": compared(
+            BETWEEN, Policy(Between.EQUAL, Inside.ROUND_ROBIN), basic, *how
+        ),
+    }
+    for title, rows in found.items():
+        print(f"{title}: mean end-to-end latency at {options.load:.0%} of the goodput")
+        for name, row in rows.items():
+            print(
+                f"  {name:14} {row['base_s']:7.3f} s  {row['ours_s']:7.3f} s  "
+                f"{row['lower']:+.1%} lower"
+            )
+    if options.json:
+        Path(options.json).write_text(json.dumps(found, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
