@@ -22,11 +22,8 @@ class BadRequest(ValueError):
     """The client's body is not a request we pass on; the message says why. field: its path."""
 
     def __init__(self, message: str, field: str | None = None) -> None:
-        super().__init__(message, field)  # both, so that it survives a pickle
+        super().__init__(message)
         self.field = field
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 Check = Callable[[str, Any], None]

@@ -2,19 +2,22 @@
 
 Owns the process that parses heavy bodies: a few megabytes of small values take a parser a third of
 a second, in which an event loop would serve nobody, and threads do not help because parsing holds
-the interpreter's lock. Ordinary bodies are parsed at once.
+the interpreter's lock. Ordinary bodies are parsed at once. The process is this module; it answers
+frames on its standard input and ends when that does, so it never outlives the gateway.
 """
 
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import os
-import threading
+import dataclasses
+import signal
+import sys
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from typing import Any, BinaryIO
 
+import orjson
+
+from executors.gateway.fields import BadRequest
 from executors.gateway.openai import Call, is_heavy, parse_call
 
 _MOST_WAITING = 32
@@ -28,7 +31,8 @@ class Parser:
     """Parses in this process or, if that would take long, in another one (started when needed)."""
 
     def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
+        self.process: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
         self._waiting = 0
 
     async def parse(self, path: str, raw: bytes, names: Mapping[str, str]) -> Call:
@@ -39,34 +43,76 @@ class Parser:
             raise ParserBusy
         self._waiting += 1
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._started(), parse_call, path, raw, dict(names))
-        except BrokenProcessPool:  # killed, for its memory perhaps: the next one gets a new one
-            self.close()
-            raise ParserBusy from None
+            async with self._turn:
+                head, core = await self._asked(orjson.dumps({"path": path, "names": names}), raw)
+        except (EOFError, ConnectionError) as error:  # killed, for its memory perhaps
+            raise ParserBusy from error
         finally:
             self._waiting -= 1
+        said = orjson.loads(head)
+        if "refused" in said:
+            raise BadRequest(said["refused"], said["field"])
+        return Call(**said, core=core)
 
     def close(self) -> None:
         """End the other process."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=False, cancel_futures=True)
+        process, self.process = self.process, None
+        if process is not None and process.returncode is None:
+            process.kill()
 
-    def _started(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(1, context, _end_with_parent)
-        return self._pool
+    async def _asked(self, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
+        """The answer's head and body; whatever goes wrong, the next one asks a new process."""
+        process = self.process
+        if process is None or process.returncode is not None:
+            process = self.process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "executors.gateway.parsing",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101 - pipes
+        done = False
+        try:
+            process.stdin.writelines((_frame(head, raw), head, raw))
+            await process.stdin.drain()
+            sizes = (await process.stdout.readuntil(b"\n")).split()
+            answer = await process.stdout.readexactly(int(sizes[0]))
+            core = await process.stdout.readexactly(int(sizes[1]))
+            done = True
+        finally:
+            if not done:  # cut off in the middle, by a client that left too
+                self.close()
+        return answer, core
 
 
-def _end_with_parent() -> None:
-    """A gateway that is killed must not leave its parser behind."""
+def _frame(head: bytes, body: bytes) -> bytes:
+    return b"%d %d\n" % (len(head), len(body))
 
-    def watch() -> None:
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            parent.join()
-        os._exit(0)
 
-    threading.Thread(target=watch, daemon=True).start()
+def _answer(head: bytes, raw: bytes) -> tuple[bytes, bytes]:
+    asked = orjson.loads(head)
+    try:
+        call = parse_call(asked["path"], raw, asked["names"])
+    except BadRequest as error:
+        return orjson.dumps({"refused": str(error), "field": error.field}), b""
+    fields: dict[str, Any] = {
+        field.name: getattr(call, field.name)
+        for field in dataclasses.fields(call)
+        if field.name != "core"
+    }
+    return orjson.dumps(fields), call.core
+
+
+def serve(source: BinaryIO, sink: BinaryIO) -> None:
+    """Answer frames until `source` ends."""
+    while line := source.readline():
+        sizes = line.split()
+        head, core = _answer(source.read(int(sizes[0])), source.read(int(sizes[1])))
+        sink.writelines((_frame(head, core), head, core))
+        sink.flush()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the gateway's to handle
+    serve(sys.stdin.buffer, sys.stdout.buffer)
