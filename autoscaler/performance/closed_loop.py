@@ -7,7 +7,10 @@ way). Knows no files. Planning does not use this: `throughput` has the open-loop
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Protocol
 
+from autoscaler.domain.models import ModelSpec
 from autoscaler.performance.efficiency import PEAK, Efficiency
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.points import Estimate, MeasuredPoint, PointKind
@@ -22,8 +25,11 @@ _MAX_SEQUENCES = 1024
 
 def estimate(point: MeasuredPoint, profile: Profile) -> Estimate:
     """TTFT and TPOT in ms for `point` under `profile`, measured tables included."""
+    own = profile.measurement(point.spec, point.gpu, point.tp)
     bound, correction = bind(point.spec, point.gpu, point.tp, profile, point.engine)
-    return _estimate(point, bound, correction)
+    alone = own is None or point.kind in (PointKind.BATCH, PointKind.STEPS)
+    passes = bound if alone or own is None else _Scaled(bound, own.prefill, own.decode)
+    return _estimate(point, passes, correction)
 
 
 def estimate_with(point: MeasuredPoint, eff: Efficiency) -> Estimate:
@@ -31,7 +37,53 @@ def estimate_with(point: MeasuredPoint, eff: Efficiency) -> Estimate:
     return _estimate(point, roofline(point.spec, point.gpu, point.tp, eff), NO_CORRECTION)
 
 
-def _estimate(point: MeasuredPoint, bound: Roofline, correction: Correction) -> Estimate:
+def estimate_scaled(
+    point: MeasuredPoint, profile: Profile, prefill: float, decode: float
+) -> Estimate:
+    """The same with the times of prompts and of decode iterations times these factors."""
+    bound, correction = bind(point.spec, point.gpu, point.tp, profile, point.engine)
+    return _estimate(point, _Scaled(bound, prefill, decode), correction)
+
+
+class _Passes(Protocol):
+    """Pass times of one instance."""
+
+    @property
+    def model(self) -> ModelSpec: ...
+    @property
+    def eff(self) -> Efficiency: ...
+    def layer_ms(self, tokens: float, sequences: float, context: float) -> float: ...
+    def prefill_ms(self, tokens: float, context: float = 0.0, batch: float = 1.0) -> float: ...
+    def decode_ms(self, batch: float, context: float) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    """`bound` with its times of prompts and of decode iterations times factors."""
+
+    bound: Roofline
+    prefill: float
+    decode: float
+
+    @property
+    def model(self) -> ModelSpec:
+        return self.bound.model
+
+    @property
+    def eff(self) -> Efficiency:
+        return self.bound.eff
+
+    def layer_ms(self, tokens: float, sequences: float, context: float) -> float:
+        return self.prefill * self.bound.layer_ms(tokens, sequences, context)
+
+    def prefill_ms(self, tokens: float, context: float = 0.0, batch: float = 1.0) -> float:
+        return self.prefill * self.bound.prefill_ms(tokens, context, batch)
+
+    def decode_ms(self, batch: float, context: float) -> float:
+        return self.decode * self.bound.decode_ms(batch, context)
+
+
+def _estimate(point: MeasuredPoint, bound: _Passes, correction: Correction) -> Estimate:
     context = point.input_tokens + 0.5 * point.output_tokens
     if point.kind in (PointKind.BATCH, PointKind.STEPS):
         first = correction.prefill_factor(point.input_tokens, point.load)
@@ -48,7 +100,7 @@ def _estimate(point: MeasuredPoint, bound: Roofline, correction: Correction) -> 
     return _shared(bound, point, context)
 
 
-def _shared(bound: Roofline, point: MeasuredPoint, context: float) -> Estimate:
+def _shared(bound: _Passes, point: MeasuredPoint, context: float) -> Estimate:
     """Prefill and decode in the iterations of one instance, `load` requests always under way.
 
     Between two tokens of a request the prompts of the others are computed: over its R_out tokens
@@ -75,7 +127,7 @@ def _shared(bound: Roofline, point: MeasuredPoint, context: float) -> Estimate:
 
 
 def _first_token_ms(
-    bound: Roofline, point: MeasuredPoint, load: float, think_ms: float, step_ms: float
+    bound: _Passes, point: MeasuredPoint, load: float, think_ms: float, step_ms: float
 ) -> float:
     """Wait for the iteration under way, for the prompts before, then the own pass.
 
@@ -95,7 +147,7 @@ def _first_token_ms(
     return own + 0.5 * step_ms + (1.0 - share) * wait + share * max(first, wait)
 
 
-def _marginal_prefill_ms(bound: Roofline, tokens: float) -> float:
+def _marginal_prefill_ms(bound: _Passes, tokens: float) -> float:
     """Time a prompt adds to an iteration that is under way anyway."""
     two = bound.layer_ms(2.0 * tokens, 2.0, 0.0)
     return max(1e-6, bound.model.layers * (two - bound.layer_ms(tokens, 1.0, 0.0)))

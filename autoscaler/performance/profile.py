@@ -34,12 +34,32 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a user's benchmark says of one model on `tp` GPUs of type `gpu`.
+
+    prefill, decode: measured over estimated time of prompts and of decode iterations. error: mean
+    absolute error left after that, a fraction. day: YYYY-MM-DD.
+    """
+
+    architecture: Architecture
+    weight_dtype: str
+    gpu: str
+    tp: int
+    prefill: float
+    decode: float
+    error: float
+    points: int
+    day: str
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Calibrated factors, with defaults for GPUs never measured.
 
     default, default_pcie: factors of GPUs never measured, with and without links of their own.
     gpus: by GPU name.  like: GPUs whose chip was measured under another name.  engines: by engine
     name; what is not there runs as `vllm`, and the empty name stands for bare kernels.
+    measurements: a user's own, on top of everything else.
     content_hash: SHA-256 over everything else, so that what was built from a profile can say so.
     """
 
@@ -52,6 +72,7 @@ class Profile:
     engines: Mapping[str, EngineFactors] = field(default_factory=dict)
     tables: tuple[MeasuredTable, ...] = ()
     sources: tuple[Source, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
 
     def __hash__(self) -> int:
         return hash(self.content_hash)
@@ -81,11 +102,23 @@ class Profile:
                 return table if table.weight_dtype == model.weight_dtype else None
         return None
 
+    def measurement(self, model: ModelSpec, gpu: GpuSpec, tp: int = 1) -> Measurement | None:
+        """The user's measurement of `model` on `gpu`: of `tp` GPUs, else of the nearest width."""
+        own = [
+            found
+            for found in self.measurements
+            if (found.gpu, found.weight_dtype) == (gpu.name, model.weight_dtype)
+            and found.architecture == architecture(model)
+        ]
+        return min(own, key=lambda m: (abs(m.tp - tp), m.tp), default=None)
+
     def uncertain(self, model: ModelSpec, gpu: GpuSpec) -> bool:
         """Whether estimates of `model` on `gpu` may be off by more than the stated error.
 
         So it is for GPUs that were never measured and for large mixture-of-experts models.
         """
+        if self.measurement(model, gpu) is not None:
+            return False
         large_moe = model.is_moe and model.params > _LARGE_MOE_PARAMS
         return large_moe or not self.measured(gpu)
 

@@ -89,8 +89,10 @@ def bind(
     """The formulas for `model` on `tp` GPUs of type `gpu`, and what measured tables add to them."""
     bound = roofline(model, gpu, tp, profile.efficiency(gpu, engine))
     table = profile.table(model, gpu, tp)
-    if table is None:
-        return bound, NO_CORRECTION
-    prefill = [bound.prefill_ms(tokens, 0.0, batch) for tokens, batch, _ in table.prefill]
-    decode = [bound.decode_ms(batch, context) for context, batch, _ in table.decode]
-    return bound, Correction(rows(table.prefill, prefill), rows(table.decode, decode))
+    correction = NO_CORRECTION
+    if table is not None:
+        prefill = [bound.prefill_ms(tokens, 0.0, batch) for tokens, batch, _ in table.prefill]
+        decode = [bound.decode_ms(batch, context) for context, batch, _ in table.decode]
+        correction = Correction(rows(table.prefill, prefill), rows(table.decode, decode))
+    own = profile.measurement(model, gpu, tp)
+    return bound, correction if own is None else correction.scaled(own.prefill, own.decode)

@@ -54,6 +54,10 @@ class Correction:
         """Factor for a decode iteration of `batch` sequences of mean `context`."""
         return _interpolated(self.decode, context, batch)
 
+    def scaled(self, prefill: float, decode: float) -> Correction:
+        """The same with all times of prompts and of decode iterations times these factors."""
+        return Correction(_times(self.prefill, prefill), _times(self.decode, decode))
+
     def covers(self, length: float, batch: float, *, prefill: bool) -> bool:
         """Whether the point lies within the measured lengths and batches."""
         return _within(self.prefill if prefill else self.decode, length, batch)
@@ -70,6 +74,14 @@ def rows(
         (math.log2(max(length, 1.0)), math.log2(max(batch, 1.0)), math.log(ms / estimate))
         for (length, batch, ms), estimate in zip(measured, estimates, strict=True)
     )
+
+
+def _times(
+    known: tuple[tuple[float, float, float], ...], factor: float
+) -> tuple[tuple[float, float, float], ...]:
+    if not known:
+        return ((0.0, 0.0, math.log(factor)),)
+    return tuple((x, y, value + math.log(factor)) for x, y, value in known)
 
 
 def _within(known: tuple[tuple[float, float, float], ...], length: float, batch: float) -> bool:

@@ -17,13 +17,14 @@ from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.explain import explain
-from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy, plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.table import STRATEGIES, strategy
 from streams.cli import plan_budget, plan_components, plan_json, plan_quality, plan_view
 from streams.files.config import load_config
 from streams.files.errors import UserError
+from streams.files.measurements import profile_with
 from streams.files.plan_inputs import load_demand, load_fleet
 
 DEFAULT_REQ_PER_S = 1.0
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     if args.budget is not None:
         return plan_budget.run(args, cluster, demands)
     fleet = load_fleet(args.fleet, cluster) if args.fleet else {}
-    profile = default_profile()
+    profile = profile_with(config.measurements)
     started_s = time.monotonic()
     chosen = strategy(args.strategy)
     options = PlanOptions(args.gap, args.time_limit, lambda: time.monotonic() - started_s)
@@ -89,11 +90,12 @@ def run(args: argparse.Namespace) -> int:
     started_s = time.monotonic()
     reasons = None if args.no_explain else explain(problem, made, profile, chosen)
     if args.json:
-        sys.stdout.buffer.write(plan_json.encode(problem, made, reasons, config.mode, wall_s))
+        text = plan_json.encode(problem, made, reasons, config.mode, wall_s, profile)
+        sys.stdout.buffer.write(text)
         return UNSERVED if made.shortfall_req_per_s else 0
     if not args.demand:
         print(f"no --demand: declared workloads, {DEFAULT_REQ_PER_S:g} req/s where none is named")
-    plan_view.show(problem, made, reasons, config.mode)
+    plan_view.show(problem, made, reasons, config.mode, profile)
     return UNSERVED if made.shortfall_req_per_s else 0
 
 

@@ -8,13 +8,20 @@ import orjson
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.explain.values import Explanation, ModelReasons
+from autoscaler.performance.profile import Profile
+from autoscaler.planning.basis import measurements_in
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.shares import usd_per_h_by_model
 
 
 def encode(
-    problem: PlanningProblem, plan: Plan, reasons: Explanation | None, mode: Mode, wall_s: float
+    problem: PlanningProblem,
+    plan: Plan,
+    reasons: Explanation | None,
+    mode: Mode,
+    wall_s: float,
+    profile: Profile,
 ) -> bytes:
     """One JSON object and a newline. gap -1: nothing was proven."""
     shares = usd_per_h_by_model(
@@ -40,6 +47,10 @@ def encode(
         "limits_hit": plan.limits_hit,
         "notes": plan.notes,
         "planned_in_s": wall_s,
+        "measured": [
+            {"model": m, "gpu": f.gpu, "day": f.day, "error": f.error, "points": f.points}
+            for m, f in measurements_in(problem, plan, profile)
+        ],
         "models": {
             model: _model(
                 problem,

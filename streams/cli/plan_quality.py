@@ -21,7 +21,7 @@ from rich.progress import track
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.explain import explain
-from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import Plan, PlanStatus, plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.quality import Priced, QualityRoute, Split, cheapest, front, priced, splits
@@ -31,6 +31,7 @@ from streams.backtest.html import STYLE
 from streams.cli import plan_json, plan_view
 from streams.files.config import Config
 from streams.files.errors import UserError
+from streams.files.measurements import profile_with
 
 Fleet = tuple[PlanningProblem, Plan]
 STEPS = 40
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
         m: d if cluster.service(m).req_per_s or args.demand else replace(d, req_per_s=0.0)
         for m, d in demands.items()
     }
-    profile = default_profile()
+    profile = profile_with(config.measurements)
     started_s = time.monotonic()
 
     def price(split: Split) -> tuple[Fleet, float, bool]:
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
     problem, made = chosen.fleet
     reasons = None if args.no_explain else explain(problem, made, profile, strategy(args.strategy))
     if args.json:
-        body = orjson.loads(plan_json.encode(problem, made, reasons, config.mode, wall_s))
+        body = orjson.loads(plan_json.encode(problem, made, reasons, config.mode, wall_s, profile))
         value = {"routing": _split_json(route, chosen), "plan": body}
         value["front"] = [_split_json(route, option) for option in front(options)]
         sys.stdout.buffer.write(
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
         )
         return 0
     print(_sentence(route, chosen.split))
-    plan_view.show(problem, made, reasons, config.mode)
+    plan_view.show(problem, made, reasons, config.mode, profile)
     print()
     print("quality   USD/h  " + "  ".join(f"{m:>8}" for m in route.models))
     for option in _few(front(options)):

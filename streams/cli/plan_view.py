@@ -13,7 +13,9 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Phase
 from autoscaler.explain.names import several
 from autoscaler.explain.values import Explanation, Relief
-from autoscaler.performance.catalog import entry_of
+from autoscaler.performance.catalog import entry_of, short_gpu_name
+from autoscaler.performance.profile import Profile
+from autoscaler.planning.basis import measurements_in
 from autoscaler.planning.network import assumed
 from autoscaler.planning.plan import Plan, PlannedCount, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
@@ -23,9 +25,15 @@ from streams.cli import pages
 _MOST_LINES = 3
 
 
-def show(problem: PlanningProblem, plan: Plan, reasons: Explanation | None, mode: Mode) -> None:
+def show(
+    problem: PlanningProblem,
+    plan: Plan,
+    reasons: Explanation | None,
+    mode: Mode,
+    profile: Profile,
+) -> None:
     """Print the table of models, the total with its proof, and what there is to know."""
-    pages.show([table(problem, plan)], lines(problem, plan, reasons, mode))
+    pages.show([table(problem, plan)], lines(problem, plan, reasons, mode, profile))
 
 
 def table(problem: PlanningProblem, plan: Plan) -> Table:
@@ -58,7 +66,11 @@ def table(problem: PlanningProblem, plan: Plan) -> Table:
 
 
 def lines(
-    problem: PlanningProblem, plan: Plan, reasons: Explanation | None, mode: Mode
+    problem: PlanningProblem,
+    plan: Plan,
+    reasons: Explanation | None,
+    mode: Mode,
+    profile: Profile,
 ) -> Iterator[str]:
     """What stands under the table."""
     yield _total(plan, reasons)
@@ -76,6 +88,7 @@ def lines(
         yield from _reasons(reasons)
     yield from _networks(problem, plan)
     yield from _facts(problem)
+    yield from _measured(problem, plan, profile)
     uncertain = [r.model for r in reasons.models if r.uncertain] if reasons else []
     if uncertain:
         yield f"{', '.join(uncertain)}: capacity estimated, not measured on these GPUs"
@@ -109,6 +122,13 @@ def _nodes(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
             changes.append(f"{name} {node.now} -> {node.count}")
     if changes:
         yield "nodes  " + "; ".join(changes)
+
+
+def _measured(problem: PlanningProblem, plan: Plan, profile: Profile) -> Iterator[str]:
+    """Models whose chosen GPUs were measured by the user: when, and how well that is met."""
+    for model, found in measurements_in(problem, plan, profile):
+        gpu = short_gpu_name(found.gpu)
+        yield f"{model} on {gpu}: measured {found.day}, error {found.error:.0%}"
 
 
 def _facts(problem: PlanningProblem) -> Iterator[str]:

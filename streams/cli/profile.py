@@ -22,6 +22,7 @@ from autoscaler.performance.calibration import calibrate
 from autoscaler.performance.errors import ErrorSummary, Pair, by_class, by_group
 from autoscaler.performance.points import MeasuredPoint
 from autoscaler.performance.profile import Profile, default_profile
+from streams.cli import measuring
 from streams.files.errors import UserError
 from streams.files.measured_points import read_points
 from streams.files.profiles import read_profile, write_profile
@@ -31,7 +32,7 @@ _PIPE_WIDTH = 140
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `profile evaluate` and `profile fit`."""
+    """Add `profile evaluate`, `fit`, `import` and `measure`."""
     parser = subparsers.add_parser("profile", help="the performance model against measurements")
     commands = parser.add_subparsers(dest="profile_command", required=True)
     evaluate = commands.add_parser("evaluate", help="errors of TTFT and TPOT at measured points")
@@ -71,6 +72,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     fit.add_argument("--points", type=Path, nargs="+", required=True, metavar="FILE")
     fit.add_argument("--out", type=Path, required=True, metavar="PROFILE.json")
     fit.set_defaults(run=_fit)
+    measuring.add_parsers(commands)
 
 
 def _read(paths: Sequence[Path]) -> tuple[list[MeasuredPoint], Counter[str]]:

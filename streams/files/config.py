@@ -107,6 +107,7 @@ class Config:
     defaults: Defaults = field(default_factory=Defaults)
     graphs: tuple[ComponentGraph, ...] = ()
     routes: tuple[QualityRoute, ...] = ()
+    measurements: tuple[Path, ...] = ()
 
 
 def parse_service(config: Config, model: str, text: str) -> Service:
@@ -141,6 +142,8 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, for_plan: bool = 
     content_hash = hashlib.sha256(raw).hexdigest()[:12]
     found_mode = Mode(root.take("mode", units.word(*_MODES), mode.value))
     kafka = root.take("kafka", units.text, "")
+    own = root.take("measurements", units.text, "")
+    measurements = (Path(root.file).parent / own,) if own else ()
     prometheus = _texts_by_name(root.section("prometheus"))
     defaults = Defaults.read(root.section("defaults"))
     policy = _policy(root.section("policy"))
@@ -170,6 +173,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, for_plan: bool = 
         defaults,
         graphs,
         routes,
+        measurements=measurements,
     )
 
 

@@ -1,0 +1,1 @@
+"""Measuring engines: requests at a steady load and what they show."""

@@ -1,0 +1,212 @@
+"""Results of benchmark tools: `vllm bench serve`, GuideLLM and aiperf.
+
+Owns telling their JSON forms apart and reading what a measured point needs. What of a run is not
+steady (all requests at once, without a bound on those under way) is left out and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autoscaler.domain.checks import InvalidValue, finite
+from streams.files.csv_rows import cause_of
+from streams.files.errors import UserError
+
+_DAY = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run of a benchmark: mean lengths, requests under way, mean TTFT and TPOT in ms.
+
+    model: as the tool was told; day: YYYY-MM-DD, both "" where the file does not say.
+    """
+
+    tool: str
+    model: str
+    day: str
+    input_tokens: float
+    output_tokens: float
+    load: float
+    ttft_ms: float
+    tpot_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What of a file can be used, and why the rest cannot."""
+
+    runs: tuple[Result, ...]
+    skipped: tuple[str, ...]
+
+
+def read_results(path: Path) -> Results:
+    """The runs in `path`; UserError says in one line what is wrong."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({cause_of(error)})") from None
+    runs: list[Result] = []
+    skipped: list[str] = []
+    for number, raw in enumerate(_documents(path, text), start=1):
+        where = f"{path}: run {number}"
+        try:
+            for one in _runs(raw):
+                if isinstance(one, Result):
+                    runs.append(one)
+                else:
+                    skipped.append(one)
+        except InvalidValue as error:
+            raise UserError(f"{where}: {error}") from None
+    if not runs and not skipped:
+        raise UserError(f"{path}: holds no run")
+    return Results(tuple(runs), tuple(skipped))
+
+
+def _documents(path: Path, text: str) -> list[Any]:
+    """One JSON document, or one per line (`vllm bench serve --append-result`)."""
+    try:
+        return [json.loads(text)]
+    except ValueError as error:
+        try:
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError:
+            raise UserError(f"{path}: not JSON ({error})") from None
+
+
+def _runs(raw: Any) -> Iterator[Result | str]:
+    if not isinstance(raw, Mapping):
+        raise InvalidValue("result", type(raw).__name__, "an object")
+    if isinstance(raw.get("benchmarks"), list):
+        for one in raw["benchmarks"]:
+            yield _guidellm(one, raw)
+    elif "mean_ttft_ms" in raw and "total_input_tokens" in raw:
+        yield _vllm(raw)
+    elif "time_to_first_token" in raw or "time_to_first_token" in raw.get("records", {}):
+        yield _aiperf(raw.get("records") or raw, raw)
+    else:
+        known = "vllm bench serve --save-result, GuideLLM or aiperf"
+        raise InvalidValue("result", ", ".join(list(raw)[:5]), f"a result of {known}")
+
+
+def _vllm(raw: Mapping[str, Any]) -> Result | str:
+    """One result of `vllm bench serve --save-result`."""
+    done = _number(raw, "completed", 0.0)
+    if done < 1:
+        return "no request was completed"
+    inputs, outputs = (_number(raw, f"total_{n}_tokens") / done for n in ("input", "output"))
+    ttft, tpot = _number(raw, "mean_ttft_ms"), _number(raw, "mean_tpot_ms")
+    rate, bound = raw.get("request_rate"), raw.get("max_concurrency")
+    if bound and (rate in (None, "inf") or _number(raw, "request_rate") == float("inf")):
+        load = min(float(bound), done)
+    elif rate in (None, "inf"):
+        return "all requests were sent at once (no --max-concurrency): no steady load"
+    else:
+        load = _number(raw, "request_throughput") * (ttft + outputs * tpot) / 1e3
+    day = _day(str(raw.get("date", "")))
+    return _result("vllm bench serve", str(raw.get("model_id", "")), day, inputs, outputs, load,
+                   ttft, tpot)  # fmt: skip
+
+
+def _guidellm(one: Any, raw: Mapping[str, Any]) -> Result | str:
+    """One entry of GuideLLM's `benchmarks`."""
+    if not isinstance(one, Mapping) or not isinstance(one.get("metrics"), Mapping):
+        raise InvalidValue("benchmarks", type(one).__name__, "objects with metrics")
+    metrics = one["metrics"]
+
+    def mean(*names: str) -> float:
+        for name in names:
+            found = metrics.get(name)
+            good = found.get("successful", found) if isinstance(found, Mapping) else None
+            if isinstance(good, Mapping) and good.get("mean") is not None:
+                return finite(f"metrics.{name}", float(good["mean"]), 0.0, 1e12)
+        raise InvalidValue(f"metrics.{names[0]}", "missing", "a mean over successful requests")
+
+    if mean("output_token_count") < 1.0:
+        return "no request was completed"
+    kind = str(_find(one, ("strategy", "type_")) or _find(one, ("strategy", "type")) or "")
+    if "throughput" in kind:
+        return "throughput mode: all requests were sent at once, no steady load"
+    ttft, tpot = mean("time_to_first_token_ms"), mean("inter_token_latency_ms")
+    model = _find(one, ("backend_model",)) or _find(one, ("model",)) or _find(raw, ("model",))
+    start = _find(one, ("start_time",))
+    return _result("GuideLLM", str(model or ""), _day_of(start), mean("prompt_token_count"),
+                   mean("output_token_count"), mean("request_concurrency"), ttft, tpot)  # fmt: skip
+
+
+def _aiperf(metrics: Mapping[str, Any], raw: Mapping[str, Any]) -> Result | str:
+    """`profile_export_aiperf.json`."""
+
+    def average(name: str) -> float:
+        found = metrics.get(name)
+        if not isinstance(found, Mapping) or found.get("avg") is None:
+            raise InvalidValue(name, "missing", "a metric with its avg")
+        unit = str(found.get("unit", "ms"))
+        factor = {"s": 1e3, "sec": 1e3, "us": 1e-3, "ns": 1e-6}.get(unit, 1.0)
+        return finite(name, float(found["avg"]) * factor, 0.0, 1e12)
+
+    ttft, tpot = average("time_to_first_token"), average("inter_token_latency")
+    outputs = average("output_sequence_length")
+    load = _find(raw.get("input_config", {}), ("concurrency",))
+    if not load:
+        load = average("request_throughput") * (ttft + outputs * tpot) / 1e3
+    names = _find(raw.get("input_config", {}), ("model_names",))
+    model = names[0] if isinstance(names, list) and names else names
+    return _result("aiperf", str(model or ""), _day_of(raw.get("start_time")),
+                   average("input_sequence_length"), outputs, float(load), ttft, tpot)  # fmt: skip
+
+
+def _result(
+    tool: str, model: str, day: str, inputs: float, outputs: float, load: float, ttft: float,
+    tpot: float,
+) -> Result | str:  # fmt: skip
+    if outputs < 2.0:
+        return "answers of one token: no time per token"
+    if tpot <= 0.0 or ttft <= 0.0:
+        return "TTFT or TPOT is 0: the answers were not streamed"
+    finite("input tokens", inputs, 1.0, 1e7)
+    finite("requests under way", load, 1e-3, 1e6)
+    return Result(tool, model, day, inputs, outputs, max(1.0, load), ttft, tpot)
+
+
+def _number(raw: Mapping[str, Any], name: str, least: float = 0.0) -> float:
+    value = raw.get(name)
+    try:
+        return finite(name, float(value), least, 1e12)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise InvalidValue(name, value, "a finite number from 0") from None
+
+
+def _find(raw: Any, path: tuple[str, ...]) -> Any:
+    """The first value at `path`, at any depth."""
+    if isinstance(raw, Mapping):
+        if path[0] in raw:
+            inner = raw[path[0]]
+            if len(path) == 1:
+                return inner
+            if isinstance(inner, Mapping) and path[1] in inner:
+                return inner[path[1]]
+        for value in raw.values():
+            found = _find(value, path)
+            if found is not None:
+                return found
+    return None
+
+
+def _day(text: str) -> str:
+    found = _DAY.search(text)
+    return f"{found[1]}-{found[2]}-{found[3]}" if found else ""
+
+
+def _day_of(start: Any) -> str:
+    """A day from a time stamp in seconds or in words."""
+    if isinstance(start, (int, float)) and 1e9 < float(start) < 1e11:
+        from datetime import UTC, datetime
+
+        return datetime.fromtimestamp(float(start), UTC).date().isoformat()
+    return _day(str(start or ""))

@@ -1,0 +1,177 @@
+"""`shoal profile import` and `measure`: what was measured changes the plan, which says so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from streams.cli.main import main
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+CONFIG = """
+measurements: measurements.json
+defaults: {max_len: 8192}
+regions: {eu: {l4: {gpu: L4, max: 30, price: 0.8}}}
+models:
+  mini:
+    source: SOURCE
+    slo: {ttft: 2s, tpot: 90ms}
+    workload: {req_per_s: 5, input: 1024, output: 128}
+"""
+
+
+def result(load: int, ttft_ms: float, tpot_ms: float) -> str:
+    value = {
+        "date": "20261120-101530", "model_id": MODEL, "request_rate": "inf",
+        "max_concurrency": load, "completed": 100, "total_input_tokens": 102_400,
+        "total_output_tokens": 12_800, "request_throughput": 1.0, "mean_ttft_ms": ttft_ms,
+        "mean_tpot_ms": tpot_ms,
+    }  # fmt: skip
+    return json.dumps(value)
+
+
+def planned(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    main(["plan", "--config", str(path), "--no-explain", "--json"])
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_an_imported_result_changes_the_plan_and_the_plan_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, kept = tmp_path / "shoal.yaml", tmp_path / "measurements.json"
+    path.write_text(CONFIG.replace("SOURCE", MODEL).replace("measurements: measurements.json", ""))
+    before = planned(path, capsys)
+    assert before["measured"] == []
+    files = []
+    for load, ttft_ms, tpot_ms in ((1, 420.0, 70.0), (4, 700.0, 79.0), (8, 1100.0, 92.0)):
+        files.append(tmp_path / f"{load}.json")
+        files[-1].write_text(result(load, ttft_ms, tpot_ms))
+    options = ["--gpu", "NVIDIA-L4", "--into", str(kept)]
+    assert main(["profile", "import", *map(str, files), *options]) == 0
+    said = capsys.readouterr().out
+    assert f"{MODEL} on 1xL4: measured 2026-11-20, 3 points, error " in said
+    path.write_text(CONFIG.replace("SOURCE", MODEL))
+    after = planned(path, capsys)
+    assert [row["model"] for row in after["measured"]] == ["mini"]  # type: ignore[attr-defined]
+    capacity = [
+        max(c["req_per_s"] for c in plan["models"]["mini"]["combos"])  # type: ignore[index]
+        for plan in (before, after)
+    ]
+    assert capacity[0] != pytest.approx(capacity[1], rel=0.01)
+    main(["plan", "--config", str(path), "--no-explain"])
+    out = capsys.readouterr().out
+    error = json.loads(kept.read_text())[0]["error"]
+    assert f"mini on L4: measured 2026-11-20, error {error:.0%}" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--gpu", "L5"], "--gpu"),
+        (["--gpu", "L4", "--gpus", "0"], "--gpus"),
+        (["--gpu", "B300"], None),
+        (["--gpu", "T4", "--model", "unknown-9b"], "--model"),
+        (["--gpu", "T4", "--model", "Qwen/Qwen3-235B-A22B"], "is this the GPU"),
+    ],
+)
+def test_what_does_not_fit_together_is_one_line(
+    options: list[str], said: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(result(4, 50.0, 20.0))
+    code = main(["profile", "import", str(path), *options, "--into", str(tmp_path / "m.json")])
+    error = capsys.readouterr().err
+    if said is None:
+        assert code == 0
+        return
+    assert code == 2
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[1]", '[{"gpu": "L4"}]'])
+def test_a_spoilt_file_of_measurements_is_one_line(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "measurements.json").write_text(text)
+    path = tmp_path / "shoal.yaml"
+    path.write_text(CONFIG.replace("SOURCE", MODEL))
+    assert main(["plan", "--config", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "measurements.json" in error
+    assert error.count("\n") == 1
+
+
+@pytest.fixture
+def engine() -> Iterator[str]:
+    """A server that streams tokens like vLLM: 20 ms to the first, then one every 5 ms."""
+    loop = asyncio.new_event_loop()
+    address: list[str] = []
+    ready = threading.Event()
+
+    async def models(_: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": MODEL}]})
+
+    async def completions(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        await asyncio.sleep(0.02)
+        for _ in range(body["max_tokens"]):
+            await stream.write(b'data: {"choices": [{"text": "x"}]}\n\n')
+            await asyncio.sleep(0.005)
+        usage = {"prompt_tokens": 64, "completion_tokens": body["max_tokens"]}
+        event = json.dumps({"choices": [], "usage": usage})
+        await stream.write(f"data: {event}\n\ndata: [DONE]\n\n".encode())
+        return stream
+
+    async def serve() -> None:
+        app = web.Application()
+        app.router.add_get("/v1/models", models)
+        app.router.add_post("/v1/completions", completions)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        address.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        ready.set()
+
+    def run() -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(serve())
+        loop.run_forever()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    yield address[0]
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(5)
+
+
+def test_a_sweep_measures_an_engine_and_keeps_what_it_found(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "m.json"
+    options = ["--gpu", "B200", "--input", "64", "--output", "8", "--concurrency", "1,2"]
+    assert main(["profile", "measure", "--url", engine, *options, "--into", str(kept)]) == 0
+    assert f"{MODEL} on 1xB200-SXM: measured " in capsys.readouterr().out
+    found = json.loads(kept.read_text())
+    assert found[0]["points"] == 4
+
+
+def test_a_server_that_does_not_answer_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--gpu", "L4", "--into", str(tmp_path / "m.json")]
+    assert main(["profile", "measure", "--url", "http://127.0.0.1:9", *options]) == 2
+    error = capsys.readouterr().err
+    assert "--url http://127.0.0.1:9" in error
+    assert error.count("\n") == 1

@@ -1,0 +1,122 @@
+"""Results of benchmark tools, in the forms that these tools write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams.files.benchmark_results import Result, read_results
+from streams.files.errors import UserError
+
+VLLM: dict[str, Any] = {
+    "date": "20261120-101530", "endpoint_type": "vllm", "backend": "vllm", "label": None,
+    "model_id": "meta-llama/Llama-3.1-8B-Instruct", "tokenizer_id": "x", "num_prompts": 100,
+    "request_rate": "inf", "burstiness": 1.0, "max_concurrency": 8, "duration": 50.0,
+    "completed": 100, "failed": 0, "total_input_tokens": 102_400, "total_output_tokens": 12_800,
+    "request_throughput": 2.0, "mean_ttft_ms": 150.0, "median_ttft_ms": 140.0,
+    "mean_tpot_ms": 12.0, "median_tpot_ms": 11.9,
+}  # fmt: skip
+GUIDELLM: dict[str, Any] = {
+    "metadata": {"version": 1},
+    "args": {"model": "meta-llama/Llama-3.1-8B-Instruct"},
+    "benchmarks": [
+        {
+            "config": {"strategy": {"type_": "concurrent", "streams": 8}},
+            "start_time": 1_795_169_730.0,
+            "metrics": {
+                "prompt_token_count": {"successful": {"mean": 1024.0}},
+                "output_token_count": {"successful": {"mean": 128.0}},
+                "request_concurrency": {"successful": {"mean": 7.9}},
+                "time_to_first_token_ms": {"successful": {"mean": 150.0}},
+                "inter_token_latency_ms": {"successful": {"mean": 12.0}},
+                "time_per_output_token_ms": {"successful": {"mean": 13.1}},
+            },
+        },
+        {
+            "config": {"strategy": {"type_": "throughput"}},
+            "metrics": {"output_token_count": {"successful": {"mean": 128.0}}},
+        },
+    ],
+}
+AIPERF: dict[str, Any] = {
+    "schema_version": "1.0",
+    "request_throughput": {"unit": "requests/sec", "avg": 2.0},
+    "time_to_first_token": {"unit": "ms", "avg": 150.0, "p50": 140.0},
+    "inter_token_latency": {"unit": "ms", "avg": 12.0},
+    "input_sequence_length": {"unit": "tokens", "avg": 1024.0},
+    "output_sequence_length": {"unit": "tokens", "avg": 128.0},
+    "input_config": {
+        "endpoint": {"model_names": ["meta-llama/Llama-3.1-8B-Instruct"]},
+        "loadgen": {"concurrency": 8},
+    },
+    "start_time": "2026-11-20T10:15:30.000000",
+}
+
+
+def written(folder: Path, value: Any) -> Path:
+    path = folder / "result.json"
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("value", "tool", "load"),
+    [(VLLM, "vllm bench serve", 8.0), (GUIDELLM, "GuideLLM", 7.9), (AIPERF, "aiperf", 8.0)],
+)
+def test_every_tool_tells_the_same_run(
+    value: dict[str, Any], tool: str, load: float, tmp_path: Path
+) -> None:
+    found = read_results(written(tmp_path, value)).runs
+    model = "meta-llama/Llama-3.1-8B-Instruct"
+    assert found == (Result(tool, model, "2026-11-20", 1024.0, 128.0, load, 150.0, 12.0),)
+
+
+def test_a_run_at_a_rate_has_the_load_that_littles_law_gives(tmp_path: Path) -> None:
+    """2 requests/s that take 150 + 128 x 12 ms each: 3.4 under way."""
+    rated = {**VLLM, "request_rate": 2.0, "max_concurrency": None}
+    found = read_results(written(tmp_path, rated)).runs
+    assert found[0].load == pytest.approx(2.0 * (0.150 + 128 * 0.012))
+
+
+def test_appended_results_are_read_line_by_line(tmp_path: Path) -> None:
+    lines = "\n".join(json.dumps({**VLLM, "max_concurrency": load}) for load in (1, 4))
+    assert [run.load for run in read_results(written(tmp_path, lines)).runs] == [1.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"max_concurrency": None}, "sent at once"),
+        ({"completed": 0}, "no request was completed"),
+        ({"mean_ttft_ms": 0.0}, "not streamed"),
+        ({"total_output_tokens": 100}, "one token"),
+    ],
+)
+def test_what_is_no_steady_load_is_left_out_with_its_reason(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    found = read_results(written(tmp_path, {**VLLM, **change}))
+    assert found.runs == ()
+    assert said in found.skipped[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("", "holds no run"),
+        ("x", "not JSON"),
+        ("[1, 2]", "an object"),
+        ("{}", "a result of vllm bench serve --save-result, GuideLLM or aiperf"),
+        (json.dumps({**VLLM, "mean_tpot_ms": "fast"}), "mean_tpot_ms"),
+        (json.dumps({**VLLM, "mean_ttft_ms": -1}), "mean_ttft_ms"),
+        (json.dumps({"benchmarks": [3]}), "objects with metrics"),
+    ],
+)
+def test_what_is_no_result_is_refused_in_one_line(value: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        read_results(written(tmp_path, value))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,99 @@
+"""A user's own measurements: two factors that bring the model to what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.workload import Phase
+from autoscaler.performance import catalog
+from autoscaler.performance.closed_loop import estimate, estimate_scaled
+from autoscaler.performance.measured import measure, with_measurements
+from autoscaler.performance.points import MeasuredPoint, PointKind
+from autoscaler.performance.profile import default_profile
+from autoscaler.performance.steps import step_times
+
+SPEC, GPU, PROFILE = catalog.model("meta-llama/Llama-3.1-8B"), catalog.gpu("L4"), default_profile()
+
+
+def point(load: float, tokens: float = 1024.0) -> MeasuredPoint:
+    return MeasuredPoint(
+        "m",
+        "L4",
+        SPEC,
+        GPU,
+        PointKind.CLOSED_LOOP,
+        "vllm",
+        1,
+        1,
+        tokens,
+        128.0,
+        load,
+        load,
+        1.0,
+        1.0,
+    )
+
+
+def measured_at(prefill: float, decode: float) -> list[MeasuredPoint]:
+    """Points of an engine whose prompts and iterations take these factors longer."""
+    found = []
+    for load in (1.0, 4.0, 16.0):
+        for tokens in (256.0, 1024.0):
+            truth = estimate_scaled(point(load, tokens), PROFILE, prefill, decode)
+            found.append(replace(point(load, tokens), ttft_ms=truth.ttft_ms, tpot_ms=truth.tpot_ms))
+    return found
+
+
+@pytest.mark.parametrize(("prefill", "decode"), [(1.3, 1.1), (0.9, 1.4), (8.0, 3.0)])
+def test_the_factors_of_an_engine_are_found_again(prefill: float, decode: float) -> None:
+    found = measure(measured_at(prefill, decode), PROFILE, "2026-11-20")
+    assert found.prefill == pytest.approx(prefill, rel=0.05)
+    assert found.decode == pytest.approx(decode, rel=0.05)
+    assert found.error < 0.03
+
+
+def test_a_profile_that_knows_a_measurement_predicts_it_and_calls_it_certain() -> None:
+    points = measured_at(1.5, 1.2)
+    assert PROFILE.uncertain(SPEC, GPU)
+    knows = with_measurements(PROFILE, [measure(points, PROFILE, "2026-11-20")])
+    for one in points:
+        guess = estimate(one, knows)
+        assert guess.ttft_ms == pytest.approx(one.ttft_ms, rel=0.05)
+        assert guess.tpot_ms == pytest.approx(one.tpot_ms, rel=0.05)
+    assert not knows.uncertain(SPEC, GPU)
+    assert knows.uncertain(catalog.model("Qwen/Qwen3-8B"), GPU)
+    assert knows.content_hash != PROFILE.content_hash
+
+
+def test_passes_of_an_instance_take_the_measured_time() -> None:
+    knows = with_measurements(PROFILE, [measure(measured_at(1.5, 1.2), PROFILE, "2026-11-20")])
+    node = NodeSlice(GPU, 1)
+    before = step_times(SPEC, node, Phase.AGGREGATED, PROFILE)
+    after = step_times(SPEC, node, Phase.AGGREGATED, knows)
+    assert after.prefill_ms(800.0) == pytest.approx(1.5 * before.prefill_ms(800.0), rel=0.05)
+    assert after.decode_ms(8.0, 900.0) == pytest.approx(
+        1.2 * before.decode_ms(8.0, 900.0), rel=0.05
+    )
+
+
+def test_the_error_is_that_of_points_left_out() -> None:
+    """One point of seven is off by half: it is not explained away."""
+    points = measured_at(1.0, 1.0)
+    spoilt = [*points, replace(points[0], load=8.0, tpot_ms=1.5 * float(points[0].tpot_ms or 0))]
+    assert measure(spoilt, PROFILE, "2026-11-20").error > 0.02
+
+
+def test_what_no_such_gpu_can_do_is_refused() -> None:
+    fast = [replace(point(16.0), ttft_ms=5.0, tpot_ms=0.5)]
+    with pytest.raises(InvalidValue, match="is this the GPU"):
+        measure(fast, PROFILE, "2026-11-20")
+
+
+def test_points_of_two_models_are_no_one_measurement() -> None:
+    other = replace(point(1.0), spec=catalog.model("Qwen/Qwen3-8B"))
+    with pytest.raises(InvalidValue, match="one model"):
+        measure([measured_at(1.0, 1.0)[0], other], PROFILE, "2026-11-20")
