@@ -1,6 +1,7 @@
 """The release's scorecard: every policy on a fixed set of traces, written to docs/scorecard.md.
 
 usage: python -m loadtests.scorecard [--work DIR] [--only NAME,...] [--out FILE] [--jobs N]
+       [--share X] [--no-variants]
 
 Each scenario is one `shoal backtest`: knobs tuned on a shorter trace of the same kind with another
 seed (of the bundled one: even arrivals at its mean rate), all policies and ours without each part.
@@ -91,15 +92,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default=",".join(s.name for s in SCENARIOS))
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "scorecard.md")
     parser.add_argument("--jobs", type=int, default=-1)
+    parser.add_argument("--share", type=float, default=1.0, help="of the length of every trace")
+    parser.add_argument("--no-variants", action="store_true", help="leave out ours without parts")
     args = parser.parse_args(argv)
     args.work.mkdir(parents=True, exist_ok=True)
     for scenario in SCENARIOS:
         found = args.work / f"{scenario.name}.json"
         if scenario.name not in args.only.split(",") or found.exists():
             continue
-        trace = ["--trace", str(_trace(scenario, args.work, 1))]
-        tune = ["--tune", str(_trace(scenario, args.work, 2))]
-        policies = ",".join((*DEFAULT, *VARIANTS))
+        trace = ["--trace", str(_trace(scenario, args.work, 1, args.share))]
+        tune = ["--tune", str(_trace(scenario, args.work, 2, args.share))]
+        policies = ",".join(DEFAULT if args.no_variants else (*DEFAULT, *VARIANTS))
+        if scenario.make is None and args.share < 1.0:
+            trace += ["--to", f"{args.share * scenario.span_s:.0f}s"]
         code = shoal(
             ["backtest", *trace, *tune, "--policies", policies, "--jobs", str(args.jobs),
              "--json", str(found)]
@@ -111,12 +116,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for s in SCENARIOS
         if (args.work / f"{s.name}.json").exists()
     }
-    write(args.out, reports)
+    write(args.out, reports, args.share)
     print(f"{args.out}: {len(reports)} of {len(SCENARIOS)} scenarios")
     return 0
 
 
-def _trace(scenario: Scenario, folder: Path, seed: int) -> Path:
+def _trace(scenario: Scenario, folder: Path, seed: int, share: float) -> Path:
     """The trace of a scenario as a file: seed 1 is judged, seed 2 is for tuning."""
     if scenario.make is None and seed == 1:
         return BUNDLED_TRACE
@@ -127,7 +132,7 @@ def _trace(scenario: Scenario, folder: Path, seed: int) -> Path:
     arrivals: list[Arrival] = []
     for model, share in MODELS.items():
         make = scenario.make or _even
-        span_s = scenario.span_s / seed
+        span_s = share * scenario.span_s / seed
         arrivals += make(model, share * _RATE, span_s, draw, random)
     arrivals.sort(key=lambda a: a.at_s)
     rows = [f"{a.at_s:.3f},{a.model},{a.input_tokens},{a.output_tokens}" for a in arrivals]
@@ -135,7 +140,7 @@ def _trace(scenario: Scenario, folder: Path, seed: int) -> Path:
     return path
 
 
-def write(path: Path, reports: dict[Scenario, dict[str, Any]]) -> None:
+def write(path: Path, reports: dict[Scenario, dict[str, Any]], share: float) -> None:
     """The page and its charts."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
@@ -154,6 +159,7 @@ def write(path: Path, reports: dict[Scenario, dict[str, Any]]) -> None:
         "defined in [backtest.md](backtest.md). Three models on the bundled configuration "
         "(`streams/data/backtest.yaml`). Each policy's knob, ours too, was swept on another trace "
         "of the same kind and set to the cheapest value that reached 95% there. One seed.",
+        *([f"Every trace was cut to {share:.0%} of its length."] if share < 1.0 else []),
         "",
         *_summary(reports),
     ]
@@ -186,7 +192,7 @@ def _summary(reports: dict[Scenario, dict[str, Any]]) -> list[str]:
     ]
     lines += ["| part | " + " | ".join(s.name for s in reports) + " |"]
     lines += ["| --- |" + " --- |" * len(reports)]
-    for name in VARIANTS:
+    for name in found:
         cells = []
         for report in reports.values():
             ours, without = _named(report, "shoal"), _named(report, name)
@@ -238,6 +244,10 @@ def _chart(report: dict[str, Any]) -> str:
 def _named(report: dict[str, Any], name: str) -> dict[str, Any]:
     found: dict[str, Any] = next(p for p in report["policies"] if p["name"] == name)
     return found
+
+
+def _has(report: dict[str, Any], name: str) -> bool:
+    return any(policy["name"] == name for policy in report["policies"])
 
 
 def _is_ours(policy: dict[str, Any]) -> bool:

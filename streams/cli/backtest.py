@@ -106,7 +106,7 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
         sweep = [
             Run(other, policy.name, value, seeds[0])
             for policy in policies
-            if policy.name not in VARIANTS
+            if policy.tuned and policy.name not in VARIANTS
             for value in policy.values
         ]
         tuned = chosen(_run("tuning", sweep, args), prepared(other, seeds[0])[0])

@@ -64,6 +64,7 @@ BEST = Policy(
     (0.9, 0.95, 0.97, 0.99),
     "search by simulation (autoscaler/simulation/sweep.py)",
     best,
+    tuned=False,
 )
 
 PEAK = Policy(

@@ -55,7 +55,8 @@ Build = Callable[[Setting, float], Trial]
 @dataclass(frozen=True, slots=True)
 class Policy:
     """knob: what its one main setting is, in words; default and values: of it. source: where the
-    rule is written down. about: one line for reports, hardware included."""
+    rule is written down. about: one line for reports, hardware included. tuned: whether sweeping
+    its knob on another trace means anything (not for what is fitted to the trace itself)."""
 
     name: str
     about: str
@@ -64,6 +65,7 @@ class Policy:
     values: tuple[float, ...]
     source: str
     build: Build
+    tuned: bool = True
 
 
 def setting_of(scenario: Scenario) -> Setting:
