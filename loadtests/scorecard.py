@@ -185,11 +185,10 @@ def _summary(reports: dict[Scenario, dict[str, Any]]) -> list[str]:
         shown = "none" if best is None else f"{best['name']}: {_brief(best)}"
         under = ", ".join(ours["undercut_by"]) or "none"
         lines.append(f"| {scenario.name} | {_brief(ours)} | {shown} | {under} |")
-    lines += [
-        "",
-        "What each part of ours is worth (cost and attainment without it, against with):",
-        "",
-    ]
+    found = [name for name in VARIANTS if all(_has(report, name) for report in reports.values())]
+    if not found:
+        return lines
+    lines += ["", "Ours without one part, against ours: cost, attainment.", ""]
     lines += ["| part | " + " | ".join(s.name for s in reports) + " |"]
     lines += ["| --- |" + " --- |" * len(reports)]
     for name in found:
