@@ -36,6 +36,7 @@ from autoscaler.transitions.faults import Failure, notice
 from autoscaler.transitions.placement import used_gpus
 from autoscaler.transitions.sight import look_at
 from autoscaler.transitions.supply import fold as fold_supply
+from autoscaler.transitions.supply import said as supply_said
 from autoscaler.triggers.news import News, Trigger
 from autoscaler.triggers.table import allowed, collect, scope_of
 from topics.decisions import Decision
@@ -65,7 +66,10 @@ def decide(
     decisions += guards_said(state.held, guarded.held, now_ms)
 
     # What is there: prices and offers, the fleet, what broke.
-    supply = fold_supply(state.supply, cluster, observation.prices, observation.availability)
+    supply = fold_supply(
+        state.supply, cluster, observation.prices, observation.availability, now_ms
+    )
+    decisions += [hold("*", f"{p}: {w}", now_ms) for p, w in supply_said(state.supply, supply)]
     priced = with_prices(cluster, supply.prices_usd_per_h())
     combos, worth = valued(state, observation, cluster)
     inputs = Inputs(state, observation, priced, combos, now_ms, guarded.frozen)

@@ -7,42 +7,49 @@ rented. Knows nothing of plans.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.cluster import Cluster, Market, Pool
 from topics.supply import Availability, Price
 
+STALE_MS = 1_800_000
+_AGE = f"{STALE_MS // 60_000} min"
 MOST_TIMES = 20.0
 """A price this many times the last good one, or this small a part of it, is not believed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoodPrice:
-    """USD per node and hour, believed since `observed_ms`."""
+    """USD per node and hour, believed since `observed_ms`. stale_usd_per_h: at least so much is
+    planned with, because the feed is silent (0: it is not)."""
 
     usd_per_h: float
     observed_ms: int
+    stale_usd_per_h: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Further nodes of a pool that could be had at `observed_ms`."""
+    """Further nodes of a pool that could be had at `observed_ms`. stale: the feed is silent."""
 
     nodes: int
     observed_ms: int
+    stale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Last good values by pool id; a pool without one has its declared price, or its maximum."""
+    """Last good values by pool id; a pool without one has its declared price, or its maximum.
+    aside: prices that were not believed, while no later one was."""
 
     prices: Mapping[str, GoodPrice] = field(default_factory=dict)
     offers: Mapping[str, Offer] = field(default_factory=dict)
+    aside: Mapping[str, GoodPrice] = field(default_factory=dict)
 
     def prices_usd_per_h(self) -> dict[str, float]:
         """Per node and hour, of pools whose price a feed told."""
-        return {pool: price.usd_per_h for pool, price in self.prices.items()}
+        return {p: max(one.usd_per_h, one.stale_usd_per_h) for p, one in self.prices.items()}
 
 
 def fold(
@@ -50,13 +57,18 @@ def fold(
     cluster: Cluster,
     prices: Mapping[str, Price],
     availability: Mapping[str, Availability],
+    now_ms: int = 0,
 ) -> Supply:
     """`supply` after the latest records; the same object where they say nothing new.
+
+    What a feed said longer than STALE_MS before `now_ms` is stale: a price counts as no lower than
+    the declared one, and an offer as one node at most.
 
     Records of pools that are not declared are ignored, and so are prices of owned pools.
     """
     pools = {pool.id: pool for pool in cluster.pools if pool.market is not Market.OWNED}
     good = {pool: price for pool, price in supply.prices.items() if pool in pools}
+    aside = {pool: price for pool, price in supply.aside.items() if pool in pools}
     for pool_id, record in prices.items():
         pool = pools.get(pool_id)
         known = good.get(pool_id)
@@ -64,14 +76,44 @@ def fold(
             continue
         if believable(record.usd_per_node_h, known.usd_per_h if known else pool.price_usd_per_h):
             good[pool_id] = GoodPrice(record.usd_per_node_h, record.observed_ms)
+            aside.pop(pool_id, None)
+        else:
+            aside[pool_id] = GoodPrice(record.usd_per_node_h, record.observed_ms)
     offers = {pool: offer for pool, offer in supply.offers.items() if pool in pools}
     for pool_id, offered in availability.items():
         before = offers.get(pool_id)
         if pool_id in pools and (before is None or offered.observed_ms > before.observed_ms):
             offers[pool_id] = Offer(offered.nodes, offered.observed_ms)
-    if good == supply.prices and offers == supply.offers:
+    for pool_id, price in good.items():
+        least = pools[pool_id].price_usd_per_h if now_ms - price.observed_ms > STALE_MS else 0.0
+        if price.stale_usd_per_h != least:
+            good[pool_id] = replace(price, stale_usd_per_h=least)
+    for pool_id, offer in offers.items():
+        if offer.stale != (now_ms - offer.observed_ms > STALE_MS):
+            offers[pool_id] = replace(offer, stale=not offer.stale)
+    if (good, offers, aside) == (supply.prices, supply.offers, supply.aside):
         return supply
-    return Supply(good, offers)
+    return Supply(good, offers, aside)
+
+
+def said(before: Supply, now: Supply) -> Iterator[tuple[str, str]]:
+    """(pool, words) of what became stale, is fresh again, or was set aside, each once."""
+    if before is now:
+        return
+    for pool, price in now.aside.items():
+        if before.aside.get(pool) != price:
+            good = now.prices.get(pool)
+            stands = f"{good.usd_per_h:g}" if good else "the declared one"
+            yield pool, f"price {price.usd_per_h:g} USD/h is set aside as a jump; {stands} stands"
+    for pool, price in now.prices.items():
+        was = before.prices.get(pool)
+        if bool(price.stale_usd_per_h) != bool(was and was.stale_usd_per_h):
+            stale = f"{_AGE} old; no lower than declared is assumed"
+            yield pool, f"price is {stale if price.stale_usd_per_h else 'fresh again'}"
+    for pool, offer in now.offers.items():
+        if offer.stale != (pool in before.offers and before.offers[pool].stale):
+            stale = f"{_AGE} old; one node at most is counted on"
+            yield pool, f"availability is {stale if offer.stale else 'fresh again'}"
 
 
 def believable(usd_per_h: float, last_good_usd_per_h: float) -> bool:
@@ -99,7 +141,8 @@ def obtainable(
     found = {
         pool: max(
             0,
-            offer.nodes - sum(at > offer.observed_ms for at in rented_since_ms.get(pool, ())),
+            (min(1, offer.nodes) if offer.stale else offer.nodes)
+            - sum(at > offer.observed_ms for at in rented_since_ms.get(pool, ())),
         )
         for pool, offer in supply.offers.items()
     }

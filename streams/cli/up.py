@@ -24,6 +24,7 @@ import orjson
 from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.cluster import Mode
 from streams.broker.admin import parse_address
+from streams.controller.options import add_operated, operated_argv
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.files.fit import refuse_misfits
@@ -87,6 +88,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--port", default="0", help="of the gateway (default: any free one)")
     parser.add_argument("--seed", default="1", help="of the draw that spreads requests over models")
+    add_operated(parser)
     add_log_level(parser)
     parser.set_defaults(run=run)
 
@@ -210,6 +212,7 @@ def _wishes(args: argparse.Namespace) -> Wishes:
         seed=seed,
         demands=demands,
         log_level=args.log_level,
+        operated=operated_argv(args),
     )
 
 

@@ -29,7 +29,7 @@ class Run:
     """What all parts of one run share. folder: for logs, node files, state and reports.
 
     demands: workloads that stand for those which the file does not declare. real: engines that
-    are not simulated.
+    are not simulated. operated: options of the controller, for those who run it.
     """
 
     config: Config
@@ -42,6 +42,7 @@ class Run:
     demands: Mapping[str, Demand] = field(default_factory=dict)
     log_level: str = DEFAULT_LEVEL
     real: RealEngines | None = None
+    operated: tuple[str, ...] = ()
 
 
 def broker(run: Run) -> Child:
@@ -60,7 +61,8 @@ def controller(run: Run, bootstrap: str) -> Child:
         run, "controller", "streams.controller",
         "--config", str(run.config_path), "--broker", bootstrap,
         "--time-base", run.time_base.format(), "--controller-id", "controller-1",
-        "--prefix", run.prefix, "--default-mode", "act", "--log-level", run.log_level, *options,
+        "--prefix", run.prefix, "--default-mode", "act", "--log-level", run.log_level,
+        *options, *run.operated,
     )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ class Wishes:
     """What the user asked for. for_s: real seconds for the whole run, 0 = the whole trace.
 
     demands: of the trace's first minutes, for models that declare no rate; `config` has them.
-    real: engines that are not simulated.
+    real: engines that are not simulated. operated: options of the controller.
     """
 
     config: Config
@@ -68,6 +68,7 @@ class Wishes:
     demands: Mapping[str, Demand] = field(default_factory=dict)
     log_level: str = DEFAULT_LEVEL
     real: RealEngines | None = None
+    operated: tuple[str, ...] = ()
 
 
 class Session:
@@ -117,7 +118,7 @@ class Session:
         prefix = PREFIX if embedded else f"shoal-up-{folder.name.rsplit('-', 1)[1]}."
         run = parts.Run(
             wishes.config, wishes.config_path, folder, self._time_base, port, wishes.seed, prefix,
-            wishes.demands, wishes.log_level, wishes.real,
+            wishes.demands, wishes.log_level, wishes.real, wishes.operated,
         )  # fmt: skip
         self._children.open()
         self._children.on_event = self._say

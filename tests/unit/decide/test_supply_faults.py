@@ -190,3 +190,36 @@ def test_a_fleet_that_cannot_grow_is_asked_about_now_and_then_only() -> None:
     w = world(lambda _m, t: 5.0 if t < 90 else 50.0, pools=(small,)).run(700)
     late = [r for r in w.requests(Urgency.URGENT) if r.at_ms > w.now_ms - 500_000]
     assert 10 <= len(late) <= 18
+
+
+def test_a_price_that_jumps_is_set_aside_and_that_is_said_once() -> None:
+    w = world(5.0, pools=(pool("one"),)).run(20)
+    name = w.cluster.pools[0].id
+    w.prices[name] = Price(name, 9.0, w.now_ms)
+    w.run(5)
+    w.prices[name] = Price(name, 9000.0, w.now_ms)
+    w.run(60)
+    said = [d.reason for d in w.decisions if "set aside" in d.reason]
+    assert said == [f"{name}: price 9000 USD/h is set aside as a jump; 9 stands"]
+    assert w.state.supply.prices_usd_per_h() == {name: 9.0}
+
+
+def test_a_silent_feed_is_said_and_planned_with_care() -> None:
+    """After half an hour: no lower than declared, one node at most; until it is heard again."""
+    w = world(5.0, pools=(pool("one", usd=8.0),)).run(20)
+    name = w.cluster.pools[0].id
+    w.prices[name] = Price(name, 4.0, w.now_ms)
+    w.availability[name] = Availability(name, 6, w.now_ms)
+    w.run(1790)
+    assert w.state.supply.prices_usd_per_h() == {name: 4.0}
+    w.run(30)
+    assert w.state.supply.prices_usd_per_h() == {name: 8.0}
+    w.prices[name] = Price(name, 4.0, w.now_ms)
+    w.run(5)
+    assert w.state.supply.prices_usd_per_h() == {name: 4.0}
+    said = [d.reason.split(": ", 1)[1] for d in w.decisions if d.reason.startswith(name)]
+    assert said == [
+        "price is 30 min old; no lower than declared is assumed",
+        "availability is 30 min old; one node at most is counted on",
+        "price is fresh again",
+    ]
