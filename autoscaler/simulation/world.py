@@ -49,6 +49,7 @@ ORIGIN_MS = 1_700_000_000_000
 CONTROL_MS = 100.0
 """From a decision to the nodes and gateways that it reaches."""
 _TICK_MS = 1_000
+_FEEDS_EVERY_MS = 600_000
 _DRAIN_S = 600.0
 
 
@@ -185,6 +186,8 @@ class World:
     def _decide(self) -> None:
         """At each full second, and when an answer of the planner comes between two."""
         now_ms = self.agenda.now_ms
+        if now_ms % _FEEDS_EVERY_MS == 0:
+            self._feeds()
         answers = self.solver.answers(now_ms)
         self.timeline.answered.extend((now_ms / 1000.0, found) for found in answers)
         alerts, self._alerts = tuple(self._alerts), []
@@ -256,6 +259,15 @@ class World:
         self._pending -= 1
 
     # -- the script ---------------------------------------------------------------------------
+
+    def _feeds(self) -> None:
+        """Feeds that once spoke say again how things are: they are not silent."""
+        now_ms = self.epoch_ms(self.agenda.now_ms)
+        for pool, price in self._prices.items():
+            self._prices[pool] = replace(price, observed_ms=now_ms)
+        for pool in self._availability:
+            left = max(0, self._obtainable[pool] - self._bill.billed(pool))
+            self._availability[pool] = Availability(pool, left, now_ms)
 
     def _happen(self, event: Happening) -> None:
         now_ms = self.epoch_ms(self.agenda.now_ms)
