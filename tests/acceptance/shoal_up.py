@@ -130,9 +130,10 @@ class Run:
         return [proc for proc in found if not module or proc.module == module]
 
     def serving(self) -> list[Proc]:
-        """Its two engines, once each of them has answered a request; until then none."""
+        """Its two engines, once each of them has answered some requests (the first ones may be
+        probes); until then none."""
         engines = self.processes(ENGINE)
-        return engines if len(engines) == 2 and all(map(served_by, engines)) else []
+        return engines if len(engines) == 2 and min(map(served_by, engines)) >= 5 else []
 
     def end(self, wait_s: float) -> int:
         """Its exit code; it must end by itself within `wait_s`."""
