@@ -16,6 +16,7 @@ from autoscaler.serving.policies import Between, Inside, Policy
 from executors.gateway.keys import BadKeys
 from executors.gateway.server import Gateway
 from executors.gateway.settings import Clock, Settings
+from executors.gateway.workers import Workers
 from executors.kafka_client import KafkaClient
 from executors.keys import read_keys
 from executors.logs import add_log_level, log_to_stderr
@@ -49,6 +50,8 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     _raise_file_limit()
     try:
+        if options.workers > 1:
+            return asyncio.run(_workers(options, sys.argv[1:] if argv is None else argv).run())
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(options, settings, clock, keys))
     except BadKeys as error:
@@ -59,6 +62,22 @@ def main(argv: list[str] | None = None) -> int:
         print(f"gateway: {where}: {error.strerror or error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _workers(options: argparse.Namespace, argv: list[str]) -> Workers:
+    """The workers that these options ask for."""
+    differ = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in ("--workers", "--host", "--port", "--gateway-id", "--state-dir"):
+        differ.add_argument(option)
+    _, rest = differ.parse_known_args(argv)
+    return Workers(
+        options.workers,
+        rest,
+        options.host,
+        options.port,
+        options.gateway_id,
+        options.state_dir,
+    )
 
 
 async def _serve(options: argparse.Namespace, settings: Settings, clock: Clock, keys: Keys) -> None:
@@ -80,7 +99,14 @@ async def _serve(options: argparse.Namespace, settings: Settings, clock: Clock, 
     async with (
         KafkaClient(options.broker, settings.gateway_id, options.prefix, keys) as kafka,
         Gateway(
-            settings, clock, kafka, options.host, options.port, state_dir, keys_file
+            settings,
+            clock,
+            kafka,
+            options.host,
+            options.port,
+            state_dir,
+            keys_file,
+            options.own_port,
         ) as gateway,
     ):
         table = gateway.table
@@ -91,7 +117,10 @@ async def _serve(options: argparse.Namespace, settings: Settings, clock: Clock, 
 
         kafka.follow(("routes",), on_record, lambda _topic, model: table.withdraw(model))
         kafka.follow_leadership(lambda: table.vouch(kafka.highest_token or 0))
+        gateway.metrics.show("forged", "Records with a wrong signature", lambda: kafka.forged)
         ready = {"ready": True, "url": gateway.url, "boot": gateway.reporter.boot}
+        if gateway.own_url:
+            ready["own_url"] = gateway.own_url
         print(orjson.dumps(ready).decode(), flush=True)
         await gateway.run(end, now)
 
@@ -121,6 +150,11 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         "--inside", default=Inside.OPPORTUNISTIC.value, choices=[each.value for each in Inside],
         help="which instance of a combo takes a request",
     )  # fmt: skip
+    parser.add_argument(
+        "--workers", type=int, default=1, choices=range(1, 65), metavar="N",
+        help="processes on one port; the metrics of each are on port + 1 to port + N of loopback",
+    )  # fmt: skip
+    parser.add_argument("--own-port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--keys-file", help="API keys (YAML); without it no key is asked for")
     parser.add_argument(
         "--advised", default="", help="models, by commas, for which nothing is started by itself"

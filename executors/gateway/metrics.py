@@ -5,6 +5,9 @@ Owns names and buckets. Milliseconds here are real ones: they tell what this pro
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from executors.gateway.wire.server import Server
@@ -78,8 +81,12 @@ class Metrics:
             ("late", "Requests that did not arrive in time"),
             ("refused", "Requests that broke a limit of size or form"),
         ):
-            gauge = Gauge(f"shoal:gateway_clients_{name}", what, registry=self._registry)
-            gauge.set_function(lambda name=name: float(getattr(server, name)))  # type: ignore[misc]
+            self.show(f"clients_{name}", what, partial(getattr, server, name))
+
+    def show(self, name: str, what: str, value: Callable[[], float]) -> None:
+        """A figure that somebody else counts."""
+        gauge = Gauge(f"shoal:gateway_{name}", what, registry=self._registry)
+        gauge.set_function(value)
 
     def ended(self, model: str, ending: str) -> None:
         """A request has ended."""

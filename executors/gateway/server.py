@@ -32,7 +32,8 @@ _SETTLE_S = 5.0
 
 
 class Gateway:
-    """One gateway; `async with` starts and stops it. port 0 takes a free one, see `url`."""
+    """One gateway; `async with` starts and stops it. port 0 takes a free one, see `url`. own_port:
+    given where `port` is shared with other processes; it answers there, too (`own_url`)."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class Gateway:
         port: int = 0,
         state_dir: Path | None = None,
         keys_file: Path | None = None,
-        shared_port: bool = False,
+        own_port: int | None = None,
     ) -> None:
         self.metrics = Metrics()
         self.meters: dict[str, Meter] = {}
@@ -84,11 +85,11 @@ class Gateway:
         self._face.make_room = self._server.make_room
         self.metrics.watch(self._server)
         self._settings = settings
-        self._host, self._port, self._shared_port = host, port, shared_port
+        self._host, self._port, self._own_port = host, port, own_port
         self._clock = clock
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
-        self.url = ""
+        self.url = self.own_url = ""
 
     async def __aenter__(self) -> Gateway:
         """Serve; OSError if the address cannot be had; BadKeys."""
@@ -98,7 +99,11 @@ class Gateway:
             await stack.enter_async_context(self.engines)
             stack.callback(self.relay.close)
             stack.callback(self._face.parser.close)
-            port = await self._server.start(self._host, self._port, self._shared_port)
+            shared = self._own_port is not None
+            port = await self._server.start(self._host, self._port, shared)
+            if self._own_port is not None:
+                own = await self._server.start("127.0.0.1", self._own_port)
+                self.own_url = f"http://127.0.0.1:{own}"
             host = f"[{self._host}]" if ":" in self._host else self._host
             self.url = f"http://{host}:{port}"
             for coroutine in (

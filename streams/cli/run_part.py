@@ -127,6 +127,12 @@ def add_parser(subparsers: Any) -> None:
     gateway.add_argument("--host", default="127.0.0.1", help="address to listen on")
     gateway.add_argument("--port", type=int, default=8700, help="port to listen on")
     gateway.add_argument("--state-dir", help="where it keeps its last routes")
+    gateway.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        help="processes on one port; the metrics of each are on port + 1 to port + N of loopback",
+    )
     gateway.add_argument("--keys-file", help="API keys (YAML), read again when it changes")
     for name, (default, what) in _GATEWAY_SECONDS.items():
         gateway.add_argument(

@@ -59,24 +59,27 @@ class Server:
         self.connections: set[Connection] = set()
         self.closing = False
         self.cut = self.late = self.refused = 0
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int, shared: bool = False) -> int:
-        """Listen; the port. OSError if the address cannot be had. shared: with other processes."""
+        """Listen; the port. OSError if the address cannot be had. shared: with other processes.
+        May be called again for further addresses."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
+        listener = await loop.create_server(
             lambda: Connection(self, loop), host, port, backlog=2048, reuse_port=shared or None
         )
-        self._looking = asyncio.create_task(self._look())
-        return int(self._listener.sockets[0].getsockname()[1])
+        self._listeners.append(listener)
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+        return int(listener.sockets[0].getsockname()[1])
 
     async def drain(self, limit_s: float) -> int:
         """Accept nothing new, let what is under way finish for at most `limit_s`; how many
         requests were cut off."""
         self.closing = True
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         loop = asyncio.get_running_loop()
         until = loop.time() + limit_s
         for connection in list(self.connections):

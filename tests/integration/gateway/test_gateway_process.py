@@ -222,3 +222,46 @@ async def test_a_port_in_use_is_one_line(start: Start, engine: FakeEngine) -> No
     assert process.returncode == 2
     assert f"127.0.0.1:{engine.port}" in error.decode()
     assert "Traceback" not in error.decode()
+
+
+async def test_several_workers_share_a_port_and_a_dead_one_comes_back(
+    start: Start, engine: FakeEngine, tmp_path: Path
+) -> None:
+    """Each with metrics of its own; SIGTERM ends them all in order."""
+    for worker in ("w1", "w2"):
+        (tmp_path / worker).mkdir()
+        (tmp_path / worker / "routes.jsonl").write_bytes(encode(routes_to(engine)) + b"\n")
+    process, ready = await start("--workers", "2")
+    assert len(ready["workers"]) == 2
+
+    async def ended(url: str) -> float:
+        async with aiohttp.ClientSession() as http, http.get(url + "/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        found = [line for line in lines if line.startswith("shoal:gateway_requests_total{")]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in found)
+
+    async with asyncio.timeout(20.0):
+        while not all([await ended(url) for url in ready["workers"]]):
+            assert (await ask(ready["url"]))[0] == 200
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    async with asyncio.timeout(20.0):
+        now: list[str] = []
+        while len(now) < 2 or children[0] in now:
+            await asyncio.sleep(0.05)
+            now = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.terminate()
+    await asyncio.wait_for(process.communicate(), 10.0)
+    assert process.returncode == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in now)
+
+
+async def test_no_worker_outlives_a_killed_parent(start: Start) -> None:
+    process, _ = await start("--workers", "2", state=False)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == 2
+    process.kill()
+    await process.wait()
+    async with asyncio.timeout(10.0):
+        while any(Path(f"/proc/{pid}").exists() for pid in children):
+            await asyncio.sleep(0.05)
