@@ -129,7 +129,7 @@ def make(venv: Path, dev: bool) -> None:
         locks = [ROOT / "requirements-dev.lock"]
     else:
         venv.mkdir(exist_ok=True)
-        with Progress(f"making {venv} (once; about 440 MB)"):
+        with Progress(f"making {venv} (once; about 460 MB)"):
             run([sys.executable, "-m", "venv", str(venv)], log)
     count = PipProgress(pinned(*locks))
     with Progress("installing") as progress:
