@@ -77,6 +77,10 @@ class PipProgress:
             return f"unpacking {self._packages} packages, {self._mb:.0f} MB downloaded"
         return f"{min(self._seen, self._packages)} of {self._packages} packages, {self._mb:.0f} MB"
 
+    def done(self) -> str:
+        """What to show at the end; packages for other platforms were passed over."""
+        return f"{self._seen} packages, {self._mb:.0f} MB downloaded"
+
 
 def pinned(*locks: Path) -> int:
     """How many packages these lock files name."""
@@ -139,11 +143,12 @@ def make(venv: Path, dev: bool) -> None:
             progress.detail = count.read(line)
 
         run([*pip, "--require-hashes", *wanted], log, told)
+        progress.detail = count.done()
     if dev:
         return
     with Progress("installing shoal itself"):
         run([*pip, "--no-build-isolation", "--editable", "."], log)
-    with Progress("compiling kernels (once; half a minute or so): processes load them from disk"):
+    with Progress("compiling kernels (once): processes load them from disk"):
         demo = ["--config", "streams/data/demo.yaml", "--no-explain", "--json"]
         run([str(venv / "bin" / "shoal"), "plan", *demo], log)
 
