@@ -26,6 +26,8 @@ from streams.files.errors import UserError
 from streams.files.measurements import add_measurement
 
 _INTO = Path("measurements.json")
+_DISAGREE = 0.25
+"""Error from which on the runs themselves are in doubt."""
 
 
 def add_parsers(commands: Any) -> None:
@@ -122,6 +124,8 @@ def _say(found: Measurement, name: str, points: Sequence[MeasuredPoint]) -> None
         f"{name} on {found.tp}x{found.gpu}: measured {found.day}, {found.points} points, "
         f"error {found.error:.0%} (estimated alone {guess:.0%})"
     )
+    if found.error > _DISAGREE:
+        print("the runs disagree with each other: more requests on a quiet engine would help")
     print(
         f"prompts take {found.prefill:.2f} times the estimate, decode iterations {found.decode:.2f}"
     )

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from executors.engines.vllm import tiny
 from streams.cli.main import main
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+REAL = Path(__file__).parents[2] / "data" / "vllm_bench"
 CONFIG = """
 measurements: measurements.json
 defaults: {max_len: 8192}
@@ -69,6 +71,29 @@ def test_an_imported_result_changes_the_plan_and_the_plan_says_so(
     out = capsys.readouterr().out
     error = json.loads(kept.read_text())[0]["error"]
     assert f"mini on L4: measured 2026-11-20, error {error:.0%}" in out
+
+
+def test_a_real_result_of_vllm_bench_serve_changes_the_plan_and_the_plan_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Made with vLLM 0.32 on a CPU; it stands in for an L4 here."""
+    tiny.write(tmp_path)
+    path, kept = tmp_path / "shoal.yaml", tmp_path / "measurements.json"
+    config = CONFIG.replace("SOURCE", "./config.json").replace("max_len: 8192", "max_len: 2048")
+    path.write_text(config.replace("measurements: measurements.json", ""))
+    before = planned(path, capsys)
+    options = ["--model", str(tmp_path / "config.json"), "--gpu", "L4", "--into", str(kept)]
+    assert main(["profile", "import", *map(str, sorted(REAL.glob("*.json"))), *options]) == 0
+    assert "measured 2026-11-22, 4 points" in capsys.readouterr().out
+    path.write_text(config)
+    after = planned(path, capsys)
+    rates = [
+        max(combo["req_per_s"] for combo in plan["models"]["mini"]["combos"])  # type: ignore[index]
+        for plan in (before, after)
+    ]
+    assert rates[1] < 0.8 * rates[0]
+    main(["plan", "--config", str(path), "--no-explain"])
+    assert "mini on L4: measured 2026-11-22, error " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
