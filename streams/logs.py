@@ -12,9 +12,12 @@ import sys
 import time
 from collections.abc import Callable
 
+import orjson
+
 from topics.loglines import DEFAULT_LEVEL, FORMAT, LEVELS, MSEC_FORMAT, TIME_FORMAT
 
 AGAIN_S = 30.0
+FORMS = ("text", "json")
 _MOST_KNOWN = 500
 
 
@@ -51,9 +54,26 @@ def add_log_level(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def log_to_stderr(level: str = DEFAULT_LEVEL) -> None:
-    """Set up this process: our messages from `level` on, libraries from warning on."""
-    formatter = logging.Formatter(FORMAT)
+class JsonLines(logging.Formatter):
+    """One JSON object a line: at, level, logger, message, and error with its traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """`record` as a line."""
+        line = {
+            "at": self.formatTime(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return orjson.dumps(line).decode()
+
+
+def log_to_stderr(level: str = DEFAULT_LEVEL, form: str = "text") -> None:
+    """Set up this process: our messages from `level` on, libraries from warning on. form: of
+    FORMS."""
+    formatter = JsonLines() if form == "json" else logging.Formatter(FORMAT)
     formatter.converter = time.gmtime
     formatter.default_time_format, formatter.default_msec_format = TIME_FORMAT, MSEC_FORMAT
     handler = logging.StreamHandler(sys.stderr)

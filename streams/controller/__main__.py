@@ -37,7 +37,7 @@ _END_WITHIN_S = 3.0
 def main(argv: list[str] | None = None) -> int:
     """Run until told to end. 0; 2 for bad input or a broker that is not there; 1 after a crash."""
     given = _parse(argv)
-    log_to_stderr(given.log_level)
+    log_to_stderr(given.log_level, given.log_format)
     loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(_run(_options(given)))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streams.files.errors import UserError
+from streams.logs import FORMS
 
 MOST_RECORD_MIB = 1024
 HTTP = "127.0.0.1:8702"
@@ -45,6 +46,9 @@ def add_operated(parser: argparse.ArgumentParser, record: str = "", http: str = 
         help="bearer token that /alerts asks for; without one every alert is refused",
     )
     parser.add_argument(
+        "--log-format", default=FORMS[0], choices=FORMS, help="of log lines (default %(default)s)"
+    )
+    parser.add_argument(
         "--record",
         default=record,
         metavar="FOLDER",
@@ -76,6 +80,7 @@ def operated_argv(given: argparse.Namespace) -> tuple[str, ...]:
     """The options as they were given, for another command line."""
     operated_of(given)
     return (
+        "--log-format", given.log_format,
         "--http", given.http, "--alert-token-file", given.alert_token_file,
         "--record", given.record, "--record-mib", str(given.record_mib),
     )  # fmt: skip

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
 
-from streams.logs import Sparing
+from streams.logs import JsonLines, Sparing
 
 
 def record(name: str, message: str, *values: object) -> logging.LogRecord:
@@ -30,3 +32,16 @@ def test_what_is_remembered_is_bounded() -> None:
     sparing = Sparing(30.0, lambda: 0.0)
     assert all(sparing.filter(record("a", f"message {number}")) for number in range(2000))
     assert len(sparing._last_s) <= 500
+
+
+def test_a_json_line_holds_the_message_and_the_traceback() -> None:
+    """However many lines the error has."""
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        made = logging.LogRecord("a", logging.ERROR, "f", 1, "at %s", ("x",), sys.exc_info())
+    line = JsonLines().format(made)
+    assert "\n" not in line
+    found = json.loads(line)
+    assert (found["level"], found["logger"], found["message"]) == ("error", "a", "at x")
+    assert "ValueError: two" in found["error"]
