@@ -1,0 +1,120 @@
+"""An operator at a running controller, through a broker: pause, resume, approve, feed, replay."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams.cli.controller_client import status
+from streams.cli.main import main
+from streams.files.errors import UserError
+
+CONFIG = """\
+mode: act
+regions: {us: {l4: {gpu: L4, max: 12, price: 1.0}}}
+engines: {fp8: {args: [--quantization=fp8]}}
+defaults: {max_len: 8192}
+models:
+  acts: {source: meta-llama/Llama-3.1-8B, engine: fp8, slo: {ttft: 2s, tpot: 100ms}, min: FLOOR}
+  asks: {source: meta-llama/Llama-3.1-8B, engine: fp8, slo: {ttft: 2s, tpot: 100ms}, min: 1,
+         mode: approve}
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """A controller with an embedded broker of its own; its log of decisions is in tmp_path/log."""
+    (tmp_path / "shoal.yaml").write_text(CONFIG.replace("FLOOR", "1"))
+    (tmp_path / "more.yaml").write_text(CONFIG.replace("FLOOR", "3"))
+    port = free_port()
+    argv = [sys.executable, "-m", "streams.cli.main", "controller", "--id", "ctl-1"]
+    argv += ["--config", str(tmp_path / "shoal.yaml"), "--http", f"127.0.0.1:{port}"]
+    argv += ["--record", str(tmp_path / "log")]
+    with (tmp_path / "controller.log").open("wb") as log:
+        process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
+    yield f"http://127.0.0.1:{port}"
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(10.0)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def seen(url: str) -> dict[str, Any]:
+    try:
+        return status(url)
+    except UserError:
+        return {"writes": 0, "models": [], "held": {}}
+
+
+def until(check: Callable[[], Any], what: str, limit_s: float = 40.0) -> None:
+    end = time.monotonic() + limit_s
+    while not check():
+        assert time.monotonic() < end, f"{what}: not within {limit_s:g} s"
+        time.sleep(0.1)
+
+
+def model(url: str, name: str) -> dict[str, Any]:
+    return next(
+        (m for m in seen(url)["models"] if m["model"] == name), {"wanted": 0, "proposal": 0}
+    )
+
+
+@pytest.mark.slow
+def test_what_an_operator_says_holds_from_the_next_tick_on(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    until(lambda: model(url, "acts")["wanted"] == 1, "the floor")
+
+    # A pause holds back what a higher floor asks for; resuming lets it through.
+    assert main(["pause", "--all", "--why", "a drill", "--who", "ann", "--url", url]) == 0
+    until(lambda: "*/pause" in seen(url)["held"], "the pause", 5.0)
+    writes = seen(url)["writes"]
+    broker = seen(url)["broker"]
+    apply = ["apply", "--config", str(tmp_path / "more.yaml"), "--broker", broker]
+    assert main(apply) == 0
+    time.sleep(5.0)
+    assert seen(url)["writes"] == writes
+    assert main(["status", "--url", url]) == 0
+    assert "paused by ann: a drill" in capsys.readouterr().out
+    assert main(["resume", "--all", "--url", url]) == 0
+    until(lambda: model(url, "acts")["wanted"] == 3, "the higher floor", 15.0)
+
+    # A proposal waits, is carried out once approved, and cannot be approved again.
+    number = str(model(url, "asks")["proposal"])
+    assert int(number) > 0 and model(url, "asks")["wanted"] == 0
+    assert main(["approve", number, "--why", "fine", "--url", url]) == 0
+    until(lambda: model(url, "asks")["wanted"] == 1, "the approved proposal", 10.0)
+    assert main(["approve", "999", "--url", url]) == 2
+    assert "#999: no such proposal" in capsys.readouterr().err
+
+    # A price reaches the controller with its age.
+    (tmp_path / "prices.yaml").write_text("us/l4: 1.1\n")
+    feed = ["feed", "prices", "--from", str(tmp_path / "prices.yaml"), "--url", url]
+    assert main(feed) == 0
+    until(lambda: seen(url)["supply_age_s"]["prices"], "the price", 5.0)
+
+    # Why, in twelve lines; and all of it replays.
+    capsys.readouterr()
+    assert main(["explain", "asks", "--url", url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 12 and max(map(len, lines)) <= 100
+    assert f"#{number} approved by" in lines[1] and any("bound by" in line for line in lines)
+    assert main(["replay", "--from", str(tmp_path / "log")]) == 0
+    assert "the same, byte for byte" in capsys.readouterr().out
