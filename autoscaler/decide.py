@@ -35,6 +35,7 @@ from autoscaler.transitions.backoff import swept
 from autoscaler.transitions.faults import Failure, notice
 from autoscaler.transitions.placement import used_gpus
 from autoscaler.transitions.sight import look_at
+from autoscaler.transitions.strays import strays
 from autoscaler.transitions.supply import fold as fold_supply
 from autoscaler.transitions.supply import said as supply_said
 from autoscaler.triggers.news import News, Trigger
@@ -46,6 +47,7 @@ __all__ = ["ControllerState", "Effect", "ModelState", "Observation", "decide", "
 _REMEMBER_MS = 600_000
 _SAY_AGAIN_MS = 600_000
 _AFTER_FAILURE_MS = 60_000
+_LOOK_FOR_STRAYS_S = 10
 
 
 def decide(
@@ -77,6 +79,13 @@ def decide(
     others = {service.model for service in cluster.services if not service.managed}
     faults = notice(state.groups, sight, state.backoff, lambda m: m not in others, now_ms)
     decisions += [_failed(failure, now_ms) for failure in faults.failures]
+
+    stray, told = state.strays, []
+    if now_ms // 1000 % _LOOK_FOR_STRAYS_S == 0:
+        by_hand = strays(observation.statuses, state.assignments)
+        told = [_stray(name, *by_hand[name], now_ms) for name in sorted(by_hand.keys() - stray)]
+        stray = frozenset(by_hand)
+    decisions += told
 
     # How much is wanted of each model.
     models = known(inputs, faults, sight)
@@ -186,9 +195,15 @@ def decide(
         request_number=number,
         announce="",
         held=guarded.held,
+        strays=stray,
     )
     new_state, published = publish(state, after, sight, priced, decisions, now_ms)
     return new_state, (*published, *(SolveRequested(one.request) for one in asks))
+
+
+def _stray(instance: str, model: str, node: str, now_ms: int) -> Decision:
+    why = f"{instance} runs on {node} and nobody assigned it: its executor stops it"
+    return hold(model, why, now_ms)
 
 
 def _failed(failure: Failure, now_ms: int) -> Decision:

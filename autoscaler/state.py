@@ -139,7 +139,7 @@ class ControllerState:
     full requests, last_full_ms: of the last full answer, failed_full_ms: of the last that brought
     no plan (0: none since), told_failed_ms: when that was last said. planned_usd_per_h: node
     prices at the last full request. held: pauses, releases, scheduled floors and freezes in force,
-    in words.
+    in words. strays: instances that run although nobody assigned them.
     """
 
     started_ms: int
@@ -168,3 +168,4 @@ class ControllerState:
     plan_number: int = 0
     announce: str = ""
     held: Mapping[str, str] = field(default_factory=dict)
+    strays: frozenset[str] = frozenset()

@@ -1,0 +1,52 @@
+"""A change behind our back is noticed, said once, and does not count as capacity."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.decide.decide_catalogue import pool
+from tests.unit.decide.decide_world import World, world
+from topics.fleet import InstanceState
+
+ONE = pool("one", nodes=12, per_node=1)
+
+
+class Meddled(World):
+    """Somebody starts a further instance by hand on the first node, for a while."""
+
+    by_hand = False
+
+    def _executors(self) -> None:
+        super()._executors()
+        if self.by_hand:
+            node = min(self.applied)
+            status = self.statuses[node]
+            extra = replace(status.instances[0], instance="by-hand", state=InstanceState.READY)
+            instances = (*status.instances, extra)
+            self.statuses[node] = replace(status, instances=instances)
+
+
+def test_an_instance_that_nobody_assigned_is_said_once_and_not_counted() -> None:
+    base = world(20.0, pools=(ONE,))
+    w = Meddled(base.cluster, base.catalogue, base.rate)
+    w.run(150)
+    before, count = w.wanted("chat"), len(w.decisions)
+    w.by_hand = True
+    w.run(100)
+    said = [d for d in w.decisions[count:] if "by-hand" in d.reason]
+    assert len(said) == 1 and said[0].model == "chat"
+    assert "nobody assigned it: its executor stops it" in said[0].reason
+    assert w.wanted("chat") == before == w.ready("chat")
+    w.by_hand = False
+    w.run(30)
+    w.by_hand = True
+    w.run(30)
+    assert len([d for d in w.decisions if "by-hand" in d.reason]) == 2
+
+
+def test_what_is_merely_late_is_no_manual_change() -> None:
+    """Starts, drains and lost nodes of an hour with two surges: nothing of the kind is said."""
+    w = world(lambda _m, t: 50.0 if (t // 500) % 2 else 8.0, pools=(ONE,), seed=3).run(1500)
+    w.cut.add(min(w.rented(ONE.id)))
+    w.run(300)
+    assert not any("nobody assigned" in d.reason for d in w.decisions)
