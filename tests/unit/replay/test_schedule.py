@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streams.files.errors import UserError
 from streams.replay.record import Limits, Record, quantile
 from streams.replay.schedule import schedule
 from streams.replay.traces import Trace
@@ -86,3 +88,12 @@ def test_attainment_counts_what_failed_and_was_dropped() -> None:
     assert models["a"]["output_tokens"] == 30
     assert models["b"]["slo_attainment"] is None
     assert models["b"]["ttft_ms"]["p99"] is None
+
+
+def test_a_trace_that_names_models_is_not_split() -> None:
+    named = replace(trace(3), models=("b", "a", "b"))
+    assert [job.model for job in schedule(named, {"a": 1.0, "b": 0.0}, {}, 1, 1e9)] == [
+        "b", "a", "b",
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="model 'b' is not configured; models: a"):
+        schedule(named, {"a": 1.0}, {}, 1, 1e9)

@@ -21,6 +21,7 @@ MOONCAKE = (
     '{"timestamp": 0, "input_length": 40160, "output_length": 6, "hash_ids": [0, 1]}\n'
     '{"timestamp": 40, "input_length": 7, "output_length": 3}\n'
 )
+PLAIN = "time,model,input_tokens,output_tokens\n0.5,chat,12,3\n2,mini,7,1\n"
 
 
 def write(folder: Path, text: str | bytes, name: str = "trace.dat") -> Path:
@@ -35,6 +36,7 @@ def write(folder: Path, text: str | bytes, name: str = "trace.dat") -> Path:
         (AZURE, "azure", [0.0, 4314.579], [(374, 44), (396, 109)]),
         (AIBRIX, "aibrix", [6011.0, 6917.0], [(178, 8), (258, 40)]),
         (MOONCAKE, "mooncake", [0.0, 40.0], [(40160, 6), (7, 3)]),
+        (PLAIN, "plain", [500.0, 2000.0], [(12, 3), (7, 1)]),
     ],
 )
 @pytest.mark.parametrize("dress", ["plain", "gz", "crlf", "bom", "blank"])
@@ -109,3 +111,7 @@ def test_the_trace_that_comes_along() -> None:
     trace = load_trace(Path(str(resources.files("streams").joinpath("data/azure2023_conv.csv.gz"))))
     assert (trace.form, len(trace.arrivals_ms)) == ("azure", 19366)
     assert 3490 < trace.duration_s < 3510
+
+
+def test_a_plain_csv_says_whose_each_request_is(tmp_path: Path) -> None:
+    assert load_trace(write(tmp_path, PLAIN)).models == ("chat", "mini")
