@@ -205,5 +205,9 @@ def _show(found: Backtest, console: Console) -> None:
     console.width = max(console.width, _WIDTH)
     console.print(shown)
     for row in found.rows:
+        for model, one in row.scores[0].models.items():
+            if one.requests and not one.served:
+                print(f"{row.policy}: no request of {model} was served")
+    for row in found.rows:
         if row.policy == "shoal" and (better := found.undercut_by(row)):
             print(f"{', '.join(better)}: as good within 0.5 points for less money than shoal")
