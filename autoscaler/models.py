@@ -47,12 +47,12 @@ class Inputs:
 
 def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]:
     """The state of every declared model, with measured lengths and capacity lost just now."""
-    fell_silent = sight.silent - inputs.state.silent_nodes
+    gone = (sight.silent - inputs.state.silent_nodes) | sight.reclaimed.keys()
     hit = {failure.group.model for failure in faults.failures}
     hit |= {
         group.model
         for group in faults.lost
-        if group.counts and any(placed.node in fell_silent for placed in group.placed)
+        if group.counts and any(placed.node in gone for placed in group.placed)
     }
     running = by_model(inputs.state.groups)
     found = {}

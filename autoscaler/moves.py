@@ -56,7 +56,8 @@ def _wave_inputs(
         service = view.service
         needed = view.state.target_req_per_s / (service.utilization * view.state.derate)
         # What is wanted may be less than demand: the plan yields to others, or makes room first.
-        wanted = [group for group in own if sight.counts(group)]
+        # A group on a node that is taken away would be wanted: it serves on while it can.
+        wanted = [group for group in own if sight.counts(group) or sight.reclaim_ms(group)]
         needed = min(needed, raw_req_per_s(wanted, inputs.combos))
         floor = min(service.min_instances, len(wanted))
         disruption = service.max_disruption
@@ -78,6 +79,7 @@ def _wave_inputs(
         drain_timeout_ms=int(inputs.cluster.policy.drain_timeout_s * 1000),
         max_disruption=disruption,
         rated_req_per_s={g.name: raw_req_per_s([g], combos) for g in own},
+        reclaim_ms={g.name: at_ms for g in own if (at_ms := sight.reclaim_ms(g))},
     )
 
 

@@ -1,8 +1,8 @@
-"""Groups that will not come up, and nodes that went silent.
+"""Groups that will not come up, and nodes that went silent or will be taken away.
 
 Owns what becomes of them: a broken group retires and its node backs off; a lost group no longer
-counts, and is forgotten once its node was silent for long. What comes in their place is for the
-planner.
+counts, and is forgotten once its node was silent for long; a group on a node with a reclaim notice
+retires at once, and serves on until it must go. What comes in their place is for the planner.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.transitions.backoff import Backoff, failed
-from autoscaler.transitions.groups import Group
+from autoscaler.transitions.groups import Group, Life
 from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.waves import retire
 
@@ -29,8 +29,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What was noticed. groups: after it. lost: groups whose nodes fell silent and still count as
-    wanted; forgotten: groups given up with their nodes."""
+    """What was noticed. groups: after it. lost: groups whose nodes fell silent or are taken away,
+    and that counted as wanted; forgotten: groups given up with their nodes."""
 
     groups: tuple[Group, ...]
     backoff: Mapping[str, Backoff]
@@ -60,6 +60,10 @@ def notice(
             continue
         if view.lost:
             lost.append(group)
+        elif sight.reclaim_ms(group) and group.life is Life.ACTIVE and ours:
+            lost.append(group)
+            # It yields: its model is short without it, and still it cannot be kept.
+            group = replace(retire(group, now_ms), yields=True)
         elif view.broken and group.counts and ours:
             mark = failed(marks, view.broken_node, view.broken_pool, now_ms)
             marks[view.broken_node] = mark

@@ -6,7 +6,7 @@ Owns who counts as lost and which regions are cut off. Knows nothing of demand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.combo import Combo
@@ -26,7 +26,8 @@ class Sight:
     nodes given up after ten minutes. unusable: silent nodes that get no launch; a rented node that
     is gone may be tried again, an owned one not before it is heard of. cut_pools: pools of regions
     of which every known node (two at least) is silent: something lies between us and them, so
-    nothing there is given up and nothing is started there.
+    nothing there is given up and nothing is started there. reclaimed: nodes that will be taken away
+    (spot), with when that is; they get no launch.
     """
 
     fleet: FleetView
@@ -35,6 +36,12 @@ class Sight:
     gone: frozenset[str]
     unusable: frozenset[str]
     cut_pools: frozenset[str]
+    reclaimed: Mapping[str, int] = field(default_factory=dict)
+
+    def reclaim_ms(self, group: Group) -> int:
+        """When the first node of `group` is taken away; 0 = none is."""
+        found = [self.reclaimed[p.node] for p in group.placed if p.node in self.reclaimed]
+        return min(found, default=0)
 
     def counts(self, group: Group) -> bool:
         """Whether `group` is planned capacity: wanted, not broken, its nodes heard of."""
@@ -86,6 +93,8 @@ def look_at(
     unusable = frozenset(
         node for node in silent if node not in gone or statuses[node].pool in owned
     )
+    reclaimed = {node: status.reclaim_ms for node, status in statuses.items() if status.reclaim_ms}
+    unusable |= reclaimed.keys()
     views = {}
     for group in groups:
         timeout_s = cluster.policy.start_timeout_s
@@ -93,7 +102,7 @@ def look_at(
         if combo is not None:
             timeout_s = max(timeout_s, 2.0 * combo.start_s)
         views[group.name] = look(group, fleet, now_ms, int(timeout_s * 1000), silent_ms)
-    return Sight(fleet, views, silent, gone, unusable, cut_pools)
+    return Sight(fleet, views, silent, gone, unusable, cut_pools, reclaimed)
 
 
 def _cut_pools(

@@ -3,7 +3,8 @@
 Owns the steps of a group from RETIRING to gone. Knows nothing of why it retires. One call is one
 step in time; called again with nothing changed it changes nothing.
 
-    RETIRING -> UNROUTED   replacements ready, and what stays ready covers min(demand, what it was)
+    RETIRING -> UNROUTED   replacements ready, and what stays ready covers min(demand, what it was);
+                           or half of the notice is over that its node will be taken away
              -> ACTIVE     a replacement will not come: the old one is kept
     UNROUTED -> DRAINING   every live gateway applies routes without it, or a time-out
     DRAINING -> gone       its executor says it stopped, or a longer time-out
@@ -30,6 +31,7 @@ class WaveInputs:
     max_disruption: share of the ready capacity that may be leaving at the same time; one group
     always may. rated_req_per_s: of whole groups, which is what a group takes with it until it is
     gone (a drain is over in seconds or minutes; its instances are not ready meanwhile).
+    reclaim_ms: when the nodes of a group are taken away, of those that are.
     """
 
     now_ms: int
@@ -43,6 +45,7 @@ class WaveInputs:
     drain_timeout_ms: int
     max_disruption: float = 1.0
     rated_req_per_s: Mapping[str, float] = field(default_factory=dict)
+    reclaim_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 def step(groups: Sequence[Group], inputs: WaveInputs) -> tuple[Group, ...]:
@@ -77,6 +80,9 @@ def _enter(group: Group, life: Life, now_ms: int) -> Group:
 def _retiring(group: Group, current: Mapping[str, Group], inputs: WaveInputs) -> Group:
     if not inputs.views[group.name].ready and (group.failed_ms or not group.after):
         return _enter(group, Life.DRAINING, inputs.now_ms)  # no request can be on it
+    taken_ms = inputs.reclaim_ms.get(group.name, 0)
+    if taken_ms and 2 * (inputs.now_ms - group.since_ms) >= taken_ms - group.since_ms:
+        return _enter(group, Life.UNROUTED, inputs.now_ms)  # the other half is for its requests
     # One that starts serves sooner than what is to replace it, so it is not cancelled for that.
     for name in group.after:
         other = current.get(name)

@@ -49,7 +49,7 @@ class ExecutorConfig:
     bind: address that engines listen on; advertise: the one under which gateways reach them.
     metrics_port: of this executor's own /metrics on loopback, 0 = any free one. engine_env: names
     of variables that engines get beyond the usual ones. drain_timeout_s, start_timeout_s: domain s,
-    where the assignment says nothing.
+    where the assignment says nothing. reclaim_command: see `executors.node.reclaim`; for one node.
     """
 
     executor: str
@@ -67,6 +67,7 @@ class ExecutorConfig:
     engine_env: tuple[str, ...] = ()
     drain_timeout_s: float = 120.0
     start_timeout_s: float = 600.0
+    reclaim_command: tuple[str, ...] = ()
 
 
 def load_config(path: Path) -> ExecutorConfig:
@@ -86,6 +87,7 @@ def parse_config(raw: Any) -> ExecutorConfig:
     optional = {
         "prefix": "shoal.", "bind": "127.0.0.1", "advertise": "", "metrics_port": 0,
         "engine_env": [], "drain_timeout_s": 120.0, "start_timeout_s": 600.0,
+        "reclaim_command": [],
     }  # fmt: skip
     top = object_fields("config", raw, keys, optional)
     top["advertise"] = top["advertise"] or top["bind"]
@@ -97,6 +99,8 @@ def parse_config(raw: Any) -> ExecutorConfig:
     count("metrics_port", top["metrics_port"], 65_535)
     for key in ("drain_timeout_s", "start_timeout_s"):
         number(key, top[key], 0.0, 86_400.0)
+    for word in _list("reclaim_command", top["reclaim_command"]):
+        text("reclaim_command", word, 4000)
     for variable in _list("engine_env", top["engine_env"]):
         name("engine_env", variable)
     for key in ("broker", "state_dir", "time_base"):
@@ -121,6 +125,7 @@ def parse_config(raw: Any) -> ExecutorConfig:
         engine_env=tuple(top["engine_env"]),
         drain_timeout_s=top["drain_timeout_s"],
         start_timeout_s=top["start_timeout_s"],
+        reclaim_command=tuple(top["reclaim_command"]),
     )
 
 

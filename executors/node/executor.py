@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from typing import Any, Protocol
 
+from executors.node import reclaim
 from executors.node.config import ExecutorConfig
 from executors.node.metrics import Metrics
 from executors.node.store import Store
@@ -98,6 +99,19 @@ class Executor:
     async def run(self, end: asyncio.Event) -> None:
         """Step every node until `end`."""
         loop = asyncio.get_running_loop()
+        notices = [
+            asyncio.create_task(reclaim.watch(self._config.reclaim_command, node, worker.notice))
+            for node, worker in self.workers.items()
+            if self._config.reclaim_command
+        ]
+        try:
+            await self._step_until(end, loop)
+        finally:
+            for task in notices:
+                task.cancel()
+            await asyncio.gather(*notices, return_exceptions=True)
+
+    async def _step_until(self, end: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:
         while not end.is_set():
             self._hand_out(time.monotonic())
             now_ms = self._now_ms()

@@ -101,7 +101,7 @@ def end(
     leaves = unmoved and not routed
     if item.state is InstanceState.DRAINING or leaves:
         begun_ms = item.drain_ms if item.state is InstanceState.DRAINING else item.switch_ms
-        late = now_ms - begun_ms >= drain_timeout_ms
+        late = now_ms - begun_ms >= drain_timeout_ms or 0 < rules.leave_by_ms <= now_ms
         known = seen is not None and seen.in_flight is not None and seen.probed_ms >= begun_ms
         idle = known and item.in_flight == 0 and item.held_kv == 0
         # One that never answered was in no route and holds nothing.

@@ -94,7 +94,8 @@ class Rules:
     kill_after_ms: of engines not named there, and between two SIGKILLs. max_attempts: launches in a
     row that may fail before the instance is given up; switch_attempts: before a switch is rolled
     back. stable_ms: an instance that was ready so long begins to count failures anew. routing:
-    engines whose instances switch roles without a restart.
+    engines whose instances switch roles without a restart. leave_by_ms: when drains must be over
+    because the node is taken away, 0 = it is not.
     """
 
     start_timeout_ms: int = 600_000
@@ -108,6 +109,7 @@ class Rules:
     stable_ms: int = 300_000
     stop_ms: Mapping[str, int] = field(default_factory=dict)
     routing: frozenset[str] = frozenset()
+    leave_by_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from executors.engines.protocol import RoleSwitch
 from executors.node import reconcile
 from executors.node.config import ExecutorConfig, NodeConfig
-from executors.node.engines_here import EnginesHere
+from executors.node.engines_here import SHUTDOWN_TIMEOUT_S, EnginesHere
 from executors.node.metrics import Metrics
 from executors.node.occupancy import Occupancy
 from executors.node.state import Command, Held, Kill, Launch, NodeState, Rules
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 Publish = Callable[[Status], Awaitable[bool]]
 
+_SAME_NOTICE_S = 5.0
 _SAVE_AGAIN_S = 5.0  # real s until what could not be written is tried again
 _HEARTBEAT_MS, _IDLE_HEARTBEAT_MS = 2_000, 10_000
 _MIN_PUBLISH_S, _MIN_IDLE_PUBLISH_S = 0.2, 1.0
@@ -111,15 +113,29 @@ class NodeWorker:
         self._state = reconcile.refused(self._state, why)
         self._say_refused(assignment, why)
 
-    def reclaim(self, at_ms: int) -> None:
-        """The node will be taken away at `at_ms` (domain time); 0 = the notice was withdrawn."""
-        self._reclaim_ms = at_ms
+    def notice(self, left_s: float | None) -> None:
+        """The node will be taken away in `left_s` real seconds; None = nobody says so."""
+        if left_s is None:
+            self._reclaim_ms = 0
+            return
+        base = self._config.time_base
+        at_ms = base.now_ms(time.monotonic_ns()) + int(left_s * base.speed * 1000)
+        # The same notice, asked for again, is off by the time of an answer.
+        if (
+            not self._reclaim_ms
+            or abs(at_ms - self._reclaim_ms) > _SAME_NOTICE_S * base.speed * 1e3
+        ):
+            log.warning("%s: will be taken away in %.0f s", self._node.node, left_s)
+            self._reclaim_ms = at_ms
 
     def step(self, now_ms: int, now_s: float, used_ports: set[int]) -> None:
         """Look, reconcile, act, tell. now_s: the loop's clock; used_ports: of all nodes."""
         before = self._state
         seen = self.engines.look(before.held)
-        rules = replace(self._rules, stop_ms=self.engines.stop_ms(self._rules))
+        # What is still in flight then has until the node is gone to finish after SIGTERM.
+        leave_ms = self._reclaim_ms - int(SHUTDOWN_TIMEOUT_S * 1000) if self._reclaim_ms else 0
+        stop_ms = self.engines.stop_ms(self._rules)
+        rules = replace(self._rules, stop_ms=stop_ms, leave_by_ms=max(0, leave_ms))
         self._state, commands = reconcile.reconcile(
             before, seen, now_ms, rules, self.engines.blocked_gpus()
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,6 +41,10 @@ def add_parser(subparsers: Any) -> None:
         ("--state-dir", "DIR", "what it remembers (default: below ~/.local/state/shoal)"),
     ):
         executor.add_argument(option, metavar=kind, help=what)
+    executor.add_argument(
+        "--reclaim-command", default="", metavar="COMMAND",
+        help="asked every 5 s whether the node will be taken away (docs/executor.md)",
+    )  # fmt: skip
     kinds = ("vllm", "simulated")
     started = "what it starts (default: vllm; for virtual nodes simulated)"
     executor.add_argument("--engine", choices=kinds, help=started)
@@ -85,6 +90,7 @@ def run_executor(args: argparse.Namespace) -> int:
         "bind": args.bind or advertise,
         "metrics_port": args.metrics_port,
         "engine_env": args.engine_env,
+        "reclaim_command": shlex.split(args.reclaim_command),
     }
     path = folder / "executor.json"
     try:

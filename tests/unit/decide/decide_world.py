@@ -43,6 +43,7 @@ class World:
     rate(model, t_s) -> arrivals/s. poisson: seeded noise, else exact counts. Switches: silent
     gateways, zero models, slow (TTFT in ms), missing (share of requests that miss), failing pools,
     nodes and instances, stuck pools (nothing there comes up), cut pools and nodes (no status),
+    reclaimed nodes (with when they are taken away, in ms),
     longer (how many times the declared input tokens requests have).
     Urgent requests are answered in the next tick, full ones after `full_s` seconds.
     """
@@ -68,6 +69,7 @@ class World:
     stuck: set[str] = field(default_factory=set)
     cut: set[str] = field(default_factory=set)
     busy: set[str] = field(default_factory=set)
+    reclaimed: dict[str, int] = field(default_factory=dict)
     prices: dict[str, Price] = field(default_factory=dict)
     availability: dict[str, Availability] = field(default_factory=dict)
     alerts: list[Alert] = field(default_factory=list)
@@ -246,6 +248,7 @@ class World:
                 assignment.generation,
                 self.now_ms,
                 tuple(seen),
+                reclaim_ms=self.reclaimed.get(node, 0),
             )
 
     def _is_on(self, instance: str, node: str) -> bool:

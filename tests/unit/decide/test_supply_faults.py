@@ -223,3 +223,25 @@ def test_a_silent_feed_is_said_and_planned_with_care() -> None:
         "availability is 30 min old; one node at most is counted on",
         "price is fresh again",
     ]
+
+
+def test_a_reclaimed_node_is_replaced_at_once_and_left_within_the_notice() -> None:
+    """Two minutes of notice: replacements start within three seconds, nothing new comes there, it
+    serves for half of the time if it must, and has stopped before it is gone."""
+    where = pool(nodes=8, per_node=1, market=Market.SPOT)
+    w = world(20.0, pools=(where,), start_s=90, drain_s=20).run(300)
+    before = w.rented(where.id)
+    node = sorted(before)[0]
+    taken_ms = w.now_ms + 120_000
+    w.reclaimed[node] = taken_ms
+    w.run(3)
+    assert len(w.rented(where.id) - before) == 1
+    assert w.ready("chat") == len(before), "it still serves"
+    w.run(67)
+    assert w.ready("chat") == len(before) - 1, "half of the notice is over"
+    w.run(45)
+    assert w.now_ms < taken_ms
+    assert w.ready("chat") == len(before)
+    states = [str(i.state) for i in w.statuses[node].instances]
+    assert states in ([], ["stopped"])
+    assert node not in w.rented(where.id)

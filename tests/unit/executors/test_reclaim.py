@@ -1,0 +1,63 @@
+"""A reclaim notice: asked for by a command, told in the status, kept to by drains."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from executors.node.reclaim import ask
+from executors.node.reconcile import accept, reconcile
+from executors.node.state import NodeState, Rules, Seen, Terminate
+from topics.fleet import Assignment, DesiredInstance
+from topics.records import InstanceState
+
+
+def command(code: str) -> tuple[str, ...]:
+    return (
+        sys.executable,
+        "-S",
+        "-c",
+        f"import json, sys, time; asked = json.load(sys.stdin); {code}",
+    )
+
+
+async def test_the_command_is_told_the_node_and_answers_in_json() -> None:
+    """No key means no notice."""
+    node = command("print(json.dumps({'seconds_left': 90 if asked['node'] == 'n1' else 1}))")
+    assert await ask(node, "n1", 5.0) == 90
+    assert await ask(command("print('{}')"), "n1", 5.0) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("time.sleep(60)", TimeoutError),
+        ("sys.exit(3)", ValueError),
+        ("print('soon')", ValueError),
+        ("print(json.dumps({'seconds_left': -5}))", ValueError),
+        ("print('[]')", ValueError),
+    ],
+)
+async def test_a_command_without_an_answer_is_no_notice(code: str, error: type[Exception]) -> None:
+    """It is ended with its time limit, and what it said is not guessed at."""
+    with pytest.raises(error):
+        await ask(command(code), "n1", 0.5 if error is TimeoutError else 5.0)
+
+
+def test_a_drain_ends_before_the_node_is_gone() -> None:
+    """Whatever the policy would allow it: the node does not wait."""
+    rules = Rules(leave_by_ms=50_000)
+    wish = DesiredInstance("a", "m", "aggregated", "g", (0,))
+    busy = Seen(alive=True, healthy=True, in_flight=2, probed_ms=10**9)
+    state, _ = reconcile(
+        accept(NodeState("n", "p"), Assignment("n", "p", 1, 1, 0, (wish,))), {}, 1000, rules
+    )
+    state, _ = reconcile(state, {"a": busy}, 2000, rules)
+    drain = Assignment("n", "p", 2, 1, 0, (replace(wish, drain=True),), drain_timeout_ms=900_000)
+    state, commands = reconcile(accept(state, drain), {"a": busy}, 49_000, rules)
+    assert commands == ()
+    state, commands = reconcile(state, {"a": busy}, 50_000, rules)
+    assert commands == (Terminate("a"),)
+    assert state.held[0].state is InstanceState.STOPPING
