@@ -4,6 +4,7 @@ from topics.alerts import Alert
 from topics.controls import Control
 from topics.dead_letters import DeadLetter
 from topics.decisions import DECISION_KINDS, Decision, PlannedCombo, PlanRecord
+from topics.demand import Demand
 from topics.fleet import (
     PHASES,
     Assignment,
@@ -28,6 +29,7 @@ __all__ = [
     "DeadLetter",
     "Decision",
     "DeclaredService",
+    "Demand",
     "DesiredInstance",
     "Endpoint",
     "InstanceState",

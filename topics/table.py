@@ -20,6 +20,7 @@ from topics.records import (
     DeadLetter,
     Decision,
     DeclaredService,
+    Demand,
     Leadership,
     PlanRecord,
     Price,
@@ -90,6 +91,9 @@ def _compacted(
 TELEMETRY = Topic(
     "telemetry", 8, Cleanup.DELETE, 2 * DAY_MS, Telemetry, ("gateway",), lambda r: str(r.model)
 )
+DEMAND = Topic(
+    "demand", 8, Cleanup.DELETE, 2 * DAY_MS, Demand, ("window worker",), lambda r: str(r.model)
+)
 AVAILABILITY = _compacted("supply.availability", 1, Availability, "feed", lambda r: str(r.pool))
 PRICES = _compacted("supply.prices", 1, Price, "feed", lambda r: str(r.pool))
 SERVICES = _compacted("services", 1, DeclaredService, "operator", lambda r: str(r.model))
@@ -117,6 +121,7 @@ DEAD_LETTERS = Topic(
 
 TABLE: tuple[Topic, ...] = (
     TELEMETRY,
+    DEMAND,
     AVAILABILITY,
     PRICES,
     SERVICES,

@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "backtest": ("streams.cli.backtest", "what policies would cost on a recorded trace"),
     "library": ("streams.cli.library", "build or show the library of serving templates"),
     "profile": ("streams.cli.profile", "evaluate or calibrate the performance model"),
+    "windows": ("streams.cli.run_part", "a worker that merges telemetry, for large estates"),
     "controller": ("streams.cli.run_part", "the control plane: windows, decisions, plans"),
     "executor": ("streams.cli.run_executor", "the agent on a GPU node: starts and drains engines"),
     "gateway": ("streams.cli.run_part", "the OpenAI-compatible front of the engines"),

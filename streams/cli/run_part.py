@@ -85,7 +85,16 @@ def run_controller(args: argparse.Namespace) -> int:
     become(
         "streams.controller", "--config", args.config, "--broker", broker,
         "--prefix", args.prefix, "--time-base", real_time().format(), "--controller-id", args.id,
-        "--log-level", args.log_level, *operated_argv(args),
+        "--log-level", args.log_level, "--demand", args.demand, *operated_argv(args),
+    )  # fmt: skip
+
+
+def run_windows(args: argparse.Namespace) -> int:
+    """Become a window worker."""
+    config = load_config(args.config)
+    become(
+        "streams.windows", "--broker", reachable(args, config), "--prefix", args.prefix,
+        "--log-level", args.log_level,
     )  # fmt: skip
 
 
@@ -121,7 +130,16 @@ def add_parser(subparsers: Any) -> None:
     controller = subparsers.add_parser("controller", help="the control plane")
     add_common(controller)
     add_operated(controller, record=str(default_folder()), http=HTTP)
+    controller.add_argument(
+        "--demand",
+        default="telemetry",
+        choices=["telemetry", "merged"],
+        help="read every gateway's telemetry, or what `shoal windows` workers merged of it",
+    )
     controller.set_defaults(run=run_controller)
+    windows = subparsers.add_parser("windows", help="a worker that merges telemetry")
+    add_common(windows)
+    windows.set_defaults(run=run_windows)
     gateway = subparsers.add_parser("gateway", help="the OpenAI-compatible front")
     add_common(gateway)
     gateway.add_argument("--host", default="127.0.0.1", help="address to listen on")

@@ -105,6 +105,7 @@ def _options(given: argparse.Namespace) -> Options:
         controller_id=given.controller_id,
         prefix=given.prefix,
         default_mode=Mode(given.default_mode),
+        merged=given.demand == "merged",
         operated=operated_of(given),
         workload=given.workload,
     )

@@ -42,6 +42,7 @@ from streams.health.facts import Identity
 from streams.poison import Poison
 from streams.ports.actuator import Actuator, ExecutorActuator
 from streams.ports.demand import DemandSource, Sink
+from streams.ports.demand_topic import DemandTopic
 from streams.ports.engine_views import LIMIT_S, EngineViews
 from streams.ports.observed import ExecutorStatuses
 from streams.ports.promql import prometheus
@@ -51,7 +52,7 @@ from streams.ports.telemetry_topic import TelemetryTopic
 from streams.solver.client import Solver, solver_argv
 from topics.leadership import Leadership
 from topics.records import Alert, Assignment, Routes, Status
-from topics.table import LEADERSHIP
+from topics.table import DEMAND, LEADERSHIP, TELEMETRY
 from topics.timebase import TimeBase
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,8 @@ _ALERT_IS_NEWS_S = 60.0
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the command line says. default_mode: what holds where the file names no mode.
-    workload: a demand file, for models whose workload the file does not declare.
+    workload: a demand file, for models whose workload the file does not declare. merged: demand is
+    read from what window workers merged, not from every gateway's telemetry.
     """
 
     config: Path
@@ -80,6 +82,7 @@ class Options:
     default_mode: Mode
     operated: Operated = field(default_factory=Operated)
     workload: Path | None = None
+    merged: bool = False
 
 
 OnStanding = Callable[[int, str], None]
@@ -169,7 +172,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         lambda: [node for node, desired in latest.assignments.items() if desired.instances],
         found.embedded,
     )
-    telemetry = TelemetryTopic(
+    telemetry = (DemandTopic if options.merged else TelemetryTopic)(
         options.broker,
         options.prefix,
         clock,
@@ -177,8 +180,11 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         found.partitions,
         config.cluster.policy.global_window_s,
         found.embedded,
+        DEMAND if options.merged else TELEMETRY,
     )
-    sources = demand_sources(config, queries, clock, windows, telemetry, loop.fresh.set)
+    sources = demand_sources(
+        config, queries, clock, windows, telemetry, loop.fresh.set, options.merged
+    )
     terms = Terms(seat, loop, written, outbox, control, bury.flush, sources, on_standing)
     await words.start()
     try:

@@ -12,6 +12,7 @@ from streams.clock import Clock
 from streams.files.config import Config
 from streams.files.errors import UserError
 from streams.ports.demand import DemandSource, Sink
+from streams.ports.demand_topic import MERGED
 from streams.ports.promql import PromqlDemand, prometheus
 from topics.records import Telemetry
 from topics.reported import Reported
@@ -24,9 +25,11 @@ def demand_sources(
     windows: TelemetryWindows,
     telemetry: DemandSource,
     on_news: Callable[[], None],
+    merged: bool = False,
 ) -> list[tuple[DemandSource, Sink]]:
-    """Each source with its sink."""
-    found: list[tuple[DemandSource, Sink]] = [(telemetry, gateways_sink(windows, queries, on_news))]
+    """Each source with its sink. merged: `telemetry` is what window workers merged of it."""
+    count = merged_sink if merged else gateways_sink
+    found: list[tuple[DemandSource, Sink]] = [(telemetry, count(windows, queries, on_news))]
     if queries:
         # One Prometheus answers for all; several regions need a federated one.
         url = next(iter(config.prometheus.values()))
@@ -55,6 +58,21 @@ def gateways_sink(
         if record.model in queries:
             windows.hear(record, event_ms)
         elif windows.add(record, event_ms):
+            on_news()
+
+    return sink
+
+
+def merged_sink(
+    windows: TelemetryWindows, queries: Mapping[str, str], on_news: Callable[[], None]
+) -> Sink:
+    """As `gateways_sink`, of what window workers merged: counts come without a gateway, and the
+    words of gateways without counts."""
+
+    def sink(record: Telemetry | Reported, event_ms: int) -> None:
+        if not record.gateway.startswith(MERGED):
+            windows.hear(record, event_ms)
+        elif record.model not in queries and windows.add(record, event_ms, from_gateway=False):
             on_news()
 
     return sink

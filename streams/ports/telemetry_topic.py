@@ -22,7 +22,7 @@ from streams.poison import Poison
 from streams.ports.demand import Sink
 from topics.checks import InvalidRecord
 from topics.reported import read_reported
-from topics.table import TELEMETRY
+from topics.table import TELEMETRY, Topic
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +47,15 @@ class TelemetryTopic:
         partitions: Mapping[str, int],
         horizon_s: int = 1800,
         embedded: bool = False,
+        topic: Topic = TELEMETRY,
     ) -> None:
         self._bootstrap = bootstrap
         self._clock = clock
         self._on_poison = on_poison
         self._horizon_s = horizon_s
         self._embedded = embedded
-        self._name = TELEMETRY.wire_name(prefix)
+        self._topic = topic
+        self._name = topic.wire_name(prefix)
         self._partitions = self._places(partitions)
         self._changed = False
         self._next: dict[TopicPartition, int] = {}
@@ -96,7 +98,7 @@ class TelemetryTopic:
         """The topic has another number of partitions now."""
         places = self._places(partitions)
         if places != self._partitions:
-            log.info("telemetry has %d partitions now", len(places))
+            log.info("%s has %d partitions now", self._name, len(places))
             self._partitions, self._changed = places, True
 
     async def live(self) -> None:
@@ -104,7 +106,7 @@ class TelemetryTopic:
         await self._live.wait()
 
     def _places(self, partitions: Mapping[str, int]) -> list[TopicPartition]:
-        count = partitions.get(TELEMETRY.name, TELEMETRY.partitions)
+        count = partitions.get(self._topic.name, self._topic.partitions)
         return [TopicPartition(self._name, number) for number in range(count)]
 
     async def _catch_up(self, consumer: AIOKafkaConsumer, sink: Sink) -> None:
@@ -154,10 +156,13 @@ class TelemetryTopic:
         self.seen += 1
         value = message.value or b""
         try:
-            record = read_reported(value)
+            self._give(value, message.timestamp, sink)
         except InvalidRecord as error:
             self._on_poison(
-                Poison(TELEMETRY.name, message.partition, message.offset, value, str(error))
+                Poison(self._topic.name, message.partition, message.offset, value, str(error))
             )
-            return
-        sink(record, self._clock.event_ms(message.timestamp, record.age_ms))
+
+    def _give(self, value: bytes, append_ms: int, sink: Sink) -> None:
+        """Give the sink the record in `value`; InvalidRecord if there is none."""
+        record = read_reported(value)
+        sink(record, self._clock.event_ms(append_ms, record.age_ms))

@@ -1,0 +1,49 @@
+"""Demand that window workers merged: the `demand` topic, read as `telemetry` is.
+
+Owns the way back from merged records to what windows count: the seconds of all gateways together,
+counted once however often they come, and each gateway's last word.
+"""
+
+from __future__ import annotations
+
+from streams.ports.demand import Sink
+from streams.ports.telemetry_topic import TelemetryTopic
+from topics.codec import decode
+from topics.demand import Demand, DemandSecond
+from topics.reported import Reported
+from topics.sketch import from_text
+from topics.table import DEMAND
+from topics.telemetry import COUNTS, SKETCHES
+
+MERGED = "window-workers"
+_SHARE = 64
+_NOTHING = (0,) * len(COUNTS)
+
+
+class DemandTopic(TelemetryTopic):
+    """Made as a `TelemetryTopic` with topic `DEMAND`. Words of gateways come as records without
+    counts; the counts come from "gateways" called `MERGED`-partition."""
+
+    def _give(self, value: bytes, append_ms: int, sink: Sink) -> None:
+        record: Demand = decode(DEMAND.name, value)
+        for second in record.seconds:
+            sink(_merged(record, second), self._clock.event_ms(second.start_ms + 1000))
+        for word in record.gateways:
+            busy = 1 if word.active else 0
+            sink(
+                Reported(
+                    record.model, word.gateway, word.boot, 0, 0, 0, max(busy, word.in_flight),
+                    word.route_generation, word.leaving, _NOTHING, (b"",) * len(SKETCHES),
+                ),
+                self._clock.event_ms(word.end_ms),
+            )  # fmt: skip
+
+
+def _merged(record: Demand, second: DemandSecond) -> Reported:
+    """The sequence follows from when it was appended and how old it was then: a copy has it too."""
+    turns, turn = divmod(max(0, record.appended_s - second.start_ms // 1000 + 1), _SHARE)
+    return Reported(
+        record.model, f"{MERGED}-{record.partition}", f"merged-{turns}",
+        record.appended_s * _SHARE + turn, 1000, 0, 0, 0, False, second.counts,
+        tuple(from_text(n, t) for n, t in zip(SKETCHES, second.sketches, strict=True)),
+    )  # fmt: skip

@@ -1,0 +1,56 @@
+"""`python -m streams.windows`: one window worker. It prints a JSON line with the number of its
+partitions each time that Kafka gives it some. Start as many as there are machines to share the
+load; they may join, leave and die at any time. Controllers read what they merge with
+`--demand merged`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+
+import faust
+from faust.types import TP
+
+from autoscaler.domain.checks import InvalidValue
+from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics, parse_address
+from streams.files.errors import UserError
+from streams.logs import add_log_level, log_to_stderr
+from streams.windows.app import make_app
+from topics.table import PREFIX
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run until told to end; 2 for a broker that is not there or not usable."""
+    parser = argparse.ArgumentParser(prog="python -m streams.windows", description=__doc__)
+    parser.add_argument("--broker", required=True, metavar="kafka://HOST:PORT")
+    parser.add_argument("--prefix", default=PREFIX, help="of topic names")
+    add_log_level(parser)
+    given = parser.parse_args(argv)
+    log_to_stderr(given.log_level)
+    try:
+        bootstrap = parse_address(given.broker)
+        found = asyncio.run(ensure_topics(bootstrap, given.prefix))
+        if found.embedded:
+            raise UserError("window workers need a real Kafka: the embedded broker shares nothing")
+    except (UserError, InvalidValue, BrokerUnreachable, TopicsUnusable) as error:
+        print(json.dumps({"error": f"windows: {error}"}), flush=True)
+        print(f"windows: {error}", file=sys.stderr)
+        return 2
+    app = make_app(bootstrap, given.prefix)
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+
+    async def assigned(_app: faust.App, places: set[TP], **_more: object) -> None:
+        print(json.dumps({"ready": True, "partitions": len(places)}), flush=True)
+
+    app.on_partitions_assigned.connect(assigned, weak=False)
+    worker = faust.Worker(app, loop=loop, loglevel=None, override_logging=False)
+    worker.execute_from_commandline()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""Merging a partition's records: windows over what was merged say what windows over all say."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.demand.windows import Stats, TelemetryWindows
+from streams.clock import Clock
+from streams.controller.sources import gateways_sink, merged_sink
+from streams.ports.demand_topic import DemandTopic
+from streams.windows.merge import Batch
+from topics.codec import decode, encode
+from topics.reported import read_reported
+from topics.telemetry import Telemetry
+from topics.timebase import TimeBase
+
+T0_MS = 1_700_000_000_000
+NOW_MS = T0_MS + 40_000
+CLOCK = Clock(TimeBase(1.0, NOW_MS, 0), mono_ns=lambda: 0, broker_ms=lambda: NOW_MS)
+
+RECORDS = st.lists(
+    st.tuples(
+        st.integers(0, 2),  # gateway
+        st.integers(0, 20_000),  # appended, ms after T0
+        st.integers(0, 3000),  # age
+        st.integers(0, 50),  # arrivals
+    ),
+    max_size=30,
+)
+
+
+def wire(gateway: int, sequence: int, age_ms: int, arrivals: int) -> bytes:
+    return encode(
+        Telemetry(
+            "chat", f"g{gateway}", "b", sequence, T0_MS, 1000, age_ms, arrivals, arrivals, 0, 0,
+            arrivals, arrivals * 100, arrivals * 100, arrivals * 7, arrivals, 3,
+            ttft_ms={arrivals: arrivals} if arrivals else {},
+        )
+    )  # fmt: skip
+
+
+@settings(deadline=None)
+@given(RECORDS, st.integers(1, 3))
+def test_merged_records_say_what_all_of_them_say(
+    history: list[tuple[int, int, int, int]], copies: int
+) -> None:
+    """The same counts, coverage and gateways, however often a merged record comes."""
+    history.sort(key=lambda one: one[1])
+    plain, merged = TelemetryWindows(), TelemetryWindows()
+    direct = gateways_sink(plain, {}, lambda: None)
+    batches: dict[int, Batch] = {}
+    for sequence, (gateway, after_ms, age_ms, arrivals) in enumerate(history):
+        append_ms = T0_MS + after_ms
+        record = read_reported(wire(gateway, sequence, age_ms, arrivals))
+        direct(record, CLOCK.event_ms(append_ms, age_ms))
+        second = append_ms // 1000
+        batches.setdefault(second, Batch(3, second)).add(record, append_ms, 0.0)
+    topic = DemandTopic("nowhere:1", "", CLOCK, print, {})
+    sink = merged_sink(merged, {}, lambda: None)
+    for batch in batches.values():
+        for record in batch.merged():
+            for _ in range(copies):
+                assert decode("demand", encode(record)) == record
+                topic._give(encode(record), 0, sink)
+    one, other = (w.stats("chat", NOW_MS, 60) for w in (plain, merged))
+    assert isinstance(one, Stats) == isinstance(other, Stats)
+    if isinstance(one, Stats):
+        assert one == other
+    assert [(g.gateway, g.seen_ms, g.in_flight) for g in plain.gateways("chat", NOW_MS, 60)] == [
+        (g.gateway, g.seen_ms, g.in_flight) for g in merged.gateways("chat", NOW_MS, 60)
+    ]

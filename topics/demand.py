@@ -1,0 +1,74 @@
+"""Telemetry of all gateways together: per model and second of a partition of `telemetry`.
+
+Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
+Times ending in `_ms` are of the broker's clock here, since the epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from topics import checks
+from topics.sketch import from_text
+from topics.telemetry import COUNTS, SKETCHES
+
+
+@dataclass(frozen=True, slots=True)
+class DemandSecond:
+    """What happened in the second that begins at start_ms: counts of `telemetry.COUNTS`, and
+    sketches of `telemetry.SKETCHES`, packed."""
+
+    start_ms: int
+    counts: tuple[int, ...]
+    sketches: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        checks.time_ms("start_ms", self.start_ms)
+        if len(self.counts) != len(COUNTS) or len(self.sketches) != len(SKETCHES):
+            allowed = f"{len(COUNTS)} counts and {len(SKETCHES)} sketches"
+            raise checks.InvalidRecord("counts", len(self.counts), allowed)
+        for name, count in zip(COUNTS, self.counts, strict=True):
+            checks.count(name, count)
+        for name, text in zip(SKETCHES, self.sketches, strict=True):
+            from_text(name, text)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayWord:
+    """A gateway's last word on the model: see `Telemetry`. active: it had requests."""
+
+    gateway: str
+    boot: str
+    end_ms: int
+    in_flight: int
+    route_generation: int
+    active: bool
+    leaving: bool
+
+    def __post_init__(self) -> None:
+        checks.name("gateway", self.gateway)
+        checks.name("boot", self.boot)
+        checks.time_ms("end_ms", self.end_ms)
+        checks.count("in_flight", self.in_flight)
+        checks.count("route_generation", self.route_generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """All records of one model that the broker appended to `partition` of `telemetry` within the
+    second `appended_s` (since the epoch).
+
+    (model, partition, appended_s) names it for ever: whoever merges these records says the same,
+    so a second copy is known as one.
+    """
+
+    model: str
+    partition: int
+    appended_s: int
+    seconds: tuple[DemandSecond, ...]
+    gateways: tuple[GatewayWord, ...]
+
+    def __post_init__(self) -> None:
+        checks.name("model", self.model)
+        checks.count("partition", self.partition, 1_000_000)
+        checks.count("appended_s", self.appended_s)
