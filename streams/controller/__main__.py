@@ -86,6 +86,12 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         choices=[str(mode) for mode in Mode],
         help="what holds where the file names no mode",
     )
+    parser.add_argument(
+        "--demand",
+        default="telemetry",
+        choices=["telemetry", "merged"],
+        help="read every gateway's telemetry, or what `shoal windows` workers merged of it",
+    )
     add_operated(parser)
     parser.add_argument(
         "--workload",

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from topics import records
 from topics.checks import MAX_MS, InvalidRecord
 from topics.codec import MAX_BYTES, decode, encode
-from topics.sketch import HIGHEST, LOWEST
+from topics.demand import DemandSecond, GatewayWord
+from topics.sketch import HIGHEST, LOWEST, pack, to_text
 from topics.table import TABLE, Cleanup, key_of, short_name, topic, topic_of
 
 NAMES = st.text("azAZ09._:/@+-", max_size=12).map(lambda rest: "n" + rest)
@@ -72,6 +73,27 @@ def assignments(draw: st.DrawFn) -> records.Assignment:
 
 
 RECORDS: dict[str, st.SearchStrategy[Any]] = {
+    "demand": st.builds(
+        records.Demand,
+        NAMES,
+        st.integers(0, 100),
+        COUNTS,
+        st.lists(
+            st.builds(
+                DemandSecond,
+                TIMES,
+                st.tuples(*[COUNTS] * 8),
+                st.tuples(*[SKETCHES.map(lambda sketch: to_text(pack(sketch)))] * 4),
+            ),
+            max_size=2,
+        ).map(tuple),
+        st.lists(
+            st.builds(
+                GatewayWord, NAMES, NAMES, TIMES, COUNTS, COUNTS, st.booleans(), st.booleans()
+            ),
+            max_size=2,
+        ).map(tuple),
+    ),
     "telemetry": st.builds(
         records.Telemetry,
         NAMES,
