@@ -17,6 +17,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -177,6 +178,7 @@ def said_port(process: subprocess.Popen[str]) -> int:
 def started(workers: int) -> Iterator[list[Target]]:
     """All processes, ended afterwards."""
     processes: list[subprocess.Popen[str]] = []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing is left behind then either
 
     def run(*command: str) -> subprocess.Popen[str]:
         made = subprocess.Popen(
@@ -205,7 +207,10 @@ def started(workers: int) -> Iterator[list[Target]]:
                 targets.append(Target("nginx", f"127.0.0.1:{port}", (nginx.pid,)))
             group = RouteGroup("g", 1.0, (Endpoint("e", engine),))
             routes = Routes("chat", 1, 1, 0, 2000.0, 60.0, (group,))
-            Path(folder, "routes.jsonl").write_bytes(encode(routes) + b"\n")
+            homes = [f"w{n + 1}" for n in range(workers)] if workers > 1 else ["."]
+            for home in homes:
+                Path(folder, home).mkdir(exist_ok=True)
+                Path(folder, home, "routes.jsonl").write_bytes(encode(routes) + b"\n")
             base = TimeBase(1.0, 0, time.monotonic_ns()).format()
             shoal = run(
                 sys.executable, "-m", "executors.gateway", "--broker", "127.0.0.1:9",

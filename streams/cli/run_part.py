@@ -105,6 +105,7 @@ def run_gateway(args: argparse.Namespace) -> int:
     remembers = f"the routes in {routes}" if args.state_dir and routes.exists() else ""
     options = [f"--{name}={getattr(args, name.replace('-', '_'))}" for name in _GATEWAY_SECONDS]
     options += [f"--between={args.between}", f"--inside={args.inside}"]
+    options += [f"--workers={args.workers}"]
     for name in ("state-dir", "keys-file"):
         value = getattr(args, name.replace("-", "_"))
         options += [f"--{name}={value}"] if value else []
