@@ -13,8 +13,9 @@ help:            ## what can be made
 
 COMPILE_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 COMPILE := $(BIN)/uv pip compile $(COMPILE_OPTIONS)
-# A command that Ctrl-C ended has said so itself: make ends by the same signal, without an error.
-OR_END := || { code=$$?; [ $$code -eq 130 ] || exit $$code; kill -INT $$PPID; }
+# A command that Ctrl-C ended has said so itself: make ends by the same signal, without an error
+# (it must have taken the signal before its child ends: hence the pause).
+OR_END := || { code=$$?; [ $$code -eq 130 ] || exit $$code; kill -INT $$PPID; sleep 0.3; }
 
 $(VENV)/.base: requirements.lock requirements-build.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
