@@ -29,11 +29,12 @@ class DemandTopic(TelemetryTopic):
         for second in record.seconds:
             sink(_merged(record, second), self._clock.event_ms(second.start_ms + 1000))
         for word in record.gateways:
-            busy = 1 if word.active else 0
+            # `hear` takes an arrival for a sign of service, and counts nothing.
+            served = (int(word.active), *_NOTHING[1:])
             sink(
                 Reported(
-                    record.model, word.gateway, word.boot, 0, 0, 0, max(busy, word.in_flight),
-                    word.route_generation, word.leaving, _NOTHING, (b"",) * len(SKETCHES),
+                    record.model, word.gateway, word.boot, 0, 0, 0, word.in_flight,
+                    word.route_generation, word.leaving, served, (b"",) * len(SKETCHES),
                 ),
                 self._clock.event_ms(word.end_ms),
             )  # fmt: skip
