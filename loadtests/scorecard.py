@@ -1,7 +1,7 @@
 """The release's scorecard: every policy on a fixed set of traces, written to docs/scorecard.md.
 
 usage: python -m loadtests.scorecard [--work DIR] [--only NAME,...] [--out FILE] [--jobs N]
-       [--share X] [--no-variants]
+       [--share X] [--policies A,B,...]
 
 Each scenario is one `shoal backtest`: knobs tuned on a shorter trace of the same kind with another
 seed (of the bundled one: even arrivals at its mean rate), all policies and ours without each part.
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "scorecard.md")
     parser.add_argument("--jobs", type=int, default=-1)
     parser.add_argument("--share", type=float, default=1.0, help="of the length of every trace")
-    parser.add_argument("--no-variants", action="store_true", help="leave out ours without parts")
+    parser.add_argument("--policies", default=",".join((*DEFAULT, *VARIANTS)), metavar="A,B")
     args = parser.parse_args(argv)
     args.work.mkdir(parents=True, exist_ok=True)
     for scenario in SCENARIOS:
@@ -102,11 +102,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             continue
         trace = ["--trace", str(_trace(scenario, args.work, 1, args.share))]
         tune = ["--tune", str(_trace(scenario, args.work, 2, args.share))]
-        policies = ",".join(DEFAULT if args.no_variants else (*DEFAULT, *VARIANTS))
         if scenario.make is None and args.share < 1.0:
             trace += ["--to", f"{args.share * scenario.span_s:.0f}s"]
         code = shoal(
-            ["backtest", *trace, *tune, "--policies", policies, "--jobs", str(args.jobs),
+            ["backtest", *trace, *tune, "--policies", args.policies, "--jobs", str(args.jobs),
              "--json", str(found)]
         )  # fmt: skip
         if code:
