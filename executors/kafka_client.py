@@ -11,17 +11,21 @@ import asyncio
 import base64
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Container, Coroutine, Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
+from aiokafka.helpers import create_ssl_context
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
+from topics.connection import Security
 from topics.leadership import token_of
 from topics.records import DeadLetter, Leadership
 from topics.signing import Keys, refusal
@@ -197,6 +201,7 @@ class KafkaClient:
 
     def _new_producer(self) -> AIOKafkaProducer:
         return AIOKafkaProducer(
+            **_security_options(),
             bootstrap_servers=self._bootstrap,
             client_id=self._client_id,
             acks="all",
@@ -227,6 +232,9 @@ class KafkaClient:
     def _new_consumer(self, topics: tuple[str, ...]) -> AIOKafkaConsumer:
         return AIOKafkaConsumer(
             *(self._prefix + topic for topic in topics),
+            **_security_options(),
+            # What a leader wrote in a transaction that was aborted was never said.
+            isolation_level="read_committed",
             bootstrap_servers=self._bootstrap,
             client_id=self._client_id,
             group_id=None,
@@ -298,6 +306,11 @@ class KafkaClient:
             reader=self._client_id,
         )
         await self.publish(DEAD_LETTERS.name, "", letter)
+
+
+def _security_options() -> dict[str, Any]:
+    settings = Security.from_environment(os.environ)
+    return settings.options(lambda path: Path(path).read_text(), create_ssl_context)
 
 
 _Client = TypeVar("_Client", AIOKafkaConsumer, AIOKafkaProducer)

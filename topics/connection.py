@@ -6,8 +6,9 @@ shows. Knows nothing of clients: each edge opens its own with them. Passwords co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from topics.checks import InvalidRecord, one_of
 
@@ -56,3 +57,21 @@ class Security:
         names = {field: _VARIABLE + field.upper() for field in cls.__dataclass_fields__}
         found = {field: environment[name] for field, name in names.items() if environment.get(name)}
         return cls(**found)
+
+    def options(
+        self, read: Callable[[str], str], ssl_context: Callable[..., Any]
+    ) -> dict[str, Any]:
+        """As aiokafka's clients take them. read: a file's text; ssl_context: aiokafka's
+        `create_ssl_context`. Raises what these raise for a file that cannot be read."""
+        found: dict[str, Any] = {"security_protocol": self.protocol}
+        if self.tls:
+            found["ssl_context"] = ssl_context(
+                cafile=self.ca_file or None,
+                certfile=self.cert_file or None,
+                keyfile=self.key_file or None,
+            )
+        if self.sasl:
+            found["sasl_mechanism"] = self.mechanism
+            found["sasl_plain_username"] = self.username
+            found["sasl_plain_password"] = read(self.password_file).strip()
+        return found

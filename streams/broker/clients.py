@@ -28,27 +28,12 @@ def security() -> Security:
 
 def options(settings: Security) -> dict[str, Any]:
     """`settings` as aiokafka takes them. InvalidValue: a file that cannot be read."""
-    found: dict[str, Any] = {"security_protocol": settings.protocol}
-    if settings.tls:
-        try:
-            found["ssl_context"] = create_ssl_context(
-                cafile=settings.ca_file or None,
-                certfile=settings.cert_file or None,
-                keyfile=settings.key_file or None,
-            )
-        except OSError as error:
-            files = ", ".join(f for f in (settings.ca_file, settings.cert_file) if f)
-            raise InvalidValue("Kafka's TLS files", files, f"readable PEM ({error})") from None
-    if settings.sasl:
-        try:
-            password = Path(settings.password_file).read_text().strip()
-        except OSError as error:
-            named = settings.password_file
-            raise InvalidValue("SHOAL_KAFKA_PASSWORD_FILE", named, str(error.strerror)) from None
-        found["sasl_mechanism"] = settings.mechanism
-        found["sasl_plain_username"] = settings.username
-        found["sasl_plain_password"] = password
-    return found
+    try:
+        return settings.options(lambda path: Path(path).read_text(), create_ssl_context)
+    except OSError as error:
+        named = (settings.ca_file, settings.cert_file, settings.key_file, settings.password_file)
+        files = ", ".join(file for file in named if file)
+        raise InvalidValue("Kafka's TLS and SASL files", files, f"readable ({error})") from None
 
 
 def consumer(bootstrap: str, client_id: str, **more: Any) -> AIOKafkaConsumer:

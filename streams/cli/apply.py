@@ -14,11 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from autoscaler.domain.checks import InvalidValue
 from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics
+from streams.broker.clients import consumer as new_consumer
+from streams.broker.clients import producer as new_producer
 from streams.cli.run_part import bootstrap
 from streams.files.config import Config, load_config, parse_service
 from streams.files.errors import UserError
@@ -99,7 +101,7 @@ async def _apply(
     name = SERVICES.wire_name(prefix)
     async with asyncio.timeout(_TIMEOUT_S):
         changes = changes_of(config, wanted, await _known(broker, name))
-        producer = AIOKafkaProducer(bootstrap_servers=broker, client_id="shoal-apply", acks="all")
+        producer = new_producer(broker, "shoal-apply")
         await producer.start()
         try:
             at_ms = time.time_ns() // 1_000_000
@@ -116,12 +118,7 @@ async def _apply(
 
 async def _known(broker: str, name: str) -> dict[str, str]:
     """Texts by model that the topic holds now; "" for a record that is not understood."""
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=broker,
-        client_id="shoal-apply",
-        enable_auto_commit=False,
-        fetch_max_wait_ms=50,
-    )
+    consumer = new_consumer(broker, "shoal-apply", fetch_max_wait_ms=50)
     known: dict[str, str] = {}
     await consumer.start()
     try:

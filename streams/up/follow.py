@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
+from streams.broker.clients import consumer as new_consumer
 from streams.up.picture import Picture
 from topics.checks import InvalidRecord
 from topics.codec import decode
@@ -23,12 +24,8 @@ _FOLLOWED = (TELEMETRY, STATUS, ROUTES, DECISIONS, ASSIGNMENTS, PLANS)
 async def follow(bootstrap: str, prefix: str, picture: Picture) -> None:
     """Read everything on the topics with this prefix into `picture`, until cancelled."""
     short = {topic.wire_name(prefix): topic.name for topic in _FOLLOWED}
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap,
-        client_id="shoal-up",
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        max_poll_records=2000,
+    consumer = new_consumer(
+        bootstrap, "shoal-up", max_poll_records=2000, isolation_level="read_committed"
     )
     try:
         await consumer.start()

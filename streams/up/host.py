@@ -33,13 +33,12 @@ def check_port(port: int) -> None:
 
 async def remove_topics(bootstrap: str, prefix: str) -> None:
     """A run on somebody's Kafka takes its topics away again."""
-    from aiokafka.admin import AIOKafkaAdminClient
-
+    from streams.broker.clients import admin as new_admin
     from topics.table import TABLE
 
     with contextlib.suppress(Exception):
         async with asyncio.timeout(5.0):
-            admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, client_id="shoal-up")
+            admin = new_admin(bootstrap, "shoal-up")
             await admin.start()
             try:
                 await admin.delete_topics([topic.wire_name(prefix) for topic in TABLE])

@@ -45,7 +45,7 @@ def test_a_controller_reads_what_was_applied(
     assert declared() == {"mini": 1}
     changed = CONFIG.replace("min: 1", "min: 2")
     assert apply(changed + TINY) == ["mini: added", "tiny: added"]
-    assert declared() == {"mini": 2, "tiny": 0}
+    assert declared() == {"mini": 2, "tiny": 1}
     assert apply(changed + TINY) == ["mini: unchanged", "tiny: unchanged"]
     assert apply(CONFIG.replace("min: 1", "min: 3")) == ["mini: changed", "tiny: withdrawn"]
     assert declared() == {"mini": 3}

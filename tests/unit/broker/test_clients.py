@@ -1,0 +1,82 @@
+"""TLS and SASL settings reach every Kafka client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoscaler.domain.checks import InvalidValue
+from executors.kafka_client import KafkaClient
+from streams.broker.clients import admin, consumer, producer
+from streams.windows.app import make_app
+
+_CLIENT_HELLO = 0x16
+
+
+@pytest.fixture
+async def listener() -> AsyncIterator[tuple[str, asyncio.Queue[int]]]:
+    """A listener that notes the first byte of each connection and hangs up."""
+    first: asyncio.Queue[int] = asyncio.Queue()
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        byte = await reader.read(1)
+        if byte:
+            first.put_nowait(byte[0])
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    yield f"{host}:{port}", first
+    server.close()
+
+
+@pytest.mark.parametrize("kind", ["consumer", "producer", "admin", "serving plane"])
+async def test_a_client_speaks_tls_where_it_should(
+    kind: str, listener: tuple[str, asyncio.Queue[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first byte is a TLS hello: nothing goes out in plaintext, no password either."""
+    bootstrap, first = listener
+    monkeypatch.setenv("SHOAL_KAFKA_PROTOCOL", "SSL")
+    if kind == "serving plane":
+        async with KafkaClient(bootstrap, "g") as client:
+            client.follow(("routes",), lambda *_: None)
+            async with asyncio.timeout(10):
+                assert await first.get() == _CLIENT_HELLO
+        return
+    made: Any = {"consumer": consumer, "producer": producer, "admin": admin}[kind](bootstrap, "x")
+    starting = asyncio.create_task(made.start())
+    async with asyncio.timeout(10):
+        assert await first.get() == _CLIENT_HELLO
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    with contextlib.suppress(Exception):
+        await (made.close() if kind == "admin" else made.stop())
+
+
+def test_faust_gets_the_same_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """SASL over TLS, with the password from its file."""
+    (tmp_path / "password").write_text("secret\n")
+    monkeypatch.setenv("SHOAL_KAFKA_PROTOCOL", "SASL_SSL")
+    monkeypatch.setenv("SHOAL_KAFKA_USERNAME", "shoal")
+    monkeypatch.setenv("SHOAL_KAFKA_PASSWORD_FILE", str(tmp_path / "password"))
+    credentials = make_app("127.0.0.1:1", "x.").conf.broker_credentials
+    assert (credentials.username, credentials.password) == ("shoal", "secret")
+    assert credentials.ssl_context is not None
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("PROTOCOL", "TLS"), ("PROTOCOL", "SASL_SSL"), ("MECHANISM", "GSSAPI"), ("CERT_FILE", "a")],
+)
+def test_settings_that_cannot_work_are_refused_by_name(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any connection is tried."""
+    monkeypatch.setenv(f"SHOAL_KAFKA_{variable}", value)
+    with pytest.raises(InvalidValue, match=f"SHOAL_KAFKA_{variable}"):
+        consumer("127.0.0.1:1", "x")
