@@ -52,7 +52,7 @@ min: 2
 L4 = "eu/l4/on-demand"
 SILENT_S = 60.0
 SOON_S = 2.5  # two ticks, and half a second until the record was read
-ASKED = re.compile(r"^(\S+ \S+) INFO full plan \d+ of [^:]*: (.*)$", re.MULTILINE)
+ASKED = re.compile(r"^(\S+)Z INFO \S+: full plan \d+ of [^:]*: (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def asked(run: Run, words: str, wait_s: float = 10.0) -> float:
         (path,) = run.temporary.glob("shoal-up-*/controller.log")
         for at, why in ASKED.findall(path.read_text()):
             if words in why:
-                return dt.datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp()
+                return dt.datetime.fromisoformat(f"{at}+00:00").timestamp()
         return None
 
     at_s: float = run.until(found, wait_s, f"full plan because {words}")
