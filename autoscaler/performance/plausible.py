@@ -9,6 +9,9 @@ from autoscaler.performance.efficiency import PEAK
 from autoscaler.performance.points import MeasuredPoint, PointKind
 from autoscaler.performance.roofline import roofline
 
+# Prompts are computed at a third of the peak at worst.
+_SLOWEST = 3.0
+
 
 def peak_share(point: MeasuredPoint) -> float:
     """Least share of the data sheet's peak that what `point` measured takes; 0 if not known.
@@ -34,3 +37,20 @@ def peak_share(point: MeasuredPoint) -> float:
     first = prompts_ms / point.ttft_ms if point.ttft_ms else 0.0
     later = bound.decode_ms(point.load, context) / point.tpot_ms if point.tpot_ms else 0.0
     return max(first, later)
+
+
+def waits_for_slots(point: MeasuredPoint) -> bool:
+    """Whether a closed loop's first tokens waited for more than prompts to be computed.
+
+    A server that admits fewer sequences than are under way keeps the rest in a queue: their TTFT is
+    the wait for a slot and the TPOT is that of a smaller batch. Which limit it had, benchmarks do
+    not say, so such a point cannot be compared. Judged from what was measured and the data sheet
+    alone: first tokens took a third of the requests' time, and longer than all prompts under way
+    together take at a third of the peak.
+    """
+    if point.kind is not PointKind.CLOSED_LOOP or not point.ttft_ms or not point.tpot_ms:
+        return False
+    bound = roofline(point.spec, point.gpu, point.tp, PEAK)
+    prompts_ms = _SLOWEST * bound.prefill_ms(point.input_tokens, 0.0, point.load)
+    decode_ms = point.output_tokens * point.tpot_ms
+    return point.ttft_ms > max(prompts_ms, 0.5 * decode_ms)

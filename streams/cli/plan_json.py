@@ -9,7 +9,7 @@ import orjson
 from autoscaler.domain.cluster import Mode
 from autoscaler.explain.values import Explanation, ModelReasons
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.basis import measurements_in
+from autoscaler.planning.basis import capacity_intervals, measurements_in
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.shares import usd_per_h_by_model
@@ -47,6 +47,10 @@ def encode(
         "limits_hit": plan.limits_hit,
         "notes": plan.notes,
         "planned_in_s": wall_s,
+        "capacity_90_req_per_s": {
+            m: {"low": low, "high": high}
+            for m, (low, high) in capacity_intervals(problem, plan, profile).items()
+        },
         "measured": [
             {"model": m, "gpu": f.gpu, "day": f.day, "error": f.error, "points": f.points}
             for m, f in measurements_in(problem, plan, profile)

@@ -15,7 +15,7 @@ from autoscaler.explain.names import several
 from autoscaler.explain.values import Explanation, Relief
 from autoscaler.performance.catalog import entry_of, short_gpu_name
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.basis import measurements_in
+from autoscaler.planning.basis import capacity_intervals, measurements_in
 from autoscaler.planning.network import assumed
 from autoscaler.planning.plan import Plan, PlannedCount, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
@@ -88,6 +88,7 @@ def lines(
         yield from _reasons(reasons)
     yield from _networks(problem, plan)
     yield from _facts(problem)
+    yield from _capacities(problem, plan, profile)
     yield from _measured(problem, plan, profile)
     uncertain = [r.model for r in reasons.models if r.uncertain] if reasons else []
     if uncertain:
@@ -122,6 +123,16 @@ def _nodes(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
             changes.append(f"{name} {node.now} -> {node.count}")
     if changes:
         yield "nodes  " + "; ".join(changes)
+
+
+def _capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> Iterator[str]:
+    """What the plan can serve, with the interval that holds nine times out of ten."""
+    said = [
+        f"{model} {plan.capacity_req_per_s[model]:.3g} req/s, {low:.3g}-{high:.3g}"
+        for model, (low, high) in capacity_intervals(problem, plan, profile).items()
+    ]
+    if said:
+        yield "capacity (90%)  " + "; ".join(said)
 
 
 def _measured(problem: PlanningProblem, plan: Plan, profile: Profile) -> Iterator[str]:

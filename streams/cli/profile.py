@@ -20,6 +20,7 @@ from rich.table import Table
 from autoscaler.performance import holdout
 from autoscaler.performance.calibration import calibrate
 from autoscaler.performance.errors import ErrorSummary, Pair, by_class, by_group
+from autoscaler.performance.intervals import intervals
 from autoscaler.performance.points import MeasuredPoint
 from autoscaler.performance.profile import Profile, default_profile
 from streams.cli import measuring
@@ -113,9 +114,16 @@ def _evaluate(args: argparse.Namespace) -> int:
     unsure = [profile.uncertain(point.spec, point.gpu) for point, _ in pairs]
     groups, classes = by_group(pairs, unsure), by_class(pairs)
     if args.json:
-        print(json.dumps(_as_json(groups, classes, skipped, profile, basis), indent=1))
+        value = _as_json(groups, classes, skipped, profile, basis)
+        value["intervals"] = [asdict(interval) for interval in intervals(pairs)]
+        print(json.dumps(value, indent=1))
     else:
         _print(groups, classes, skipped, profile, basis)
+        for one in intervals(pairs):
+            print(
+                f"{one.kind} {one.figure}: 90% of points within {one.low:.2f} to {one.high:.2f} "
+                f"times the estimate; of points of models left out {one.covered:.0%} were"
+            )
     return 0
 
 

@@ -19,7 +19,7 @@ from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.models import ModelSpec
 from autoscaler.performance import catalog
 from autoscaler.performance.memory import fits
-from autoscaler.performance.plausible import peak_share
+from autoscaler.performance.plausible import peak_share, waits_for_slots
 from autoscaler.performance.points import MeasuredPoint, PointKind
 from streams.files.csv_rows import Row, count, number, read_rows, whole_number
 from streams.files.errors import UserError
@@ -224,6 +224,8 @@ def _batch(row: Row) -> MeasuredPoint:
 def _possible(point: MeasuredPoint) -> MeasuredPoint:
     if peak_share(point) > 1.0:
         raise _Skip("faster than the data sheet's peak allows")
+    if waits_for_slots(point):
+        raise _Skip("requests waited for a slot, and the server's limit is not given")
     return point
 
 

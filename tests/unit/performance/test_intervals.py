@@ -1,0 +1,73 @@
+"""Intervals hold for points of models that did not make them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.performance import catalog
+from autoscaler.performance.closed_loop import estimate
+from autoscaler.performance.errors import Pair
+from autoscaler.performance.intervals import intervals, packaged, rate_interval
+from autoscaler.performance.plausible import waits_for_slots
+from autoscaler.performance.points import Estimate, MeasuredPoint, PointKind
+from autoscaler.performance.profile import default_profile
+
+SPEC, GPU = catalog.model("meta-llama/Llama-3.1-8B"), catalog.gpu("H100")
+
+
+def point(model: str, ttft_ms: float, tpot_ms: float, load: float = 8.0) -> MeasuredPoint:
+    kind = PointKind.CLOSED_LOOP
+    return MeasuredPoint(
+        model, "h100", SPEC, GPU, kind, "vllm", 1, 1, 1000.0, 200.0, load, load, ttft_ms, tpot_ms
+    )
+
+
+def pairs(models: int, each: int, seed: int = 1) -> list[Pair]:
+    """Estimates of 100 and 10 ms; what was measured spreads by 20% around them."""
+    chance = random.Random(seed)
+    return [
+        (
+            point(
+                f"m{m}", 100.0 * chance.lognormvariate(0, 0.2), 10.0 * chance.lognormvariate(0, 0.2)
+            ),
+            Estimate(100.0, 10.0),
+        )
+        for m in range(models)
+        for _ in range(each)
+    ]
+
+
+def test_intervals_hold_nine_in_ten_points_of_models_that_did_not_make_them() -> None:
+    found = intervals(pairs(8, 100))
+    assert [(i.kind, i.figure) for i in found] == [("dense", "TTFT"), ("dense", "TPOT")]
+    for one in found:
+        assert one.covered == pytest.approx(0.9, abs=0.03)
+        assert one.low == pytest.approx(0.72, abs=0.05)
+        assert one.high == pytest.approx(1.39, abs=0.08)
+
+
+def test_a_model_that_is_unlike_the_others_is_not_covered_by_itself() -> None:
+    odd = [(replace(p, model="odd", tpot_ms=30.0), e) for p, e in pairs(1, 100)]
+    found = {i.figure: i for i in intervals([*pairs(4, 100), *odd])}
+    assert found["TPOT"].covered < 0.85
+
+
+def test_few_points_make_no_interval() -> None:
+    assert intervals(pairs(2, 5)) == []
+
+
+def test_a_rate_has_its_interval_and_a_measurement_a_narrower_one() -> None:
+    low, high = rate_interval(SPEC)
+    assert low < 1.0 < high
+    assert len(packaged()) == 4
+    assert all(0.85 <= one.covered <= 1.0 for one in packaged())
+
+
+def test_a_server_that_admits_fewer_than_are_under_way_is_told_by_its_first_tokens() -> None:
+    """512 under way, 128 slots: the others wait for whole answers, not for prompts."""
+    usual = estimate(point("m", 1.0, 1.0, load=64.0), default_profile())
+    assert not waits_for_slots(point("m", usual.ttft_ms, usual.tpot_ms, load=64.0))
+    assert waits_for_slots(point("m", 30_000.0, 10.0, load=512.0))
