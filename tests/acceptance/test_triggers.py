@@ -1,6 +1,6 @@
 """What calls for a new plan, on real processes at speed 1: the plan is asked for within two ticks.
 
-One run for all of it: most of it is the minute after which a silent node counts as lost.
+One run for all of it: most of it is the time after which a silent node counts as lost.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ max_len: 16384
 min: 2
 """
 L4 = "eu/l4/on-demand"
-SILENT_S = 60.0
+SILENT_S = 45.0  # of a node without instances: three times node_silent
 SOON_S = 2.5  # two ticks, and half a second until the record was read
 ASKED = re.compile(r"^(\S+)Z INFO \S+: full plan \d+ of [^:]*: (.*)$", re.MULTILINE)
 
