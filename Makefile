@@ -31,8 +31,13 @@ run: $(VENV)/.base            ## the whole loop on this machine; ARGS="--for 150
 recording: $(VENV)/.dev       ## docs/recording.md and the README's first screen, from a run of three minutes
 	@$(BIN)/python -m loadtests.recording --readme README.md $(OR_END)
 
-test: $(VENV)/.dev            ## the whole test suite
+test: $(VENV)/.dev            ## the whole test suite; ARGS="tests/unit/cli" for a part of it
+ifeq ($(ARGS),)
+	$(BIN)/pytest -n 2 tests/unit tests/property
+	$(BIN)/pytest tests/contract tests/integration tests/acceptance
+else
 	$(BIN)/pytest $(ARGS)
+endif
 
 loadtest: $(VENV)/.dev        ## replay a trace against a gateway; ARGS="--host URL --trace FILE --shoal-config shoal.yaml --headless"
 	@PYTHONPATH=. exec $(BIN)/locust -f loadtests/replay/locustfile.py $(ARGS)

@@ -30,6 +30,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 async def engines(pool: Pool) -> AsyncIterator[Engines]:
     """`await engines("main")`: that engine, ready; last: the test will end it."""
     timeout = aiohttp.ClientTimeout(total=60.0)
+    taken: list[EngineUnderTest] = []
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as client:
 
@@ -39,6 +40,9 @@ async def engines(pool: Pool) -> AsyncIterator[Engines]:
             pool.look_ahead(name)
             if last:
                 pool.take_out(name)
+                taken.append(engine)
             return engine
 
         yield get
+        for engine in taken:  # what its test did not end would slow down the next one
+            engine.launched.kill()
