@@ -16,7 +16,8 @@ from topics.telemetry import COUNTS, SKETCHES
 @dataclass(frozen=True, slots=True)
 class DemandSecond:
     """What happened in the second that begins at start_ms: counts of `telemetry.COUNTS`, and
-    sketches of `telemetry.SKETCHES`, packed."""
+    sketches of `telemetry.SKETCHES`, packed. A writer of another version may know fewer or more
+    sketches, at the end."""
 
     start_ms: int
     counts: tuple[int, ...]
@@ -24,12 +25,11 @@ class DemandSecond:
 
     def __post_init__(self) -> None:
         checks.time_ms("start_ms", self.start_ms)
-        if len(self.counts) != len(COUNTS) or len(self.sketches) != len(SKETCHES):
-            allowed = f"{len(COUNTS)} counts and {len(SKETCHES)} sketches"
-            raise checks.InvalidRecord("counts", len(self.counts), allowed)
+        if len(self.counts) != len(COUNTS):
+            raise checks.InvalidRecord("counts", len(self.counts), f"{len(COUNTS)} counts")
         for name, count in zip(COUNTS, self.counts, strict=True):
             checks.count(name, count)
-        for name, text in zip(SKETCHES, self.sketches, strict=True):
+        for name, text in zip(SKETCHES, self.sketches, strict=False):
             from_text(name, text)
 
 

@@ -14,7 +14,7 @@ from topics.fleet import (
     Status,
 )
 from topics.leadership import Leadership
-from topics.routing import Endpoint, RouteGroup, Routes
+from topics.routing import Endpoint, RouteGroup, Routes, TypeRoute
 from topics.services import DeclaredService
 from topics.supply import Availability, Price
 from topics.telemetry import Telemetry
@@ -42,4 +42,5 @@ __all__ = [
     "Routes",
     "Status",
     "Telemetry",
+    "TypeRoute",
 ]

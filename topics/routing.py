@@ -54,6 +54,28 @@ class RouteGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class TypeRoute:
+    """Where the requests of one type go. A request is of the type whose lengths are nearest
+    (`topics.shapes.nearest`); output is what is expected of it.
+
+    shares: one per group of the routes, in their order; they count by their ratios. All 0: its
+    requests go by the groups' weights.
+    """
+
+    name: str
+    input_tokens: float
+    output_tokens: float
+    shares: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        checks.name("name", self.name)
+        checks.number("input_tokens", self.input_tokens, 0.0, 1e7)
+        checks.number("output_tokens", self.output_tokens, 0.0, 1e7)
+        for share in self.shares:
+            checks.number("shares", share, 0.0, 1e9)
+
+
+@dataclass(frozen=True, slots=True)
 class Routes:
     """Where the requests of one model go; generation counts changes of this model's routes.
 
@@ -62,7 +84,8 @@ class Routes:
     signature: see `topics.signing`.
     start_s: how long the slowest of its combos takes from launch to ready, 0 = not known; requests
     of a model at zero wait at least that long. aliases: other names clients may call it by (its
-    full Hugging Face name).
+    full Hugging Face name). types: the kinds of requests that go different ways; empty = all go by
+    the groups' weights.
     """
 
     model: str
@@ -76,11 +99,16 @@ class Routes:
     signature: str = ""
     start_s: float = 0.0
     aliases: tuple[str, ...] = ()
+    types: tuple[TypeRoute, ...] = ()
 
     def __post_init__(self) -> None:
         checks.name("model", self.model)
         for alias in self.aliases:
             checks.name("aliases", alias)
+        for kind in self.types:
+            if len(kind.shares) != len(self.groups):
+                allowed = f"one per group, {len(self.groups)}"
+                raise checks.InvalidRecord("types.shares", len(kind.shares), allowed)
         checks.number("start_s", self.start_s, 0.0, 86_400.0)
         checks.count("generation", self.generation)
         checks.count("leader_token", self.leader_token)

@@ -22,7 +22,7 @@ COUNTS = (
     "input_tokens",
     "output_tokens",
 )
-SKETCHES = ("ttft_ms", "tpot_ms", "input_lengths", "output_lengths")
+SKETCHES = ("ttft_ms", "tpot_ms", "input_lengths", "output_lengths", "shapes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,10 @@ class Telemetry:
     ttft_ms / tpot_ms: latency sketches of `topics.sketch` as {bucket: count}, packed on the wire (a
     JSON object of the same is understood too). input_lengths /
     output_lengths: sketches of the same form in tokens, of input as it arrived and of output as it
-    completed. leaving: the gateway signs off; its silence from now on is no loss of sight.
+    completed. shapes: requests that arrived, by their input and expected output length, in buckets
+    of `topics.shapes`. sent: how many requests of which kind were sent where in the span, as {kind:
+    {destination: requests}} (a workload type and the group that took it), for those whose way is
+    planned by kind. leaving: the gateway signs off; its silence from now on is no loss of sight.
     in_flight: now, at the end of the span. route_generation: of the routes applied now.
     """
 
@@ -67,6 +70,8 @@ class Telemetry:
     input_lengths: dict[int, int] = field(default_factory=dict)
     output_lengths: dict[int, int] = field(default_factory=dict)
     leaving: bool = False
+    shapes: dict[int, int] = field(default_factory=dict)
+    sent: dict[str, dict[str, int]] = field(default_factory=dict)
 
     packed_fields: ClassVar[tuple[str, ...]] = SKETCHES
 
@@ -95,3 +100,8 @@ class Telemetry:
             for bucket, seen in getattr(self, key).items():
                 checks.number(f"{key} bucket", bucket, LOWEST, HIGHEST)
                 checks.count(f"{key}[{bucket}]", seen, MOST_COUNT)
+        for kind, ways in self.sent.items():
+            checks.name("sent", kind)
+            for way, seen in ways.items():
+                checks.name(f"sent.{kind}", way)
+                checks.count(f"sent.{kind}.{way}", seen)

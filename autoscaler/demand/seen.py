@@ -47,7 +47,8 @@ class LengthsSeen:
     """Lengths of the requests of a window, in tokens.
 
     inputs (of arrivals), outputs (of completions): sketches of `topics.sketch`, empty where the
-    producer sends none. Means are of the token sums, None where there were no requests.
+    producer sends none; shapes: of `topics.shapes`, of arrivals. Means are of the token sums, None
+    where there were no requests.
     """
 
     inputs: Mapping[int, int] = field(default_factory=dict)
@@ -56,6 +57,7 @@ class LengthsSeen:
     mean_output_tokens: float | None = None
     arrivals: int = 0
     completions: int = 0
+    shapes: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,7 @@ class TelemetryWindows:
             values["output_tokens"] / completions if completions else None,
             arrivals,
             completions,
+            sums.sketch("shapes"),
         )
 
     def recent(self, model: str, now_ms: int, spans_s: Sequence[int]) -> tuple[Count, ...]:

@@ -42,9 +42,11 @@ class DemandTopic(TelemetryTopic):
 
 def _merged(record: Demand, second: DemandSecond) -> Reported:
     """The sequence follows from when it was appended and how old it was then: a copy has it too."""
+    known = [from_text(n, t) for n, t in zip(SKETCHES, second.sketches, strict=False)]
+    known += [b""] * (len(SKETCHES) - len(known))
     turns, turn = divmod(max(0, record.appended_s - second.start_ms // 1000 + 1), _SHARE)
     return Reported(
         record.model, f"{MERGED}-{record.partition}", f"merged-{turns}",
         record.appended_s * _SHARE + turn, 1000, 0, 0, 0, False, second.counts,
-        tuple(from_text(n, t) for n, t in zip(SKETCHES, second.sketches, strict=True)),
+        tuple(known),
     )  # fmt: skip

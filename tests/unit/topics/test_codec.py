@@ -83,7 +83,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
                 DemandSecond,
                 TIMES,
                 st.tuples(*[COUNTS] * 8),
-                st.tuples(*[SKETCHES.map(lambda sketch: to_text(pack(sketch)))] * 4),
+                st.tuples(*[SKETCHES.map(lambda sketch: to_text(pack(sketch)))] * 5),
             ),
             max_size=2,
         ).map(tuple),
@@ -105,6 +105,10 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         *[COUNTS] * 11,
         ttft_ms=SKETCHES,
         tpot_ms=SKETCHES,
+        shapes=SKETCHES,
+        sent=st.dictionaries(
+            NAMES, st.dictionaries(NAMES, st.integers(0, 10**6), max_size=2), max_size=2
+        ),
     ),
     "supply.availability": st.builds(records.Availability, NAMES, st.integers(0, 10**6), TIMES),
     "supply.prices": st.builds(records.Price, NAMES, st.floats(0.0, 100_000.0), TIMES),
@@ -407,3 +411,19 @@ def test_floats_keep_their_last_bit() -> None:
     odd = 0.1 + 0.2
     assert decode("supply.prices", encode(records.Price("p", odd, 1))).usd_per_node_h == odd
     assert math.isfinite(odd)
+
+
+def test_the_shares_of_a_type_are_one_per_group() -> None:
+    """Nobody may guess which group a share is of."""
+    groups = (records.RouteGroup("g", 1.0, (records.Endpoint("i", "h:1"),)),)
+    kind = records.TypeRoute("long", 4000.0, 80.0, (1.0,))
+    routes = records.Routes("m", 1, 1, 0, 1.0, 1.0, groups, types=(kind,))
+    assert decode("routes", encode(routes)) == routes
+    with pytest.raises(InvalidRecord, match=r"types.shares: 2 is not allowed; allowed: one per"):
+        dataclasses.replace(routes, types=(dataclasses.replace(kind, shares=(0.5, 0.5)),))
+
+
+def test_a_merged_second_of_an_older_worker_is_understood() -> None:
+    """It has one sketch less than this version writes."""
+    second = DemandSecond(1000, (0,) * 8, ("",) * 4)
+    assert decode("demand", encode(records.Demand("m", 0, 1, (second,), ()))).seconds == (second,)
