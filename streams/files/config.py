@@ -7,31 +7,31 @@ of what is running. Every refusal names file, line and key.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
+from autoscaler.domain.cluster import Cluster, Mode, Policy, Pool, Service
 from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.workload import Slo
 from autoscaler.performance import catalog
-from autoscaler.performance.catalog_names import instance_type
 from autoscaler.planning.quality import QualityRoute
 from streams.files import units
 from streams.files.architectures import architecture
 from streams.files.components import read_graph
+from streams.files.defaults import Defaults
 from streams.files.errors import UserError
+from streams.files.names import check_name
+from streams.files.pools import read_pools
 from streams.files.quality import read_route
 from streams.files.workload import read_workload
 from streams.files.yamltree import ConfigError, Section, read, read_text
 from topics.engines import wire_name
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _MODES = tuple(mode.value for mode in Mode)
 
 
@@ -53,40 +53,6 @@ class EngineSpec:
     def wire_name(self) -> str:
         """What assignments call it."""
         return wire_name(self.name, self.image, self.args)
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """What models inherit where they say nothing themselves."""
-
-    percentile: float = 0.95
-    utilization: float = 0.8
-    spot: float = 0.0
-    scale_in_after_s: float = 600.0
-    max_disruption: float = 0.1
-    max_len: int = 32_768
-    timezone: str = "UTC"
-
-    @classmethod
-    def read(cls, section: Section | None, base: Defaults | None = None) -> Defaults:
-        """What `section` sets, over `base`; with a base, unknown keys are left to the caller."""
-        start = base or cls()
-        if section is None:
-            return start
-        found = cls(
-            percentile=section.take("percentile", units.percentile, start.percentile),
-            utilization=section.take("utilization", units.number(0.05, 1.0), start.utilization),
-            spot=section.take("spot", units.share, start.spot),
-            scale_in_after_s=section.take(
-                "scale_in_after", units.duration_s, start.scale_in_after_s
-            ),
-            max_disruption=section.take("max_disruption", units.share, start.max_disruption),
-            max_len=section.take("max_len", units.count(16, 100_000_000), start.max_len),
-            timezone=section.take("timezone", _timezone, start.timezone),
-        )
-        if base is None:
-            section.finish()
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +82,7 @@ def parse_service(config: Config, model: str, text: str) -> Service:
     Defaults, engines and regions are those of `config`. Raises ConfigError.
     """
     section = read_text(text.encode(), f"service {model}", "the keys of a model")
-    _check_name(section, model)
+    check_name(section, model)
     regions = tuple(sorted({pool.region for pool in config.cluster.pools}))
     try:
         found = _service(
@@ -148,7 +114,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, for_plan: bool = 
     defaults = Defaults.read(root.section("defaults"))
     policy = _policy(root.section("policy"))
     engines = _engines(root.section("engines"))
-    pools, provision = _pools(root.section("regions", required=True))
+    pools, provision = read_pools(root.section("regions", required=True))
     models = root.section("models", required=True)
     assert models is not None  # noqa: S101  required
     graphs = _graphs(models, for_plan, defaults.spot)
@@ -220,7 +186,7 @@ def _engines(section: Section | None) -> dict[str, EngineSpec]:
     if section is None:
         return found
     for name, engine in section.children():
-        _check_name(section, name)
+        check_name(section, name)
         args = engine.take("args", units.texts, ())
         quantization = ""
         for arg in args:
@@ -241,105 +207,6 @@ def _engines(section: Section | None) -> dict[str, EngineSpec]:
     return found
 
 
-def _pools(section: Section | None) -> tuple[tuple[Pool, ...], dict[str, str]]:
-    assert section is not None  # noqa: S101  required by the caller
-    pools: list[Pool] = []
-    provision: dict[str, str] = {}
-    for region, declared in section.children():
-        _check_name(section, region)
-        for name, pool in declared.children():
-            _check_name(declared, name)
-            made = _pool(region, name, pool)
-            hook = pool.take("provision", units.text, "")
-            pool.finish()
-            pools += made
-            provision.update({one.id: hook for one in made if hook})
-    if not pools:
-        raise ConfigError(section.file, section.line, section.path, "no pool is declared")
-    return tuple(pools), provision
-
-
-def _pool(region: str, name: str, pool: Section) -> list[Pool]:
-    named = pool.take("gpu", units.text)
-    gpu = pool.take("gpu", lambda value: catalog.gpu(units.text(value)))
-    carried = instance_type(named)
-    per_node = pool.take("per_node", _slice_size, carried[1] if carried else 1)
-    if carried and per_node != carried[1]:
-        raise pool.error(
-            "per_node", f"{per_node} is not allowed; allowed: {carried[1]}, of {named}"
-        )
-    price = units.number(0.0, 1e6)
-    within, between = _network(pool)
-    if within:
-        gpu = replace(gpu, interconnect_gb_s=within)
-    if pool.take("owned", units.flag, False):
-        nodes = pool.take("nodes", units.count(1, 100_000))
-        for key in ("price", "spot_price", "max", "max_spot", "provision_time"):
-            if key in pool:
-                raise pool.error(key, "an owned pool has none: it is always there and already paid")
-        owned = Pool(region, name, gpu, per_node, nodes, Market.OWNED, 0.0, between_gb_s=between)
-        return [owned]
-    most = pool.take("max", units.count(0, 100_000))
-    most_spot = pool.take("max_spot", units.count(0, most), most)
-    provision_s = pool.take("provision_time", _up_to_half_a_day_s, 0.0)
-    both = most if "price" in pool and "spot_price" in pool else 0
-    made = [
-        Pool(
-            region,
-            name,
-            gpu,
-            per_node,
-            nodes,
-            market,
-            pool.take(key, price),
-            max_of_both=both,
-            between_gb_s=between,
-            provision_s=provision_s,
-        )
-        for key, market, nodes in (
-            ("price", Market.ON_DEMAND, most),
-            ("spot_price", Market.SPOT, most_spot),
-        )
-        if key in pool
-    ]
-    if not made:
-        raise ConfigError(
-            pool.file,
-            pool.line,
-            pool.path,
-            "price or spot_price (USD per node and hour) is missing",
-        )
-    # Every key that a pool may have, so that a misspelt one is held against all of them.
-    pool.take("nodes", units.count(1, 100_000), 1)
-    pool.take("price", price, 0.0)
-    pool.take("spot_price", price, 0.0)
-    return made
-
-
-def _network(pool: Section) -> tuple[float, float]:
-    """Bandwidth between the GPUs of a node and between nodes, in 1e9 bytes/s; 0 = not declared."""
-    section = pool.section("network")
-    if section is None:
-        return 0.0, 0.0
-    within = section.take("within", units.bandwidth_gb_s, 0.0)
-    between = section.take("between", units.bandwidth_gb_s, 0.0)
-    section.finish()
-    return within, between
-
-
-def _up_to_half_a_day_s(value: object) -> float:
-    seconds = units.duration_s(value)
-    if seconds > 43_200.0:
-        raise InvalidValue("", value, "a duration of up to 12h")
-    return seconds
-
-
-def _slice_size(value: object) -> int:
-    if value not in (1, 2, 4, 8) or isinstance(value, bool):
-        raise InvalidValue("", value, "1, 2, 4 or 8")
-    return int(str(value))
-
-
 def _graphs(section: Section, allowed: bool, spot: float) -> tuple[ComponentGraph, ...]:
     """Models declared as components; all models of the file or none."""
     found = []
@@ -348,7 +215,7 @@ def _graphs(section: Section, allowed: bool, spot: float) -> tuple[ComponentGrap
         if "components" not in model:
             plain = plain or name
             continue
-        _check_name(section, name)
+        check_name(section, name)
         if not allowed:
             raise model.error("components", "so far only `shoal plan` takes models of components")
         found.append(read_graph(name, model, spot))
@@ -363,7 +230,7 @@ def _routes(section: Section, allowed: bool, declared: tuple[str, ...]) -> tuple
     found = []
     for name, model in section.children():
         if _stands_for_models(model):
-            _check_name(section, name)
+            check_name(section, name)
             if not allowed:
                 raise model.error("models", "so far only `shoal plan` routes by answer quality")
             found.append(read_route(name, model, declared))
@@ -387,7 +254,7 @@ def _services(
     for name, model in section.children():
         if _stands_for_models(model):
             continue
-        _check_name(section, name)
+        check_name(section, name)
         try:
             folder = Path(section.file).parent
             services.append(_service(name, model, defaults, engines, regions, mode, folder))
@@ -477,12 +344,6 @@ def _floors(section: Section | None, timezone: str) -> tuple[tuple[Weekly, int],
     return tuple(found)
 
 
-def _timezone(value: object) -> str:
-    name = units.text(value)
-    Weekly((), 0, 0, name).holds(0)
-    return name
-
-
 def _scale_targets(section: Section | None) -> tuple[tuple[str, str], ...]:
     if section is None:
         return ()
@@ -495,10 +356,3 @@ def _texts_by_name(section: Section | None) -> dict[str, str]:
     if section is None:
         return {}
     return {name: section.take(name, units.text) for name in section}
-
-
-def _check_name(section: Section, name: str) -> None:
-    if not _NAME.match(name):
-        raise section.error(
-            name, "a name is 1 to 63 letters, digits or . _ -, beginning with one of the first two"
-        )
