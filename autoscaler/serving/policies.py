@@ -50,11 +50,12 @@ class Policy:
 class Want:
     """What a request asks for. tokens: of prompt and answer, roughly. single: one prompt and one
     answer; anything else cannot be handed over and is served in place. prefix: a number that
-    prompts with a common beginning share."""
+    prompts with a common beginning share. kind: which of the routes' types it is, "" = none."""
 
     tokens: int = 1
     single: bool = True
     prefix: int = 0
+    kind: str = ""
 
 
 ANY = Want()

@@ -1,6 +1,7 @@
 """Which instance the next request of a model goes to.
 
-Owns smooth weighted round robin between combos, the choice inside a combo (`serving.policies`),
+Owns smooth weighted round robin between combos, of all requests or of each kind of them
+(`serving.ways`), the choice inside a combo (`serving.policies`),
 ejection of instances that failed and their timed re-admission, and how many requests each has in
 flight. Knows nothing of HTTP, clocks or who waits (`serving.wait_queue`): callers say what the
 time is (`now_ms`, domain ms) and what happened.
@@ -17,6 +18,7 @@ from enum import StrEnum
 from hashlib import blake2b
 
 from autoscaler.serving.policies import ANY, DEFAULT, Between, Inside, Policy, Want
+from autoscaler.serving.ways import Ways
 from topics.records import Endpoint, RouteGroup, Routes
 
 PROBE_FIRST_MS = 1_000
@@ -124,6 +126,7 @@ class Router:
     routes: Routes | None = None
     policy: Policy = DEFAULT
     _lanes: tuple[_Lane, ...] = ()
+    _ways: Ways = field(default_factory=Ways)
     _ejected: dict[Endpoint, _Ejection] = field(default_factory=dict)
     _slots: dict[Endpoint, int] = field(default_factory=dict)
     _in_flight: dict[Endpoint, int] = field(default_factory=dict)
@@ -140,7 +143,7 @@ class Router:
             new, old = _rank(routes), _rank(known)
             if new < old:
                 return Applied.STALE
-            if routes.groups == known.groups:
+            if (routes.groups, routes.types) == (known.groups, known.types):
                 self.routes = routes
                 return Applied.SAME if new == old else Applied.CHANGED
         current = {(lane.group, lane.decode is None): lane.current for lane in self._lanes}
@@ -148,6 +151,7 @@ class Router:
         for lane in lanes:
             lane.current = current.get((lane.group, lane.decode is None), 0.0)
         self.routes, self._lanes = routes, lanes
+        self._ways = self._ways.changed(routes)
         live = self.endpoints()
         self._ejected = {at: why for at, why in self._ejected.items() if at in live}
         self._slots = {
@@ -171,20 +175,41 @@ class Router:
 
         exclude: instances that this request has tried already. Groups share by weight (smooth
         weighted round robin: each step every usable group gains its weight, the highest is
-        chosen and pays the sum); if only groups of weight 0 are usable they share equally.
+        chosen and pays the sum); if only groups of weight 0 are usable they share equally. A kind
+        of requests that has shares of its own goes by these, to groups without one only while no
+        group with one serves.
         """
         gone = frozenset(self._ejected) | exclude
         out = gone | self._full
-        usable = [lane for lane in self._lanes if self._has_room(lane, gone, out)]
+        way = self._way(want.kind, gone)
+        usable = [lane for lane in way if self._has_room(lane, gone, out)]
         if not usable:
             return None
         whole = [lane for lane in usable if lane.decode is None]
-        lane = self._next_lane(usable if want.single or not whole else whole, want)
+        allowed = usable if want.single or not whole else whole
+        if way is self._lanes:
+            lane = self._next_lane(allowed, want)
+        else:
+            serving = {lane.group for lane in way if lane.usable(gone)}
+            group = self._ways.next(want.kind, serving, {lane.group for lane in allowed})
+            lane = self._next_lane([lane for lane in allowed if lane.group == group], want)
         endpoint, prefill = self._choose(lane, gone, out, want)
         self._in_flight[endpoint] = in_flight = self._in_flight.get(endpoint, 0) + 1
         if in_flight >= self._slots.get(endpoint, in_flight + 1):
             self._full.add(endpoint)
         return Pick(lane.group, endpoint, prefill)
+
+    def kind_of(self, input_tokens: float, output_tokens: float) -> str:
+        """Which kind a request of these lengths is; "" where all requests go the same way."""
+        return self._ways.kind_of(input_tokens, output_tokens)
+
+    def _way(self, kind: str, gone: Iterable[Endpoint]) -> tuple[_Lane, ...]:
+        """The lanes that `kind` may take: those with a share of it, else all of them."""
+        shares = self._ways.shares.get(kind)
+        if shares is None:
+            return self._lanes
+        planned = tuple(lane for lane in self._lanes if lane.group in shares)
+        return planned if any(lane.usable(gone) for lane in planned) else self._lanes
 
     def _next_lane(self, usable: list[_Lane], want: Want) -> _Lane:
         equal = self.policy.between is Between.EQUAL
@@ -260,11 +285,11 @@ class Router:
         """Requests that were sent to `endpoint` and that are there still."""
         return self._in_flight.get(_bare(endpoint), 0)
 
-    def has_room(self) -> bool:
-        """Whether `pick` would find an instance for a request that has tried none."""
+    def has_room(self, kind: str = "") -> bool:
+        """Whether `pick` would find an instance for a request of `kind` that has tried none."""
         gone = frozenset(self._ejected)
         out = gone | self._full
-        return any(self._has_room(lane, gone, out) for lane in self._lanes)
+        return any(self._has_room(lane, gone, out) for lane in self._way(kind, gone))
 
     def is_open(self, exclude: frozenset[Endpoint] = frozenset()) -> bool:
         """Whether there is an instance outside `exclude` that serves, full or not."""

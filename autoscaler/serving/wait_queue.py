@@ -5,7 +5,9 @@ or clocks: callers say what the time is (`now_ms`, domain ms) and carry out what
 
 First come, first served among those that can still meet the TTFT limit of the routes; requests
 that have waited too long for it come after them. Without that, a queue left over from a minute of
-overload makes every later request miss its SLO as well, long after capacity is there again.
+overload makes every later request miss its SLO as well, long after capacity is there again. Kinds
+of requests that go different ways wait in lines of their own: nobody waits behind those for whom
+there is no room while there is some for them.
 
 Why wait here and not at the engines: what waits in an engine's own queue stays there. Fifteen
 minutes of prompts collected by the first instance are of no use to the ten that start meanwhile.
@@ -48,6 +50,17 @@ class Ticket:
     want: Want = ANY
 
 
+_Turn = tuple[int, int, Ticket]
+
+
+@dataclass(slots=True)
+class _Line:
+    """Those of one kind, as heaps by order; leavers stay in. late: they come after all others."""
+
+    turns: list[_Turn] = field(default_factory=list)
+    late: list[_Turn] = field(default_factory=list)
+
+
 @dataclass(slots=True)
 class WaitQueue:
     """Requests that wait for `router`'s instances. Call `dispatch` after whatever may have made
@@ -60,9 +73,8 @@ class WaitQueue:
     hold_ms: float
     queue_ms: float
     _waiting: dict[Ticket, bool] = field(default_factory=dict)  # by time joined: is it late?
-    _turns: list[tuple[int, int, Ticket]] = field(default_factory=list)  # a heap; leavers stay in
-    _late: list[tuple[int, int, Ticket]] = field(default_factory=list)  # likewise, of late ones
-    _on_time: deque[tuple[int, int, Ticket]] = field(default_factory=deque)  # by time joined
+    _lines: dict[str, _Line] = field(default_factory=dict)  # by kind
+    _on_time: deque[_Turn] = field(default_factory=deque)  # by time joined
     _joined: int = 0
     _closed_ms: int | None = None
 
@@ -79,17 +91,22 @@ class WaitQueue:
         self._joined += 1
         self._waiting[ticket] = False
         turn = (order, self._joined, ticket)
-        heapq.heappush(self._turns, turn)
+        line = self._lines.get(want.kind)
+        if line is None:
+            line = self._lines[want.kind] = _Line()
+        heapq.heappush(line.turns, turn)
         self._on_time.append(turn)
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
         """Wait no longer; nothing happens if it does not."""
         self._waiting.pop(ticket, None)
-        if len(self._turns) + len(self._late) > 2 * len(self._waiting) + 64:
-            for turns in (self._turns, self._late):
-                turns[:] = [turn for turn in turns if turn[2] in self._waiting]
-                heapq.heapify(turns)
+        kept = sum(len(line.turns) + len(line.late) for line in self._lines.values())
+        if kept > 2 * len(self._waiting) + 64:
+            for line in self._lines.values():
+                for turns in (line.turns, line.late):
+                    turns[:] = [turn for turn in turns if turn[2] in self._waiting]
+                    heapq.heapify(turns)
             self._on_time = deque(turn for turn in self._on_time if turn[2] in self._waiting)
 
     def dispatch(self, now_ms: int) -> list[tuple[Ticket, Pick]]:
@@ -100,24 +117,33 @@ class WaitQueue:
         """
         self._set_late_aside(now_ms)
         found: list[tuple[Ticket, Pick]] = []
-        for turns in (self._turns, self._late):
-            passed: list[tuple[int, int, Ticket]] = []
-            while turns and self.router.has_room():
+        for late in (False, True):
+            passed: list[tuple[list[_Turn], _Turn]] = []
+            while (turns := self._next(late)) is not None:
                 turn = heapq.heappop(turns)
                 ticket = turn[2]
-                if self._waiting.get(ticket) is not (turns is self._late):
-                    continue  # it left, or waits among the late ones by now
                 pick = self.router.pick(ticket.tried, ticket.want)
                 if pick is None and not self.router.is_open(ticket.tried):
                     pick = self.router.pick(want=ticket.want)
                 if pick is None:
-                    passed.append(turn)
+                    passed.append((turns, turn))
                     continue
                 del self._waiting[ticket]
                 found.append((ticket, pick))
-            for turn in passed:
+            for turns, turn in passed:
                 heapq.heappush(turns, turn)
         return found
+
+    def _next(self, late: bool) -> list[_Turn] | None:
+        """The heap whose head is the first of all for whom there may be room; None without one."""
+        best: list[_Turn] | None = None
+        for kind, line in self._lines.items():
+            turns = line.late if late else line.turns
+            while turns and self._waiting.get(turns[0][2]) is not late:
+                heapq.heappop(turns)  # it left, or waits among the late ones by now
+            if turns and (best is None or turns[0] < best[0]) and self.router.has_room(kind):
+                best = turns
+        return best
 
     def _set_late_aside(self, now_ms: int) -> None:
         """Move those that can no longer meet the TTFT limit behind all others."""
@@ -129,7 +155,7 @@ class WaitQueue:
                 if limit_ms <= 0.0 or now_ms - ticket.joined_ms <= LATE * limit_ms:
                     return  # who joined later has waited less
                 self._waiting[ticket] = True
-                heapq.heappush(self._late, turn)
+                heapq.heappush(self._lines[ticket.want.kind].late, turn)
             self._on_time.popleft()
 
     def expired(self, now_ms: int) -> list[tuple[Ticket, Refusal]]:

@@ -84,6 +84,7 @@ class SimGateway:
         """A request arrives."""
         front = self._fronts[call.model]
         front.meter.arrived(call)
+        call.kind = front.router.kind_of(call.input_tokens, call.output_tokens)
         self._enter(front, call)
 
     def look(self) -> None:
@@ -136,6 +137,7 @@ class SimGateway:
 
     def _send(self, front: _Front, call: Call, pick: Pick) -> None:
         call.attempts += 1
+        call.group = pick.group
         engine = self._engines.get(pick.endpoint.address)
         if engine is None:
             front.router.eject(pick.endpoint, int(self._agenda.now_ms))
@@ -262,7 +264,7 @@ class _Prefill:
 
 
 def _want(call: Call) -> Want:
-    return Want(call.input_tokens + call.output_tokens)
+    return Want(call.input_tokens + call.output_tokens, kind=call.kind)
 
 
 def _name(call: Call) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from autoscaler.simulation.requests import Call, Ending
+from topics.shapes import shape_of
 from topics.sketch import bucket_of
 from topics.telemetry import Telemetry
 
@@ -32,6 +33,8 @@ class Meter:
     tpot_ms: Counter[int] = field(default_factory=Counter)
     input_lengths: Counter[int] = field(default_factory=Counter)
     output_lengths: Counter[int] = field(default_factory=Counter)
+    shapes: Counter[int] = field(default_factory=Counter)
+    sent: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def arrived(self, call: Call) -> None:
         """A request came in."""
@@ -39,10 +42,14 @@ class Meter:
         self.in_flight += 1
         self.input_tokens_arrived += call.input_tokens
         self.input_lengths[_length_bucket(call.input_tokens)] += 1
+        self.shapes[_shape(call.input_tokens, call.output_tokens)] += 1
 
     def ended(self, call: Call, too_long: bool, ttft_limit_ms: float, tpot_limit_ms: float) -> None:
         """A request that arrived has ended. too_long: no engine would have taken it."""
         self.in_flight -= 1
+        if call.kind and call.group:
+            to = self.sent.setdefault(call.kind, {})
+            to[call.group] = to.get(call.group, 0) + 1
         if call.ending is Ending.REFUSED:
             self.refused += 1
         elif too_long:
@@ -89,15 +96,23 @@ class Meter:
             withdrawn=self.withdrawn,
             input_lengths=self.input_lengths,
             output_lengths=self.output_lengths,
+            shapes=self.shapes,
+            sent=self.sent,
         )
         self.arrivals = self.completions = self.failures = self.refused = 0
         self.withdrawn = self.attained = 0
         self.input_tokens_arrived = self.input_tokens = self.output_tokens = 0
         self.ttft_ms, self.tpot_ms = Counter(), Counter()
         self.input_lengths, self.output_lengths = Counter(), Counter()
+        self.shapes, self.sent = Counter(), {}
         return record
 
 
 @lru_cache(maxsize=65_536)
 def _length_bucket(tokens: int) -> int:
     return bucket_of(float(tokens))
+
+
+@lru_cache(maxsize=65_536)
+def _shape(input_tokens: int, output_tokens: int) -> int:
+    return shape_of(input_tokens, output_tokens)

@@ -25,7 +25,8 @@ class Ending(StrEnum):
 class Call:
     """One request. first_ms, end_ms: of the first token and of the end, None before.
 
-    tried: instances that failed it; attempts: how often it was sent to one.
+    tried: instances that failed it; attempts: how often it was sent to one. kind: which of the
+    routes' types it is; group: that took it last.
     """
 
     id: int
@@ -38,3 +39,5 @@ class Call:
     ending: Ending = Ending.PENDING
     attempts: int = 0
     tried: frozenset[Endpoint] = frozenset()
+    kind: str = ""
+    group: str = ""

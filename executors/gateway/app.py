@@ -181,8 +181,10 @@ class Face:
             meter = self._meters[call.model] = Meter()
         name, shown = self._name(exchange)
         exchange.add_header(b"X-Request-Id", shown)
-        request = Request(call, exchange, arrived_ns, name, spent_ns, _trace(exchange))
-        meter.arrived(call.tokens_guess)
+        lengths = meter.arrived(call.tokens_guess, call.output_most)
+        kind = self._table.routers[call.model].kind_of(*lengths)
+        trace = _trace(exchange)
+        request = Request(call, exchange, arrived_ns, name, spent_ns, trace, lengths[1], kind)
         outcome = Outcome(Ending.FAILED)
         try:
             outcome = await self._relay.serve(request)
@@ -199,6 +201,7 @@ class Face:
             routes = router.routes if router is not None else None
             limits = (routes.ttft_limit_ms, routes.tpot_limit_ms) if routes else (0.0, 0.0)
             meter.ended(outcome, call.tokens_guess, *limits)
+            meter.sent(kind, request.group)
             self._metrics.ended(call.model, outcome.ending)
             request.pause()
             self._metrics.overhead(request.own_ns / 1e6)

@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from topics.records import Telemetry
+from topics.shapes import shape_of
 from topics.sketch import bucket_of
+
+_FIRST_OUTPUT = 256.0
+_LEARN = 0.02
 
 
 class Ending(StrEnum):
@@ -39,7 +43,8 @@ class Outcome:
 
 @dataclass(slots=True)
 class Meter:
-    """Counts of one model. guess_ratio: prompt tokens as engines count them per guessed one."""
+    """Counts of one model. guess_ratio: prompt tokens as engines count them per guessed one.
+    usual_output: tokens of an answer, as learnt from the `answers` that completed."""
 
     in_flight: int = 0
     arrivals: int = 0
@@ -55,15 +60,30 @@ class Meter:
     tpot_ms: dict[int, int] = field(default_factory=dict)
     input_lengths: dict[int, int] = field(default_factory=dict)
     output_lengths: dict[int, int] = field(default_factory=dict)
+    shapes: dict[int, int] = field(default_factory=dict)
+    sent_to: dict[str, dict[str, int]] = field(default_factory=dict)
     guess_ratio: float = 1.0
+    usual_output: float = _FIRST_OUTPUT
+    answers: int = 0
 
-    def arrived(self, tokens_guess: int) -> None:
-        """A request came in."""
+    def arrived(self, tokens_guess: int, output_most: int = 0) -> tuple[float, float]:
+        """A request came in; its input and expected output tokens. output_most: what it may make
+        at most, 0 where it does not say: then what is usual is expected."""
         self.arrivals += 1
         self.in_flight += 1
         tokens = round(tokens_guess * self.guess_ratio)
         self.input_tokens_arrived += tokens
         _count(self.input_lengths, tokens)
+        output = output_most or self.usual_output
+        shape = shape_of(tokens, output)
+        self.shapes[shape] = self.shapes.get(shape, 0) + 1
+        return float(tokens), output
+
+    def sent(self, kind: str, group: str) -> None:
+        """A request of `kind` has ended that `group` took; "" for either counts nothing."""
+        if kind and group:
+            to = self.sent_to.setdefault(kind, {})
+            to[group] = to.get(group, 0) + 1
 
     def ended(
         self, outcome: Outcome, tokens_guess: int, ttft_limit_ms: float, tpot_limit_ms: float
@@ -87,6 +107,9 @@ class Meter:
         self.input_tokens += outcome.input_tokens
         self.output_tokens += outcome.output_tokens
         _count(self.output_lengths, outcome.output_tokens)
+        self.answers += 1
+        learnt = max(_LEARN, 1.0 / self.answers)
+        self.usual_output += learnt * (outcome.output_tokens - self.usual_output)
         if outcome.input_tokens and tokens_guess:
             seen = min(100.0, outcome.input_tokens / tokens_guess)
             self.guess_ratio += 0.1 * (seen - self.guess_ratio)
@@ -145,12 +168,15 @@ class Meter:
             input_lengths=self.input_lengths,
             output_lengths=self.output_lengths,
             leaving=leaving,
+            shapes=self.shapes,
+            sent=self.sent_to,
         )
         self.arrivals = self.completions = self.failures = self.refused = self.attained = 0
         self.withdrawn = 0
         self.input_tokens_arrived = self.input_tokens = self.output_tokens = 0
         self.ttft_ms, self.tpot_ms = {}, {}
         self.input_lengths, self.output_lengths = {}, {}
+        self.shapes, self.sent_to = {}, {}
         return record
 
 

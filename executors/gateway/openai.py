@@ -42,7 +42,6 @@ MOST_STRINGS = 150_000
 _SMALL = 64 * 1024
 _MEDIUM = 512 * 1024
 _EASY = 10_000
-_DEFAULT_OUTPUT = 256
 _PREFIX_CHARS = 512
 # Differs between the two halves of a prefill-decode hand-over; all else is written once.
 _VARYING = ("stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens")
@@ -57,8 +56,8 @@ class Call:
     one sequence; only such a request can be handed over between instances, because one
     `kv_transfer_params` describes one prompt's KV. usage_wanted: the client asked for a usage
     chunk, so it must see it. tokens_guess: of its prompt, before anyone has counted them.
-    output_guess: tokens it may make at most, or a common length. prefix: the same for prompts that
-    begin alike.
+    output_most: tokens it may make at most, 0 where it does not say. prefix: the same for prompts
+    that begin alike.
     """
 
     path: str
@@ -69,7 +68,7 @@ class Call:
     single: bool
     usage_wanted: bool
     tokens_guess: int
-    output_guess: int = _DEFAULT_OUTPUT
+    output_most: int = 0
     prefix: int = 0
 
 
@@ -91,7 +90,7 @@ def parse_call(path: str, raw: bytes, names: Mapping[str, str] | None = None) ->
     wanted = stream and (body.get("stream_options") or {}).get("include_usage") is True
     single = count == 1 and (body.get("n") or 1) == 1 and body.get("use_beam_search") is not True
     varying = {name: body.pop(name) for name in _VARYING if name in body}
-    most = varying.get("max_completion_tokens") or varying.get("max_tokens") or _DEFAULT_OUTPUT
+    most = varying.get("max_completion_tokens") or varying.get("max_tokens") or 0
     return Call(
         path,
         model,
@@ -101,7 +100,7 @@ def parse_call(path: str, raw: bytes, names: Mapping[str, str] | None = None) ->
         single,
         wanted,
         _tokens_guess(prompt),
-        min(most, 1_000_000),
+        1 if path == EMBEDDINGS else min(most, 1_000_000),
         zlib.crc32(repr(_beginning(prompt)).encode()),
     )
 

@@ -96,6 +96,7 @@ class Relay:
                 status, kind, message = _REFUSALS[slot]
                 self.refuse(request, message.format(model=model), kind, status)
                 return Outcome(Ending.REFUSED)
+            request.group = slot.pick.group
             try:
                 outcome = await self._attempt(request, slot)
             except EngineRefused as refusal:

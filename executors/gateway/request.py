@@ -38,7 +38,8 @@ class Request:
     """One request in flight: its marks in time and what this process spent on it.
 
     own_ns: real time spent here, not waiting for an engine, the client or an instance. headers:
-    rendered lines that go to engines beside its id. tried: instances it was sent to. faulty: those
+    rendered lines that go to engines beside its id. want: what it asks for. group: that took it
+    last, "" while none did. tried: instances it was sent to. faulty: those
     that answered it with an error of their own.
     """
 
@@ -47,6 +48,7 @@ class Request:
         "call",
         "client",
         "faulty",
+        "group",
         "headers",
         "id",
         "mark_ns",
@@ -64,6 +66,8 @@ class Request:
         request_id: str,
         own_ns: int = 0,
         headers: bytes = b"",
+        output_tokens: float = 0.0,
+        kind: str = "",
     ) -> None:
         self.call = call
         self.client = client
@@ -74,7 +78,9 @@ class Request:
         self.own_ns = own_ns
         self.started = False
         self.tried: frozenset[Endpoint] = frozenset()
-        self.want = Want(call.tokens_guess + call.output_guess, call.single, call.prefix)
+        tokens = call.tokens_guess + int(output_tokens)
+        self.want = Want(tokens, call.single, call.prefix, kind)
+        self.group = ""
         self.faulty: tuple[Endpoint, ...] = ()
 
     def begin(self) -> None:

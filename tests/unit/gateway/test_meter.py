@@ -102,3 +102,23 @@ def test_lengths_are_counted_where_they_become_known() -> None:
     after = report(meter)
     assert after.input_lengths == after.output_lengths == {}
     assert sum(record.input_lengths.values()) == record.arrivals
+
+
+def test_the_expected_output_is_what_was_asked_for_or_what_is_usual() -> None:
+    """Learnt from answers: the first counts whole, then their mean."""
+    meter = Meter()
+    assert meter.arrived(100, 40) == (100.0, 40)
+    for tokens in (50, 150):
+        meter.ended(served(1.0, 2.0, tokens), 0, 100.0, 10.0)
+    assert meter.arrived(100) == (100.0, 100.0)
+    assert sum(report(meter).shapes.values()) == 2
+
+
+def test_where_each_kind_went_is_told_once() -> None:
+    meter = Meter()
+    meter.sent("long", "g1")
+    meter.sent("long", "g1")
+    meter.sent("", "g1")  # kinds are not told apart
+    meter.sent("long", "")  # nothing took it
+    assert report(meter).sent == {"long": {"g1": 2}}
+    assert report(meter).sent == {}

@@ -123,7 +123,7 @@ def test_those_who_leave_are_forgotten() -> None:
     for order in range(1, 10_001):
         here.leave(here.join(order, NONE, 0))
     assert len(here) == 1
-    assert len(here._turns) < 100
+    assert len(here._lines[""].turns) < 100
     apply(here, group("g", (A, 1)))
     assert [ticket for ticket, _ in here.dispatch(0)] == [stays]
 
