@@ -15,6 +15,7 @@ from topics.fleet import (
 )
 from topics.leadership import Leadership
 from topics.routing import Endpoint, RouteGroup, Routes, TypeRoute
+from topics.scoring import PromptRule, ScoreSource, ScoreSplit
 from topics.services import DeclaredService
 from topics.supply import Availability, Price
 from topics.telemetry import Telemetry
@@ -38,8 +39,11 @@ __all__ = [
     "PlanRecord",
     "PlannedCombo",
     "Price",
+    "PromptRule",
     "RouteGroup",
     "Routes",
+    "ScoreSource",
+    "ScoreSplit",
     "Status",
     "Telemetry",
     "TypeRoute",

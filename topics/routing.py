@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from topics import checks
+from topics.scoring import ScoreSplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class Routes:
     start_s: how long the slowest of its combos takes from launch to ready, 0 = not known; requests
     of a model at zero wait at least that long. aliases: other names clients may call it by (its
     full Hugging Face name). types: the kinds of requests that go different ways; empty = all go by
-    the groups' weights.
+    the groups' weights. split: this name stands for several models, which have the instances.
     """
 
     model: str
@@ -100,6 +101,7 @@ class Routes:
     start_s: float = 0.0
     aliases: tuple[str, ...] = ()
     types: tuple[TypeRoute, ...] = ()
+    split: ScoreSplit | None = None
 
     def __post_init__(self) -> None:
         checks.name("model", self.model)

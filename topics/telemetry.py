@@ -22,7 +22,10 @@ COUNTS = (
     "input_tokens",
     "output_tokens",
 )
-SKETCHES = ("ttft_ms", "tpot_ms", "input_lengths", "output_lengths", "shapes")
+SKETCHES = ("ttft_ms", "tpot_ms", "input_lengths", "output_lengths", "shapes", "classes")
+
+UNCLASSED = -1
+"""The class of an arrival without a score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,9 @@ class Telemetry:
     completed. shapes: requests that arrived, by their input and expected output length, in buckets
     of `topics.shapes`. sent: how many requests of which kind were sent where in the span, as {kind:
     {destination: requests}} (a workload type and the group that took it), for those whose way is
-    planned by kind. leaving: the gateway signs off; its silence from now on is no loss of sight.
+    planned by kind. classes: arrivals by score class (`topics.scoring`; `UNCLASSED` without a
+    score), of names that stand for several models; `sent` has {"all": {model: requests}} of them.
+    leaving: the gateway signs off; its silence from now on is no loss of sight.
     in_flight: now, at the end of the span. route_generation: of the routes applied now.
     """
 
@@ -72,6 +77,7 @@ class Telemetry:
     leaving: bool = False
     shapes: dict[int, int] = field(default_factory=dict)
     sent: dict[str, dict[str, int]] = field(default_factory=dict)
+    classes: dict[int, int] = field(default_factory=dict)
 
     packed_fields: ClassVar[tuple[str, ...]] = SKETCHES
 

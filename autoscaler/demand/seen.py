@@ -48,7 +48,7 @@ class LengthsSeen:
 
     inputs (of arrivals), outputs (of completions): sketches of `topics.sketch`, empty where the
     producer sends none; shapes: of `topics.shapes`, of arrivals. Means are of the token sums, None
-    where there were no requests.
+    where there were no requests. classes: arrivals by score class, see `Telemetry`.
     """
 
     inputs: Mapping[int, int] = field(default_factory=dict)
@@ -58,6 +58,7 @@ class LengthsSeen:
     arrivals: int = 0
     completions: int = 0
     shapes: Mapping[int, int] = field(default_factory=dict)
+    classes: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,7 @@ class TelemetryWindows:
             arrivals,
             completions,
             sums.sketch("shapes"),
+            sums.sketch("classes"),
         )
 
     def recent(self, model: str, now_ms: int, spans_s: Sequence[int]) -> tuple[Count, ...]:

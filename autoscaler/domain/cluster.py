@@ -13,6 +13,7 @@ from enum import StrEnum
 from autoscaler.domain.checks import InvalidValue, finite, one_of, whole
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.workload import Lengths, Slo, WorkloadType
 
@@ -218,12 +219,16 @@ def together(pools: Iterable[Pool]) -> dict[tuple[str, str], tuple[Pool, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Everything declared: pools, services, policy; `content_hash` names the version in force."""
+    """Everything declared: pools, services, policy; `content_hash` names the version in force.
+
+    routes: services that stand for several of the others.
+    """
 
     pools: tuple[Pool, ...]
     services: tuple[Service, ...]
     policy: Policy = field(default_factory=Policy)
     content_hash: str = ""
+    routes: tuple[QualityRoute, ...] = ()
 
     def __post_init__(self) -> None:
         for what, names in (

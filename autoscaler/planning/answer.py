@@ -10,13 +10,24 @@ from dataclasses import dataclass, replace
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import combo_named
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy, plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
-from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency, unanswered
+from autoscaler.planning.quality import Split
+from autoscaler.planning.request import (
+    ChosenSplit,
+    Outcome,
+    PlanAnswer,
+    PlanRequest,
+    RouteAsk,
+    Urgency,
+    unanswered,
+)
+from autoscaler.planning.route_choice import choose, loaded
 
 OPTIONS = PlanOptions(gap=0.005, hold=0.025, late=True)
 """Searches stop at half a per cent of the bill, which is below what a change costs. A demand that
@@ -37,17 +48,20 @@ def answer(
     """
     try:
         asked = _understood(request, cluster, profile)
-        problem = _problem(request, asked, profile, options)
-        made = plan(problem, strategy)
-        if options.hold and made.status is PlanStatus.BEST_EFFORT:
-            # What is asked for beyond the need must not cost anyone their share of it.
-            exact = replace(options, hold=0.0)
-            made = plan(replace(problem, options=exact), strategy)
+        made, splits = None, []
+        for route, ask in _routes(request, asked):
+            chosen, (asked, made) = _split(route, ask, request, asked, profile, strategy, options)
+            splits.append(chosen)
+        if made is None:
+            made = _planned(request, asked, profile, strategy, options)
     except InvalidValue as error:
         return unanswered(request, str(error))
     if made.status is PlanStatus.FAILED:
         return unanswered(request, made.notes[-1] if made.notes else "no plan came out")
-    return _answer(request, asked, made)
+    found = _answer(request, asked, made)
+    if not splits:
+        return found
+    return replace(found, splits=tuple(splits), demands=tuple(asked.demands.values()))
 
 
 def explained_plan(
@@ -66,6 +80,52 @@ def explained_plan(
     if made.status is PlanStatus.FAILED or model not in problem.demands:
         return None
     return problem, made
+
+
+def _planned(
+    request: PlanRequest,
+    asked: _Asked,
+    profile: Profile,
+    strategy: Strategy,
+    options: PlanOptions,
+) -> Plan:
+    problem = _problem(request, asked, profile, options)
+    made = plan(problem, strategy)
+    if options.hold and made.status is PlanStatus.BEST_EFFORT:
+        # What is asked for beyond the need must not cost anyone their share of it.
+        exact = replace(options, hold=0.0)
+        made = plan(replace(problem, options=exact), strategy)
+    return made
+
+
+def _routes(request: PlanRequest, asked: _Asked) -> list[tuple[QualityRoute, RouteAsk]]:
+    """Services whose thresholds are planned with this request."""
+    asks = {ask.name: ask for ask in request.routes if request.urgency is Urgency.FULL}
+    return [
+        (route, asks[route.name])
+        for route in asked.cluster.routes
+        if route.name in asks and all(model in asked.demands for model in route.models)
+    ]
+
+
+def _split(
+    route: QualityRoute,
+    ask: RouteAsk,
+    request: PlanRequest,
+    asked: _Asked,
+    profile: Profile,
+    strategy: Strategy,
+    options: PlanOptions,
+) -> tuple[ChosenSplit, tuple[_Asked, Plan]]:
+    """Thresholds of `route` and the plan for them, chosen together."""
+
+    def price(split: Split) -> tuple[tuple[_Asked, Plan], float, bool]:
+        moved = replace(asked, demands=loaded(route, split, ask, asked.demands))
+        made = _planned(request, moved, profile, strategy, options)
+        short = made.status is PlanStatus.FAILED or bool(made.shortfall_req_per_s)
+        return (moved, made), made.objective_usd_per_h, short
+
+    return choose(route, ask, price)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from typing import Generic, TypeVar
 
-import numpy as np
-
-from autoscaler.domain.checks import InvalidValue, finite, whole
-from autoscaler.optimizer.arrays import Floats
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.quality_route import Cuts, Mix, QualityRoute
 
 _MOST_SPLITS = 5000
 
@@ -26,39 +24,11 @@ Fleet = TypeVar("Fleet")
 
 
 @dataclass(frozen=True, slots=True)
-class QualityRoute:
-    """A service that stands for several models, the one for the easiest requests first.
-
-    scores (n,): of sampled requests, rising with difficulty. quality (n, m): of each model's answer
-    to each, in whatever unit the user scores in. at_least: the mean that answers must reach, in
-    that unit. req_per_s: of this service, on top of what its models get directly.
-    """
-
-    name: str
-    models: tuple[str, ...]
-    scores: Floats
-    quality: Floats
-    at_least: float
-    req_per_s: float
-
-    def __post_init__(self) -> None:
-        who = f"model {self.name}"
-        if len(self.models) < 2 or len(set(self.models)) < len(self.models):
-            raise InvalidValue(f"{who}: models", list(self.models), "two or more different models")
-        if self.quality.shape != (len(self.scores), len(self.models)) or not len(self.scores):
-            raise InvalidValue(f"{who}: scores", self.quality.shape, "a quality per model and row")
-        for what, values in (("score", self.scores), ("quality", self.quality)):
-            if not np.all(np.isfinite(values)):
-                raise InvalidValue(f"{who}: {what}", "not finite", "finite numbers")
-        finite(f"{who}: at_least", self.at_least)
-        finite(f"{who}: req_per_s", self.req_per_s, 1e-9, 1e9)
-
-
-@dataclass(frozen=True, slots=True)
 class Split:
-    """Who answers what. thresholds: model i gets scores from thresholds[i - 1] up to below
-    thresholds[i]. fractions: of the requests, per model. quality: the mean over the sample."""
+    """Who answers what. cuts: see `QualityRoute`; thresholds: the same as scores. fractions: of the
+    requests, per model. quality: the mean of all answers."""
 
+    cuts: Cuts
     thresholds: tuple[float, ...]
     fractions: tuple[float, ...]
     quality: float
@@ -74,29 +44,21 @@ class Priced(Generic[Fleet]):
     short: bool
 
 
-def splits(route: QualityRoute, steps: int = 40) -> tuple[Split, ...]:
-    """All splits whose thresholds stand at one of `steps` equal parts of the sample.
+def split_at(route: QualityRoute, cuts: Cuts, mix: Mix) -> Split:
+    """What `cuts` make of `mix`."""
+    fractions, quality = route.fractions(cuts, mix), route.mean_quality(cuts, mix)
+    return Split(cuts, route.thresholds(cuts), fractions, quality)
 
-    Requests of equal score stay together, so shares are those that thresholds can give.
-    """
-    whole("steps", steps, 1, 1000)
-    order = np.argsort(route.scores, kind="stable")
-    scores, quality = route.scores[order], route.quality[order]
-    total = len(scores)
-    wanted = {round(total * k / steps) for k in range(steps + 1)}
-    cuts = sorted({int(np.searchsorted(scores, scores[c])) if c < total else total for c in wanted})
-    below = np.vstack([np.zeros(len(route.models)), np.cumsum(quality, axis=0)])
-    models = len(route.models)
+
+def splits(route: QualityRoute, mix: Mix | None = None) -> tuple[Split, ...]:
+    """All splits whose thresholds stand between classes. mix: left out, the declared sample."""
+    classes = len(route.edges) + 1
     found: list[Split] = []
-    for borders in combinations_with_replacement(cuts, models - 1):
+    for cuts in combinations_with_replacement(range(classes + 1), len(route.models) - 1):
         if len(found) >= _MOST_SPLITS:
             allowed = f"so few that there are at most {_MOST_SPLITS} splits"
-            raise InvalidValue("steps", steps, allowed)
-        ends = (0, *borders, total)
-        counts = [ends[i + 1] - ends[i] for i in range(models)]
-        mean = sum(below[ends[i + 1], i] - below[ends[i], i] for i in range(models)) / total
-        marks = tuple(float(scores[b]) if b < total else float("inf") for b in borders)
-        found.append(Split(marks, tuple(n / total for n in counts), float(mean)))
+            raise InvalidValue(f"model {route.name}: quality.steps", classes, allowed)
+        found.append(split_at(route, cuts, mix or route.sample))
     return tuple(found)
 
 
@@ -128,3 +90,13 @@ def cheapest(route: QualityRoute, options: Sequence[Priced[Fleet]]) -> Priced[Fl
     served = [o.split.quality for o in options if not o.short]
     most = f"at most {max(served):.4g}" if served else "a load that the pools can serve"
     raise InvalidValue(f"model {route.name}: quality.at_least", route.at_least, most)
+
+
+def best_of(route: QualityRoute, options: Sequence[Priced[Fleet]]) -> Priced[Fleet]:
+    """As `cheapest`, and where the quality cannot be had the next best: among options that serve
+    their load, or else among all, those of enough quality come first, then the best quality."""
+    pool = [o for o in options if not o.short] or list(options)
+    good = [o for o in pool if o.split.quality >= route.at_least - 1e-9]
+    if good:
+        return min(good, key=lambda o: (o.usd_per_h, -o.split.quality))
+    return max(pool, key=lambda o: (o.split.quality, -o.usd_per_h))

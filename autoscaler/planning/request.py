@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.quality_route import Cuts, Mix
 from autoscaler.domain.workload import Demand
 
 
@@ -20,6 +21,31 @@ class Urgency(StrEnum):
 
     URGENT = "urgent"
     FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class RouteAsk:
+    """How the requests of a service that stands for several models come now: their rate, and how
+    they fall on classes. cuts: where its thresholds are or shall be; the demands of its models
+    contain its requests accordingly. (): nowhere yet, and the demands contain none of them."""
+
+    name: str
+    req_per_s: float
+    mix: Mix
+    cuts: Cuts = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSplit:
+    """Where the thresholds of `name` shall be. quality, usd_per_h: as planned. bound_by: what
+    holds it there, in words."""
+
+    name: str
+    cuts: Cuts
+    fractions: tuple[float, ...]
+    quality: float
+    usd_per_h: float
+    bound_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +60,8 @@ class PlanRequest:
     pool; a pool that is not named: up to its declared maximum. prices_usd_per_h: per node and
     hour, of pools whose price is not the declared one. scope: models that may change (none named:
     all that have a demand). floors: instances that a model must have now, of models whose floor is
-    scheduled. Models and pools that are not declared any more are ignored.
+    scheduled. routes: whose thresholds are planned too, where all their models are in the scope of
+    a full request. Models and pools that are not declared any more are ignored.
     """
 
     number: int
@@ -48,6 +75,7 @@ class PlanRequest:
     prices_usd_per_h: tuple[tuple[str, float], ...] = ()
     scope: tuple[str, ...] = ()
     floors: tuple[tuple[str, int], ...] = ()
+    routes: tuple[RouteAsk, ...] = ()
 
     def __post_init__(self) -> None:
         models = [demand.model for demand in self.demands]
@@ -92,7 +120,8 @@ class PlanAnswer:
     hold the plan where it is, as (what, subject, in words). notes: what could not be kept. broken:
     promises (survival, limits of spot, floors, the budget) that the plan does not keep, as
     (model or "*", what, detail). combos: those that the models in scope run or shall run, valued
-    at the lengths of their demands.
+    at the lengths of their demands. splits: thresholds chosen along with the plan; demands: what
+    was planned for in their consequence, where that is not what was asked.
     """
 
     number: int
@@ -112,6 +141,8 @@ class PlanAnswer:
     notes: tuple[str, ...] = ()
     broken: tuple[tuple[str, str, str], ...] = ()
     combos: tuple[Combo, ...] = ()
+    splits: tuple[ChosenSplit, ...] = ()
+    demands: tuple[Demand, ...] = ()
 
 
 def unanswered(request: PlanRequest, why: str) -> PlanAnswer:

@@ -25,12 +25,13 @@ from pathlib import Path
 import numpy as np
 
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
+from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
 from autoscaler.planning.plan import Plan, plan
 from autoscaler.planning.problem import PlanOptions, make_problem
-from autoscaler.planning.quality import Priced, QualityRoute, Split, front, priced, splits
+from autoscaler.planning.quality import Priced, Split, front, priced, splits
 from autoscaler.planning.strategies.table import strategy
 
 PRICES = {"H100": 2.86, "RTXPRO6000-Blackwell-Server": 1.97, "RTX5090": 0.89, "RTX4090": 0.59}
@@ -66,14 +67,14 @@ def cluster_of(gpus: tuple[str, ...], latency_s: float) -> Cluster:
     return Cluster(pools, services, Policy(k_start=0.0, k_load=0.0, k_switch=0.0))
 
 
-def route(at_least: float, seed: int = 1, n: int = 4000) -> QualityRoute:
+def route(at_least: float, steps: int, seed: int = 1, n: int = 4000) -> QualityRoute:
     """Scores and answers by the generator above."""
     rng = np.random.default_rng(seed)
     difficulty = rng.random(n)
     scores = difficulty + rng.normal(0.0, 0.15, n)
     right = np.column_stack([0.93 - 0.28 * difficulty, 0.96 - 0.07 * difficulty])
     quality = 100.0 * (rng.random((n, 2)) < right)
-    return QualityRoute("auto", tuple(MODELS), scores, quality, at_least, RATE)
+    return QualityRoute.of_sample("auto", tuple(MODELS), scores, quality, at_least, RATE, steps)
 
 
 class Prices:
@@ -117,8 +118,7 @@ def least(options: list[Priced[Plan]], quality: float) -> float:
 
 def case(quality: float, latency_s: float, steps: int, profile: Profile) -> dict[str, float]:
     """All rows of one case."""
-    asked = route(quality)
-    grid = splits(asked, steps)
+    grid = splits(route(quality, steps))
     homes = [Prices(cluster_of((gpu,), latency_s), profile) for gpu in PRICES]
     mixed = Prices(cluster_of(tuple(PRICES), latency_s), profile)
     whole = next(s for s in grid if s.fractions[-1] == 1.0)

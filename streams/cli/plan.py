@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if config.graphs:
         return plan_components.run(args, config.graphs, cluster.pools)
     demands = load_demand(args.demand, cluster) if args.demand else default_demand(cluster)
-    if config.routes:
+    if cluster.routes:
         return plan_quality.run(args, config, demands)
     if args.budget is not None:
         return plan_budget.run(args, cluster, demands)

@@ -19,12 +19,14 @@ import orjson
 from rich.progress import track
 
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.explain import explain
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import Plan, PlanStatus, plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
-from autoscaler.planning.quality import Priced, QualityRoute, Split, cheapest, front, priced, splits
+from autoscaler.planning.quality import Priced, Split, cheapest, front, priced, splits
+from autoscaler.planning.route_choice import bound_by, shares_words
 from autoscaler.planning.strategies.table import strategy
 from streams.backtest.charts import Series, line_chart
 from streams.backtest.html import STYLE
@@ -34,7 +36,6 @@ from streams.files.errors import UserError
 from streams.files.measurements import profile_with
 
 Fleet = tuple[PlanningProblem, Plan]
-STEPS = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,19 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--pareto", type=Path, metavar="FILE", help="write cost against quality here, as HTML"
     )
-    group.add_argument(
-        "--steps", type=int, default=STEPS, metavar="N", help=f"parts of the sample ({STEPS})"
-    )
 
 
 def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand]) -> int:
     """Price every split, choose the cheapest that is good enough, and print."""
-    if len(config.routes) > 1:
-        raise UserError(f"{config.path}: models.{config.routes[1].name}: one such service a file")
     if args.budget is not None:
         raise UserError("--budget: not for a service that stands for several models")
-    (route,) = config.routes
-    cluster = _served(config.cluster, route)
+    cluster = config.cluster
+    (route,) = cluster.routes
     own = {
         m: d if cluster.service(m).req_per_s or args.demand else replace(d, req_per_s=0.0)
         for m, d in demands.items()
@@ -69,7 +65,7 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
         fleet = _plan(args, cluster, loaded(route, split, own), profile)
         return fleet, fleet[1].cost_usd_per_h, bool(fleet[1].shortfall_req_per_s)
 
-    found = splits(route, args.steps)
+    found = splits(route)
     told = track(found, "plans", disable=args.json or not sys.stderr.isatty(), transient=True)
     options = list(priced(list(told), price))
     chosen = cheapest(route, options)
@@ -87,6 +83,7 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
         )
         return 0
     print(_sentence(route, chosen.split))
+    print(f"bound by  {bound_by(route, chosen, options)}")
     plan_view.show(problem, made, reasons, config.mode, profile)
     print()
     print("quality   USD/h  " + "  ".join(f"{m:>8}" for m in route.models))
@@ -134,7 +131,7 @@ def page(route: QualityRoute, options: list[Priced[Fleet]], chosen: Priced[Fleet
         + f"<table><tr><th>quality</th><th>USD/h</th>{heads}</tr>{rows}</table>"
         f"<p class='small'>Each row is a plan for {route.req_per_s:g} req/s; no other split of "
         f"{len(options)} is better in one and as good in the other. Quality is the mean over "
-        f"{len(route.scores)} sampled requests.</p></html>\n"
+        f"{route.sampled} sampled requests.</p></html>\n"
     )
 
 
@@ -154,23 +151,8 @@ def _plan(
     return problem, made
 
 
-def _served(cluster: Cluster, route: QualityRoute) -> Cluster:
-    """A model that gets none of the requests needs no instance: its floor is 0 in these plans,
-    unless requests reach it directly."""
-    return replace(
-        cluster,
-        services=tuple(
-            replace(s, min_instances=0) if s.model in route.models and not s.req_per_s else s
-            for s in cluster.services
-        ),
-    )
-
-
 def _sentence(route: QualityRoute, split: Split) -> str:
-    shares = ", ".join(
-        f"{model} {fraction:.1%}"
-        for model, fraction in zip(route.models, split.fractions, strict=True)
-    )
+    shares = shares_words(route.models, split.fractions)
     marks = ", ".join(f"{mark:.4g}" for mark in split.thresholds)
     return (
         f"{route.name}: {shares} (score thresholds {marks}); mean quality {split.quality:.4g}, "

@@ -19,7 +19,6 @@ from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.workload import Slo
 from autoscaler.performance import catalog
-from autoscaler.planning.quality import QualityRoute
 from streams.files import units
 from streams.files.architectures import architecture
 from streams.files.components import read_graph
@@ -27,7 +26,7 @@ from streams.files.defaults import Defaults
 from streams.files.errors import UserError
 from streams.files.names import check_name
 from streams.files.pools import read_pools
-from streams.files.quality import read_route
+from streams.files.quality import read_routes, stands_for_models
 from streams.files.workload import read_workload
 from streams.files.yamltree import ConfigError, Section, read, read_text
 from topics.engines import wire_name
@@ -60,7 +59,6 @@ class Config:
     """A whole `shoal.yaml`. kafka: bootstrap address, empty = the embedded broker.
 
     graphs: models that are declared as components; they are planned apart from the services.
-    routes: services that stand for several of the models.
     """
 
     path: str
@@ -72,7 +70,6 @@ class Config:
     provision: Mapping[str, str] = field(default_factory=dict)
     defaults: Defaults = field(default_factory=Defaults)
     graphs: tuple[ComponentGraph, ...] = ()
-    routes: tuple[QualityRoute, ...] = ()
     measurements: tuple[Path, ...] = ()
 
 
@@ -102,8 +99,7 @@ def parse_service(config: Config, model: str, text: str) -> Service:
 
 def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, for_plan: bool = False) -> Config:
     """Read `path`. mode: what holds where the file names none. for_plan: what only
-    plans know so far may be declared: models of several components, and services that stand for
-    several models. Raises ConfigError."""
+    plans know so far may be declared: models of several components. Raises ConfigError."""
     root, raw = read(Path(path))
     content_hash = hashlib.sha256(raw).hexdigest()[:12]
     found_mode = Mode(root.take("mode", units.word(*_MODES), mode.value))
@@ -119,7 +115,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, for_plan: bool = 
     assert models is not None  # noqa: S101  required
     graphs = _graphs(models, for_plan, defaults.spot)
     services = () if graphs else _services(models, defaults, engines, pools, found_mode)
-    routes = _routes(models, for_plan, tuple(service.model for service in services))
+    routes, services = read_routes(models, services)
     root.finish()
     for service in services:
         if service.zero_after_s > policy.global_window_s:
@@ -127,7 +123,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, for_plan: bool = 
                 f"{root.file}: models.{service.model}.zero_after: {service.zero_after_s:g}s is not "
                 f"allowed; allowed: at most policy.global_window, {policy.global_window_s}s"
             )
-    cluster = Cluster(pools, services, policy, content_hash)
+    cluster = Cluster(pools, services, policy, content_hash, routes)
     return Config(
         root.file,
         cluster,
@@ -138,7 +134,6 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, for_plan: bool = 
         provision,
         defaults,
         graphs,
-        routes,
         measurements=measurements,
     )
 
@@ -225,23 +220,6 @@ def _graphs(section: Section, allowed: bool, spot: float) -> tuple[ComponentGrap
     return tuple(found)
 
 
-def _routes(section: Section, allowed: bool, declared: tuple[str, ...]) -> tuple[QualityRoute, ...]:
-    """Services that stand for several models."""
-    found = []
-    for name, model in section.children():
-        if _stands_for_models(model):
-            check_name(section, name)
-            if not allowed:
-                raise model.error("models", "so far only `shoal plan` routes by answer quality")
-            found.append(read_route(name, model, declared))
-            model.finish()
-    return tuple(found)
-
-
-def _stands_for_models(section: Section) -> bool:
-    return "models" in section and "source" not in section
-
-
 def _services(
     section: Section,
     defaults: Defaults,
@@ -252,9 +230,9 @@ def _services(
     services = []
     regions = tuple(sorted({pool.region for pool in pools}))
     for name, model in section.children():
-        if _stands_for_models(model):
-            continue
         check_name(section, name)
+        if stands_for_models(model):
+            continue
         try:
             folder = Path(section.file).parent
             services.append(_service(name, model, defaults, engines, regions, mode, folder))

@@ -1,0 +1,188 @@
+"""A service that stands for several models, with what is known of scores and answers.
+
+Owns the value: classes of scores, how many requests fall into each, and how good each model's
+answers are there. Knows nothing of fleets, files or how a score is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from autoscaler.domain.checks import InvalidValue, finite, whole
+from topics.scoring import MOST_EDGES, ScoreSource, ScoreSplit
+from topics.telemetry import UNCLASSED
+
+Cuts = tuple[int, ...]
+"""Where models take turns, in classes: model i answers from cuts[i - 1] up to below cuts[i]."""
+
+STEPS = 40
+_ANYWHERE = ScoreSource()
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """How requests fall on classes. shares: of all requests, per class; unscored: of those without
+    a score. Together 1. requests: how many were looked at, 0 where it is the declared sample."""
+
+    shares: tuple[float, ...]
+    unscored: float = 0.0
+    requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QualityRoute:
+    """Models by rising difficulty of what they answer, and the sample that speaks for both.
+
+    edges: scores between classes, rising. shares: of the sampled requests per class. quality: per
+    class, each model's mean quality of answers, in whatever unit the user scores in. at_least: the
+    mean that answers must reach, in that unit. req_per_s: of this service, on top of what its
+    models get directly. sampled: requests in the sample. unscored, fallback, source: as in
+    `ScoreSplit`. traffic_share: its weight in a replayed trace.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    edges: tuple[float, ...]
+    shares: tuple[float, ...]
+    quality: tuple[tuple[float, ...], ...]
+    at_least: float
+    req_per_s: float
+    sampled: int
+    unscored: str = ""
+    fallback: bool = False
+    source: ScoreSource = ScoreSource()
+    traffic_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        who = f"model {self.name}"
+        if len(self.models) < 2 or len(set(self.models)) < len(self.models):
+            raise InvalidValue(f"{who}: models", list(self.models), "two or more different models")
+        if self.unscored and self.unscored not in self.models:
+            raise InvalidValue(f"{who}: unscored", self.unscored, " or ".join(self.models))
+        classes = len(self.edges) + 1
+        if len(self.shares) != classes or len(self.quality) != classes:
+            raise InvalidValue(f"{who}: classes", len(self.shares), "one more than edges")
+        finite(f"{who}: at_least", self.at_least)
+        finite(f"{who}: req_per_s", self.req_per_s, 1e-9, 1e9)
+        finite(f"{who}: share", self.traffic_share, 0.0, 1e6)
+
+    @classmethod
+    def of_sample(
+        cls,
+        name: str,
+        models: tuple[str, ...],
+        scores: Sequence[float],
+        quality: Sequence[Sequence[float]],
+        at_least: float,
+        req_per_s: float,
+        steps: int = STEPS,
+        source: ScoreSource = _ANYWHERE,
+        **rest: object,
+    ) -> QualityRoute:
+        """From sampled requests: scores (n,) and quality (n, models).
+
+        Classes are `steps` parts of the sample, as equal as requests of one score allow, which stay
+        together. A score is believed up to the sample's range beyond its ends.
+        """
+        who = f"model {name}"
+        whole(f"{who}: quality.steps", steps, 1, MOST_EDGES)
+        found, answers = np.asarray(scores, np.float64), np.asarray(quality, np.float64)
+        if not len(found) or answers.shape != (len(found), len(models)):
+            raise InvalidValue(f"{who}: scores", answers.shape, "a quality per model and row")
+        for what, values in (("score", found), ("quality", answers)):
+            if not np.all(np.isfinite(values)) or np.abs(values).max() > 1e8:
+                raise InvalidValue(f"{who}: {what}", "not finite", "finite numbers up to 1e8")
+        ordered = np.sort(found)
+        at = {round(len(found) * k / steps) for k in range(1, steps)} - {0, len(found)}
+        # The lowest score needs no edge: nothing lies below it.
+        edges = np.array(sorted({float(ordered[i]) for i in at} - {float(ordered[0])}))
+        classes = np.searchsorted(edges, found, side="right")
+        counts = np.bincount(classes, minlength=len(edges) + 1)
+        sums = np.zeros((len(edges) + 1, len(models)))
+        np.add.at(sums, classes, answers)
+        low, high = float(ordered[0]), float(ordered[-1])
+        reach = (high - low) or max(1.0, abs(high))
+        bounded = ScoreSource(
+            source.header, source.rules, source.url, source.limit_ms, low - reach, high + reach
+        )
+        return cls(
+            name,
+            models,
+            tuple(edges.tolist()),
+            tuple((counts / len(found)).tolist()),
+            tuple(map(tuple, (sums / counts[:, None]).tolist())),
+            at_least,
+            req_per_s,
+            len(found),
+            source=bounded,
+            **rest,  # type: ignore[arg-type]
+        )
+
+    @property
+    def for_unscored(self) -> str:
+        """The model that answers requests without a score; the last one unless another is named."""
+        return self.unscored or self.models[-1]
+
+    @property
+    def sample(self) -> Mix:
+        """The declared sample, of which every request has a score."""
+        return Mix(self.shares)
+
+    def mix(self, counts: Mapping[int, int]) -> Mix:
+        """The mix of requests counted by class (classes that this route lacks are the last)."""
+        found = [0] * len(self.shares)
+        unscored = 0
+        for number, count in counts.items():
+            if number == UNCLASSED:
+                unscored += count
+            else:
+                found[min(max(0, number), len(found) - 1)] += count
+        total = sum(found) + unscored
+        if not total:
+            return self.sample
+        return Mix(tuple(n / total for n in found), unscored / total, total)
+
+    def fractions(self, cuts: Cuts, mix: Mix) -> tuple[float, ...]:
+        """Each model's part of the requests."""
+        upto = [0.0, *accumulate(mix.shares)]
+        ends = (0, *cuts, len(self.shares))
+        parts = [upto[min(ends[i + 1], len(self.shares))] - upto[ends[i]] for i in range(self._n)]
+        parts[self.models.index(self.for_unscored)] += mix.unscored
+        return tuple(parts)
+
+    def mean_quality(self, cuts: Cuts, mix: Mix) -> float:
+        """Of all answers. Requests without a score count as an average request of the sample."""
+        ends = (0, *cuts, len(self.shares))
+        found = sum(
+            mix.shares[k] * self.quality[k][i]
+            for i in range(self._n)
+            for k in range(ends[i], min(ends[i + 1], len(self.shares)))
+        )
+        default = self.models.index(self.for_unscored)
+        usual = sum(s * q[default] for s, q in zip(self.shares, self.quality, strict=True))
+        return found + mix.unscored * usual
+
+    def thresholds(self, cuts: Cuts) -> tuple[float, ...]:
+        """`cuts` as scores: a request goes to the first model below whose threshold it is."""
+        ends = (float("-inf"), *self.edges, float("inf"))
+        return tuple(ends[cut] for cut in cuts)
+
+    def split(self, cuts: Cuts, mix: Mix) -> ScoreSplit:
+        """What gateways are told."""
+        return ScoreSplit(
+            self.models,
+            self.edges,
+            cuts,
+            self.for_unscored,
+            self.fallback,
+            self.source,
+            tuple(round(part, 4) for part in self.fractions(cuts, mix)),
+        )
+
+    @property
+    def _n(self) -> int:
+        return len(self.models)

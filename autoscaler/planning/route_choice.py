@@ -1,0 +1,114 @@
+"""Where the thresholds of a service with several models should stand now, with the fleet for it.
+
+Owns the choice as the control loop needs it: all splits of enough quality are planned, and what is
+in force stays unless another saves something worth a change. Knows no solver.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from autoscaler.domain.quality_route import Cuts, Mix, QualityRoute
+from autoscaler.domain.workload import Demand
+from autoscaler.planning.quality import Priced, Split, best_of, priced, split_at, splits
+from autoscaler.planning.request import ChosenSplit, RouteAsk
+
+Fleet = TypeVar("Fleet")
+
+_MOST = 48
+_WORTH = 0.02  # what less would save does not pay for instances that start and stop
+_CHANCE = 2.0  # standard errors by which a sample's quality may lie below what is asked for
+
+
+def choose(
+    route: QualityRoute, ask: RouteAsk, price: Callable[[Split], tuple[Fleet, float, bool]]
+) -> tuple[ChosenSplit, Fleet]:
+    """The split to go for, and its fleet. price: (fleet, USD/h with what changes cost,
+    falls short)."""
+    options = list(priced(candidates(route, ask), price))
+    best = best_of(route, options)
+    now = next((o for o in options if o.split.cuts == ask.cuts), None)
+    if now is not None and _stays(route, ask.mix, now, best):
+        best = now
+    return ChosenSplit(
+        route.name,
+        best.split.cuts,
+        best.split.fractions,
+        best.split.quality,
+        best.usd_per_h,
+        bound_by(route, best, options),
+    ), best.fleet
+
+
+def candidates(route: QualityRoute, ask: RouteAsk) -> list[Split]:
+    """Splits of enough quality, or the best there is, and what is in force; not too many."""
+    found = sorted(splits(route, ask.mix), key=lambda s: (s.quality, s.cuts))
+    good = [s for s in found if s.quality >= route.at_least - 1e-9] or found[-1:]
+    if len(good) > _MOST:
+        good = [good[round(i * (len(good) - 1) / (_MOST - 1))] for i in range(_MOST)]
+    # The next one below what is asked for shows what the quality costs.
+    below = [s for s in found if s.quality < route.at_least - 1e-9][-1:]
+    wanted = {s.cuts: s for s in (*below, *good)}
+    if ask.cuts:
+        wanted.setdefault(ask.cuts, split_at(route, ask.cuts, ask.mix))
+    return list(wanted.values())
+
+
+def loaded(
+    route: QualityRoute, split: Split, ask: RouteAsk, demands: Mapping[str, Demand]
+) -> dict[str, Demand]:
+    """`demands` with the requests of `route` moved from where `ask.cuts` have them to `split`."""
+    before = route.fractions(ask.cuts, ask.mix) if ask.cuts else (0.0,) * len(route.models)
+    made = dict(demands)
+    for model, now, then in zip(route.models, before, split.fractions, strict=True):
+        rate = made[model].req_per_s + (then - now) * ask.req_per_s
+        made[model] = replace(made[model], req_per_s=max(0.0, rate))
+    return made
+
+
+def chance(route: QualityRoute, cuts: Cuts, mix: Mix) -> float:
+    """By how much the mean quality of so few requests differs from the true one by chance."""
+    if not mix.requests:
+        return 0.0
+    ends = (0, *cuts, len(route.shares))
+    mean = route.mean_quality(cuts, mix)
+    spread = sum(
+        mix.shares[k] * (route.quality[k][i] - mean) ** 2
+        for i in range(len(route.models))
+        for k in range(ends[i], min(ends[i + 1], len(route.shares)))
+    )
+    return _CHANCE * math.sqrt(spread / mix.requests)
+
+
+def bound_by(route: QualityRoute, best: Priced[Fleet], options: Sequence[Priced[Fleet]]) -> str:
+    """What holds the choice where it is, in words."""
+    if best.short:
+        return "the pools: not all of the load can be served"
+    if best.split.quality < route.at_least - 1e-9:
+        return f"no split of these requests reaches quality {route.at_least:g}"
+    worse = [
+        o for o in options if not o.short and o.split.quality < route.at_least - 1e-9
+    ]  # fmt: skip
+    saving = [o for o in worse if o.usd_per_h < best.usd_per_h - 0.005]
+    if not saving:
+        return "the models' limits and the pools: less quality would save nothing"
+    near = max(saving, key=lambda o: o.split.quality)
+    saved = best.usd_per_h - near.usd_per_h
+    return f"quality >= {route.at_least:g}; {near.split.quality:.4g} would save {saved:.2f}/h"
+
+
+def shares_words(models: tuple[str, ...], fractions: tuple[float, ...]) -> str:
+    """ "mini 62.5%, chat 37.5%"."""
+    return ", ".join(f"{m} {part:.1%}" for m, part in zip(models, fractions, strict=True))
+
+
+def _stays(route: QualityRoute, mix: Mix, now: Priced[Fleet], best: Priced[Fleet]) -> bool:
+    if now.short and not best.short:
+        return False
+    enough = min(route.at_least, best.split.quality)
+    if now.split.quality < enough - 1e-9 - chance(route, now.split.cuts, mix):
+        return False
+    return now.usd_per_h <= best.usd_per_h * (1.0 + _WORTH) + 1e-9

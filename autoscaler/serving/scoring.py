@@ -1,0 +1,83 @@
+"""Scores of requests and which of several models answers: the rules, for gateways and simulators.
+
+Owns what follows from a prompt or a score. Knows nothing of HTTP: who asks a scorer gives its
+answer in.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from autoscaler.serving.languages import language_of
+from topics.scoring import PromptRule, ScoreSource, ScoreSplit
+from topics.telemetry import UNCLASSED
+
+_CODE = re.compile(
+    r"```|^\s*(?:def|class|import|from \w+ import|function|const|let|var|public|private|#include|"
+    r"package|func|fn|impl|SELECT|INSERT|CREATE TABLE)\b.*[\w;:{}()]\s*$",
+    re.M,
+)
+_LOOKED_AT = 16_000
+
+
+def rule_score(rules: Iterable[PromptRule], text: str, tokens: int) -> float | None:
+    """The score of the first rule that the prompt meets, None if it meets none.
+
+    text: of the prompt, as much as is known. tokens: in the whole prompt.
+    """
+    for rule in rules:
+        if rule.longer_than and tokens <= rule.longer_than:
+            continue
+        if rule.code and not has_code(text):
+            continue
+        if rule.languages and language_of(text) not in rule.languages:
+            continue
+        return rule.score
+    return None
+
+
+def has_code(text: str) -> bool:
+    """Whether `text` holds program text: a fence of three backticks, or a line like a statement."""
+    return _CODE.search(text[:_LOOKED_AT]) is not None
+
+
+def believed(source: ScoreSource, value: object) -> float | None:
+    """`value` as a score; None for what is no number, not finite or beyond what scores may be."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if not math.isfinite(value) or not source.low <= value <= source.high:
+        return None
+    return float(value)
+
+
+def header_score(source: ScoreSource, text: str) -> float | None:
+    """The score that a client's header states."""
+    try:
+        return believed(source, float(text)) if len(text) <= 40 else None
+    except ValueError:
+        return None
+
+
+def class_of(split: ScoreSplit, score: float | None) -> int:
+    """The class of a request with `score`."""
+    return UNCLASSED if score is None else bisect_right(split.edges, score)
+
+
+def model_of(split: ScoreSplit, number: int) -> str:
+    """The model that answers requests of class `number`."""
+    if number == UNCLASSED:
+        return split.unscored
+    return split.models[bisect_right(split.cuts, number)]
+
+
+def others_of(split: ScoreSplit, model: str) -> tuple[str, ...]:
+    """Models that may answer instead of `model` while it has no room: the nearest first, of two as
+    near the one for harder requests."""
+    if not split.fallback:
+        return ()
+    at = split.models.index(model)
+    order = sorted(range(len(split.models)), key=lambda i: (abs(i - at), -i))
+    return tuple(split.models[i] for i in order if i != at)

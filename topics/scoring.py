@@ -1,0 +1,97 @@
+"""A name that stands for several models: who answers a request, by its score.
+
+Owns the meaning of these values, which ride on routes. Knows nothing of how a score is found, of
+prompts or of HTTP.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from topics import checks
+
+MOST_EDGES = 500
+_HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}\Z")
+_URL = re.compile(r"http://[A-Za-z0-9._\[\]:-]{1,255}(/[\x21-\x7e]{0,1000})?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRule:
+    """A condition on the prompt and the score of a request that meets it.
+
+    longer_than: tokens of the prompt, as the gateway guesses them (0: any length). code: it holds
+    program text. languages: it is written in one of these (ISO 639-1; none: in any).
+    """
+
+    score: float
+    longer_than: int = 0
+    code: bool = False
+    languages: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        checks.number("score", self.score, -1e9, 1e9)
+        checks.count("longer_than", self.longer_than, 10**9)
+        checks.texts("languages", self.languages, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreSource:
+    """Where a score comes from; the first of these that gives one counts.
+
+    header: of the client's request, by its name ("": not asked). rules: the first that holds.
+    url: a scorer over HTTP ("": none), which has limit_ms real milliseconds for its answer.
+    low, high: what a score may be; anything else is none.
+    """
+
+    header: str = ""
+    rules: tuple[PromptRule, ...] = ()
+    url: str = ""
+    limit_ms: float = 200.0
+    low: float = -1e9
+    high: float = 1e9
+
+    def __post_init__(self) -> None:
+        if self.header and not _HEADER.match(self.header):
+            raise checks.InvalidRecord("header", self.header, "1 to 64 letters, digits or -")
+        if self.url and not _URL.match(self.url):
+            raise checks.InvalidRecord("url", self.url, "http://HOST:PORT/PATH")
+        checks.number("limit_ms", self.limit_ms, 1.0, 60_000.0)
+        checks.number("low", self.low, -1e9, 1e9)
+        checks.number("high", self.high, self.low, 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreSplit:
+    """Which of `models` answers, the one for the lowest scores first.
+
+    edges: rising; a score's class is the number of edges that it reaches, 0 to len(edges), and
+    gateways report requests by class. cuts: rising; model i answers the classes from cuts[i - 1] on
+    up to below cuts[i]. unscored: the model for requests without a score. fallback: another model
+    answers while the chosen one has no room. shares: of the requests per model, as planned.
+    """
+
+    models: tuple[str, ...]
+    edges: tuple[float, ...]
+    cuts: tuple[int, ...]
+    unscored: str
+    fallback: bool = False
+    source: ScoreSource = ScoreSource()
+    shares: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.models) < 2 or len(set(self.models)) < len(self.models):
+            raise checks.InvalidRecord("models", self.models, "two or more different models")
+        for model in self.models:
+            checks.name("models", model)
+        checks.one_of("unscored", self.unscored, self.models)
+        if len(self.edges) > MOST_EDGES or list(self.edges) != sorted(set(self.edges)):
+            raise checks.InvalidRecord("edges", len(self.edges), f"at most {MOST_EDGES}, rising")
+        for edge in self.edges:
+            checks.number("edges", edge, -1e9, 1e9)
+        if len(self.cuts) != len(self.models) - 1 or list(self.cuts) != sorted(self.cuts):
+            raise checks.InvalidRecord("cuts", self.cuts, "one fewer than models, not falling")
+        for cut in self.cuts:
+            checks.count("cuts", cut, len(self.edges) + 1)
+        for share in self.shares:
+            checks.number("shares", share, 0.0, 1.0)
