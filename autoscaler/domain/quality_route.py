@@ -54,7 +54,7 @@ class QualityRoute:
     sampled: int
     unscored: str = ""
     fallback: bool = False
-    source: ScoreSource = ScoreSource()
+    source: ScoreSource = _ANYWHERE
     traffic_share: float = 1.0
 
     def __post_init__(self) -> None:
@@ -150,9 +150,10 @@ class QualityRoute:
         """Each model's part of the requests."""
         upto = [0.0, *accumulate(mix.shares)]
         ends = (0, *cuts, len(self.shares))
-        parts = [upto[min(ends[i + 1], len(self.shares))] - upto[ends[i]] for i in range(self._n)]
+        most = len(self.shares)
+        parts = [upto[min(ends[i + 1], most)] - upto[min(ends[i], most)] for i in range(self._n)]
         parts[self.models.index(self.for_unscored)] += mix.unscored
-        return tuple(parts)
+        return tuple(round(part, 12) for part in parts)  # all of them are 1, not 0.9999999999999998
 
     def mean_quality(self, cuts: Cuts, mix: Mix) -> float:
         """Of all answers. Requests without a score count as an average request of the sample."""

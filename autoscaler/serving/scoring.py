@@ -6,7 +6,6 @@ answer in.
 
 from __future__ import annotations
 
-import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ from topics.telemetry import UNCLASSED
 
 _CODE = re.compile(
     r"```|^\s*(?:def|class|import|from \w+ import|function|const|let|var|public|private|#include|"
-    r"package|func|fn|impl|SELECT|INSERT|CREATE TABLE)\b.*[\w;:{}()]\s*$",
+    r"package|func|fn|impl|SELECT|INSERT|CREATE TABLE)\b.*[\w;:{}()<>]\s*$",
     re.M,
 )
 _LOOKED_AT = 16_000
@@ -48,9 +47,7 @@ def believed(source: ScoreSource, value: object) -> float | None:
     """`value` as a score; None for what is no number, not finite or beyond what scores may be."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    if not math.isfinite(value) or not source.low <= value <= source.high:
-        return None
-    return float(value)
+    return float(value) if source.low <= value <= source.high else None  # NaN is nowhere between
 
 
 def header_score(source: ScoreSource, text: str) -> float | None:

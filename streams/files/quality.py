@@ -49,7 +49,7 @@ def read_routes(
 ) -> tuple[tuple[QualityRoute, ...], tuple[Service, ...]]:
     """The services among `models` that stand for several others, and `services` as their members:
     without a floor or a part of a replayed trace of their own, unless they declare one."""
-    routes = []
+    routes: list[QualityRoute] = []
     for name, section in models.children():
         if stands_for_models(section):
             if routes:

@@ -24,7 +24,7 @@ def test_the_cheapest_split_of_the_declared_quality_is_planned(
 ) -> None:
     """Its demand is the split's; cost and quality rise along the front; the page has both."""
     page = tmp_path / "front.html"
-    options = ["plan", "--config", str(config), "--steps", "4", "--no-explain"]
+    options = ["plan", "--config", str(config), "--no-explain"]
     assert main([*options, "--json", "--pareto", str(page)]) == 0
     shown = json.loads(capsys.readouterr().out)
     routing = shown["routing"]
@@ -62,7 +62,7 @@ def test_bad_keys_are_refused_in_one_line(
 ) -> None:
     """Named, with what is allowed."""
     config.write_text(config.read_text().replace(find, replaced, 1))
-    assert main(["plan", "--config", str(config), "--steps", "2", "--no-explain"]) == 2
+    assert main(["plan", "--config", str(config), "--no-explain"]) == 2
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1
     assert said in err
@@ -81,11 +81,3 @@ def test_bad_scores_name_file_and_line(
     err = capsys.readouterr().err
     assert f"{scores.name}:3" in err
     assert said in err
-
-
-def test_a_running_part_says_that_it_does_not_route_by_quality_yet(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One line, exit code 2."""
-    assert main(["up", "--config", str(config)]) == 2
-    assert "only `shoal plan`" in capsys.readouterr().err

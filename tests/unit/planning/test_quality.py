@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.planning.quality import QualityRoute, Split, cheapest, front, priced, splits
+from autoscaler.domain.quality_route import Mix, QualityRoute
+from autoscaler.planning.quality import Split, cheapest, front, priced, splits
+from autoscaler.planning.request import RouteAsk
+from autoscaler.planning.route_choice import choose
 
 
-def route(seed: int = 0, models: int = 2, at_least: float = 0.0, n: int = 60) -> QualityRoute:
+def sample(seed: int = 0, models: int = 2, n: int = 60) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    scores = np.round(rng.random(n), 1)  # many ties
-    quality = rng.random((n, models))
+    return np.round(rng.random(n), 1), rng.random((n, models))  # scores with many ties
+
+
+def route(
+    seed: int = 0, models: int = 2, at_least: float = 0.0, steps: int = 12, **more: object
+) -> QualityRoute:
+    scores, quality = sample(seed, models)
     names = tuple(f"m{i}" for i in range(models))
-    return QualityRoute("auto", names, scores, quality, at_least, 10.0)
+    return QualityRoute.of_sample(
+        "auto", names, scores.tolist(), quality.tolist(), at_least, 10.0, steps, **more
+    )
 
 
 def test_a_split_is_what_its_thresholds_do_to_the_sample() -> None:
     """Shares and quality are recomputed by sending each request by its score."""
     for models in (2, 3):
-        r = route(4, models)
-        for split in splits(r, 12):
-            model = np.searchsorted(split.thresholds, r.scores, side="right")
-            shares = np.bincount(model, minlength=models) / len(r.scores)
+        scores, quality = sample(4, models)
+        for split in splits(route(4, models)):
+            model = np.searchsorted(split.thresholds, scores, side="right")
+            shares = np.bincount(model, minlength=models) / len(scores)
             assert shares == pytest.approx(split.fractions)
-            mean = r.quality[np.arange(len(model)), model].mean()
+            mean = quality[np.arange(len(model)), model].mean()
             assert split.quality == pytest.approx(mean)
 
 
@@ -41,22 +52,19 @@ def test_everything_to_one_model_is_among_the_splits() -> None:
 def test_the_front_is_exact_on_the_grid(seed: int) -> None:
     """No pair of thresholds is cheaper at the same quality or better at the same cost."""
     r = route(seed, 3)
+    scores, answers = sample(seed, 3)
     usd = (1.0, 2.5, 6.0)
 
     def price(split: Split) -> tuple[str, float, bool]:
         return "fleet", float(np.dot(usd, split.fractions)), False
 
-    options = list(priced(splits(r, 12), price))
-    found = front(options)
-    values = np.unique(r.scores)
-    for low, high in product([*values, np.inf], repeat=2):
+    found = front(list(priced(splits(r), price)))
+    for low, high in product([-np.inf, *r.edges, np.inf], repeat=2):
         if low > high:
             continue
-        model = np.searchsorted((low, high), r.scores, side="right")
-        if not any(o.split.thresholds == (low, high) for o in options):
-            continue
+        model = np.searchsorted((low, high), scores, side="right")
         cost = float(np.mean(np.array(usd)[model]))
-        quality = float(r.quality[np.arange(len(model)), model].mean())
+        quality = float(answers[np.arange(len(model)), model].mean())
         assert any(o.usd_per_h <= cost + 1e-9 and o.split.quality >= quality - 1e-9 for o in found)
     costs = [o.usd_per_h for o in found]
     assert costs == sorted(costs)
@@ -67,9 +75,7 @@ def test_the_cheapest_is_good_enough_and_serves_its_load() -> None:
     """A cheaper split that falls short of its load does not count."""
     r = route(2, at_least=0.0)
     cheap = {s.fractions: s for s in splits(r)}[(1.0, 0.0)]
-    options = list(
-        priced(splits(r), lambda s: ("fleet", 1.0 + s.fractions[1], s is not None and s == cheap))
-    )
+    options = list(priced(splits(r), lambda s: ("fleet", 1.0 + s.fractions[1], s == cheap)))
     best = cheapest(r, options)
     assert best.split != cheap
     assert not best.short
@@ -86,16 +92,75 @@ def test_a_quality_out_of_reach_says_what_can_be_had() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"models": ("m0",)}, "two or more"),
+        ({"models": ("m0",)}, "per model|two or more"),
         ({"models": ("m0", "m0")}, "two or more"),
-        ({"scores": np.array([np.nan] * 60)}, "finite"),
-        ({"quality": np.zeros((60, 3))}, "per model"),
+        ({"scores": [np.nan] * 60}, "finite"),
+        ({"quality": np.zeros((60, 3)).tolist()}, "per model"),
         ({"req_per_s": 0.0}, "req_per_s"),
+        ({"unscored": "m7"}, "unscored"),
+        ({"steps": 0}, "quality.steps"),
     ],
 )
-def test_what_makes_no_route_is_refused(change: dict[str, object], said: str) -> None:
+def test_what_makes_no_route_is_refused(change: dict[str, Any], said: str) -> None:
     """Named by field."""
-    r = route()
-    fields = {name: getattr(r, name) for name in QualityRoute.__slots__}
+    scores, quality = sample()
+    good: dict[str, Any] = {
+        "name": "auto", "models": ("m0", "m1"), "scores": scores.tolist(),
+        "quality": quality.tolist(), "at_least": 0.0, "req_per_s": 1.0,
+    }  # fmt: skip
     with pytest.raises(InvalidValue, match=said):
-        QualityRoute(**(fields | change))  # type: ignore[arg-type]
+        QualityRoute.of_sample(**(good | change))
+
+
+def linear() -> QualityRoute:
+    """Two models; the small one is right on easy requests only."""
+    scores = [(i + 0.5) / 100 for i in range(100)]
+    quality = [[100.0 * (1.0 - s), 90.0] for s in scores]
+    return QualityRoute.of_sample("auto", ("small", "large"), scores, quality, 80.0, 10.0, 20)
+
+
+def price_of(split: Split) -> tuple[str, float, bool]:
+    return "fleet", 10.0 + 20.0 * split.fractions[1], False
+
+
+def test_requests_without_a_score_count_for_the_model_that_gets_them() -> None:
+    """Their share is part of its load, and an average answer of it part of the quality."""
+    r = linear()
+    mix = r.mix({-1: 50, 0: 50})
+    assert r.fractions((20,), mix) == pytest.approx((0.5, 0.5))
+    assert r.mean_quality((20,), mix) == pytest.approx(0.5 * 97.5 + 0.5 * 90.0)
+
+
+def test_thresholds_follow_the_scores_that_come() -> None:
+    """Harder requests than the sample's: other thresholds hold the quality, at a larger fleet."""
+    r = linear()
+    usual, _ = choose(r, RouteAsk("auto", 10.0, r.sample), price_of)
+    hard = r.mix({k: 1 + 9 * (k >= 10) for k in range(20)})
+    harder, _ = choose(r, RouteAsk("auto", 10.0, hard, usual.cuts), price_of)
+    assert harder.cuts != usual.cuts
+    assert harder.fractions[1] > usual.fractions[1]
+    assert harder.quality >= 80.0
+    assert "80" in usual.bound_by
+
+
+def test_what_is_in_force_stays_for_chance_and_for_small_change() -> None:
+    """A few hundred requests that happen to be harder by a hair move no threshold."""
+    r = linear()
+    first, _ = choose(r, RouteAsk("auto", 10.0, r.sample), price_of)
+    counts = dict.fromkeys(range(20), 10) | {10: 14}
+    again, _ = choose(r, RouteAsk("auto", 10.0, r.mix(counts), first.cuts), price_of)
+    assert again.cuts == first.cuts
+    many = dict.fromkeys(range(20), 10_000) | {10: 14_000}
+    moved, _ = choose(r, RouteAsk("auto", 10.0, r.mix(many), first.cuts), price_of)
+    assert moved.cuts != first.cuts  # the same share of so many is no chance
+
+
+def test_a_load_that_cannot_be_served_at_the_quality_says_so() -> None:
+    """Everything falls short: the best quality there is, and why."""
+    r = linear()
+    found, _ = choose(r, RouteAsk("auto", 10.0, r.sample), lambda s: ("fleet", 1.0, True))
+    assert "not all of the load" in found.bound_by
+    none = QualityRoute.of_sample("auto", ("a", "b"), [0.1, 0.9], [[1, 2], [1, 2]], 5.0, 1.0, 2)
+    reach, _ = choose(none, RouteAsk("auto", 1.0, Mix(none.shares)), price_of)
+    assert reach.fractions == (0.0, 1.0)
+    assert "no split" in reach.bound_by
