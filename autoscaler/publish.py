@@ -67,7 +67,8 @@ def publish(
         start_s = max(
             (c.start_s for c in after.combos.values() if c.model == service.model), default=0
         )
-        record = changed_routes(service, found, last, token, now_ms, start_s)
+        feeds = sight.load_feeds(own)
+        record = changed_routes(service, found, last, token, now_ms, start_s, feeds)
         if record is not None:
             routes[service.model] = record
             effects.append(PublishRoutes(record))

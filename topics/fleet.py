@@ -136,7 +136,8 @@ class Status:
     boot: of the executor's process; place: the machine and state folder it runs from, so that two
     executors of one node notice each other. refused: assignments refused since they were first
     counted. reclaim_ms: when the node will be taken away (spot), 0 = nobody said so. faults: what
-    is wrong with the node and does not stop it from serving, for people.
+    is wrong with the node and does not stop it from serving, for people. load_feed: where it tells
+    gateways how busy its engines are, "" = nowhere.
     """
 
     node: str
@@ -150,6 +151,7 @@ class Status:
     refused: int = 0
     reclaim_ms: int = 0
     faults: tuple[str, ...] = ()
+    load_feed: str = ""
 
     def __post_init__(self) -> None:
         for key in ("node", "pool", "executor"):
@@ -158,6 +160,7 @@ class Status:
         checks.time_ms("at_ms", self.at_ms)
         checks.text("boot", self.boot, 200)
         checks.text("place", self.place, 200)
+        checks.text("load_feed", self.load_feed, 300)
         checks.count("refused", self.refused)
         checks.time_ms("reclaim_ms", self.reclaim_ms)
         for fault in self.faults:

@@ -87,6 +87,8 @@ class Routes:
     of a model at zero wait at least that long. aliases: other names clients may call it by (its
     full Hugging Face name). types: the kinds of requests that go different ways; empty = all go by
     the groups' weights. split: this name stands for several models, which have the instances.
+    feeds: where its executors tell how busy its instances are (`executors.load_feed`), "host:port
+    KEY".
     """
 
     model: str
@@ -102,11 +104,14 @@ class Routes:
     aliases: tuple[str, ...] = ()
     types: tuple[TypeRoute, ...] = ()
     split: ScoreSplit | None = None
+    feeds: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         checks.name("model", self.model)
         for alias in self.aliases:
             checks.name("aliases", alias)
+        for feed in self.feeds:
+            checks.text("feeds", feed, 300)
         for kind in self.types:
             if len(kind.shares) != len(self.groups):
                 allowed = f"one per group, {len(self.groups)}"

@@ -131,6 +131,8 @@ class Router:
     _slots: dict[Endpoint, int] = field(default_factory=dict)
     _in_flight: dict[Endpoint, int] = field(default_factory=dict)
     _full: set[Endpoint] = field(default_factory=set)
+    _others: dict[Endpoint, int] = field(default_factory=dict)
+    _held_kv: dict[Endpoint, int] = field(default_factory=dict)
 
     def apply(self, routes: Routes) -> Applied:
         """Go by `routes` from now on, unless they are older than what is applied.
@@ -160,9 +162,10 @@ class Router:
             for end in (*group.aggregated, *group.prefill)
             if end.slots
         }
-        self._full = {
-            end for end, slots in self._slots.items() if self._in_flight.get(end, 0) >= slots
-        }
+        for told in (self._others, self._held_kv):
+            for end in told.keys() - live:
+                del told[end]
+        self._full = {end for end in self._slots if self._is_full(end)}
         return Applied.CHANGED
 
     def distrust(self) -> None:
@@ -194,8 +197,8 @@ class Router:
             group = self._ways.next(want.kind, serving, {lane.group for lane in allowed})
             lane = self._next_lane([lane for lane in allowed if lane.group == group], want)
         endpoint, prefill = self._choose(lane, gone, out, want)
-        self._in_flight[endpoint] = in_flight = self._in_flight.get(endpoint, 0) + 1
-        if in_flight >= self._slots.get(endpoint, in_flight + 1):
+        self._in_flight[endpoint] = self._in_flight.get(endpoint, 0) + 1
+        if self._is_full(endpoint):
             self._full.add(endpoint)
         return Pick(lane.group, endpoint, prefill)
 
@@ -251,16 +254,26 @@ class Router:
     def _turn(self, ring: _Ring, out: frozenset[Endpoint], want: Want) -> Endpoint:
         if self.policy.inside is Inside.PREFIX:
             found = ring.near(want.prefix, out, self._load)
+        elif all(end in self._others for end in ring.endpoints):
+            found = ring.least(out, self._load)
         else:
             found = ring.next(out)
         assert found is not None  # noqa: S101 - _has_room() said so
         return found
 
     def _load(self, endpoint: Endpoint) -> float:
-        return self._in_flight.get(endpoint, 0)
+        told = self._others.get(endpoint, 0) + self._held_kv.get(endpoint, 0)
+        return self._in_flight.get(endpoint, 0) + told
+
+    def _is_full(self, endpoint: Endpoint) -> bool:
+        used = self._in_flight.get(endpoint, 0) + self._others.get(endpoint, 0)
+        return used >= self._slots.get(endpoint, used + 1)
 
     def _idle(self, ring: _Ring, out: Iterable[Endpoint]) -> bool:
-        return any(end not in out and end not in self._in_flight for end in ring.endpoints)
+        return any(
+            end not in out and end not in self._in_flight and not self._others.get(end)
+            for end in ring.endpoints
+        )
 
     def _has_room(self, lane: _Lane, gone: frozenset[Endpoint], out: frozenset[Endpoint]) -> bool:
         if not lane.decodes(gone) or not lane.first.any_in(gone):
@@ -278,7 +291,29 @@ class Router:
             self._in_flight[endpoint] = left
         else:
             del self._in_flight[endpoint]
-        if left < self._slots.get(endpoint, left + 1):
+        if not self._is_full(endpoint):
+            self._full.discard(endpoint)
+
+    def report_load(self, endpoint: Endpoint, requests: int, held_kv: int) -> None:
+        """What `endpoint` itself says that it holds, of all gateways; it holds until the next
+        report or `forget_load`. Requests beyond our own are others': they take slots, too."""
+        endpoint = _bare(endpoint)
+        if endpoint in self._others or endpoint in self.endpoints():
+            self._others[endpoint] = max(0, requests - self._in_flight.get(endpoint, 0))
+            self._held_kv[endpoint] = held_kv
+            self._count_slots(endpoint)
+
+    def forget_load(self, endpoint: Endpoint) -> None:
+        """Nobody knows any more what else `endpoint` holds."""
+        endpoint = _bare(endpoint)
+        if self._others.pop(endpoint, None) is not None:
+            del self._held_kv[endpoint]
+            self._count_slots(endpoint)
+
+    def _count_slots(self, endpoint: Endpoint) -> None:
+        if self._is_full(endpoint):
+            self._full.add(endpoint)
+        else:
             self._full.discard(endpoint)
 
     def in_flight(self, endpoint: Endpoint) -> int:

@@ -133,11 +133,13 @@ def changed_routes(
     leader_token: int,
     now_ms: int,
     start_s: float = 0.0,
+    feeds: tuple[str, ...] = (),
 ) -> Routes | None:
     """New routes of `service` if they say something new, else None. The first are published even
     if empty: gateways learn of the model, report on it, and hold its requests.
 
-    start_s: of its slowest combo, 0 where none is known (what was published stays).
+    start_s: of its slowest combo, 0 where none is known (what was published stays). feeds: where
+    the executors of its instances tell how busy these are.
     """
     slo, name = service.slo, service.architecture.name
     # Two digits: a prediction that moves by a second is no news to gateways.
@@ -149,6 +151,7 @@ def changed_routes(
         and published.leader_token == leader_token
         and (published.ttft_limit_ms, published.tpot_limit_ms) == (slo.ttft_ms, slo.tpot_ms)
         and (published.start_s, published.aliases) == (starts, aliases)
+        and published.feeds == feeds
     ):
         return None
     return Routes(
@@ -161,4 +164,5 @@ def changed_routes(
         groups,
         start_s=starts,
         aliases=aliases,
+        feeds=feeds,
     )

@@ -52,6 +52,12 @@ class Sight:
         cut = any(placed.pool in self.cut_pools for placed in group.placed)
         return self.views[group.name].lost and not cut
 
+    def load_feeds(self, groups: Iterable[Group]) -> tuple[str, ...]:
+        """Where the executors of `groups` tell how busy their engines are, sorted."""
+        nodes = {placed.node for group in groups for placed in group.placed}
+        statuses = [self.fleet.statuses[node] for node in nodes if node in self.fleet.statuses]
+        return tuple(sorted({status.load_feed for status in statuses if status.load_feed}))
+
     def with_new(self, groups: Iterable[Group]) -> Sight:
         """The same sight with views of groups that were just placed: nothing of them is up yet."""
         new = {g.name: GroupView((), False, "", False) for g in groups if g.name not in self.views}

@@ -37,6 +37,7 @@ class Metrics:
         self.unbacked = counter("unbacked_routes", "Routes whose leader no claim vouches for")
         self.denied = counter("denied", "Requests refused for their key: 401, 403 and its 429")
         self.busy = counter("overloaded", "Requests refused because bodies took too much memory")
+        self.bad_loads = counter("bad_loads", "Messages of load feeds that could not be read")
         self.keys_errors = counter("keys_errors", "Times the file of API keys could not be used")
         self.dropped = counter("telemetry_dropped", "Telemetry lost: the broker was away too long")
         self.state_errors = counter("state_errors", "Times the routes could not be saved")

@@ -15,6 +15,7 @@ from types import TracebackType
 from executors.gateway.app import Face
 from executors.gateway.engine import Engines
 from executors.gateway.keys import Access
+from executors.gateway.load_subscriber import LoadSubscriber
 from executors.gateway.meter import Meter
 from executors.gateway.metrics import Metrics
 from executors.gateway.prober import Prober
@@ -60,6 +61,7 @@ class Gateway:
             publisher,
             spool=Spool(state_dir) if state_dir is not None else None,
         )
+        self._loads = LoadSubscriber(self.table, self.metrics)
         self._prober = Prober(clock, self.table, relay, self.engines, self.metrics)
         self._access = Access(keys_file, self.metrics)
         budget = Budget(settings.body_budget_bytes)
@@ -110,6 +112,7 @@ class Gateway:
                 self.reporter.tick(),
                 self.reporter.send(),
                 self._prober.run(),
+                self._loads.run(),
                 self.table.keep_saved(),
                 self._access.keep_fresh(),
             ):

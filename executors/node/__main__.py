@@ -26,6 +26,7 @@ from executors.node.asking import Asking
 from executors.node.config import ExecutorConfig, load_config
 from executors.node.engines_here import EnginesHere
 from executors.node.executor import Executor
+from executors.node.load_publisher import LoadPublisher
 from executors.node.metrics import Metrics
 from executors.node.occupancy import Occupancy, silent_ms
 from executors.node.ports import Ports
@@ -57,13 +58,20 @@ async def run(
             return await kafka.publish(STATUS.name, status.node, status)
 
         rules = rules_at(config)
-        workers = {}
+        workers: dict[str, NodeWorker] = {}
+        loads = LoadPublisher(
+            config.engines,
+            client,
+            config.engine_host,
+            lambda: [item for worker in workers.values() for item in worker.state.held],
+        )
+        load_feed = loads.open(config.bind, config.advertise)
         for node in config.nodes:
-            asking = Asking(config.engines, client, config.bind, patience or Patience())
+            asking = Asking(config.engines, client, config.engine_host, patience or Patience())
             engines = EnginesHere(node, config, ports, store, asking, metrics)
             occupancy = Occupancy(node.node, boot, store.place, silent_ms(config.time_base.speed))
             workers[node.node] = NodeWorker(
-                node, config, engines, store, occupancy, metrics, publish, rules
+                node, config, engines, store, occupancy, metrics, publish, rules, load_feed
             )
         executor = Executor(config, kafka, workers, metrics, store)
         executor.restore()
@@ -82,9 +90,13 @@ async def run(
             "metrics": f"http://{host}:{port}/metrics",
         }
         print(json.dumps(ready), flush=True)
+        publishing = asyncio.create_task(loads.run())
         try:
             await executor.run(end)
         finally:
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
+            loads.close()
             await server.cleanup()
             ports.close()
             # A fault of ours must not take the engines along: our next life adopts them.

@@ -27,11 +27,10 @@ _EVERY_S = {  # real s between two looks at an engine
     InstanceState.SWITCHING: 0.1,
     InstanceState.DRAINING: 0.1,
 }
-_ANY = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound
 
 
 class Asking:
-    """All engines of one node. host: the address they listen on."""
+    """All engines of one node. host: the address at which they answer."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class Asking:
     ) -> None:
         self._kinds = kinds
         self._client = client
-        self._host = "127.0.0.1" if host in _ANY else host
+        self._host = host
         self._patience = patience
         self._watches: dict[str, tuple[EngineProcess, Watch]] = {}
         self._answers: dict[str, tuple[EngineProcess, Answered, int]] = {}

@@ -18,6 +18,7 @@ from topics.checks import InvalidRecord, count, name, number, object_fields, tex
 from topics.timebase import TimeBase
 
 _T = TypeVar("_T")
+_ANY = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ class ExecutorConfig:
     start_timeout_s: float = 600.0
     reclaim_command: tuple[str, ...] = ()
 
+    @property
+    def engine_host(self) -> str:
+        """The address at which engines answer this process."""
+        return "127.0.0.1" if self.bind in _ANY else self.bind
+
 
 def load_config(path: Path) -> ExecutorConfig:
     """The configuration in the JSON file `path`; InvalidRecord names what is wrong with it."""
@@ -93,7 +99,7 @@ def parse_config(raw: Any) -> ExecutorConfig:
     top["advertise"] = top["advertise"] or top["bind"]
     for key in ("executor", "region", "bind", "advertise"):
         name(key, top[key])
-    if top["advertise"] in ("0.0.0.0", "::"):  # noqa: S104  refused here
+    if top["advertise"] in _ANY:
         allowed = "an address under which other hosts reach this one"
         raise InvalidRecord("advertise", top["advertise"], allowed)
     count("metrics_port", top["metrics_port"], 65_535)

@@ -68,6 +68,7 @@ class NodeWorker:
         metrics: Metrics,
         publish: Publish,
         rules: Rules,
+        load_feed: str = "",
     ) -> None:
         self._node = node
         self._config = config
@@ -77,6 +78,7 @@ class NodeWorker:
         self._metrics = metrics
         self._publish = publish
         self._rules = rules
+        self._load_feed = load_feed
         self._state = NodeState(node.node, node.pool)
         self._publishing: asyncio.Task[None] | None = None
         self._shown: Status | None = None
@@ -230,6 +232,7 @@ class NodeWorker:
             refused=sum(state.refused.values()),
             reclaim_ms=self._reclaim_ms,
             faults=tuple(fault for fault in faults if fault),
+            load_feed=self._load_feed,
         )
 
     async def _show(self, status: Status) -> None:

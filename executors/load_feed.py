@@ -1,0 +1,81 @@
+"""How busy engines are, several times a second: what executors publish and gateways hear.
+
+Owns the form of a message and of a feed's address. A feed is a ZeroMQ publisher (`XPUB`) of one
+executor, encrypted by CURVE; its address and public key reach gateways in the signed routes, so
+whoever listens knows whom they hear. Loads are advice: one that is lost, late or wrong changes
+which instance is preferred, never whether a request is served.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import orjson
+
+MAX_BYTES = 1 << 20
+_VERSION = 1
+_MOST = 1_000_000
+_FEED = re.compile(r"(?P<at>[A-Za-z0-9._-]+:\d{1,5}|\[[0-9a-fA-F:.%]+\]:\d{1,5}) (?P<key>\S{40})\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What one engine holds. address: "host:port" under which gateways reach it. running, waiting:
+    requests of all gateways; held_kv: finished prefills whose KV nobody has fetched yet."""
+
+    address: str
+    running: int
+    waiting: int
+    held_kv: int
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Where one executor publishes. url: for ZeroMQ; key: its public key, 40 characters (Z85)."""
+
+    url: str
+    key: bytes
+
+
+def feed_text(host: str, port: int, key: bytes) -> str:
+    """The address of a feed as records carry it: "host:port KEY"."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{port} {key.decode()}"
+
+
+def parse_feed(text: str) -> Feed | None:
+    """The feed that `feed_text` wrote; None for anything else."""
+    found = _FEED.match(text)
+    return Feed(f"tcp://{found['at']}", found["key"].encode()) if found else None
+
+
+def encode(loads: list[EngineLoad]) -> bytes:
+    """One message."""
+    rows = [(load.address, load.running, load.waiting, load.held_kv) for load in loads]
+    return orjson.dumps({"version": _VERSION, "loads": rows})
+
+
+def decode(data: bytes) -> list[EngineLoad] | None:
+    """The loads in a message; None where it is not one of ours."""
+    if len(data) > MAX_BYTES:
+        return None
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(value, dict) or value.get("version") != _VERSION:
+        return None
+    rows = value.get("loads")
+    if not isinstance(rows, list) or not all(map(_is_row, rows)):
+        return None
+    return [EngineLoad(*row) for row in rows]
+
+
+def _is_row(row: object) -> bool:
+    return (
+        isinstance(row, list)
+        and len(row) == 4
+        and isinstance(row[0], str)
+        and all(type(count) is int and 0 <= count <= _MOST for count in row[1:])
+    )

@@ -1,0 +1,110 @@
+"""Tells gateways how busy this executor's engines are, while anybody listens.
+
+Owns the socket and how often engines are asked: four times a second, or as seldom as keeps the
+asking to a twentieth of the time. A round that fails is left out; gateways then go by weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import aiohttp
+import zmq
+import zmq.asyncio
+
+from executors.engines.protocol import Contact, EngineKind
+from executors.load_feed import EngineLoad, encode, feed_text
+from executors.node.state import Held
+from topics.fleet import InstanceState
+
+log = logging.getLogger(__name__)
+
+_EVERY_S = 0.25
+_SHARE = 0.05
+_LIMIT_S = 1.0
+_BACKLOG = 16  # messages for a gateway that does not keep up; older ones are worth nothing
+_ASKED = (InstanceState.READY, InstanceState.DRAINING)
+
+
+class LoadPublisher:
+    """The feed of one executor process. host: where the engines answer it; held: all of them."""
+
+    def __init__(
+        self,
+        kinds: Mapping[str, EngineKind],
+        client: aiohttp.ClientSession,
+        host: str,
+        held: Callable[[], list[Held]],
+    ) -> None:
+        self._kinds = kinds
+        self._client = client
+        self._host = host
+        self._held = held
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.XPUB)
+        self._listeners = 0
+
+    def open(self, bind: str, advertise: str) -> str:
+        """Listen on a free port of `bind`; the feed's address for records, "" if there is none."""
+        public, secret = zmq.curve_keypair()
+        socket = self._socket
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, _BACKLOG)
+        socket.setsockopt(zmq.IPV6, int(":" in bind))
+        socket.setsockopt(zmq.XPUB_VERBOSER, 1)
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        try:
+            shown = f"[{bind}]" if ":" in bind else bind
+            port = socket.bind_to_random_port(f"tcp://{shown}")
+        except zmq.ZMQError as error:
+            log.warning("%s: no load feed: %s", bind, error)
+            return ""
+        return feed_text(advertise, port, public)
+
+    async def run(self) -> None:
+        """Ask and publish for ever."""
+        listening = asyncio.create_task(self._count_listeners())
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                took_s = 0.0
+                if self._listeners > 0:
+                    began_s = loop.time()
+                    loads = await self._loads()
+                    took_s = loop.time() - began_s
+                    await self._socket.send(encode(loads))
+                await asyncio.sleep(max(_EVERY_S, took_s / _SHARE))
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._context.destroy(linger=0)
+
+    async def _count_listeners(self) -> None:
+        while True:
+            word: bytes = await self._socket.recv()
+            self._listeners += {1: 1, 0: -1}.get(word[0] if word else 2, 0)
+
+    async def _loads(self) -> list[EngineLoad]:
+        questions: list[Coroutine[Any, Any, EngineLoad | None]] = []
+        for item in self._held():
+            kind = self._kinds.get(item.desired.engine)
+            if kind is not None and item.state in _ASKED and item.ports and item.endpoint:
+                questions.append(self._ask(item, kind))
+        return [load for load in await asyncio.gather(*questions) if load is not None]
+
+    async def _ask(self, item: Held, kind: EngineKind) -> EngineLoad | None:
+        contact = Contact(self._client, f"{self._host}:{item.ports[0]}", item.desired.model)
+        try:
+            load = await asyncio.wait_for(kind.load(contact), _LIMIT_S)
+        except TimeoutError:
+            return None
+        if load is None:
+            return None
+        return EngineLoad(item.endpoint, load.running, load.waiting, load.held_kv)
