@@ -16,9 +16,9 @@ from topics.scoring import ScoreSplit
 class Endpoint:
     """One instance that requests may be sent to. address: "host:port".
 
-    slots: most requests that a gateway may have in flight on it, 0 = no bound. Every gateway
-    counts its own only, so G gateways may put up to G x slots there: a bound against queues that
-    nobody can take back, not an exact share. Of a decode instance it has no meaning: what was
+    slots: most requests that may be in flight on it, 0 = no bound. A gateway counts its own and,
+    while the load feeds tell, those of the others; without feeds G gateways may put up to G x
+    slots there: a bound against queues that nobody can take back, not an exact share. Of a decode instance it has no meaning: what was
     prefilled must be decoded.
     """
 

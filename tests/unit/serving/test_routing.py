@@ -215,3 +215,35 @@ def test_routes_of_an_invented_leader_give_way_to_any_true_ones() -> None:
     assert here.pick() == Pick("g", B, False)  # nothing better is known yet
     assert here.apply(routes(RouteGroup("g", 1.0, (C,)), token=2)) is Applied.CHANGED
     assert here.pick() == Pick("g", C, False)
+
+
+def test_what_other_gateways_sent_takes_slots_and_turns_the_choice() -> None:
+    """Told loads choose the least loaded and bound what is sent; forgotten, it is turns again."""
+    ends = tuple(Endpoint(end.instance, end.address, 4) for end in (A, B))
+    here = router(RouteGroup("g", 1.0, ends))
+    here.report_load(A, 3, 0)
+    here.report_load(B, 0, 0)
+    assert [pick.endpoint for _ in range(3) if (pick := here.pick())] == [B, B, B]
+    here.report_load(B, 4, 0)  # three of these are our own
+    assert [pick.endpoint for _ in range(1) if (pick := here.pick())] == [A]
+    assert here.pick() is None
+    assert not here.has_room()
+    here.forget_load(A)
+    here.forget_load(B)
+    assert [pick.endpoint for _ in range(4) if (pick := here.pick())] == [B, A, A, A]
+
+
+def test_kv_that_waits_to_be_fetched_makes_an_instance_less_wanted() -> None:
+    here = router(RouteGroup("g", 1.0, (A, B)))
+    here.report_load(A, 0, 2)
+    here.report_load(B, 0, 0)
+    assert [pick.endpoint for _ in range(3) if (pick := here.pick())] == [B, B, A]
+
+
+def test_a_load_of_an_instance_that_left_is_not_kept() -> None:
+    here = router(RouteGroup("g", 1.0, (A, B)))
+    here.report_load(A, 9, 0)
+    here.apply(routes(RouteGroup("g", 1.0, (B,)), generation=2))
+    here.report_load(A, 9, 0)
+    here.apply(routes(RouteGroup("g", 1.0, (A, B)), generation=3))
+    assert [pick.endpoint for _ in range(2) if (pick := here.pick())] == [A, B]
