@@ -17,9 +17,9 @@ class Endpoint:
     """One instance that requests may be sent to. address: "host:port".
 
     slots: most requests that may be in flight on it, 0 = no bound. A gateway counts its own and,
-    while the load feeds tell, those of the others; without feeds G gateways may put up to G x
-    slots there: a bound against queues that nobody can take back, not an exact share. Of a decode instance it has no meaning: what was
-    prefilled must be decoded.
+    while load feeds tell, those of the others; without feeds G gateways may put up to G x slots
+    there: a bound against queues that nobody can take back, not an exact share. Of a decode
+    instance it has no meaning: what was prefilled must be decoded.
     """
 
     instance: str
