@@ -39,6 +39,9 @@ class MixProblem:
     configurations in each group (g, n). capped (q, a), capped_types (q, w), capped_share (q,): at
     most this share of the work of these types by these activities.
     together (t, k), together_max (t,): kinds of nodes of which there are at most so many in all.
+    What is there already (empty: nothing): taken (k,) GPUs of others; node_min (k,) nodes that are
+    paid for in any case; running (n,) copies, beyond which each one costs start_usd_per_h (n,) when
+    plans that do as much are compared; copies_low (n,): that stay whatever the plan is.
     """
 
     busy: Floats
@@ -57,6 +60,11 @@ class MixProblem:
     capped_share: Floats = field(default_factory=lambda: np.zeros(0))
     together: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     together_max: Floats = field(default_factory=lambda: np.zeros(0))
+    taken: Floats = field(default_factory=lambda: np.zeros(0))
+    node_min: Floats = field(default_factory=lambda: np.zeros(0))
+    running: Floats = field(default_factory=lambda: np.zeros(0))
+    start_usd_per_h: Floats = field(default_factory=lambda: np.zeros(0))
+    copies_low: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         n, a = self.busy.shape
@@ -113,17 +121,18 @@ class Mix:
     solved: bool
 
 
-def most_work(problem: MixProblem, seconds: float = 60.0, gap: float = 1e-6) -> Mix | None:
-    """The plan with the largest multiple and, of those, the cheapest; None: not even a little of
-    every type can be done within the limits."""
+def most_work(
+    problem: MixProblem, seconds: float = 60.0, gap: float = 1e-6, slack: float = 1e-7
+) -> Mix | None:
+    """The plan with the largest multiple and, of those that do as much but for `slack`, the one of
+    least cost and starts; None: not even a little of every type can be done within the limits."""
     if len(problem.unserved):
         return None
     form = _Form(problem)
     got = form.solve(seconds, gap)
     if got is None or got.multiple <= 1e-12:
         return None
-    # Of plans that do as much, the cheapest: less money for the same work.
-    cheaper = form.solve(seconds, 1e-4, multiple=got.multiple * (1.0 - 1e-7)) or got
+    cheaper = form.solve(seconds, 1e-4, multiple=got.multiple * (1.0 - slack)) or got
     return form.settle(cheaper.copies, max(got.bound, got.multiple), got.solved, seconds)
 
 
@@ -194,7 +203,9 @@ def _reached(
     if np.any(np.abs(done - 1.0) > 1e-6) or np.any((busy > 0.0) & (copies <= 0)):
         return None
     multiple = 1.0 / float(np.max(busy / np.maximum(copies, 1)))
-    nodes = np.ceil(problem.usage @ copies / problem.node_gpus - 1e-9).astype(np.int64)
+    used = problem.usage @ copies + _or_zeros(problem.taken, len(problem.node_gpus))
+    needed = np.ceil(used / problem.node_gpus - 1e-9)
+    nodes = np.maximum(needed, _or_zeros(problem.node_min, len(needed))).astype(np.int64)
     usd = float(nodes @ problem.node_usd_per_h)
     if not np.isfinite(bound):
         bound = multiple
@@ -223,6 +234,10 @@ def makespan_by_bisection(
     return high, low
 
 
+def _or_zeros(values: Floats, size: int) -> Floats:
+    return values if len(values) else np.zeros(size)
+
+
 @dataclass(frozen=True, slots=True)
 class _Solved:
     """Copies and the multiple; bound of the objective (multiple, or USD/h)."""
@@ -235,7 +250,7 @@ class _Solved:
 
 
 class _Form:
-    """The MIP: copies y (n), node counts (k), requests/s z (a), the multiple s."""
+    """The MIP: copies y (n), node counts (k), requests/s z (a), the multiple s, starts (n)."""
 
     def __init__(self, problem: MixProblem) -> None:
         self.problem = problem
@@ -243,6 +258,7 @@ class _Form:
         self.k = len(problem.node_gpus)
         self.first = self.n + self.k
         self.s = self.first + self.activities
+        self.columns = self.s + 1 + (self.n if len(problem.start_usd_per_h) else 0)
         self.rows: list[tuple[list[int], list[float], float, float]] = []
         self._rows()
 
@@ -257,7 +273,9 @@ class _Form:
             self._row([*z[takes], c], [*p.busy[c, takes], -1.0], -_INF, 0.0)
         for kind in range(self.k):  # copies stand on whole nodes
             used = np.flatnonzero(p.usage[kind])
-            self._row([*used, n + kind], [*p.usage[kind, used], -p.node_gpus[kind]], -_INF, 0.0)
+            left = [*p.usage[kind, used], -p.node_gpus[kind]]
+            taken = _or_zeros(p.taken, self.k)[kind]
+            self._row([*used, n + kind], left, -_INF, -taken)
         if np.isfinite(p.budget_usd_per_h):
             kinds = [n + kind for kind in range(self.k)]
             self._row(kinds, list(p.node_usd_per_h), -_INF, p.budget_usd_per_h)
@@ -273,6 +291,10 @@ class _Form:
             allowed = -p.capped_share[q] * work
             self._row([*z[of], self.s], [*np.ones(int(of.sum())), allowed], -_INF, 0.0)
 
+        for c in range(self.columns - self.s - 1):  # what does not run yet is started
+            running = _or_zeros(p.running, n)[c]
+            self._row([c, self.s + 1 + c], [1.0, -1.0], -_INF, running)
+
     def _row(self, columns: list[int], values: list[float], low: float, high: float) -> None:
         self.rows.append(([int(c) for c in columns], [float(v) for v in values], low, high))
 
@@ -280,15 +302,19 @@ class _Form:
         self, seconds: float, gap: float, multiple: float | None = None, copies: Ints | None = None
     ) -> _Solved | None:
         """Largest s; with `multiple` the least money for it; with `copies` these are fixed."""
-        lower, upper = np.zeros(self.s + 1), np.full(self.s + 1, _INF)
-        upper[self.n : self.first] = self.problem.node_max
-        upper[: self.n] = self._most_copies()
-        cost = np.zeros(self.s + 1)
+        p = self.problem
+        lower, upper = np.zeros(self.columns), np.full(self.columns, _INF)
+        lower[self.n : self.first] = _or_zeros(p.node_min, self.k)
+        upper[self.n : self.first] = np.maximum(p.node_max, lower[self.n : self.first])
+        lower[: self.n] = _or_zeros(p.copies_low, self.n)
+        upper[: self.n] = np.maximum(self._most_copies(), lower[: self.n])
+        cost = np.zeros(self.columns)
         if multiple is None:
             cost[self.s] = -1.0
         else:
             lower[self.s] = upper[self.s] = multiple
-            cost[self.n : self.first] = self.problem.node_usd_per_h
+            cost[self.n : self.first] = p.node_usd_per_h
+            cost[self.s + 1 :] = p.start_usd_per_h
         if copies is not None:
             lower[: self.n] = upper[: self.n] = copies
         got = self._run(cost, lower, upper, seconds, gap)
@@ -344,7 +370,7 @@ class _Form:
         lp.a_matrix_.index_ = np.array([c for row in self.rows for c in row[0]], dtype=np.int32)
         lp.a_matrix_.value_ = np.array([v for row in self.rows for v in row[1]])
         whole, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
-        lp.integrality_ = [whole] * self.first + [real] * (self.activities + 1)
+        lp.integrality_ = [whole] * self.first + [real] * (self.columns - self.first)
         solver = mip_solver(10**7, seconds, gap)
         solver.passModel(lp)
         solver.run()
