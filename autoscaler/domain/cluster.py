@@ -34,6 +34,15 @@ class Mode(StrEnum):
     ACT = "act"
 
 
+class Objective(StrEnum):
+    """What plans are for: the least cost of a demand, or the most work for a budget, be it a rate
+    that is sustained or a batch that should end soon."""
+
+    COST = "cost"
+    THROUGHPUT = "throughput"
+    MAKESPAN = "makespan"
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Nodes of one kind in one region and market.
@@ -169,6 +178,8 @@ class Policy:
     proposal waits for a person's word. node_silent_s: silence after which a node is lost: it
     leaves capacity, routes and the bill. k_start, k_load, k_switch:
     initialization penalties, as shares of a plan interval's cost (Coral sec. 4.3).
+    budget_usd_per_h: most that nodes may cost (0 = no limit); objective: other than cost, what is
+    made the most of with it.
     """
 
     surge_window_s: int = 10
@@ -187,6 +198,7 @@ class Policy:
     k_load: float = 0.05
     k_switch: float = 0.02
     budget_usd_per_h: float = 0.0
+    objective: Objective = Objective.COST
 
     def __post_init__(self) -> None:
         if not 0 < self.surge_window_s <= self.local_window_s <= self.global_window_s <= 86400:
@@ -205,6 +217,14 @@ class Policy:
         for name in ("k_start", "k_load", "k_switch"):
             finite(f"policy.{name}", getattr(self, name), 0.0, 100.0)
         finite("policy.budget_usd_per_h", self.budget_usd_per_h, 0.0, 1e9)
+        if self.spends_budget and self.budget_usd_per_h <= 0.0:
+            allowed = f"above 0 with objective {self.objective}"
+            raise InvalidValue("policy.budget", self.budget_usd_per_h, allowed)
+
+    @property
+    def spends_budget(self) -> bool:
+        """Whether plans do the most work for the budget, instead of a demand at the least cost."""
+        return self.objective is not Objective.COST
 
 
 def together(pools: Iterable[Pool]) -> dict[tuple[str, str], tuple[Pool, ...]]:

@@ -6,7 +6,7 @@ Source: Cauchy sec. 3.3 ("GPU combos"); an aggregated instance is a combo of its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.slices import SLICE_SIZES
@@ -50,7 +50,8 @@ class Combo:
     usd_per_h: price of the GPUs it takes (its share of the nodes' prices; owned GPUs are 0).
     ttft_ms / tpot_ms: predicted. start_s: predicted time from launch to ready.
     uncertain: its throughput rests on an estimate that was not measured. meets_slo: False for a
-    best-effort combo, listed only where no combo can meet the SLO at this lengths.
+    best-effort combo, listed only where no combo can meet the SLO at this lengths. output_tokens:
+    mean output of the requests that are planned for it, 0 where these are like all of the model's.
     """
 
     id: str
@@ -64,6 +65,7 @@ class Combo:
     start_s: float
     uncertain: bool = False
     meets_slo: bool = True
+    output_tokens: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.members:
@@ -71,6 +73,12 @@ class Combo:
         finite(f"combo {self.id}: req_per_s", self.req_per_s, 1e-9, 1e9)
         finite(f"combo {self.id}: usd_per_h", self.usd_per_h, 0.0, 1e9)
         finite(f"combo {self.id}: start_s", self.start_s, 0.0, 86400.0)
+
+    def at_rate(self, req_per_s: float) -> Combo:
+        """The same combo doing so many requests/s, its members in proportion."""
+        times = req_per_s / self.req_per_s
+        members = tuple(replace(m, req_per_s=m.req_per_s * times) for m in self.members)
+        return replace(self, members=members, req_per_s=req_per_s)
 
     def gpus_by_pool(self) -> dict[str, int]:
         """GPUs that one such combo takes of each pool."""

@@ -139,14 +139,18 @@ ALONE = Arrivals()
 class Demand:
     """Demand for one model: requests/s to be able to serve, of these lengths.
 
-    arrival_cv: coefficient of variation of the gaps between arrivals (1: Poisson).
+    arrival_cv: coefficient of variation of the gaps between arrivals (1: Poisson). mix: share of
+    each workload type by name, where it is another one than declared.
     """
 
     model: str
     req_per_s: float
     lengths: Lengths
     arrival_cv: float = 1.0
+    mix: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         finite(f"demand of {self.model}: req_per_s", self.req_per_s, 0.0, 1e9)
         finite(f"demand of {self.model}: arrival_cv", self.arrival_cv, 0.01, 100.0)
+        for name, share in self.mix:
+            finite(f"demand of {self.model}: share of {name}", share, 0.0, 1.0)

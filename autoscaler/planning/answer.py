@@ -91,7 +91,7 @@ def _planned(
 ) -> Plan:
     problem = _problem(request, asked, profile, options)
     made = plan(problem, strategy)
-    if options.hold and made.status is PlanStatus.BEST_EFFORT:
+    if options.hold and made.status is PlanStatus.BEST_EFFORT and made.work is None:
         # What is asked for beyond the need must not cost anyone their share of it.
         exact = replace(options, hold=0.0)
         made = plan(replace(problem, options=exact), strategy)
@@ -255,4 +255,7 @@ def _answer(request: PlanRequest, asked: _Asked, made: Plan) -> PlanAnswer:
         notes=(*asked.notes, *made.notes),
         broken=tuple((one.subject, one.what, one.detail) for one in made.broken),
         combos=tuple(target.combo for target in made.targets),
+        shares=tuple((s.model, s.type, s.combo, s.fraction) for s in made.work.shares)
+        if made.work
+        else (),
     )

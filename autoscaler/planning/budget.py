@@ -3,271 +3,225 @@
 Demystifying Cost-Efficiency (sec. 4) over our columns: the same candidate combos, pools, prices and
 limits as every other plan. What is decided together: which nodes (composition), which combos on
 them (configuration) and the fraction of each workload type that each combo serves (assignment).
-Several models share the budget (App. E). Knows no solver's arrays beyond `optimizer.mixture`.
+Several models share the budget (App. E). Owns the way from a planning problem to the arrays of
+`optimizer.mixture` and back.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue, finite
-from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.cluster import Market, Objective, Pool
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Arrivals, WorkloadType
-from autoscaler.optimizer.arrays import Ints
-from autoscaler.optimizer.mixture import Mix, MixProblem, alone, most_work, reachable
-from autoscaler.performance.profile import Profile
+from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.mixture import Mix, MixProblem, alone, reachable
 from autoscaler.planning.ceilings import ceilings
-from autoscaler.planning.combos import candidate_combos, combo_named
+from autoscaler.planning.plan import Binding, Share
+from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.readback import all_combos
+from autoscaler.planning.typed import TypedDemand
 from autoscaler.planning.usage import is_spot
 
-_KEEP = 8
 _MORE = 1e-3
-_WHOLE = "all"
-
-
-class Objective(StrEnum):
-    """What is made the most of: a rate that is sustained, or a batch that should end soon."""
-
-    THROUGHPUT = "throughput"
-    MAKESPAN = "makespan"
+_NEXT_TO_NOTHING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
-    """One workload type of one model, and its work: requests/s, or requests of a batch."""
-
-    model: str
-    type: WorkloadType
-    work: float
-
-    @property
-    def name(self) -> str:
-        """Model and type, as people read it."""
-        return self.model if self.type.name == _WHOLE else f"{self.model}/{self.type.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetProblem:
+class BudgetArrays:
     """Combos (n), types (w) and the arrays of the MIP.
 
     combo_of (a,): whose activity each is: one per combo and type that it can serve within the SLO.
     Its rate is the combo's for that type alone, times the service's utilization where a rate is
-    to be sustained.
+    to be sustained. unserved: types of the problem that no combo serves.
     """
 
-    cluster: Cluster
-    objective: Objective
-    types: tuple[Typed, ...]
+    types: tuple[TypedDemand, ...]
     combos: tuple[Combo, ...]
     combo_of: Ints
     mix: MixProblem
-
-    @property
-    def unserved(self) -> tuple[Typed, ...]:
-        """Types that no combo serves within the SLO."""
-        return tuple(self.types[w] for w in self.mix.unserved)
+    unserved: tuple[TypedDemand, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """`fraction` of a type's requests goes to the copies of one combo."""
-
-    combo: Combo
-    type: Typed
-    fraction: float
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetPlan:
-    """What the budget buys.
-
-    copies: combos and how many. nodes: per pool id. shares: where each type goes; those of one
-    type sum to 1. multiple: how often the declared work is done per second (throughput: 1.5 = one
-    and a half times the declared rates). bound: no plan reaches more. solved: ended by proof.
-    binding: what holds the plan where it is, in words.
-    """
-
-    problem: BudgetProblem
-    copies: tuple[tuple[Combo, int], ...]
-    nodes: Mapping[str, int]
-    shares: tuple[Share, ...]
-    multiple: float
-    bound: float
-    usd_per_h: float
-    solved: bool
-    binding: tuple[str, ...]
-
-    @property
-    def gap(self) -> float:
-        """How far any plan can be better: bound / multiple - 1."""
-        return self.bound / self.multiple - 1.0
-
-    def req_per_s(self) -> float:
-        """Requests/s of all types together."""
-        return self.multiple * sum(typed.work for typed in self.problem.types)
-
-    def makespan_s(self) -> float:
-        """Seconds for all the work, where the work is a batch."""
-        return 1.0 / self.multiple
-
-
-def budget_problem(
-    cluster: Cluster,
-    work: Mapping[str, float],
-    profile: Profile,
-    budget_usd_per_h: float,
-    objective: Objective = Objective.THROUGHPUT,
-    keep: int = _KEEP,
-) -> BudgetProblem:
-    """The problem of a declared cluster. work: per model, requests/s or requests of a batch.
-
-    keep: candidates per region, set of markets and type. A model without declared types has one.
-    InvalidValue names what cannot be.
-    """
-    finite("budget", budget_usd_per_h, 0.0, 1e9)
-    types, combos = [], []
-    for service in cluster.services:
-        if service.model not in work:
-            continue
-        amount = finite(f"work of {service.model}", work[service.model], 1e-9, 1e12)
-        kinds = service.types or (WorkloadType(_WHOLE, 1.0, service.lengths),)
-        types += [Typed(service.model, kind, amount * kind.share) for kind in kinds]
-        combos += _candidates(cluster, service, kinds, profile, keep)
-    if not types:
-        raise InvalidValue("work", dict(work), "at least one declared model")
-    rates = np.zeros((len(combos), len(types)))
-    for w, typed in enumerate(types):
-        service = cluster.service(typed.model)
-        most = service.utilization if objective is Objective.THROUGHPUT else 1.0
-        for i, combo in enumerate(combos):
-            if combo.model == typed.model:
-                found = combo_named(combo.id, cluster, service, typed.type.lengths, profile)
-                rates[i, w] = found.req_per_s * most if found.meets_slo else 0.0
-    _, _, combo_of = alone(rates)
-    mix = _arrays(cluster, tuple(types), tuple(combos), rates, budget_usd_per_h)
-    return BudgetProblem(cluster, objective, tuple(types), tuple(combos), combo_of, mix)
-
-
-def plan_budget(problem: BudgetProblem, seconds: float = 60.0, gap: float = 1e-4) -> BudgetPlan:
-    """The plan with the most work. InvalidValue says why there is none."""
-    if problem.unserved:
-        names = ", ".join(typed.name for typed in problem.unserved)
-        raise InvalidValue("workload types", names, "types that some GPU can serve within the SLO")
-    mix = most_work(problem.mix, seconds, gap)
-    if mix is None:
-        least = "a larger budget, or pools with room for every declared model"
-        raise InvalidValue("budget", problem.mix.budget_usd_per_h, least)
-    return as_plan(problem, mix, _binding(problem, mix, seconds / 4.0))
-
-
-def as_plan(problem: BudgetProblem, mix: Mix, binding: Iterable[str] = ()) -> BudgetPlan:
-    """`mix` in words of the cluster."""
-    shares = [
-        Share(
-            problem.combos[problem.combo_of[a]],
-            problem.types[problem.mix.type_of[a]],
-            float(mix.fractions[a]),
-        )
-        for a in np.flatnonzero(mix.fractions)
-    ]
-    pools = problem.cluster.pools
-    return BudgetPlan(
-        problem=problem,
-        copies=tuple(
-            (combo, int(count))
-            for combo, count in zip(problem.combos, mix.copies, strict=True)
-            if count
-        ),
-        nodes={pool.id: int(n) for pool, n in zip(pools, mix.nodes, strict=True) if n},
-        shares=tuple(shares),
-        multiple=mix.multiple,
-        bound=mix.bound,
-        usd_per_h=mix.usd_per_h,
-        solved=mix.solved,
-        binding=tuple(binding),
+def budget_arrays(problem: PlanningProblem) -> BudgetArrays:
+    """The arrays of `problem`, which has types."""
+    everything = all_combos(problem)
+    fixed = problem.standing()
+    combos = tuple(
+        everything[i]
+        for i in sorted(everything)
+        if problem.may_change(everything[i].model) or i in fixed
     )
-
-
-def _candidates(
-    cluster: Cluster,
-    service: Service,
-    kinds: tuple[WorkloadType, ...],
-    profile: Profile,
-    keep: int,
-) -> list[Combo]:
-    """Combos that are worth considering for any type: the best for one may be the worst for
-    another, which is what there is to gain."""
-    found: dict[str, Combo] = {}
-    for kind in kinds:
-        for combo in candidate_combos(cluster, service, kind.lengths, profile, keep, Arrivals()):
-            if combo.meets_slo:
-                found.setdefault(combo.id, combo)
-    return [found[name] for name in sorted(found)]
-
-
-def _arrays(
-    cluster: Cluster,
-    types: tuple[Typed, ...],
-    combos: tuple[Combo, ...],
-    rates: np.ndarray,
-    budget_usd_per_h: float,
-) -> MixProblem:
-    pools = cluster.pools
-    usage = np.array(
-        [[combo.gpus_by_pool().get(pool.id, 0) for combo in combos] for pool in pools], dtype=float
-    ).reshape(len(pools), len(combos))
-    services = [s for s in cluster.services if any(typed.model == s.model for typed in types)]
-    spot = np.array([is_spot(combo) for combo in combos], dtype=float)
-    of = np.array([[combo.model == s.model for combo in combos] for s in services], dtype=float)
-    asks = np.array([[typed.model == s.model for typed in types] for s in services], dtype=float)
-    together, together_max = ceilings(pools)
-    limited = [i for i, s in enumerate(services) if s.spot_share < 1.0]
+    served = [typed for typed in problem.types if any(c.id in typed.combos for c in combos)]
+    rates = np.zeros((len(combos), len(served)))
+    for w, typed in enumerate(served):
+        most = _utilization(problem, typed.model)
+        for i, combo in enumerate(combos):
+            if combo.id in typed.combos:
+                rates[i, w] = typed.combos[combo.id].req_per_s * most
     busy, type_of, combo_of = alone(rates)
-    return MixProblem(
+    pools = problem.cluster.pools
+    services = [problem.cluster.service(model) for model in problem.planned_models()]
+    of = np.array([[float(combo.model == s.model) for combo in combos] for s in services]).reshape(
+        len(services), len(combos)
+    )
+    asks = np.array([[float(typed.model == s.model) for typed in served] for s in services])
+    spot = np.array([float(is_spot(combo)) for combo in combos])
+    limited = [k for k, s in enumerate(services) if s.spot_share < 1.0]
+    together, together_max = ceilings(pools)
+    stays = problem.standing_gpus()
+    bill = np.array([float(problem.standing_nodes(p, stays.get(p.id, 0))) for p in pools])
+    usd = np.array([_node_usd_per_h(pool) for pool in pools])
+    running = np.array([float(problem.fleet.get(combo.id, 0)) for combo in combos])
+    policy = problem.cluster.policy
+    mix = MixProblem(
         busy=busy,
         type_of=type_of,
-        work=np.array([typed.work for typed in types]),
-        usage=usage,
+        work=np.array([typed.req_per_s for typed in served]),
+        usage=np.array(
+            [[float(c.gpus_by_pool().get(pool.id, 0)) for c in combos] for pool in pools]
+        ).reshape(len(pools), len(combos)),
         node_gpus=np.array([float(pool.per_node) for pool in pools]),
-        node_usd_per_h=np.array([pool.price_usd_per_h for pool in pools]),
-        node_max=np.array([float(pool.max_nodes) for pool in pools]),
-        budget_usd_per_h=budget_usd_per_h,
+        node_usd_per_h=usd,
+        node_max=np.array(
+            [float(problem.nodes_now(pool) + problem.nodes_to_get(pool)) for pool in pools]
+        ),
+        # What is paid for in any case is no reason to do nothing with the rest.
+        budget_usd_per_h=max(policy.budget_usd_per_h, float(bill @ usd)),
         together=together,
         together_max=together_max,
         groups=of,
-        copies_min=np.array([float(s.min_instances) for s in services]),
+        copies_min=_floors(problem, of),
         copies_max=np.array([float(s.max_instances or math.inf) for s in services]),
         capped=(of[limited] * spot)[:, combo_of],
         capped_types=asks[limited],
-        capped_share=np.array([services[i].spot_share for i in limited]),
+        capped_share=np.array([services[k].spot_share for k in limited]),
+        taken=np.array([float(problem.taken_gpus.get(pool.id, 0)) for pool in pools]),
+        node_min=np.where(usd > 0.0, bill, 0.0),
+        running=running,
+        start_usd_per_h=np.array([policy.k_start * c.usd_per_h for c in combos]),
+        copies_low=np.array([float(fixed.get(combo.id, 0)) for combo in combos]),
+    )
+    unserved = tuple(typed for typed in problem.types if typed not in served)
+    return BudgetArrays(tuple(served), combos, combo_of, mix, unserved)
+
+
+def shares(arrays: BudgetArrays, mix: Mix) -> tuple[Share, ...]:
+    """Where each type goes. Combos that could serve it are named with 0, planned or running."""
+    found = []
+    for a, c in enumerate(arrays.combo_of):
+        combo, typed = arrays.combos[c], arrays.types[arrays.mix.type_of[a]]
+        if mix.copies[c] or arrays.mix.running[c]:
+            fraction = float(mix.fractions[a])
+            found.append(Share(typed.model, typed.type.name, combo.id, fraction))
+    return tuple(found)
+
+
+def valued(problem: PlanningProblem, arrays: BudgetArrays, mix: Mix) -> dict[str, Combo]:
+    """The combos as the plan uses them: each copy at its part of the work that is done.
+
+    One that the plan does not use counts for what it would do of the whole mix.
+    """
+    found = {}
+    for c, combo in enumerate(arrays.combos):
+        mine = np.flatnonzero(arrays.combo_of == c)
+        types = [arrays.types[w] for w in arrays.mix.type_of[mine]]
+        done = mix.fractions[mine] * arrays.mix.work[arrays.mix.type_of[mine]] * mix.multiple
+        if mix.copies[c] and done.sum() > 0.0:
+            most = _utilization(problem, combo.model)
+            rate = float(done.sum()) / mix.copies[c] / most
+            used = [(typed, part) for typed, part in zip(types, done, strict=True) if part > 0.0]
+        else:
+            used = [(typed, typed.req_per_s) for typed in types]
+            total = sum(part for _, part in used)
+            spent = sum(part / typed.combos[combo.id].req_per_s for typed, part in used)
+            rate = total / spent if used and not mix.copies[c] else _NEXT_TO_NOTHING
+        found[combo.id] = _as_used(combo, rate, used)
+    return found
+
+
+def _as_used(combo: Combo, rate: float, used: list[tuple[TypedDemand, float]]) -> Combo:
+    """`combo` at `rate`, with the latencies and lengths of what it serves."""
+    if not used:
+        return replace(combo.at_rate(_NEXT_TO_NOTHING), meets_slo=False)
+    evaluated = [typed.combos[combo.id] for typed, _ in used]
+    total = sum(part for _, part in used)
+    return replace(
+        evaluated[0].at_rate(max(rate, _NEXT_TO_NOTHING)),
+        ttft_ms=max(one.ttft_ms for one in evaluated),
+        tpot_ms=max(one.tpot_ms for one in evaluated),
+        output_tokens=sum(t.type.lengths.output_tokens * part for t, part in used) / total,
     )
 
 
-def _binding(problem: BudgetProblem, mix: Mix, seconds: float) -> list[str]:
+def binding(
+    problem: PlanningProblem, arrays: BudgetArrays, mix: Mix, seconds: float
+) -> tuple[Binding, ...]:
     """Limits without which more could be done: each is taken away and the rest planned again."""
-    limits = [
-        (
-            f"budget ({problem.mix.budget_usd_per_h:.2f} USD/h)",
-            replace(problem.mix, budget_usd_per_h=math.inf),
-        )
-    ]
+    limits = list(_limits(problem, arrays.mix, mix))
+    each = max(0.05, seconds / max(1, len(limits)))
+    enough = mix.multiple * (1.0 + _MORE)
+    return tuple(said for said, freer in limits if reachable(freer, each) > enough)
+
+
+def _limits(
+    problem: PlanningProblem, arrays: MixProblem, mix: Mix
+) -> Iterator[tuple[Binding, MixProblem]]:
+    words = f"budget ({problem.cluster.policy.budget_usd_per_h:.2f} USD/h)"
+    yield Binding("budget", "*", words), replace(arrays, budget_usd_per_h=math.inf)
     for k, pool in enumerate(problem.cluster.pools):
-        if mix.nodes[k] >= pool.max_nodes > 0:
-            more = problem.mix.node_max.copy()
+        if mix.nodes[k] >= arrays.node_max[k] > 0:
+            more: Floats = arrays.node_max.copy()
             more[k] *= 2.0
-            freer = replace(problem.mix, node_max=more)
+            freer = replace(arrays, node_max=more)
             if pool.max_of_both:
-                freer = replace(freer, together_max=2.0 * problem.mix.together_max)
-            limits.append((f"{pool.id} (all {pool.max_nodes} nodes)", freer))
-    if len(problem.mix.capped):
-        limits.append(
-            ("share on spot", replace(problem.mix, capped_share=np.ones(len(problem.mix.capped))))
-        )
-    each = seconds / len(limits)
-    return [said for said, freer in limits if reachable(freer, each) > mix.multiple * (1.0 + _MORE)]
+                freer = replace(freer, together_max=2.0 * arrays.together_max)
+            words = f"{pool.id} (all {arrays.node_max[k]:.0f} nodes)"
+            yield Binding("pool", pool.id, words), freer
+    if len(arrays.capped):
+        freer = replace(arrays, capped_share=np.ones(len(arrays.capped)))
+        yield Binding("spot", "*", "share on spot"), freer
+
+
+def _utilization(problem: PlanningProblem, model: str) -> float:
+    """The share of a copy's time that may be planned for: all of it for a batch."""
+    if problem.cluster.policy.objective is Objective.MAKESPAN:
+        return 1.0
+    return problem.cluster.service(model).utilization
+
+
+def _node_usd_per_h(pool: Pool) -> float:
+    return 0.0 if pool.market is Market.OWNED else pool.price_usd_per_h
+
+
+def _floors(problem: PlanningProblem, of: Floats) -> Floats:
+    """Least copies per planned model; none where nothing could be one."""
+    least = [problem.cluster.service(m).min_instances for m in problem.planned_models()]
+    return np.array([float(n) if row.any() else 0.0 for n, row in zip(least, of, strict=True)])
+
+
+def without(problem: PlanningProblem, model: str) -> PlanningProblem:
+    """`problem` with no demand for `model` and no floor of it: it gets nothing of the budget."""
+    services = tuple(
+        replace(s, min_instances=0) if s.model == model else s for s in problem.cluster.services
+    )
+    return replace(
+        problem,
+        cluster=replace(problem.cluster, services=services),
+        types=tuple(typed for typed in problem.types if typed.model != model),
+    )
+
+
+def as_used(problem: PlanningProblem, by_id: Mapping[str, Combo]) -> PlanningProblem:
+    """`problem` with its combos as a plan uses them."""
+    return replace(
+        problem,
+        candidates={
+            model: tuple(by_id.get(combo.id, combo) for combo in combos)
+            for model, combos in problem.candidates.items()
+        },
+        running={i: by_id.get(i, combo) for i, combo in problem.running.items()},
+    )

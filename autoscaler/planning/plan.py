@@ -74,6 +74,37 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """`fraction` of the requests of a model's workload type go to the copies of one combo. 0: it
+    could serve the type and is not planned to."""
+
+    model: str
+    type: str
+    combo: str
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a plan does with its budget.
+
+    multiple: how often the work that was asked for is done per second (for rates: 1.5 = one and a
+    half times the demand). bound: no plan reaches more. shares: where each type goes; those of one
+    type sum to 1. unserved: types that nothing serves within the SLO, as (model, type).
+    """
+
+    multiple: float
+    bound: float
+    shares: tuple[Share, ...]
+    unserved: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """How far any plan can be better: bound / multiple - 1."""
+        return self.bound / self.multiple - 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Counts of all models, their cost and the proof.
 
@@ -86,7 +117,8 @@ class Plan:
     limits_hit: limits that struck; with one of them a second run may answer differently.
     multipliers_usd_per_h: of the constraints by (what, subject), where the solver made any: the
     next solve starts from them. switches: of running combos to other roles, part of the counts.
-    broken: promises beside the demand that it does not keep.
+    broken: promises beside the demand that it does not keep. work: where the most work for a budget
+    was asked for; gap is that of the work then.
     """
 
     strategy: str
@@ -107,6 +139,7 @@ class Plan:
     limits_hit: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     multipliers_usd_per_h: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    work: Work | None = None
 
     def of(self, model: str) -> tuple[PlannedCount, ...]:
         """What is planned for `model` and what of it runs."""

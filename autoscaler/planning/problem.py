@@ -18,12 +18,14 @@ from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import candidate_combos, combo_named, late_combos
 from autoscaler.planning.reach import OutOfReach, out_of_reach
+from autoscaler.planning.typed import TypedDemand, typed_candidates, typed_demands
 
 if TYPE_CHECKING:
     from autoscaler.planning.plan import Plan
 
 # How many candidates each order keeps; fewer in large problems, so that one MIP holds them all.
 _KEEP_FOR_PLANS = 16
+_KEEP_PER_TYPE = 8
 _NEXT_TO_NOTHING = 1e-6
 _MOST_CANDIDATES = 5000
 
@@ -68,6 +70,7 @@ class PlanningProblem:
     per rented pool (a pool not named: up to its declared maximum). scope: models that may change
     (empty = all). additions_only: what runs stays, in the scope too, and so do its nodes.
     unreachable: models whose SLO no slice of their pools meets, with how near one comes.
+    types: the demands by workload type, where the policy makes the most of a budget.
     last_good: stands when no plan can be made. The fleet may need more than the pools have now
     (nodes were lost, a maximum was lowered): what does not fit cannot be kept.
     """
@@ -85,6 +88,7 @@ class PlanningProblem:
     options: PlanOptions = field(default_factory=PlanOptions)
     last_good: Plan | None = None
     unreachable: Mapping[str, OutOfReach] = field(default_factory=dict)
+    types: tuple[TypedDemand, ...] = ()
 
     def __post_init__(self) -> None:
         for model, demand in self.demands.items():
@@ -230,6 +234,9 @@ def make_problem(
     for model, demand in planned.items():
         service = now.service(model)
         arrivals = arrivals_of(demand, service)
+        if now.policy.spends_budget:
+            candidates[model] = typed_candidates(now, service, profile, min(keep, _KEEP_PER_TYPE))
+            continue
         found = candidate_combos(now, service, demand.lengths, profile, keep, arrivals)
         if not found and options.late and candidate_combos(now, service, service.lengths, profile):
             found = late_combos(now, service, demand.lengths, profile, keep, arrivals)
@@ -237,6 +244,14 @@ def make_problem(
             nearest = out_of_reach(now, service, demand.lengths, profile)
             unreachable.update({} if nearest is None else {model: nearest})
         candidates[model] = found
+    types: list[TypedDemand] = []
+    if now.policy.spends_budget:
+        idle = all(demand.req_per_s <= 0.0 for demand in planned.values())
+        for model, demand in planned.items():
+            demand = replace(demand, req_per_s=1.0) if idle else demand
+            ids = [combo.id for combo in candidates[model]]
+            ids += [i for i, combo in running.items() if combo.model == model]
+            types += typed_demands(now, now.service(model), demand, ids, profile)
     running = {
         i: _worth_keeping(combo, candidates.get(combo.model, ()), options.late)
         for i, combo in running.items()
@@ -257,6 +272,7 @@ def make_problem(
         options=options,
         last_good=last_good,
         unreachable=unreachable,
+        types=tuple(types),
     )
 
 

@@ -119,9 +119,10 @@ class PlanAnswer:
     shortfall_req_per_s: demand left unserved, per model that has any. binding: constraints that
     hold the plan where it is, as (what, subject, in words). notes: what could not be kept. broken:
     promises (survival, limits of spot, floors, the budget) that the plan does not keep, as
-    (model or "*", what, detail). combos: those that the models in scope run or shall run, valued
-    at the lengths of their demands. splits: thresholds chosen along with the plan; demands: what
-    was planned for in their consequence, where that is not what was asked.
+    (model or "*", what, detail). shares: where each workload type goes, as (model, type, combo,
+    fraction), where that is planned. combos: those that the models in scope run or shall run,
+    valued at the lengths of their demands. splits: thresholds chosen along with the plan; demands:
+    what was planned for in their consequence, where that is not what was asked.
     """
 
     number: int
@@ -143,6 +144,7 @@ class PlanAnswer:
     combos: tuple[Combo, ...] = ()
     splits: tuple[ChosenSplit, ...] = ()
     demands: tuple[Demand, ...] = ()
+    shares: tuple[tuple[str, str, str, float], ...] = ()
 
 
 def unanswered(request: PlanRequest, why: str) -> PlanAnswer:

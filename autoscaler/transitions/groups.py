@@ -170,6 +170,7 @@ def slots(combo: Combo, placed: Placed, lengths: Lengths) -> int:
     rates = [m.req_per_s for m in combo.members if (m.phase, m.pool, m.gpus) == key]
     if not rates:
         return 0
-    tokens = lengths.output_tokens if placed.phase is Phase.AGGREGATED else 0.0
+    output_tokens = combo.output_tokens or lengths.output_tokens
+    tokens = output_tokens if placed.phase is Phase.AGGREGATED else 0.0
     in_flight = max(rates) * (combo.ttft_ms + combo.tpot_ms * tokens) / 1000.0
     return min(_MOST_SLOTS, math.ceil(_BATCHES * in_flight) + _SPARE_SLOTS)

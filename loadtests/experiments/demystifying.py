@@ -20,13 +20,14 @@ import json
 import platform
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from autoscaler.domain.cluster import Cluster, Market, Pool, Service
-from autoscaler.domain.workload import Lengths, Slo, WorkloadType
+from autoscaler.domain.cluster import Cluster, Market, Objective, Policy, Pool, Service
+from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
 from autoscaler.optimizer.arrays import Ints
 from autoscaler.optimizer.mixture import (
     MixProblem,
@@ -38,7 +39,8 @@ from autoscaler.optimizer.mixture import (
 )
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
-from autoscaler.planning.budget import BudgetProblem, Objective, budget_problem
+from autoscaler.planning.budget import budget_arrays
+from autoscaler.planning.problem import make_problem
 
 # Table 1 (USD per GPU-hour) and Table 4 (GPUs available), in the order of Table 4.
 GPUS = ("RTX4090", "A40", "A6000", "L40", "A100", "H100")
@@ -92,13 +94,19 @@ def cluster_of(available: tuple[int, ...], mix: tuple[int, ...], *models: str) -
         )
         for model in models
     )
-    return Cluster(pools, services)
+    return Cluster(pools, services, Policy(budget_usd_per_h=1e9, objective=Objective.MAKESPAN))
 
 
-def per_gpu(problem: BudgetProblem, available: tuple[int, ...], budget: float) -> MixProblem:
+def arrays_of(cluster: Cluster, rates: Mapping[str, float], profile: Profile) -> MixProblem:
+    """The arrays of these requests/s by model."""
+    demands = {m: Demand(m, rate, cluster.service(m).lengths) for m, rate in rates.items()}
+    return budget_arrays(make_problem(cluster, demands, profile)).mix
+
+
+def per_gpu(arrays: MixProblem, available: tuple[int, ...], budget: float) -> MixProblem:
     """The paper's clouds rent single GPUs: `available` of each type, each at its own price."""
     return replace(
-        problem.mix,
+        arrays,
         node_gpus=np.ones(len(GPUS)),
         node_usd_per_h=np.array(PRICES),
         node_max=np.array(available, dtype=float),
@@ -121,10 +129,8 @@ def case(
     cluster: Cluster, available: tuple[int, ...], budget: float, profile: Profile
 ) -> tuple[float, dict[str, float]]:
     """Ours, and what is left without each decision (0 where nothing can be served)."""
-    problem = budget_problem(
-        cluster, {s.model: 1.0 for s in cluster.services}, profile, 1e9, Objective.MAKESPAN
-    )
-    arrays = per_gpu(problem, available, budget)
+    rates = {s.model: 1.0 for s in cluster.services}
+    arrays = per_gpu(arrays_of(cluster, rates, profile), available, budget)
     ours = most_work(arrays, seconds=20.0, gap=1e-3)
     if ours is None:
         return 0.0, {}
@@ -209,9 +215,9 @@ def scale(json_to: str) -> None:
     available = (12, 12, 10, 10, 10, 10)
     cluster = cluster_of(available, MIXES[1], "8b", "70b")
     started = time.process_time()
-    problem = budget_problem(cluster, {"8b": 0.8, "70b": 0.2}, profile, 1e9, Objective.MAKESPAN)
+    arrays = arrays_of(cluster, {"8b": 0.8, "70b": 0.2}, profile)
     built = time.process_time() - started
-    arrays = per_gpu(problem, available, 60.0)
+    arrays = per_gpu(arrays, available, 60.0)
     started = time.process_time()
     ours = most_work(arrays, seconds=120.0, gap=1e-3)
     mip = time.process_time() - started

@@ -77,10 +77,10 @@ def run(args: argparse.Namespace) -> int:
     demands = load_demand(args.demand, cluster) if args.demand else default_demand(cluster)
     if cluster.routes:
         return plan_quality.run(args, config, demands)
-    if args.budget is not None:
-        return plan_budget.run(args, cluster, demands)
     fleet = load_fleet(args.fleet, cluster) if args.fleet else {}
     profile = profile_with(config.measurements)
+    if plan_budget.wanted(args, cluster):
+        return plan_budget.run(args, cluster, demands, fleet, profile)
     started_s = time.monotonic()
     chosen = strategy(args.strategy)
     options = PlanOptions(args.gap, args.time_limit, lambda: time.monotonic() - started_s)

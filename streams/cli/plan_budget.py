@@ -1,6 +1,6 @@
 """`shoal plan --budget`: what a budget buys, on a terminal and as JSON.
 
-Owns the words and the names of this mode. The plan is made by `autoscaler.planning.budget`.
+Owns the words and the names of this mode. The plan is that of the strategy `budget`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,19 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import orjson
 from rich.table import Table
 
 from autoscaler.domain.checks import InvalidValue, finite
-from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.cluster import Cluster, Objective
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.names import several, short_name
-from autoscaler.performance.profile import default_profile
-from autoscaler.planning.budget import BudgetPlan, Objective, budget_problem, plan_budget
+from autoscaler.performance.profile import Profile
+from autoscaler.planning.plan import Plan, PlanStatus, Work
+from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
+from autoscaler.planning.strategies.table import strategy_for
 from streams.cli import pages
 
 REQUESTS = 1000
@@ -29,12 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "budget mode", "the most work for a budget, instead of the least cost for a demand"
     )
-    group.add_argument("--budget", type=float, metavar="USD", help="USD per hour to spend at most")
+    group.add_argument(
+        "--budget",
+        type=float,
+        metavar="USD",
+        help="USD per hour to spend at most (policy.budget, where policy.objective says so)",
+    )
     group.add_argument(
         "--objective",
-        choices=[objective.value for objective in Objective],
-        default=Objective.THROUGHPUT.value,
-        help="a sustained rate of the declared mix, or the time for a batch of it (throughput)",
+        choices=[Objective.THROUGHPUT.value, Objective.MAKESPAN.value],
+        help="a sustained rate of the declared mix, or the time for a batch of it "
+        "(policy.objective, else throughput)",
     )
     group.add_argument(
         "--requests",
@@ -45,101 +53,135 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace, cluster: Cluster, demands: Mapping[str, Demand]) -> int:
+def wanted(args: argparse.Namespace, cluster: Cluster) -> bool:
+    """Whether the options or the file ask for this mode."""
+    return args.budget is not None or cluster.policy.spends_budget
+
+
+def run(
+    args: argparse.Namespace,
+    cluster: Cluster,
+    demands: Mapping[str, Demand],
+    fleet: Mapping[str, int],
+    profile: Profile,
+) -> int:
     """Plan for the budget and print."""
-    finite("--budget", args.budget, 0.0, 1e9)
-    objective = Objective(args.objective)
-    work = {model: demand.req_per_s for model, demand in demands.items() if demand.req_per_s > 0}
-    if not work:
+    budget = cluster.policy.budget_usd_per_h if args.budget is None else args.budget
+    finite("--budget", budget, 1e-6, 1e9)
+    declared = cluster.policy.objective if cluster.policy.spends_budget else Objective.THROUGHPUT
+    objective = Objective(args.objective) if args.objective else declared
+    if not any(demand.req_per_s > 0.0 for demand in demands.values()):
         raise InvalidValue("demand", "0 req/s", "a rate above 0 for at least one model")
     if objective is Objective.MAKESPAN:
         finite("--requests", args.requests, 1, 1e12)
-        total = sum(work.values())
-        work = {model: args.requests * rate / total for model, rate in work.items()}
+        each = args.requests / sum(demand.req_per_s for demand in demands.values())
+        demands = {m: replace(d, req_per_s=d.req_per_s * each) for m, d in demands.items()}
+    policy = replace(cluster.policy, budget_usd_per_h=budget, objective=objective)
+    cluster = replace(cluster, policy=policy)
     started_s = time.monotonic()
-    problem = budget_problem(cluster, work, default_profile(), args.budget, objective)
-    made = plan_budget(problem, args.time_limit, args.gap)
+    options = PlanOptions(args.gap, args.time_limit)
+    problem = make_problem(cluster, demands, profile, fleet=fleet, options=options)
+    made = strategy_for(policy).solve(problem)
     wall_s = time.monotonic() - started_s
+    if made.status is PlanStatus.FAILED or made.work is None:
+        raise InvalidValue("budget", budget, f"a larger one: {made.notes[-1]}")
     if args.json:
-        sys.stdout.buffer.write(encode(made, wall_s))
+        sys.stdout.buffer.write(encode(problem, made, made.work, wall_s))
         return 0
-    pages.show([_fleet(made), _routing(made)], _lines(made))
+    lines = _lines(problem, made, made.work)
+    pages.show([_fleet(problem, made), _routing(problem, made.work)], lines)
     return 0
 
 
-def encode(plan: BudgetPlan, wall_s: float) -> bytes:
+def encode(problem: PlanningProblem, plan: Plan, work: Work, wall_s: float) -> bytes:
     """One JSON object and a newline; the names stay."""
-    problem = plan.problem
+    policy = problem.cluster.policy
     value = {
-        "objective": problem.objective,
-        "budget_usd_per_h": problem.mix.budget_usd_per_h,
-        "cost_usd_per_h": plan.usd_per_h,
-        "multiple": plan.multiple,
-        "multiple_upper_bound": plan.bound,
-        "gap": plan.gap,
-        "solved": plan.solved,
-        "req_per_s": plan.req_per_s(),
-        "makespan_s": plan.makespan_s() if problem.objective is Objective.MAKESPAN else None,
+        "objective": policy.objective,
+        "budget_usd_per_h": policy.budget_usd_per_h,
+        "cost_usd_per_h": plan.cost_usd_per_h,
+        "multiple": work.multiple,
+        "multiple_upper_bound": work.bound,
+        "gap": work.gap,
+        "solved": plan.status is not PlanStatus.LIMIT,
+        "req_per_s": _req_per_s(problem, work),
+        "makespan_s": 1.0 / work.multiple if policy.objective is Objective.MAKESPAN else None,
         "combos": [
-            {"combo": combo.id, "count": count, "usd_per_h": combo.usd_per_h}
-            for combo, count in plan.copies
+            {"combo": one.combo.id, "count": one.count, "usd_per_h": one.combo.usd_per_h}
+            for one in plan.targets
+            if one.count
         ],
-        "nodes": dict(plan.nodes),
+        "nodes": {node.pool: node.count for node in plan.nodes if node.count},
         "assignment": [
             {
-                "model": share.type.model,
-                "type": share.type.type.name,
-                "combo": share.combo.id,
+                "model": share.model,
+                "type": share.type,
+                "combo": share.combo,
                 "fraction": share.fraction,
             }
-            for share in plan.shares
+            for share in work.shares
+            if share.fraction > 0.0
         ],
-        "bound_by": list(plan.binding),
+        "unserved": [list(pair) for pair in work.unserved],
+        "bound_by": [one.detail for one in plan.binding],
         "planned_in_s": wall_s,
     }
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _fleet(plan: BudgetPlan) -> Table:
+def _req_per_s(problem: PlanningProblem, work: Work) -> float:
+    """Requests/s of all types together, or requests of the batch per second."""
+    missing = set(work.unserved)
+    return work.multiple * sum(
+        typed.req_per_s for typed in problem.types if (typed.model, typed.type.name) not in missing
+    )
+
+
+def _fleet(problem: PlanningProblem, plan: Plan) -> Table:
     made = pages.plain_table("model", "instances", "USD/h", numbers=["USD/h"])
-    pools = {pool.id: pool for pool in plan.problem.cluster.pools}
-    for combo, count in plan.copies:
-        made.add_row(combo.model, several(count, combo, pools), f"{count * combo.usd_per_h:.2f}")
+    for one in plan.targets:
+        if one.count:
+            words = several(one.count, one.combo, problem.pools())
+            made.add_row(one.combo.model, words, f"{one.count * one.combo.usd_per_h:.2f}")
     return made
 
 
-def _routing(plan: BudgetPlan) -> Table:
+def _routing(problem: PlanningProblem, work: Work) -> Table:
     """Where each type goes, in per cent of its requests."""
-    pools = {pool.id: pool for pool in plan.problem.cluster.pools}
+    pools = problem.pools()
     made = pages.plain_table("requests", "input", "output", "goes to", numbers=["input", "output"])
-    for typed in plan.problem.types:
-        shares = [share for share in plan.shares if share.type == typed]
-        goes = ", ".join(f"{s.fraction:.0%} {short_name(s.combo, pools)}" for s in shares)
+    for typed in problem.types:
+        goes = ", ".join(
+            f"{s.fraction:.0%} {short_name(typed.combos[s.combo], pools)}"
+            for s in work.shares
+            if (s.model, s.type) == (typed.model, typed.type.name) and s.fraction > 0.0
+        )
         lengths = typed.type.lengths
         made.add_row(
-            typed.name, f"{lengths.input_tokens:.0f}", f"{lengths.output_tokens:.0f}", goes
+            typed.name,
+            f"{lengths.input_tokens:.0f}",
+            f"{lengths.output_tokens:.0f}",
+            goes or "nowhere",
         )
     return made
 
 
-def _lines(plan: BudgetPlan) -> Iterator[str]:
-    problem = plan.problem
-    spent = f"{plan.usd_per_h:.2f} of {problem.mix.budget_usd_per_h:.2f} USD/h"
-    best = plan.gap < 1e-4
-    proof = "proven optimal" if best else f"the best plan does at most {plan.gap:.1%} more"
-    if problem.objective is Objective.MAKESPAN:
-        batch = sum(typed.work for typed in problem.types)
-        yield f"{batch:.0f} requests in {plan.makespan_s():.4g} s for {spent}; {proof}"
+def _lines(problem: PlanningProblem, plan: Plan, work: Work) -> Iterator[str]:
+    policy = problem.cluster.policy
+    spent = f"{plan.cost_usd_per_h:.2f} of {policy.budget_usd_per_h:.2f} USD/h"
+    best = work.gap < 1e-4
+    proof = "proven optimal" if best else f"the best plan does at most {work.gap:.1%} more"
+    if policy.objective is Objective.MAKESPAN:
+        batch = work.multiple and _req_per_s(problem, work) / work.multiple
+        yield f"{batch:.0f} requests in {1.0 / work.multiple:.4g} s for {spent}; {proof}"
     else:
         yield (
-            f"{plan.req_per_s():.4g} req/s of the declared mix ({plan.multiple:.2f}x) "
+            f"{_req_per_s(problem, work):.4g} req/s of the declared mix ({work.multiple:.2f}x) "
             f"for {spent}; {proof}"
         )
-    if not plan.solved:
+    if plan.status is PlanStatus.LIMIT:
         yield "limit hit: time"
     if plan.binding:
-        yield "bound by  " + "; ".join(plan.binding)
-    kept = [s.model for s in problem.cluster.services if s.survive != "none"]
-    if kept:
-        yield f"not considered in budget mode: survive of {', '.join(kept)}"
+        yield "bound by  " + "; ".join(one.detail for one in plan.binding)
+    yield from plan.notes
     yield "Nothing was changed."

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from autoscaler.domain.workload import Lengths, WorkloadType
 from streams.files import units
+from streams.files.names import check_name
 from streams.files.yamltree import Section
 
 _TOKENS = units.number(1.0, 1e7)
@@ -59,6 +60,7 @@ def _types(section: Section | None) -> tuple[WorkloadType, ...]:
         return ()
     found = []
     for name, kind in section.children():
+        check_name(section, name)
         share = kind.take("share", units.share)
         if share <= 0.0:
             raise kind.error("share", "0 is not allowed; allowed: a share above 0")

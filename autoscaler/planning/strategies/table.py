@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Policy
 from autoscaler.planning.plan import Strategy
+from autoscaler.planning.strategies.budget import Budget
 from autoscaler.planning.strategies.cauchy import (
     CauchyStrategy,
     cheapest,
@@ -20,6 +22,14 @@ STRATEGIES: dict[str, Strategy] = {
     "mc-lp": CauchyStrategy("mc-lp", cheapest),
     "homo": Homo(),
 }
+"""Those that plan for a demand."""
+
+FOR_A_BUDGET: Strategy = Budget()
+
+
+def strategy_for(policy: Policy) -> Strategy:
+    """The strategy that plans for what `policy` wants."""
+    return FOR_A_BUDGET if policy.spends_budget else STRATEGIES["shoal"]
 
 
 def strategy(name: str) -> Strategy:

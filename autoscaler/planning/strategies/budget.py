@@ -1,0 +1,118 @@
+"""Budget: the most work for the budget, from the fleet that runs.
+
+Owns the order of the questions: the best plan, whether the fleet does as much as it is, what binds.
+The problem says by workload type what is asked for (`planning.typed`); one that nothing serves
+within the SLO is left out and said. Where not even one instance of every model can be had, the
+models of least priority and demand get nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoscaler.optimizer.mixture import Mix, most_work, work_of
+from autoscaler.planning.budget import (
+    BudgetArrays,
+    as_used,
+    binding,
+    budget_arrays,
+    shares,
+    valued,
+    without,
+)
+from autoscaler.planning.notes import with_words
+from autoscaler.planning.plan import Plan, PlanStatus, Work
+from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.readback import failed, read_back
+
+_EXACT = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Demystifying's program as one MIP."""
+
+    name: str = "budget"
+
+    def solve(self, problem: PlanningProblem) -> Plan:
+        """The plan that does most; what runs stays where it does as much but for `hold`."""
+        if not problem.types:
+            why = "policy.objective is cost: there is no budget to make the most of"
+            return failed(problem, self.name, why, ())
+        seconds, asked, dropped = problem.options.time_limit_s, problem, []
+        arrays = budget_arrays(asked)
+        best = self._best(arrays, problem, seconds / 2.0)
+        while best is None and arrays.types:
+            dropped.append(_least(asked))
+            asked = without(asked, dropped[-1])
+            arrays = budget_arrays(asked)
+            best = self._best(arrays, problem, seconds / 2.0)
+        if best is None:
+            usd = problem.cluster.policy.budget_usd_per_h
+            why = f"a budget of {usd:.2f} USD/h buys no instance of any model that meets its SLO"
+            return failed(problem, self.name, why, ())
+        mix = _staying(asked, arrays, best) or best
+        missing = [*arrays.unserved, *(t for t in problem.types if t.model in dropped)]
+        work = Work(
+            mix.multiple,
+            max(best.bound, mix.multiple),
+            shares(arrays, mix),
+            tuple((typed.model, typed.type.name) for typed in missing),
+        )
+        notes = [f"no GPU serves {typed.name} within the SLO" for typed in arrays.unserved]
+        notes += [f"{model}: the budget does not reach for an instance" for model in dropped]
+        standing = problem.standing()
+        counts = {
+            combo.id: int(count) - standing.get(combo.id, 0)
+            for combo, count in zip(arrays.combos, mix.copies, strict=True)
+        }
+        used = as_used(problem, valued(asked, arrays, mix))
+        proven = PlanStatus.OPTIMAL if work.gap <= _EXACT else PlanStatus.WITHIN_GAP
+        status = proven if best.solved else PlanStatus.LIMIT
+        limits = () if best.solved else ("time",)
+        made = read_back(used, self.name, counts, status, limits_hit=limits, notes=tuple(notes))
+        made = with_words(used, replace(made, gap=1.0 - work.multiple / work.bound, work=work))
+        if problem.additions_only:
+            return made
+        return replace(made, binding=binding(asked, arrays, mix, seconds / 4.0))
+
+    def _best(self, arrays: BudgetArrays, problem: PlanningProblem, seconds: float) -> Mix | None:
+        gap = problem.options.gap
+        if not arrays.types:
+            return None
+        return most_work(arrays.mix, seconds / 2.0, gap, slack=max(1e-7, gap))
+
+
+def _staying(problem: PlanningProblem, arrays: BudgetArrays, best: Mix) -> Mix | None:
+    """The fleet that runs, with the best assignment to it, where that does as much."""
+    running = arrays.mix.running.astype(np.int64)
+    if not problem.options.hold or not running.any():
+        return None
+    as_it_is = work_of(arrays.mix, running)
+    enough = best.multiple * (1.0 - problem.options.hold)
+    if as_it_is is None or as_it_is.multiple < enough or not _fits(arrays, as_it_is):
+        return None
+    return as_it_is
+
+
+def _fits(arrays: BudgetArrays, mix: Mix) -> bool:
+    """Whether nodes, floors and the budget allow these copies."""
+    p = arrays.mix
+    per_group = p.groups @ mix.copies
+    return bool(
+        np.all(mix.nodes <= np.maximum(p.node_max, p.node_min))
+        and np.all(p.together @ mix.nodes <= p.together_max)
+        and np.all(per_group >= p.copies_min)
+        and np.all(per_group <= p.copies_max)
+        and mix.usd_per_h <= p.budget_usd_per_h + _EXACT
+    )
+
+
+def _least(problem: PlanningProblem) -> str:
+    """The planned model that goes without first."""
+    rates: dict[str, float] = {}
+    for typed in problem.types:
+        rates[typed.model] = rates.get(typed.model, 0.0) + typed.req_per_s
+    return min(rates, key=lambda m: (problem.cluster.service(m).priority, rates[m], m))

@@ -1,0 +1,72 @@
+"""Workload types of what is planned: how much of each is asked for, and which combos serve it.
+
+Long prompts want arithmetic and long answers want memory bandwidth, so the best combo for one type
+may be the worst for another: candidates are those of every type, and each is evaluated for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.combo import Combo
+from autoscaler.domain.workload import Arrivals, Demand, WorkloadType
+from autoscaler.performance.profile import Profile
+from autoscaler.planning.combos import candidate_combos, combo_named
+
+WHOLE = "all"
+"""The one type of a service that declares none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypedDemand:
+    """One workload type of one model. req_per_s: what is asked for (or requests of a batch).
+
+    combos: by id, those that serve the type within the SLO, as they do it when they do nothing
+    else.
+    """
+
+    model: str
+    type: WorkloadType
+    req_per_s: float
+    combos: Mapping[str, Combo]
+
+    @property
+    def name(self) -> str:
+        """Model and type, as people read it."""
+        return self.model if self.type.name == WHOLE else f"{self.model}/{self.type.name}"
+
+
+def types_of(service: Service) -> tuple[WorkloadType, ...]:
+    """The declared types, or one that stands for all requests."""
+    return service.types or (WorkloadType(WHOLE, 1.0, service.lengths),)
+
+
+def typed_candidates(
+    cluster: Cluster, service: Service, profile: Profile, keep: int
+) -> tuple[Combo, ...]:
+    """Combos that are worth considering for any type. keep: per region, set of markets and type."""
+    found: dict[str, Combo] = {}
+    for kind in types_of(service):
+        for combo in candidate_combos(cluster, service, kind.lengths, profile, keep, Arrivals()):
+            if combo.meets_slo:
+                found.setdefault(combo.id, combo)
+    return tuple(found[name] for name in sorted(found))
+
+
+def typed_demands(
+    cluster: Cluster, service: Service, demand: Demand, combos: Iterable[str], profile: Profile
+) -> tuple[TypedDemand, ...]:
+    """`demand` by type, over the combos with these ids. Types without any demand are left out."""
+    shares = dict(demand.mix)
+    names = tuple(dict.fromkeys(combos))
+    found = []
+    for kind in types_of(service):
+        rate = demand.req_per_s * shares.get(kind.name, 0.0 if shares else kind.share)
+        if rate <= 0.0:
+            continue
+        evaluated = [combo_named(i, cluster, service, kind.lengths, profile) for i in names]
+        serving = {combo.id: combo for combo in evaluated if combo.meets_slo}
+        found.append(TypedDemand(service.model, kind, rate, serving))
+    return tuple(found)
