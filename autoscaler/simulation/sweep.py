@@ -7,23 +7,30 @@ Search: the smallest sufficient fleet of each kind alone (bisection) bounds the 
 that are tried from the cheapest on. Left out are mixes that cannot be enough: where n of a kind are
 just enough and n - 1 are not, one of them is at most 1 / (n - 1) of what is needed, and those parts
 must add up to `LEAST_PARTS` (below 1, as two kinds may help each other).
+
+A simulation ends as soon as more requests have missed than the target allows: most of the fleets
+that are tried are too small, and show it in the first minutes.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.workload import Lengths
-from autoscaler.simulation.fixed import FixedFleet
+from autoscaler.simulation.fixed import FixedFleet, combos_of, placed
 from autoscaler.simulation.fleets import Counts, Kind, Mixes, kinds
 from autoscaler.simulation.measures import attains, cost_usd
+from autoscaler.simulation.requests import Call, Ending
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.world import simulate
+from autoscaler.simulation.timeline import Timeline
+from autoscaler.simulation.world import World
 
 LEAST_PARTS = 0.9
 MOST_MIXES = 150
+_LOOK_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,7 @@ def sweep(
     scenario: Scenario, lengths: Mapping[str, Lengths], model: str, targets: Sequence[float]
 ) -> Sweep:
     """The cheapest fixed fleet of `model` for each of `targets`, at these lengths."""
-    search = _Search(scenario, lengths, model)
+    search = _Search(scenario, lengths, model, min(targets))
     found = {target: search.cheapest(target) for target in sorted(set(targets))}
     return Sweep(model, found, len(search.known), search.cut)
 
@@ -63,6 +70,7 @@ class _Search:
     scenario: Scenario
     lengths: Mapping[str, Lengths]
     model: str
+    least: float  # the lowest target: below it a fleet is not simulated to the end
     mixes: Mixes = field(init=False)
     kinds: tuple[Kind, ...] = field(init=False)
     known: dict[Counts, Fleet | None] = field(default_factory=dict)
@@ -171,20 +179,62 @@ class _Search:
                 yield usd_per_h, counts
 
     def _simulate(self, counts: Counts) -> Fleet | None:
-        """The fleet's figures, None where it does not fit."""
+        """The fleet's figures, None where it does not fit. The attainment of one that misses
+        every target is a bound from above, its cost that of the time that was simulated."""
         if counts in self.known:
             return self.known[counts]
         usd_per_h = self.mixes.usd_per_h(counts)
         fleet: Fleet | None = None
         if usd_per_h is not None:
             chosen = self.mixes.fleet(counts)
-            decider = FixedFleet(chosen, self.mixes.cluster, self.mixes.at_lengths)
-            timeline = simulate(self._alone, decider)
-            hits = sum(attains(row, self.mixes.service.slo) for row in timeline.requests)
-            share = hits / len(timeline.requests) if timeline.requests else 1.0
+            timeline = self._run(chosen)
+            missed = sum(not attains(row, self.mixes.service.slo) for row in timeline.requests)
+            asked = len(self._alone.arrivals)
+            share = 1.0 - missed / asked if asked else 1.0
             fleet = Fleet(tuple(sorted(chosen.items())), usd_per_h, cost_usd(timeline), share)
         self.known[counts] = fleet
         return fleet
+
+    def _run(self, chosen: Mapping[str, int]) -> Timeline:
+        """Simulate a fleet on a cluster of no more nodes than it fills, until it is over or has
+        missed too much."""
+        cluster = self.mixes.cluster
+        combos = combos_of(chosen, cluster, self.mixes.at_lengths)
+        filled = {item.node: item.pool for g in placed(chosen, cluster, combos) for item in g.placed}
+        nodes = Counter(filled.values())
+        pools = tuple(replace(p, max_nodes=nodes[p.id]) for p in cluster.pools if p.id in nodes)
+        where = replace(cluster, pools=pools)
+        scenario = replace(self._alone, cluster=where)
+        world = World(scenario, FixedFleet(chosen, where, self.mixes.at_lengths))
+        allowed = (1.0 - self.least) * len(scenario.arrivals) + 1e-9
+        missed = looked = 0
+        open_: list[Call] = []
+        at_s = scenario.lead_s
+        while at_s < scenario.end_s and missed <= allowed:
+            at_s += _LOOK_EVERY_S
+            world.advance(at_s)
+            calls = world.timeline.calls
+            open_ += calls[looked:]
+            looked = len(calls)
+            late = [call for call in open_ if self._has_missed(call, world.agenda.now_ms)]
+            missed += len(late)
+            gone = {call.id for call in late}
+            open_ = [c for c in open_ if c.ending is Ending.PENDING and c.id not in gone]
+        return world.finish()
+
+    def _has_missed(self, call: Call, now_ms: float) -> bool:
+        """Whether `call` will not attain its SLO whatever comes."""
+        slo = self.mixes.service.slo
+        if call.ending not in (Ending.PENDING, Ending.SERVED):
+            return True
+        first_ms = now_ms if call.first_ms is None else call.first_ms
+        if first_ms - call.arrival_ms > slo.ttft_ms + 1.0:
+            return True
+        if call.first_ms is None:
+            return False
+        end_ms = now_ms if call.end_ms is None else call.end_ms
+        gaps = max(1, call.output_tokens - 1)
+        return end_ms - call.first_ms > gaps * (slo.tpot_ms + 1.0)
 
 
 def _cheaper(one: Fleet | None, other: Fleet | None) -> Fleet | None:

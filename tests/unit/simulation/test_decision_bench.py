@@ -150,7 +150,7 @@ def test_the_sweep_finds_the_cheapest_fleet_with_its_share_of_spot() -> None:
     """Against every count of the only kind there is."""
     prepared = prepared_at(20.0)
     found = sweep(prepared.scenario, prepared.truth.lengths, "mini", (0.97,)).found[0.97]
-    search = _Search(prepared.scenario, prepared.truth.lengths, "mini")
+    search = _Search(prepared.scenario, prepared.truth.lengths, "mini", 0.97)
     attain = {n: search._simulate((n,)) for n in range(1, 7)}
     fewest = min(n for n, fleet in attain.items() if fleet and fleet.attainment >= 0.97)
     assert found is not None
@@ -166,7 +166,7 @@ def test_the_sweep_of_two_kinds_is_as_cheap_as_trying_every_mix() -> None:
     where = replace(prepared.scenario.cluster, pools=few)
     prepared = replace(prepared, scenario=replace(prepared.scenario, cluster=where))
     found = sweep(prepared.scenario, prepared.truth.lengths, "mini", (0.97,)).found[0.97]
-    search = _Search(prepared.scenario, prepared.truth.lengths, "mini")
+    search = _Search(prepared.scenario, prepared.truth.lengths, "mini", 0.97)
     every = [search._simulate(c) for c in itertools.product(range(5), repeat=len(search.kinds))]
     enough = [fleet for fleet in every if fleet is not None and fleet.attainment >= 0.97]
     assert found is not None
