@@ -41,6 +41,11 @@ class Bill:
         """Nodes of `pool` that are billed now."""
         return sum(where == pool for where, _ in self._open.values())
 
+    def newest(self, pool: str) -> list[str]:
+        """The nodes of `pool` that are billed now, the latest launched first."""
+        mine = [(from_s, node) for node, (where, from_s) in self._open.items() if where == pool]
+        return [node for _, node in sorted(mine, reverse=True)]
+
     def is_billed(self, node: str) -> bool:
         """Whether `node` is billed now."""
         return node in self._open

@@ -89,6 +89,7 @@ class SimNode:
         self._launches = 0
         self._told_ms = -IDLE_HEARTBEAT_MS
         self._polling = False
+        self._reclaim_ms = 0
         self._idle: Status | None = None  # what it said last, where nothing runs
 
     def accept(self, assignment: Assignment) -> None:
@@ -102,6 +103,7 @@ class SimNode:
     def lose(self) -> None:
         """The machine is gone."""
         self.up = False
+        self._reclaim_ms = 0
         held, self._held = list(self._held.values()), {}
         self._assignment = self._idle = None
         engines = [item.engine for item in held if item.engine is not None]
@@ -109,6 +111,12 @@ class SimNode:
             self._ground.engines.pop(engine.address, None)
         for engine in engines:
             engine.die()
+
+    def reclaim(self, at_ms: float) -> None:
+        """The machine will be taken away at `at_ms`, and its owner was told so."""
+        self._reclaim_ms, self._idle = self._ground.epoch_ms(at_ms), None
+        if self.up:
+            self._tell()
 
     def come_back(self) -> None:
         """The machine is there again, with nothing on it."""
@@ -277,6 +285,7 @@ class SimNode:
             observed_generation=self._assignment.generation if self._assignment else 0,
             at_ms=ground.epoch_ms(ground.agenda.now_ms),
             instances=tuple(self._seen(item) for item in self._held.values()),
+            reclaim_ms=self._reclaim_ms,
         )
         self._idle = None if self._held else status
         ground.tell(status)

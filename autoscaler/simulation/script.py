@@ -32,6 +32,18 @@ class AvailabilityChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesLimited:
+    """At most `nodes` nodes of `pool` can be held from now on, and the feed says how many more can
+    be had. Of those that are held the newest above that get a reclaim notice and are taken away
+    `notice_s` later."""
+
+    at_s: float
+    pool: str
+    nodes: int
+    notice_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
 class NodeLost:
     """The node vanishes: its engines are gone, it says nothing any more, nobody bills it."""
 
@@ -92,6 +104,7 @@ class SolverAway:
 Happening = (
     PriceChanged
     | AvailabilityChanged
+    | NodesLimited
     | NodeLost
     | NodeBack
     | LaunchesFail

@@ -200,7 +200,9 @@ class _Search:
         missed too much."""
         cluster = self.mixes.cluster
         combos = combos_of(chosen, cluster, self.mixes.at_lengths)
-        filled = {item.node: item.pool for g in placed(chosen, cluster, combos) for item in g.placed}
+        filled = {
+            item.node: item.pool for g in placed(chosen, cluster, combos) for item in g.placed
+        }
         nodes = Counter(filled.values())
         pools = tuple(replace(p, max_nodes=nodes[p.id]) for p in cluster.pools if p.id in nodes)
         where = replace(cluster, pools=pools)

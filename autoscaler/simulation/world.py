@@ -33,6 +33,7 @@ from autoscaler.simulation.script import (
     LaunchesFail,
     NodeBack,
     NodeLost,
+    NodesLimited,
     PriceChanged,
     ServiceChanged,
     SolverAway,
@@ -51,6 +52,7 @@ CONTROL_MS = 100.0
 _TICK_MS = 1_000
 _FEEDS_EVERY_MS = 600_000
 _DRAIN_S = 600.0
+_BACK_S = 300.0
 
 
 def simulate(scenario: Scenario, decider: Decider, plan: Plan = plan_in_process) -> Timeline:
@@ -77,6 +79,7 @@ class World:
         self._prices: dict[str, Price] = {}
         self._obtainable: dict[str, int] = {}
         self._alerts: list[Alert] = []
+        self._reclaimed: set[str] = set()
         self._failing: dict[str, float] = {}
         self._silent: dict[int, float] = {}
         self._setups: dict[tuple[object, ...], EngineSetup] = {}
@@ -269,6 +272,23 @@ class World:
             left = max(0, self._obtainable[pool] - self._bill.billed(pool))
             self._availability[pool] = Availability(pool, left, now_ms)
 
+    def _limit(self, pool: str, nodes: int, notice_s: float) -> None:
+        """Take away what is held above `nodes`; a while later the empty machines are there again,
+        for whoever finds the pool below its limit then."""
+        agenda = self.agenda
+        self._obtainable[pool] = nodes
+        held = [name for name in self._bill.newest(pool) if name not in self._reclaimed]
+        for name in held[: max(0, len(held) - nodes)]:
+            self._reclaimed.add(name)
+            taken_ms = agenda.now_ms + 1000.0 * notice_s
+            self.nodes[name].reclaim(taken_ms)
+            lost = NodeLost(taken_ms / 1000.0, name)
+            back = NodeBack(taken_ms / 1000.0 + _BACK_S, name)
+            agenda.at(taken_ms, partial(self._happen, lost))
+            agenda.at(1000.0 * back.at_s, partial(self._happen, back))
+        left = max(0, nodes - self._bill.billed(pool))
+        self._availability[pool] = Availability(pool, left, self.epoch_ms(agenda.now_ms))
+
     def _happen(self, event: Happening) -> None:
         now_ms = self.epoch_ms(self.agenda.now_ms)
         now_s = (now_ms - ORIGIN_MS) / 1000.0  # whole ms, as in statuses
@@ -279,9 +299,12 @@ class World:
             case AvailabilityChanged(_, pool, nodes):
                 self._availability[pool] = Availability(pool, nodes, now_ms)
                 self._obtainable[pool] = self._bill.billed(pool) + nodes
+            case NodesLimited(_, pool, nodes, notice_s):
+                self._limit(pool, nodes, notice_s)
             case NodeLost(_, name):
                 self.nodes[name].lose()
                 self._bill.end_node(name, now_s)
+                self._reclaimed.discard(name)
             case NodeBack(_, name):
                 self.nodes[name].come_back()
                 if name in self.assignments:

@@ -19,6 +19,7 @@ from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.domain.workload import Lengths
 from autoscaler.simulation.arrivals import Arrival, measured_lengths
 from autoscaler.simulation.scenario import Scenario
+from streams.backtest.supply import load_supply
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.replay.schedule import Job, schedule
@@ -38,13 +39,14 @@ _UNDECLARED = Lengths.expected(1024.0, 256.0)  # what a configuration without wo
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What was asked for. traces: FILE or MODEL=FILE. config: None = the bundled one. from_s,
-    to_s: the slice, to_s = inf for all of it."""
+    to_s: the slice, to_s = inf for all of it. supply: FILE or POOL=FILE."""
 
     traces: tuple[str, ...]
     config: Path | None = None
     rate_scale: float = 1.0
     from_s: float = 0.0
     to_s: float = math.inf
+    supply: tuple[str, ...] = ()
 
     def named(self) -> tuple[tuple[str, Path], ...]:
         """(model or "", file) of each trace."""
@@ -99,7 +101,8 @@ def load_workload(demand: Demand, seed: int) -> Workload:
         notes.append(f"left out, no request is for them: {', '.join(idle)}")
     services = tuple(s for s in cluster.services if s.model in used)
     declared = _with_priors(replace(cluster, services=services), arrivals, duration_s, notes)
-    return Workload(Scenario(declared, arrivals, duration_s, LEAD_S), tuple(notes))
+    script = load_supply(demand.supply, declared, demand.from_s, LEAD_S)
+    return Workload(Scenario(declared, arrivals, duration_s, LEAD_S, script), tuple(notes))
 
 
 def _slice(demand: Demand, path: Path, random: np.random.Generator) -> Trace:

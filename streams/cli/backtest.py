@@ -47,6 +47,8 @@ def add_parser(subparsers: Any) -> None:
     option = parser.add_argument
     option("--trace", nargs="+", required=True, metavar="FILE", help="or MODEL=FILE, one per model")
     option("--config", type=Path, metavar="FILE", help="a shoal.yaml (default: three models)")
+    option("--supply", nargs="+", default=[], metavar="FILE", help="prices and available nodes "
+           "over time: time,pool,price,nodes, or POOL=FILE with time,nodes")  # fmt: skip
     option("--policies", default=",".join(DEFAULT), metavar="A,B", help="default: all but variants")
     option("--tune", nargs="+", metavar="FILE", help="choose each policy's knob on other traces")
     option("--no-curves", action="store_true", help="with --report: do not sweep the knobs")
@@ -79,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
         args.rate_scale,
         _seconds("--from", args.begin, 0.0),
         _seconds("--to", args.end, math.inf),
+        tuple(args.supply),
     )
     if demand.from_s >= demand.to_s:
         raise UserError(f"--from {args.begin}: not before --to {args.end}")
@@ -101,7 +104,7 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
     workload, _ = prepared(demand, seeds[0])  # refuses bad input before anything runs
     tuned: dict[str, float] = {}
     if args.tune:
-        other = replace(demand, traces=tuple(args.tune), from_s=0.0, to_s=math.inf)
+        other = replace(demand, traces=tuple(args.tune), from_s=0.0, to_s=math.inf, supply=())
         prepared(other, seeds[0])
         sweep = [
             Run(other, policy.name, value, seeds[0])

@@ -1,0 +1,157 @@
+"""The scorecard's page: tables and charts from the JSON of its backtests.
+
+Owns the page. Runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autoscaler.simulation.policies.table import VARIANTS
+from streams.backtest.charts import Series, line_chart
+from streams.backtest.report import WITHIN
+
+Report = dict[str, Any]
+HINDSIGHT = ("fixed-best", "fixed-peak")
+"""Policies that are given the judged trace beforehand."""
+
+
+def write(
+    path: Path, reports: Mapping[str, tuple[str, Report]], left_out: Sequence[str], head: str
+) -> None:
+    """The page and its charts. reports: scenario -> (what it is, its JSON)."""
+    charts = path.with_suffix("")
+    charts.mkdir(exist_ok=True)
+    parts = ["# Scorecard", "", head, ""]
+    if left_out:
+        parts += [f"Not run: {', '.join(left_out)} (no trace file, or not asked for).", ""]
+    parts += _summary({name: report for name, (_, report) in reports.items()})
+    for name, (about, report) in reports.items():
+        chart = charts / f"{name}.svg"
+        chart.write_text(_chart(report))
+        asked = sum(model["requests"] for model in report["models"].values())
+        parts += ["", f"## {name}: {about}", ""]
+        parts += [f"{asked} requests in {report['duration_s'] / 60:.1f} min.", ""]
+        parts += _table(report)
+        parts += ["", f"![cost against attainment]({charts.name}/{chart.name})"]
+    path.write_text("\n".join(parts) + "\n")
+
+
+def _summary(reports: Mapping[str, Report]) -> list[str]:
+    lines = [
+        "| trace | shoal | cheapest other as good (within 0.5 points) | as good and cheaper |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, report in reports.items():
+        ours = _named(report, "shoal")
+        others = [p for p in report["policies"] if p["simulated"] and not _is_ours(p)]
+        equal = [p for p in others if p["slo_attainment"] >= ours["slo_attainment"] - WITHIN]
+        best = min(equal, key=lambda p: p["cost_usd"], default=None)
+        shown = "none" if best is None else f"{best['name']}: {_brief(best)}"
+        under = ", ".join(ours["undercut_by"]) or "none"
+        lines.append(f"| {name} | {_brief(ours)} | {shown} | {under} |")
+    lines += ["", *_exceptions(reports), *_parts(reports)]
+    return lines
+
+
+def _exceptions(reports: Mapping[str, Report]) -> list[str]:
+    """Each policy that attains at least as much for less, and by which share of the difference."""
+    lines = [
+        f"- {name}, {other}: {_cause(_named(report, 'shoal'), _named(report, other))}"
+        for name, report in reports.items()
+        for other in _named(report, "shoal")["undercut_by"]
+    ]
+    if not lines:
+        return ["No policy attains at least as much (within 0.5 points) for less.", ""]
+    return ["Exceptions, with where the difference comes from:", "", *lines, ""]
+
+
+def _cause(ours: Report, other: Report) -> str:
+    """In figures: cost, GPU time, price of it, and what the other is given."""
+    less = 1.0 - other["cost_usd"] / ours["cost_usd"]
+    points = 100.0 * (other["slo_attainment"] - ours["slo_attainment"])
+    hours = other["gpu_hours"] / ours["gpu_hours"] - 1.0
+    price = (other["cost_usd"] / other["gpu_hours"]) / (ours["cost_usd"] / ours["gpu_hours"]) - 1.0
+    text = (
+        f"{less:.1%} cheaper, {points:+.2f} points; {hours:+.0%} GPU hours at {price:+.0%} of our "
+        f"price per GPU hour"
+    )
+    if other["name"] in HINDSIGHT:
+        text += "; it is given this very trace beforehand and starts nothing during it"
+    elif ours["starts"] > other["starts"]:
+        text += f"; {ours['starts']:.0f} starts against {other['starts']:.0f}"
+    return text
+
+
+def _parts(reports: Mapping[str, Report]) -> list[str]:
+    found = [v for v in VARIANTS if all(_has(report, v) for report in reports.values())]
+    if not found:
+        return []
+    lines = ["Ours without one part, against ours: cost, attainment.", ""]
+    lines += ["| part | " + " | ".join(reports) + " |", "| --- |" + " --- |" * len(reports)]
+    for name in found:
+        cells = []
+        for report in reports.values():
+            ours, without = _named(report, "shoal"), _named(report, name)
+            usd = 100.0 * (without["cost_usd"] / ours["cost_usd"] - 1.0)
+            points = 100.0 * (without["slo_attainment"] - ours["slo_attainment"])
+            cells.append(f"{usd:+.1f}%, {points:+.2f} points")
+        lines.append(f"| {name.removeprefix('shoal-no-')} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _table(report: Report) -> list[str]:
+    lines = [
+        "| policy | SLO met | USD | over oracle | unserved | reaction | reversals/h | starts "
+        "| knob |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for policy in sorted(report["policies"], key=lambda p: p["cost_usd"]):
+        if not policy["simulated"]:
+            lines.append(f"| {policy['name']} | (bound) | {policy['cost_usd']:.2f} |" + " |" * 6)
+            continue
+        over = policy["regret_to_oracle"]
+        knob = policy["knob"]["value"]
+        lines.append(
+            f"| {policy['name']} | {100 * policy['slo_attainment']:.2f}% "
+            f"| {policy['cost_usd']:.2f} | {'-' if over is None else f'{100 * over:+.0f}%'} "
+            f"| {100 * policy['unserved_fraction']:.2f}% | {policy['reaction_s']:.0f} s "
+            f"| {policy['reversals_per_h']:.0f} | {policy['starts']:.0f} | {knob:g} |"
+        )
+    return lines
+
+
+def _chart(report: Report) -> str:
+    points = {
+        p["name"]: (p["cost_usd"], 100.0 * p["slo_attainment"])
+        for p in report["policies"]
+        if p["simulated"] and p["name"] not in VARIANTS
+    }
+    low = min(share for _, share in points.values()) - 1.0
+    series = [Series(name, (), point) for name, point in points.items()]
+    svg = line_chart(series, "USD", "requests that met their SLO, %", (max(0.0, low), 100.0))
+    style = (
+        "<style>text{font:11px sans-serif;fill:#1d2733}.grid{stroke:#e6ebf0}</style>"
+        '<rect width="100%" height="100%" fill="#fff"/>'
+    )
+    head = '<svg xmlns="http://www.w3.org/2000/svg" '
+    return svg.replace("<svg ", head, 1).replace(">", ">" + style, 1) + "\n"
+
+
+def _named(report: Report, name: str) -> Report:
+    found: Report = next(p for p in report["policies"] if p["name"] == name)
+    return found
+
+
+def _has(report: Report, name: str) -> bool:
+    return any(policy["name"] == name for policy in report["policies"])
+
+
+def _is_ours(policy: Report) -> bool:
+    return bool(policy["name"].startswith("shoal"))
+
+
+def _brief(policy: Report) -> str:
+    return f"{policy['cost_usd']:.2f} USD, {100 * policy['slo_attainment']:.2f}%"
