@@ -6,7 +6,7 @@ Times ending in `_ms` are of the broker's clock here, since the epoch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from topics import checks
 from topics.sketch import from_text
@@ -59,7 +59,8 @@ class Demand:
     second `appended_s` (since the epoch).
 
     (model, partition, appended_s) names it for ever: whoever merges these records says the same,
-    so a second copy is known as one.
+    so a second copy is known as one. kinds: requests of all these seconds by their kind, see
+    `Telemetry.sent`.
     """
 
     model: str
@@ -67,8 +68,12 @@ class Demand:
     appended_s: int
     seconds: tuple[DemandSecond, ...]
     gateways: tuple[GatewayWord, ...]
+    kinds: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checks.name("model", self.model)
         checks.count("partition", self.partition, 1_000_000)
         checks.count("appended_s", self.appended_s)
+        for kind, requests in self.kinds.items():
+            checks.name("kinds", kind)
+            checks.count(f"kinds[{kind}]", requests)

@@ -14,7 +14,7 @@ from topics.fleet import (
     Status,
 )
 from topics.leadership import Leadership
-from topics.routing import Endpoint, RouteGroup, Routes, TypeRoute
+from topics.routing import Endpoint, RequestKind, RouteGroup, Routes, TypeRoute
 from topics.scoring import PromptRule, ScoreSource, ScoreSplit
 from topics.services import DeclaredService
 from topics.supply import Availability, Price
@@ -40,6 +40,7 @@ __all__ = [
     "PlannedCombo",
     "Price",
     "PromptRule",
+    "RequestKind",
     "RouteGroup",
     "Routes",
     "ScoreSource",

@@ -31,7 +31,8 @@ _known: set[tuple[str, str, str]] = set()
 
 
 class Reported(NamedTuple):
-    """A record of `Telemetry`. values: of COUNTS; sketches: of SKETCHES, packed."""
+    """A record of `Telemetry`. values: of COUNTS; sketches: of SKETCHES, packed; kinds: requests
+    sent, by their kind."""
 
     model: str
     gateway: str
@@ -44,6 +45,7 @@ class Reported(NamedTuple):
     leaving: bool
     values: tuple[int, ...]
     sketches: tuple[bytes, ...]
+    kinds: tuple[tuple[str, int], ...] = ()
 
 
 def reported(record: Telemetry) -> Reported:
@@ -52,6 +54,7 @@ def reported(record: Telemetry) -> Reported:
         record.model, record.gateway, record.boot, record.sequence, record.span_ms, record.age_ms,
         record.in_flight, record.route_generation, record.leaving, _count_of(record),
         tuple(pack(getattr(record, name)) for name in SKETCHES),
+        tuple(sorted((kind, sum(ways.values())) for kind, ways in record.sent.items())),
     )  # fmt: skip
 
 
@@ -68,6 +71,7 @@ def read_reported(data: bytes) -> Reported:
             or max(numbers) > MAX_COUNT
             or span_ms > _MOST_SPAN_MS
             or set(map(type, texts)) != _TEXTS
+            or value.get("sent")  # few models have kinds of requests
         ):
             return _slowly(data)
         end_ms = value["end_ms"]

@@ -33,8 +33,70 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """Instances of a group that do the same part of a request: one deployment of components."""
+
+    name: str
+    endpoints: tuple[Endpoint, ...]
+
+    def __post_init__(self) -> None:
+        checks.name("stage", self.name)
+        if not self.endpoints:
+            raise checks.InvalidRecord("endpoints", (), "at least one instance in a stage")
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One step of a path: `stage` runs these components of the request."""
+
+    stage: str
+    runs: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        checks.name("stage", self.stage)
+        if not self.runs:
+            raise checks.InvalidRecord("runs", (), "at least one component")
+        for component in self.runs:
+            checks.name("runs", component)
+
+
+@dataclass(frozen=True, slots=True)
+class RoutePath:
+    """A way of requests of `type` through the stages of a group. req_per_s: how many are planned
+    to go there, which gives its share among all paths of the type."""
+
+    type: str
+    req_per_s: float
+    hops: tuple[Hop, ...]
+
+    def __post_init__(self) -> None:
+        checks.name("type", self.type)
+        checks.number("req_per_s", self.req_per_s, 0.0, 1e9)
+        if not self.hops:
+            raise checks.InvalidRecord("hops", (), "at least one stage in a path")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKind:
+    """A type of request, known by its media: what its content holds (image, video, audio) and
+    what it asks for (audio-out)."""
+
+    name: str
+    media: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        checks.name("type", self.name)
+        for medium in self.media:
+            checks.one_of("media", medium, MEDIA)
+
+
+MEDIA = ("image", "video", "audio", "audio-out")
+
+
+@dataclass(frozen=True, slots=True)
 class RouteGroup:
-    """One combo: `aggregated` instances, or `prefill` and `decode` ones that belong together.
+    """One combo: `aggregated` instances, or `prefill` and `decode` ones that belong together, or
+    `stages` of a model of components and the `paths` of requests through them.
 
     weight: its goodput in requests/s, for the weighted round robin between groups.
     """
@@ -44,13 +106,20 @@ class RouteGroup:
     aggregated: tuple[Endpoint, ...] = ()
     prefill: tuple[Endpoint, ...] = ()
     decode: tuple[Endpoint, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    paths: tuple[RoutePath, ...] = ()
 
     def __post_init__(self) -> None:
         checks.name("group", self.group)
         checks.number("weight", self.weight, 0.0, 1e9)
         if bool(self.prefill) != bool(self.decode):
             raise checks.InvalidRecord("prefill", self.prefill, "prefill and decode together")
-        if not self.aggregated and not self.prefill:
+        known = {stage.name for stage in self.stages}
+        for path in self.paths:
+            for hop in path.hops:
+                if hop.stage not in known:
+                    raise checks.InvalidRecord("paths", hop.stage, "stages of the group")
+        if not self.aggregated and not self.prefill and not self.stages:
             raise checks.InvalidRecord("aggregated", (), "at least one instance in a group")
 
 
@@ -86,9 +155,9 @@ class Routes:
     start_s: how long the slowest of its combos takes from launch to ready, 0 = not known; requests
     of a model at zero wait at least that long. aliases: other names clients may call it by (its
     full Hugging Face name). types: the kinds of requests that go different ways; empty = all go by
-    the groups' weights. split: this name stands for several models, which have the instances.
-    feeds: where its executors tell how busy its instances are (`executors.load_feed`), "host:port
-    KEY".
+    the groups' weights. kinds: the same of a model of components, whose groups have paths. split:
+    this name stands for several models, which have the instances. feeds: where its executors tell
+    how busy its instances are (`executors.load_feed`), "host:port KEY".
     """
 
     model: str
@@ -105,6 +174,7 @@ class Routes:
     types: tuple[TypeRoute, ...] = ()
     split: ScoreSplit | None = None
     feeds: tuple[str, ...] = ()
+    kinds: tuple[RequestKind, ...] = ()
 
     def __post_init__(self) -> None:
         checks.name("model", self.model)

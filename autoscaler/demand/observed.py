@@ -5,7 +5,7 @@ Owns the value and how it is read off the windows. Knows nothing of capacity.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from autoscaler.demand.timeline import Blocks, Count
@@ -31,7 +31,8 @@ class ModelDemand:
     from seen_ms, the end of the newest reported second (None: nothing was ever reported).
     local / long: the windows of policy.local_window_s and policy.global_window_s, and how long
     requests were in them. gateways: those that spoke of the model within the long window and did
-    not sign off. blocks: counts of each whole 10 s block of the long window.
+    not sign off. blocks: counts of each whole 10 s block of the long window. kinds: requests of the
+    local window by their kind, of models that have several.
     """
 
     recent: tuple[Count, ...] = ()
@@ -42,6 +43,7 @@ class ModelDemand:
     long_lengths: LengthsSeen = field(default_factory=LengthsSeen)
     local_lengths: LengthsSeen = field(default_factory=LengthsSeen)
     seen_ms: int | None = None
+    kinds: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def req_per_s(self) -> float:
@@ -91,6 +93,7 @@ def observe(
             windows.lengths(model, now_ms, long_s),
             windows.lengths(model, now_ms, local_s),
             windows.newest_ms(model, now_ms),
+            windows.kinds(model, now_ms, local_s),
         )
         for model in models
     }

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autoscaler.demand.duplicates import Producer
+from autoscaler.demand.kinds import Kinds
 from autoscaler.demand.seconds import Second, Span, Sums, spread
 from autoscaler.demand.seen import GatewaySeen, LengthsSeen, NoData, Stats, WindowStats
 from autoscaler.demand.timeline import Blocks, Count, Timeline
@@ -75,6 +76,7 @@ class TelemetryWindows:
     def __init__(self, horizon_s: int = 1800) -> None:
         self._horizon_s = whole("horizon_s", horizon_s, 1, 86_400)
         self._series: dict[str, _Series] = {}
+        self._kinds: dict[str, Kinds] = {}
         self._now_ms: int | None = None
         self.counters = Counters()
 
@@ -111,6 +113,9 @@ class TelemetryWindows:
         producer.newest_ms = max(producer.newest_ms, event_ms)
         # Merged when somebody looks: what many gateways say of a second, in one go.
         series.pending.append((event_ms, record.span_ms, record.values, record.sketches))
+        if record.kinds:
+            kinds = self._kinds.setdefault(record.model, Kinds(self._horizon_s))
+            kinds.add((event_ms - 1) // 1000, record.kinds)
         if len(series.pending) > _MOST_PENDING:
             self._absorb(series)
         if from_gateway:
@@ -177,6 +182,12 @@ class TelemetryWindows:
         if sums.covered_s == 0:
             return NoData((min(series.newest_s, now_s - 1) + 1) * 1000)
         return _stats(sums, max(0, now_ms - (min(series.newest_s, now_s - 1) + 1) * 1000))
+
+    def kinds(self, model: str, now_ms: int, window_s: int) -> dict[str, int]:
+        """Requests sent in the `window_s` whole seconds before `now_ms`, by their kind."""
+        found = self._kinds.get(model)
+        now_s = now_ms // 1000
+        return found.within(now_s - window_s, now_s) if found is not None else {}
 
     def lengths(self, model: str, now_ms: int, window_s: int) -> LengthsSeen:
         """How long the requests of the `window_s` whole seconds before `now_ms` were."""

@@ -27,7 +27,8 @@ class DemandTopic(TelemetryTopic):
     def _give(self, value: bytes, append_ms: int, sink: Sink) -> None:
         record: Demand = decode(DEMAND.name, value)
         for second in record.seconds:
-            sink(_merged(record, second), self._clock.event_ms(second.start_ms + 1000))
+            newest = second is record.seconds[-1]
+            sink(_merged(record, second, newest), self._clock.event_ms(second.start_ms + 1000))
         for word in record.gateways:
             # `hear` takes an arrival for a sign of service, and counts nothing.
             served = (int(word.active), *_NOTHING[1:])
@@ -40,8 +41,9 @@ class DemandTopic(TelemetryTopic):
             )  # fmt: skip
 
 
-def _merged(record: Demand, second: DemandSecond) -> Reported:
-    """The sequence follows from when it was appended and how old it was then: a copy has it too."""
+def _merged(record: Demand, second: DemandSecond, newest: bool) -> Reported:
+    """The sequence follows from when it was appended and how old it was then: a copy has it too.
+    Kinds count in the newest second."""
     known = [from_text(n, t) for n, t in zip(SKETCHES, second.sketches, strict=False)]
     known += [b""] * (len(SKETCHES) - len(known))
     turns, turn = divmod(max(0, record.appended_s - second.start_ms // 1000 + 1), _SHARE)
@@ -49,4 +51,5 @@ def _merged(record: Demand, second: DemandSecond) -> Reported:
         record.model, f"{MERGED}-{record.partition}", f"merged-{turns}",
         record.appended_s * _SHARE + turn, 1000, 0, 0, 0, False, second.counts,
         tuple(known),
+        tuple(sorted(record.kinds.items())) if newest else (),
     )  # fmt: skip

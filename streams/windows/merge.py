@@ -7,6 +7,7 @@ twice when a worker is replaced. Knows nothing of Kafka clients.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +28,7 @@ class Batch:
     last_s: float = 0.0
     spans: dict[str, list[Span]] = field(default_factory=dict)
     words: dict[str, dict[str, GatewayWord]] = field(default_factory=dict)
+    kinds: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add(self, record: Reported, append_ms: int, now_s: float) -> None:
         """A record of this second."""
@@ -34,6 +36,8 @@ class Batch:
         end_ms = max(0, append_ms - record.age_ms)
         span = (end_ms, record.span_ms, record.values, record.sketches)
         self.spans.setdefault(record.model, []).append(span)
+        if record.kinds:
+            self.kinds.setdefault(record.model, Counter()).update(dict(record.kinds))
         of = self.words.setdefault(record.model, {})
         known = of.get(record.gateway)
         active = bool(record.values[0] or record.values[1] or record.in_flight)
@@ -56,6 +60,7 @@ class Batch:
                     if second >= 0
                 ),
                 tuple(word for _, word in sorted(self.words[model].items())),
+                dict(sorted(self.kinds.get(model, {}).items())),
             )
             for model, spans in sorted(self.spans.items())
         ]

@@ -15,6 +15,7 @@ from topics import records
 from topics.checks import MAX_MS, InvalidRecord
 from topics.codec import MAX_BYTES, decode, encode
 from topics.demand import DemandSecond, GatewayWord
+from topics.routing import Hop, RoutePath, Stage
 from topics.sketch import HIGHEST, LOWEST, pack, to_text
 from topics.table import TABLE, Cleanup, key_of, short_name, topic, topic_of
 
@@ -427,3 +428,18 @@ def test_a_merged_second_of_an_older_worker_is_understood() -> None:
     """It has one sketch less than this version writes."""
     second = DemandSecond(1000, (0,) * 8, ("",) * 4)
     assert decode("demand", encode(records.Demand("m", 0, 1, (second,), ()))).seconds == (second,)
+
+
+def test_a_path_goes_through_stages_of_its_group() -> None:
+    """A gateway must find an instance for every hop."""
+    stage = Stage("llm", (records.Endpoint("i", "h:1"),))
+    path = RoutePath("text", 2.0, (Hop("llm", ("llm",)),))
+    group = records.RouteGroup("g", 2.0, stages=(stage,), paths=(path,))
+    kinds = (records.RequestKind("text"), records.RequestKind("photo", ("image",)))
+    routes = records.Routes("m", 1, 1, 0, 1.0, 1.0, (group,), kinds=kinds)
+    assert decode("routes", encode(routes)) == routes
+    lost = RoutePath("text", 2.0, (Hop("talker", ("talker",)),))
+    with pytest.raises(InvalidRecord, match=r"paths: 'talker' is not allowed; allowed: stages of"):
+        dataclasses.replace(group, paths=(lost,))
+    with pytest.raises(InvalidRecord, match=r"media: 'smell' is not allowed; allowed: image or"):
+        records.RequestKind("odd", ("smell",))

@@ -1,0 +1,38 @@
+"""How many requests of which kind gateways sent, second by second.
+
+Owns the counts of models whose requests are of several kinds (`sent` of `topics.telemetry`). Knows
+no clock: seconds are arguments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Kinds:
+    """Counts of the seconds within `horizon_s` before the newest one."""
+
+    horizon_s: int
+    _seconds: dict[int, Counter[str]] = field(default_factory=dict)
+
+    def add(self, second: int, kinds: Iterable[tuple[str, int]]) -> None:
+        """Count these in."""
+        counts = self._seconds.get(second)
+        if counts is None:
+            counts = self._seconds[second] = Counter()
+            oldest = max(self._seconds) - self.horizon_s
+            for old in [s for s in self._seconds if s < oldest]:
+                del self._seconds[old]
+        for kind, requests in kinds:
+            counts[kind] += requests
+
+    def within(self, from_s: int, until_s: int) -> dict[str, int]:
+        """Requests by kind in the seconds from `from_s` until before `until_s`."""
+        total: Counter[str] = Counter()
+        for second, counts in self._seconds.items():
+            if from_s <= second < until_s:
+                total += counts
+        return dict(sorted(total.items()))
