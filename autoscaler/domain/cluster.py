@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autoscaler.domain.checks import InvalidValue, finite, one_of, whole
+from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.quality_route import QualityRoute
@@ -103,6 +104,7 @@ class Service:
     (equally many GPUs each) or "any". disaggregate: whether prefill and decode may be instances of
     their own.
     types: the kinds of requests that the declared workload consists of; empty = one kind.
+    graph: of a model of components; its combos are cells.
     """
 
     model: str
@@ -132,6 +134,7 @@ class Service:
     pipelines: str = "none"
     types: tuple[WorkloadType, ...] = ()
     disaggregate: bool = True
+    graph: ComponentGraph | None = None
 
     def __post_init__(self) -> None:
         who = f"model {self.model}"

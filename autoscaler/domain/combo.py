@@ -20,6 +20,7 @@ class ComboMember:
     stage 0: each is an instance of its own. stage 1, 2, ...: each holds `layers` layers of a
     pipeline, whose other stages are further members of the same phase. req_per_s: what one of
     them does at the lengths planned for, within the SLO; the stages of a pipeline do so together.
+    deployment: what each runs, in a cell of a model of components.
     """
 
     phase: Phase
@@ -29,6 +30,7 @@ class ComboMember:
     req_per_s: float
     stage: int = 0
     layers: int = 0
+    deployment: str = ""
 
     def __post_init__(self) -> None:
         if self.gpus not in SLICE_SIZES:
@@ -37,6 +39,24 @@ class ComboMember:
         whole("combo member: stage", self.stage, 0, 64)
         whole("combo member: layers", self.layers, 1 if self.stage else 0, 1000)
         finite("combo member: req_per_s", self.req_per_s, 0.0, 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class CellHop:
+    """One step of a path through a cell: this deployment on this pool runs these components."""
+
+    deployment: str
+    pool: str
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CellPath:
+    """A path of requests of one type through a cell, and how many requests/s are to take it."""
+
+    type: str
+    req_per_s: float
+    hops: tuple[CellHop, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +72,8 @@ class Combo:
     uncertain: its throughput rests on an estimate that was not measured. meets_slo: False for a
     best-effort combo, listed only where no combo can meet the SLO at this lengths. output_tokens:
     mean output of the requests that are planned for it, 0 where these are like all of the model's.
+    paths: of a cell, the combo of a model of components (Cornserve sec. 4.3): how its requests go
+    through it.
     """
 
     id: str
@@ -66,6 +88,7 @@ class Combo:
     uncertain: bool = False
     meets_slo: bool = True
     output_tokens: float = 0.0
+    paths: tuple[CellPath, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.members:

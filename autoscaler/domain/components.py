@@ -17,11 +17,15 @@ _SUM = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class RequestType:
-    """Requests that need the same components: their share of all requests, in (0, 1]."""
+    """Requests that need the same components: their share of all requests, in (0, 1].
+
+    media: by which a gateway knows them, see `topics.routing.RequestKind`.
+    """
 
     name: str
     share: float
     uses: frozenset[str]
+    media: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         finite(f"request type {self.name}: share", self.share, 1e-9, 1.0)
@@ -35,14 +39,17 @@ class Deployment:
 
     gpus: of one node, per instance. req_per_s: per GPU type, what one instance does of the mix of
     requests as declared (those that do not need it count as done): the profiled rate b of App. C.
+    start_s: from launch to ready.
     """
 
     name: str
     components: frozenset[str]
     gpus: int
     req_per_s: Mapping[str, float]
+    start_s: float = 60.0
 
     def __post_init__(self) -> None:
+        finite(f"deployment {self.name}: start_s", self.start_s, 0.0, 86_400.0)
         if self.gpus not in SLICE_SIZES:
             raise InvalidValue(f"deployment {self.name}: gpus", self.gpus, "1, 2, 4 or 8")
         if not self.components:
@@ -69,7 +76,8 @@ class ComponentGraph:
     """A model as components. after: per component, those whose output it needs.
 
     deployments: the options; every component that a type uses is in one of them. spot_share: at
-    most this share of its requests may depend on spot nodes.
+    most this share of its requests may depend on spot nodes. demanded: the shares of the types as
+    they are now, in their order; empty = as declared, which is what rates were measured with.
     """
 
     model: str
@@ -78,9 +86,12 @@ class ComponentGraph:
     deployments: tuple[Deployment, ...]
     req_per_s: float = 0.0
     spot_share: float = 0.0
+    demanded: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         who = f"model {self.model}"
+        if self.demanded and len(self.demanded) != len(self.types):
+            raise InvalidValue(f"{who}: demanded", len(self.demanded), "a share per type")
         known = " or ".join(self.after)
         for component, needs in self.after.items():
             for need in needs - set(self.after):
@@ -102,6 +113,11 @@ class ComponentGraph:
                 raise InvalidValue(f"{who}: type {kind.name}: uses", component, allowed)
         finite(f"{who}: req_per_s", self.req_per_s, 0.0, 1e9)
         finite(f"{who}: spot", self.spot_share, 0.0, 1.0)
+
+    def rates(self) -> tuple[float, ...]:
+        """Requests/s of each type, in their order."""
+        shares = self.demanded or tuple(kind.share for kind in self.types)
+        return tuple(share * self.req_per_s for share in shares)
 
     def paths(self, kind: RequestType) -> tuple[Path, ...]:
         """All ways to serve a request of `kind`: each component once, none before what it needs.

@@ -30,7 +30,8 @@ def parse_combo_id(name: str) -> tuple[str, tuple[tuple[Phase, int, str, int], .
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member as it is written: [count]letter gpus[.layers]@pool."""
+    """One member as it is written: [count]letter gpus[.layers]@pool, or [count]c gpus.deployment
+    @pool in a cell of a model of components."""
 
     phase: Phase
     gpus: int
@@ -38,14 +39,19 @@ class Member:
     count: int
     stage: int = 0
     layers: int = 0
+    deployment: str = ""
 
     def __str__(self) -> str:
+        if self.deployment:
+            many = self.count if self.count > 1 else ""
+            return f"{many}c{self.gpus}.{self.deployment}@{self.pool}"
         layers = f".{self.layers}" if self.stage else ""
         count = self.count if self.count > 1 else ""
         return f"{count}{self.phase.value[0]}{self.gpus}{layers}@{self.pool}"
 
 
 _MEMBER = re.compile(r"(\d*)([pda])(\d+)(?:\.(\d+))?@(.+)", re.ASCII)
+_CELL = re.compile(r"(\d*)c(\d+)\.([A-Za-z0-9][A-Za-z0-9._-]*)@(.+)", re.ASCII)
 _PHASES = {phase.value[0]: phase for phase in Phase}
 
 
@@ -69,6 +75,12 @@ def parsed(name: str) -> tuple[str, list[list[Member]]]:
         stages = text.split(">")
         for stage, at_once in enumerate(stages, start=1):
             for part in at_once.split("&"):
+                cell = _CELL.fullmatch(part)
+                if cell is not None and model:
+                    count, gpus = int(cell[1] or 1), int(cell[2])
+                    phase = Phase.AGGREGATED
+                    members.append(Member(phase, gpus, cell[4], count, deployment=cell[3]))
+                    continue
                 match = _MEMBER.fullmatch(part)
                 if match is None or not model or (match[4] is None) != (text == part):
                     allowed = 'a combo such as "chat:p4@us-east/h100/owned+2d4@us-east/h100/owned"'

@@ -146,7 +146,7 @@ class _Activities:
         ]
         self.placed += here
         seconds = {gpu: graph.seconds(gpu) for gpu in {one.pool.gpu.name for one in here}}
-        for kind in graph.types:
+        for kind, rate in zip(graph.types, graph.rates(), strict=True):
             before = len(self.activities)
             for path in graph.paths(kind):
                 for on in _places(path, here, first):
@@ -154,7 +154,7 @@ class _Activities:
             if len(self.activities) == before:
                 what = f"model {graph.model}: type {kind.name}"
                 raise InvalidValue(what, sorted(kind.uses), "components deployed on declared GPUs")
-            self.work.append(kind.share * graph.req_per_s)
+            self.work.append(rate)
             self.models.append(graph.model)
 
     def _activity(

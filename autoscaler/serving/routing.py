@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import blake2b
 
+from autoscaler.serving.paths import Paths, Way, kind_with
 from autoscaler.serving.policies import ANY, DEFAULT, Between, Inside, Policy, Want
 from autoscaler.serving.ways import Ways
 from topics.records import Endpoint, RouteGroup, Routes
@@ -38,11 +39,13 @@ class Applied(StrEnum):
 class Pick:
     """Where a request goes first. prefill: it is prefilled here and decoded elsewhere in the same
     group (`Router.pick_decode`, asked when the prefill is done); otherwise this instance, of
-    whatever role, does all of it."""
+    whatever role, does all of it. way: of a request through a model of components, whose first hop
+    is at the endpoint (`Router.pick_hop`, asked for each further one)."""
 
     group: str
     endpoint: Endpoint
     prefill: bool
+    way: Way | None = None
 
 
 @dataclass(slots=True)
@@ -133,6 +136,7 @@ class Router:
     _full: set[Endpoint] = field(default_factory=set)
     _others: dict[Endpoint, int] = field(default_factory=dict)
     _held_kv: dict[Endpoint, int] = field(default_factory=dict)
+    _paths: Paths = field(default_factory=Paths)
 
     def apply(self, routes: Routes) -> Applied:
         """Go by `routes` from now on, unless they are older than what is applied.
@@ -153,6 +157,7 @@ class Router:
         for lane in lanes:
             lane.current = current.get((lane.group, lane.decode is None), 0.0)
         self.routes, self._lanes = routes, lanes
+        self._paths.apply(routes.groups)
         self._ways = self._ways.changed(routes)
         live = self.endpoints()
         self._ejected = {at: why for at, why in self._ejected.items() if at in live}
@@ -183,6 +188,8 @@ class Router:
         group with one serves.
         """
         gone = frozenset(self._ejected) | exclude
+        if self._paths:
+            return self._pick_path(gone, want)
         out = gone | self._full
         way = self._way(want.kind, gone)
         usable = [lane for lane in way if self._has_room(lane, gone, out)]
@@ -202,9 +209,20 @@ class Router:
             self._full.add(endpoint)
         return Pick(lane.group, endpoint, prefill)
 
-    def kind_of(self, input_tokens: float, output_tokens: float) -> str:
-        """Which kind a request of these lengths is; "" where all requests go the same way."""
+    def kind_of(
+        self, input_tokens: float, output_tokens: float, media: frozenset[str] = frozenset()
+    ) -> str:
+        """Which kind a request is, by its media in a model of components, else by its lengths; ""
+        where all requests go the same way."""
+        if self.routes is not None and self.routes.kinds:
+            return kind_with(self.routes.kinds, media) or ""
         return self._ways.kind_of(input_tokens, output_tokens)
+
+    def takes(self, media: frozenset[str]) -> bool:
+        """Whether requests with `media` are of a kind that is planned for; of a model that is no
+        graph of components its engines judge that."""
+        kinds = self.routes.kinds if self.routes is not None else ()
+        return not kinds or kind_with(kinds, media) is not None
 
     def _way(self, kind: str, gone: Iterable[Endpoint]) -> tuple[_Lane, ...]:
         """The lanes that `kind` may take: those with a share of it, else all of them."""
@@ -213,6 +231,21 @@ class Router:
             return self._lanes
         planned = tuple(lane for lane in self._lanes if lane.group in shares)
         return planned if any(lane.usable(gone) for lane in planned) else self._lanes
+
+    def _pick_path(self, gone: frozenset[Endpoint], want: Want) -> Pick | None:
+        way = self._paths.sample(want.kind, gone)
+        endpoint = self.pick_hop(way, 0, gone) if way is not None else None
+        return Pick(way.group, endpoint, False, way) if way is not None and endpoint else None
+
+    def pick_hop(
+        self, way: Way, hop: int, exclude: frozenset[Endpoint] = frozenset()
+    ) -> Endpoint | None:
+        """The instance for a hop of `way`, where one more is in flight until `done`; None where
+        its stage is gone."""
+        found = self._paths.endpoint(way, hop, self._ejected.keys() | exclude)
+        if found is not None:
+            self._in_flight[found] = self._in_flight.get(found, 0) + 1
+        return found
 
     def _next_lane(self, usable: list[_Lane], want: Want) -> _Lane:
         equal = self.policy.between is Between.EQUAL
@@ -323,13 +356,16 @@ class Router:
     def has_room(self, kind: str = "") -> bool:
         """Whether `pick` would find an instance for a request of `kind` that has tried none."""
         gone = frozenset(self._ejected)
+        if self._paths:
+            return self._paths.is_open(gone, kind)
         out = gone | self._full
         return any(self._has_room(lane, gone, out) for lane in self._way(kind, gone))
 
-    def is_open(self, exclude: frozenset[Endpoint] = frozenset()) -> bool:
-        """Whether there is an instance outside `exclude` that serves, full or not."""
+    def is_open(self, exclude: frozenset[Endpoint] = frozenset(), kind: str = "") -> bool:
+        """Whether there is an instance outside `exclude` that serves, full or not; `kind` matters
+        in a model of components."""
         out = self._ejected.keys() | exclude
-        return any(lane.usable(out) for lane in self._lanes)
+        return self._paths.is_open(out, kind) or any(lane.usable(out) for lane in self._lanes)
 
     def pick_decode(
         self, group: str, exclude: frozenset[Endpoint] = frozenset()
@@ -377,7 +413,8 @@ class Router:
     def endpoints(self) -> frozenset[Endpoint]:
         """Every endpoint in the routes, ejected ones too."""
         rings = [ring for lane in self._lanes for ring in (lane.first, lane.decode) if ring]
-        return frozenset(endpoint for ring in rings for endpoint in ring.endpoints)
+        alone = frozenset(endpoint for ring in rings for endpoint in ring.endpoints)
+        return alone | self._paths.endpoints()
 
     def ejected(self) -> frozenset[Endpoint]:
         """The endpoints that get nothing now."""

@@ -123,7 +123,7 @@ class WaitQueue:
                 turn = heapq.heappop(turns)
                 ticket = turn[2]
                 pick = self.router.pick(ticket.tried, ticket.want)
-                if pick is None and not self.router.is_open(ticket.tried):
+                if pick is None and not self.router.is_open(ticket.tried, ticket.want.kind):
                     pick = self.router.pick(want=ticket.want)
                 if pick is None:
                     passed.append((turns, turn))

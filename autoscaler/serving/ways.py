@@ -39,16 +39,25 @@ class Ways:
                     for group, share in zip(routes.groups, kind.shares, strict=True)
                     if share > 0.0
                 }
-        owed = {
-            name: {group: known for group, known in self._owed.get(name, {}).items() if group in of}
-            for name, of in shares.items()
-        }
-        return Ways(
+        return self.shared(
             shares,
             tuple(kind.name for kind in routes.types),
             tuple((kind.input_tokens, kind.output_tokens) for kind in routes.types),
-            owed,
         )
+
+    def shared(
+        self,
+        shares: Mapping[str, Mapping[str, float]],
+        names: tuple[str, ...] = (),
+        lengths: tuple[tuple[float, float], ...] = (),
+    ) -> Ways:
+        """Ways with these shares, over groups or whatever else has names. What those that stay are
+        owed is remembered."""
+        owed = {
+            kind: {way: known for way, known in self._owed.get(kind, {}).items() if way in of}
+            for kind, of in shares.items()
+        }
+        return Ways(shares, names, lengths, owed)
 
     def kind_of(self, input_tokens: float, output_tokens: float) -> str:
         """Which kind a request of these lengths is; "" where there are no kinds."""

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths, Phase
+from autoscaler.transitions.cells import cell_route
 from autoscaler.transitions.groups import Group, GroupView, Life, ready_req_per_s, slots
 from topics.fleet import Assignment, DesiredInstance
-from topics.routing import Endpoint, RouteGroup, Routes
+from topics.routing import Endpoint, RequestKind, RouteGroup, Routes
 
 _LEAST_WEIGHT = 1e-6
 
@@ -44,7 +45,7 @@ def changed_assignments(
                     str(placed.phase),
                     group.name,
                     placed.gpus,
-                    group.engine,
+                    component_engine(group.model, placed.deployment) or group.engine,
                     drain=group.life is Life.DRAINING,
                 )
             )
@@ -70,6 +71,11 @@ def changed_assignments(
     return tuple(changed)
 
 
+def component_engine(model: str, deployment: str) -> str:
+    """The engine that runs a deployment of a model of components; "" for other models."""
+    return f"{model}.{deployment}" if deployment else ""
+
+
 def route_groups(
     groups: Iterable[Group],
     views: Mapping[str, GroupView],
@@ -90,6 +96,10 @@ def route_groups(
         if group.life not in (Life.ACTIVE, Life.RETIRING) or not view.ready:
             continue
         combo = combos.get(group.combo_id)
+        if any(placed.deployment for placed in group.placed):
+            cell = cell_route(group, view, combo, before.get(group.name))
+            found += [cell] if cell is not None else []
+            continue
         ends: dict[Phase, list[Endpoint]] = {}
         for placed, address in view.ready:
             if combo:
@@ -145,6 +155,8 @@ def changed_routes(
     # Two digits: a prediction that moves by a second is no news to gateways.
     starts = float(f"{start_s:.2g}") or (published.start_s if published else 0.0)
     aliases = (name,) if name != service.model else ()
+    types = service.graph.types if service.graph is not None else ()
+    kinds = tuple(RequestKind(kind.name, tuple(sorted(kind.media))) for kind in types)
     if (
         published is not None
         and published.groups == groups
@@ -152,6 +164,7 @@ def changed_routes(
         and (published.ttft_limit_ms, published.tpot_limit_ms) == (slo.ttft_ms, slo.tpot_ms)
         and (published.start_s, published.aliases) == (starts, aliases)
         and published.feeds == feeds
+        and published.kinds == kinds
     ):
         return None
     return Routes(
@@ -165,4 +178,5 @@ def changed_routes(
         start_s=starts,
         aliases=aliases,
         feeds=feeds,
+        kinds=kinds,
     )

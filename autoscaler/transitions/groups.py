@@ -11,6 +11,7 @@ Owns the values, the table of lives and what statuses say about a group. Knows n
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -42,6 +43,11 @@ class Placed:
     node: str
     pool: str
     gpus: tuple[int, ...]
+
+    @property
+    def deployment(self) -> str:
+        """What it runs of a model of components, which is part of its name; else empty."""
+        return self.instance.partition("+")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +150,12 @@ def look(
 
 
 def ready_req_per_s(combo: Combo, view: GroupView) -> float:
-    """Goodput in requests/s of the part of a combo that is ready: its slowest phase."""
+    """Goodput in requests/s of the part of a combo that is ready: its slowest phase, or the part
+    of a cell that its least ready deployment allows."""
+    if combo.paths:
+        up = Counter((placed.deployment, placed.pool) for placed, _ in view.ready)
+        parts = [up[m.deployment, m.pool] / m.count for m in combo.members]
+        return combo.req_per_s * min(parts)
     rates = {(m.phase, m.pool, m.gpus): m.req_per_s for m in combo.members}
     by_phase = {member.phase: 0.0 for member in combo.members}
     for placed, _ in view.ready:
@@ -164,8 +175,8 @@ def slots(combo: Combo, placed: Placed, lengths: Lengths) -> int:
     that no later instance can help with. A decode instance has no bound: it must take what was
     prefilled for it.
     """
-    if placed.phase is Phase.DECODE:
-        return 0
+    if placed.phase is Phase.DECODE or combo.paths:
+        return 0  # paths through cells ask no queue
     key = (placed.phase, placed.pool, len(placed.gpus))
     rates = [m.req_per_s for m in combo.members if (m.phase, m.pool, m.gpus) == key]
     if not rates:

@@ -64,7 +64,9 @@ def place(
                 rented[pool.id] = rented.get(pool.id, 0) + 1
             gpus = tuple(range(start, start + member.gpus))
             after[node] = after.get(node, frozenset()) | frozenset(gpus)
-            name = f"{combo.model}-{serial}-{_LETTER[member.phase]}{len(placed)}"
+            letter = "c" if member.deployment else _LETTER[member.phase]
+            name = f"{combo.model}-{serial}-{letter}{len(placed)}"
+            name += f"+{member.deployment}" if member.deployment else ""
             placed.append(Placed(name, member.phase, node, pool.id, gpus))
     return tuple(placed), after
 

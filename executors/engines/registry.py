@@ -11,6 +11,7 @@ from typing import Any
 
 from executors.engines.protocol import EngineKind
 from executors.engines.simulated.kind import SimulatedKind
+from executors.engines.simulated.stage_kind import parse_stage
 from executors.engines.vllm.config import parse_vllm
 from topics.checks import InvalidRecord, name, number, object_fields, one_of, text, texts
 from topics.engines import wire_name
@@ -54,5 +55,5 @@ def _simulated(where: str, raw: Any) -> EngineKind:
 
 
 _KINDS: Mapping[str, Callable[[str, Any], EngineKind]] = MappingProxyType(
-    {"simulated": _simulated, "vllm": parse_vllm}
+    {"simulated": _simulated, "simulated-stage": parse_stage, "vllm": parse_vllm}
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+from autoscaler.serving.paths import Way
 from autoscaler.serving.routing import Pick, Router
 from autoscaler.serving.wait_queue import Refusal, Ticket, WaitQueue
 from executors.gateway.request import Request
@@ -95,6 +96,14 @@ class Admission:
             return None
         found = router.pick_decode(group, tried) or router.pick_decode(group)
         return Slot(self, router, Pick(group, found, False)) if found is not None else None
+
+    def hop(self, model: str, way: Way, hop: int, tried: frozenset[Endpoint]) -> Slot | None:
+        """A slot for a later hop of a request's path."""
+        router = self._table.routers.get(model)
+        if router is None:
+            return None
+        found = router.pick_hop(way, hop, tried) or router.pick_hop(way, hop)
+        return Slot(self, router, Pick(way.group, found, False, way)) if found else None
 
     def left(self, router: Router, endpoint: Endpoint) -> None:
         """A request has left `endpoint`."""

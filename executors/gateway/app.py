@@ -176,13 +176,18 @@ class Face:
 
     async def _serve(self, exchange: Exchange, call: Call, arrived_ns: int, spent_ns: int) -> None:
         """Serve, and count the end whatever it is."""
+        router, media = self._table.routers[call.model], frozenset(call.media)
+        if not router.takes(media):
+            what = ", ".join(sorted(media)) or "text alone"
+            self.refuse(exchange, 400, f"{call.model} takes no requests with {what}", "messages")
+            return
         meter = self._meters.get(call.model)
         if meter is None:
             meter = self._meters[call.model] = Meter()
         name, shown = self._name(exchange)
         exchange.add_header(b"X-Request-Id", shown)
         lengths = meter.arrived(call.tokens_guess, call.output_most)
-        kind = self._table.routers[call.model].kind_of(*lengths)
+        kind = router.kind_of(*lengths, media)
         trace = _trace(exchange)
         request = Request(call, exchange, arrived_ns, name, spent_ns, trace, lengths[1], kind)
         outcome = Outcome(Ending.FAILED)
@@ -197,8 +202,8 @@ class Face:
             raise
         finally:
             self._ids_in_use.discard(name)
-            router = self._table.routers.get(call.model)
-            routes = router.routes if router is not None else None
+            left = self._table.routers.get(call.model)
+            routes = left.routes if left is not None else None
             limits = (routes.ttft_limit_ms, routes.tpot_limit_ms) if routes else (0.0, 0.0)
             meter.ended(outcome, call.tokens_guess, *limits)
             meter.sent(kind, request.group)

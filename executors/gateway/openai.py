@@ -23,6 +23,7 @@ from executors.gateway.fields import (
     Check,
     check,
 )
+from executors.gateway.media import media_of
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -57,7 +58,7 @@ class Call:
     `kv_transfer_params` describes one prompt's KV. usage_wanted: the client asked for a usage
     chunk, so it must see it. tokens_guess: of its prompt, before anyone has counted them.
     output_most: tokens it may make at most, 0 where it does not say. prefix: the same for prompts
-    that begin alike.
+    that begin alike. media: see `gateway.media`.
     """
 
     path: str
@@ -70,6 +71,7 @@ class Call:
     tokens_guess: int
     output_most: int = 0
     prefix: int = 0
+    media: tuple[str, ...] = ()
 
 
 def parse_call(path: str, raw: bytes, names: Mapping[str, str] | None = None) -> Call:
@@ -102,6 +104,7 @@ def parse_call(path: str, raw: bytes, names: Mapping[str, str] | None = None) ->
         _tokens_guess(prompt),
         1 if path == EMBEDDINGS else min(most, 1_000_000),
         zlib.crc32(repr(_beginning(prompt)).encode()),
+        media_of(body) if path == CHAT else (),
     )
 
 
@@ -137,8 +140,9 @@ def _json(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def engine_body(call: Call, kv_transfer_params: dict[str, Any] | None = None) -> bytes:
-    """What the answering instance gets: usage is always asked for, the KV to take over is named."""
+def engine_body(call: Call, **extra: Any) -> bytes:
+    """What the answering instance gets: usage is always asked for. extra: fields of ours beside,
+    such as the KV to take over."""
     varying = call.varying
     if call.stream and not call.usage_wanted:
         # For our own counting. Without a usage chunk, continuous usage means nothing; with the one
@@ -146,15 +150,13 @@ def engine_body(call: Call, kv_transfer_params: dict[str, Any] | None = None) ->
         options = {**(varying.get("stream_options") or {}), "include_usage": True}
         options.pop("continuous_usage_stats", None)
         varying = {**varying, "stream_options": options}
-    if kv_transfer_params is not None:
-        varying = {**varying, "kv_transfer_params": kv_transfer_params}
-    return _with(call.core, varying)
+    return with_fields(call.core, {**varying, **extra})
 
 
 def prefill_body(call: Call) -> bytes:
     """What the prefill instance gets: the same prompt, one token, its KV kept for a decoder."""
     most = "max_completion_tokens" if "max_completion_tokens" in call.varying else "max_tokens"
-    return _with(call.core, {"stream": False, most: 1, "kv_transfer_params": _FOR_A_DECODER})
+    return with_fields(call.core, {"stream": False, most: 1, "kv_transfer_params": _FOR_A_DECODER})
 
 
 _FOR_A_DECODER = {
@@ -167,7 +169,8 @@ _FOR_A_DECODER = {
 }
 
 
-def _with(core: bytes, varying: dict[str, Any]) -> bytes:
+def with_fields(core: bytes, varying: dict[str, Any]) -> bytes:
+    """A whole body from its open core and what varies."""
     return core + (b"," + orjson.dumps(varying)[1:] if varying else b"}")
 
 

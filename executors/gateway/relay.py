@@ -12,12 +12,15 @@ import math
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from typing import Any
 
+from autoscaler.serving.paths import Way
 from autoscaler.serving.wait_queue import Refusal
 from executors.gateway.admission import Admission, Slot
 from executors.gateway.engine import (
     EngineError,
     EngineFaulty,
+    EngineGone,
     EngineRefused,
     Engines,
     EngineStalled,
@@ -38,6 +41,7 @@ from executors.gateway.openai import (
 from executors.gateway.passing import Passing
 from executors.gateway.request import Request
 from executors.gateway.settings import Clock, Settings
+from executors.gateway.stages import body_of, last_body, outputs_of
 from executors.gateway.table import RouteTable
 from executors.gateway.wire.pool import Broken
 from topics.records import Endpoint
@@ -96,7 +100,8 @@ class Relay:
                 status, kind, message = _REFUSALS[slot]
                 self.refuse(request, message.format(model=model), kind, status)
                 return Outcome(Ending.REFUSED)
-            request.group = slot.pick.group
+            way = slot.pick.way
+            request.group = way.name if way is not None else slot.pick.group
             try:
                 outcome = await self._attempt(request, slot)
             except EngineRefused as refusal:
@@ -132,6 +137,8 @@ class Relay:
     async def _attempt(self, request: Request, slot: Slot) -> Outcome:
         """One try; EngineError says whether it may be tried elsewhere if nothing was sent yet."""
         call, pick = request.call, slot.pick
+        if pick.way is not None:
+            return await self._along(request, slot, pick.way)
         if not pick.prefill:
             return await self._answer(request, pick.endpoint, engine_body(call))
         raw = await self._whole(request, pick.endpoint, prefill_body(call))
@@ -146,9 +153,37 @@ class Relay:
         try:
             endpoint = decoder.pick.endpoint
             self._decoders.add(endpoint)
-            return await self._answer(request, endpoint, engine_body(call, params))
+            return await self._answer(
+                request, endpoint, engine_body(call, kv_transfer_params=params)
+            )
         finally:
             decoder.give_back()
+
+    async def _along(self, request: Request, slot: Slot, way: Way) -> Outcome:
+        """From stage to stage: each gets what the earlier ones made, and the last one answers."""
+        call, outputs = request.call, dict[str, Any]()
+        last = len(way.hops) - 1
+        for number, hop in enumerate(way.hops):
+            taken = (
+                slot if number == 0 else self.admission.hop(call.model, way, number, request.tried)
+            )
+            if taken is None:
+                raise EngineGone(f"stage {hop.stage} has no instance any more")
+            endpoint = taken.pick.endpoint
+            try:
+                if number == last:
+                    return await self._answer(request, endpoint, last_body(call, hop, outputs))
+                made = outputs_of(await self._whole(request, endpoint, body_of(call, hop, outputs)))
+                if made is None:
+                    request.faulty += (endpoint,)
+                    raise EngineFaulty("no stage_outputs in its answer")
+                outputs |= made
+            except EngineError as error:
+                error.args = (f"stage {hop.stage}: {error}",)
+                raise
+            finally:
+                taken.give_back()
+        raise AssertionError("a path has a last hop")
 
     async def _answer(self, request: Request, endpoint: Endpoint, body: bytes) -> Outcome:
         """The answer of `endpoint`, given to the client."""

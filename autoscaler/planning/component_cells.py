@@ -1,0 +1,249 @@
+"""Cells as combos: a model of components is planned, placed and moved like any other model.
+
+A cell is a set of deployments on a few GPUs that serves the whole mix by itself (Cornserve sec.
+4.3); its rate and its paths follow from one linear program. Cells of 1, 2, 4, 8, ... GPUs are
+the candidates (Algorithm 1), here also over unlike GPUs and per region and market, and the planner
+covers the demand with them exactly, at today's prices and with transition costs, where Algorithm 2
+is greedy. When the mix of request types changes the same cells have other rates and other paths.
+Knows no demand and no fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Market, Pool
+from autoscaler.domain.combo import CellHop, CellPath, Combo, ComboMember
+from autoscaler.domain.components import ComponentGraph
+from autoscaler.domain.workload import Phase
+from autoscaler.optimizer.mixture import Mix, most_work
+from autoscaler.planning.cells import efficient_cells
+from autoscaler.planning.combo_names import Member, name_of, parsed
+from autoscaler.planning.components import ComponentProblem, component_problem
+from autoscaler.planning.parts import gpu_usd_per_h
+
+SIZES = (1, 2, 4, 8, 16)
+_LONGEST_NAME = 180  # of a record's 200; the group's serial comes behind
+_MOST_COUNT = 64
+_GAP, _SECONDS = 1e-3, 2.0
+_MOST_KNOWN = 64
+_known: dict[str, tuple[Combo, ...]] = {}
+
+
+def cells(graph: ComponentGraph, pools: Sequence[Pool]) -> tuple[Combo, ...]:
+    """Cells worth considering for `graph` on `pools`, most requests per USD first.
+
+    In each region, of spot nodes alone and of others alone: the best cell for each number of GPUs
+    of one pool, and for the same money on all pools together; those that smaller cells do better
+    are left out. InvalidValue where no pool holds a deployment of some component.
+    """
+    key = repr((graph, pools))
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        found = _known[key] = tuple(_cells(graph, pools))
+    return found
+
+
+def cell_named(combo_id: str, graph: ComponentGraph, pools: Iterable[Pool]) -> Combo:
+    """The cell called `combo_id` at the mix of `graph`; InvalidValue where that cannot be."""
+    model, instances = parsed(combo_id)
+    members = [member for own in instances for member in own]
+    if model != graph.model or not all(member.deployment for member in members):
+        raise InvalidValue("combo", combo_id, f"a cell of model {graph.model}")
+    counts = {(m.deployment, m.pool): m.count for m in members}
+    made = _cell(graph, tuple(pools), counts)
+    if made is None:
+        raise InvalidValue("combo", combo_id, f"a cell that serves all types of {graph.model}")
+    return made
+
+
+def saturated(combo: Combo, graph: ComponentGraph, pools: Iterable[Pool]) -> tuple[str, ...]:
+    """The deployments of a cell that are busy all the time when it does all it can."""
+    of = {pool.id: pool for pool in pools}
+    busy: dict[tuple[str, str], float] = {}
+    for path in combo.paths:
+        for hop in path.hops:
+            seconds = graph.seconds(of[hop.pool].gpu.name)[hop.deployment, frozenset(hop.runs)]
+            key = hop.deployment, hop.pool
+            busy[key] = busy.get(key, 0.0) + path.req_per_s * seconds
+    return tuple(
+        f"{member.deployment} on {member.count}x{of[member.pool].name}"
+        for member in combo.members
+        if busy.get((member.deployment, member.pool), 0.0) > member.count * 0.999
+    )
+
+
+def _cells(graph: ComponentGraph, pools: Sequence[Pool]) -> Iterator[Combo]:
+    """Algorithm 1, for each set of pools."""
+    found: dict[str, Combo] = {}
+    for together in _pool_sets(pools):
+        problem = _problem(graph, together)
+        if problem is None:
+            continue
+        most_usd = max(gpu_usd_per_h(pool) for pool in together)
+        made: dict[int, Combo] = {}
+        for size in SIZES:
+            if size > sum(pool.max_nodes * pool.per_node for pool in together):
+                break
+            mix = _best(problem, size * most_usd)
+            counts = _counts(problem, mix) if mix is not None else {}
+            cell = _cell(graph, together, counts) if counts else None
+            if cell is not None:
+                made[size] = cell
+        for kept in efficient_cells({size: cell.req_per_s for size, cell in made.items()}):
+            found[made[kept.gpus].id] = made[kept.gpus]
+    by_id = {pool.id: pool for pool in pools}
+
+    def usd_per_req(cell: Combo) -> tuple[float, str]:
+        usd = sum(n * gpu_usd_per_h(by_id[pool]) for pool, n in cell.gpus_by_pool().items())
+        return usd / cell.req_per_s, cell.id
+
+    return iter(sorted(found.values(), key=usd_per_req))
+
+
+def _pool_sets(pools: Sequence[Pool]) -> Iterator[tuple[Pool, ...]]:
+    """Each pool, and all of a region that are spot, or that are not."""
+    for region in sorted({pool.region for pool in pools}):
+        for spot in (False, True):
+            here = tuple(
+                pool
+                for pool in pools
+                if pool.region == region and (pool.market is Market.SPOT) == spot
+            )
+            for pool in here:
+                yield (pool,)
+            if len(here) > 1:
+                yield here
+
+
+def _problem(graph: ComponentGraph, pools: tuple[Pool, ...]) -> ComponentProblem | None:
+    """The program over slices: GPUs are had one by one, whatever the nodes they stand on."""
+    free = replace(graph, req_per_s=1.0, spot_share=1.0)
+    try:
+        return component_problem((free,), pools)
+    except InvalidValue:
+        return None  # these pools alone do not hold all components
+
+
+def _best(problem: ComponentProblem, usd_per_h: float) -> Mix | None:
+    pools = problem.pools
+    return most_work(
+        replace(
+            problem.mix,
+            node_gpus=np.ones(len(pools)),
+            node_usd_per_h=np.array([gpu_usd_per_h(pool) for pool in pools]),
+            node_max=np.array([float(pool.max_nodes * pool.per_node) for pool in pools]),
+            budget_usd_per_h=usd_per_h * (1.0 + 1e-9),
+            together=np.zeros((0, 0)),
+            together_max=np.zeros(0),
+        ),
+        _SECONDS,
+        _GAP,
+    )
+
+
+def _counts(problem: ComponentProblem, mix: Mix) -> dict[tuple[str, str], int]:
+    """(deployment, pool) -> instances; none where it has more than a cell may have."""
+    counts = {
+        (placed.deployment.name, placed.pool.id): int(n)
+        for placed, n in zip(problem.placed, mix.copies, strict=True)
+        if n
+    }
+    return counts if max(counts.values(), default=0) <= _MOST_COUNT else {}
+
+
+def _cell(
+    graph: ComponentGraph, pools: tuple[Pool, ...], counts: dict[tuple[str, str], int]
+) -> Combo | None:
+    """The cell of these instances: the most of the mix that they serve, and its paths."""
+    problem = _problem(graph, tuple(pool for pool in pools if any(p == pool.id for _, p in counts)))
+    if problem is None:
+        return None
+    n = len(problem.placed)
+    most = [counts.get((one.deployment.name, one.pool.id), 0) for one in problem.placed]
+    if sum(most) != sum(counts.values()):
+        return None  # something is not declared any more
+    mix = most_work(
+        replace(
+            problem.mix,
+            usage=np.eye(n),
+            node_gpus=np.ones(n),
+            node_usd_per_h=np.zeros(n),
+            node_max=np.array(most, dtype=float),
+            budget_usd_per_h=np.inf,
+            together=np.zeros((0, 0)),
+            together_max=np.zeros(0),
+        ),
+        _SECONDS,
+        1e-6,
+    )
+    if mix is None:
+        return None
+    members = tuple(
+        ComboMember(
+            Phase.AGGREGATED,
+            placed.pool.id,
+            placed.deployment.gpus,
+            count,
+            mix.multiple / count,
+            deployment=placed.deployment.name,
+        )
+        for placed, count in zip(problem.placed, most, strict=True)
+        if count
+    )
+    named = [[Member(m.phase, m.gpus, m.pool, m.count, deployment=m.deployment)] for m in members]
+    name = name_of(graph.model, sorted(named, key=str))
+    if len(name) > _LONGEST_NAME:
+        return None
+    of = {pool.id: pool for pool in pools}
+    paths = tuple(_paths(graph, problem, mix))
+    return Combo(
+        id=name,
+        model=graph.model,
+        region=of[members[0].pool].region,
+        members=members,
+        req_per_s=mix.multiple,
+        usd_per_h=sum(
+            m.gpus * m.count * of[m.pool].price_usd_per_h / of[m.pool].per_node for m in members
+        ),
+        ttft_ms=1000.0 * max(_seconds(graph, path, of) for path in paths),
+        tpot_ms=0.0,
+        start_s=max(
+            placed.deployment.start_s + placed.pool.provision_s
+            for placed, count in zip(problem.placed, most, strict=True)
+            if count
+        ),
+        paths=paths,
+    )
+
+
+def _paths(graph: ComponentGraph, problem: ComponentProblem, mix: Mix) -> Iterator[CellPath]:
+    rates = dict(zip((kind.name for kind in graph.types), _unit_rates(graph), strict=True))
+    for a, (_, kind, on) in enumerate(problem.activities):
+        rate = rates[kind.name] * mix.multiple * float(mix.fractions[a])
+        if rate > 1e-9:
+            hops, left = [], kind.uses
+            for n in on:
+                placed = problem.placed[n]
+                runs = placed.deployment.components & left
+                left -= runs
+                hops.append(CellHop(placed.deployment.name, placed.pool.id, tuple(sorted(runs))))
+            yield CellPath(kind.name, rate, tuple(hops))
+
+
+def _unit_rates(graph: ComponentGraph) -> tuple[float, ...]:
+    return replace(graph, req_per_s=1.0).rates()
+
+
+def _seconds(graph: ComponentGraph, path: CellPath, pools: dict[str, Pool]) -> float:
+    """How long an idle cell takes for a request on `path`."""
+    return sum(
+        graph.seconds(pools[hop.pool].gpu.name)[hop.deployment, frozenset(hop.runs)]
+        for hop in path.hops
+    )

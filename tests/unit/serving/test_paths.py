@@ -1,0 +1,99 @@
+"""Request-static routing: planned shares kept, no queue asked, nothing sent where nothing is."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.serving.paths import Paths, kind_with, planned_shares
+from autoscaler.serving.policies import Want
+from autoscaler.serving.routing import Router
+from topics.records import Endpoint, RequestKind, RouteGroup, Routes
+from topics.routing import Hop, RoutePath, Stage
+
+A, B, C = (Endpoint(name, f"{name}:1") for name in "abc")
+
+
+def _cell(name: str, rates: tuple[float, float], ends: tuple[Endpoint, ...]) -> RouteGroup:
+    """A photo goes by `image`, `llm` or in one to `all`."""
+    return RouteGroup(
+        name,
+        sum(rates),
+        stages=(Stage("image", ends[:1]), Stage("llm", ends[:1]), Stage("all", ends[1:])),
+        paths=(
+            RoutePath("photo", rates[0], (Hop("image", ("image",)), Hop("llm", ("llm",)))),
+            RoutePath("photo", rates[1], (Hop("all", ("image", "llm")),)),
+        ),
+    )
+
+
+@given(st.floats(0.01, 100.0), st.floats(0.01, 100.0), st.integers(1, 400))
+def test_after_any_number_of_requests_each_path_has_its_share_give_or_take_one(
+    one: float, other: float, requests: int
+) -> None:
+    group = _cell("g", (one, other), (A, B))
+    paths = Paths()
+    paths.apply([group])
+    ways = (paths.sample("photo") for _ in range(requests))
+    taken = Counter(way.name for way in ways if way is not None)
+    for name, share in planned_shares([group])["photo"].items():
+        assert abs(taken[name] - requests * share) <= 1.0 + 1e-6
+
+
+def test_a_path_with_a_hop_that_serves_nobody_is_not_taken() -> None:
+    paths = Paths()
+    paths.apply([_cell("g", (3.0, 1.0), (A, B))])
+    names = {way.name for _ in range(8) if (way := paths.sample("photo", {A})) is not None}
+    assert names == {"all"}
+    assert paths.sample("photo", {A, B}) is None
+    assert paths.sample("voice") is None
+
+
+def test_a_hop_goes_on_in_another_group_when_its_own_has_left_the_routes() -> None:
+    paths = Paths()
+    paths.apply([_cell("g", (1.0, 0.0), (A, B))])
+    way = paths.sample("photo")
+    assert way is not None
+    paths.apply([_cell("h", (1.0, 0.0), (C, B))])
+    assert paths.endpoint(way, 1) == C
+
+
+def test_shares_are_owed_across_changes_of_routes() -> None:
+    """Routes that change with each request would else send all of them the first way."""
+    group = _cell("g", (1.0, 1.0), (A, B))
+    paths = Paths()
+    taken = Counter[str]()
+    for _ in range(10):
+        paths.apply([group])
+        way = paths.sample("photo")
+        taken[way.name if way else ""] += 1
+    assert taken == {"image/llm": 5, "all": 5}
+
+
+def test_kinds_are_told_by_media_the_narrowest_first() -> None:
+    kinds = (RequestKind("text"), RequestKind("photo", ("image",)),
+             RequestKind("film", ("image", "video")))  # fmt: skip
+    assert kind_with(kinds, frozenset()) == "text"
+    assert kind_with(kinds, frozenset({"image"})) == "photo"
+    assert kind_with(kinds, frozenset({"video"})) == "film"
+    assert kind_with(kinds, frozenset({"audio"})) is None
+
+
+def test_a_router_with_paths_picks_the_first_hop_and_counts_each() -> None:
+    router = Router("omni")
+    kinds = (RequestKind("photo", ("image",)),)
+    group = _cell("g", (1.0, 0.0), (A, B))
+    router.apply(Routes("omni", 1, 1, 0, 1.0, 1.0, (group,), kinds=kinds))
+    assert router.takes(frozenset({"image"}))
+    assert not router.takes(frozenset({"video"}))
+    pick = router.pick(want=Want(kind=router.kind_of(1.0, 1.0, frozenset({"image"}))))
+    assert pick is not None and pick.way is not None
+    assert (pick.endpoint, router.in_flight(A)) == (A, 1)
+    router.done(pick.endpoint)
+    assert router.pick_hop(pick.way, 1) == A
+    router.done(A)
+    assert router.in_flight(A) == 0
+    router.eject(A, 0)
+    assert not router.has_room("photo")  # the other path is planned for nobody
