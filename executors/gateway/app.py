@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 
 import orjson
 
+from executors.gateway.choosing import Choosing
 from executors.gateway.fields import BadRequest
 from executors.gateway.keys import Access, Denied
 from executors.gateway.meter import Ending, Meter, Outcome
@@ -27,6 +28,7 @@ from executors.gateway.settings import Clock, Settings
 from executors.gateway.table import RouteTable
 from executors.gateway.wire.budget import Budget
 from executors.gateway.wire.exchange import Exchange
+from topics.scoring import EVERY
 
 _TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 _MODELS = "/v1/models"
@@ -65,6 +67,7 @@ class Face:
         self._ids_in_use: set[str] = set()
         self._unknown_waiting = 0
         self.parser = Parser()
+        self.choosing = Choosing(table.routers, metrics, settings.connect_real_s)
         self.make_room: Callable[[], bool] = lambda: False  # of the server, which needs us first
         self.draining = False
         self._posts: dict[str, Handler] = dict.fromkeys(
@@ -119,7 +122,8 @@ class Face:
             try:
                 bearer = exchange.headers.get(b"authorization", b"")
                 key = self._access.admit(bearer, time.monotonic())
-                call = await self.parser.parse(exchange.path, raw, self._table.names)
+                names, scored = self._table.names, self._table.scored
+                call = await self.parser.parse(exchange.path, raw, names, scored)
                 del raw
                 self._access.allow(key, call.model)
             except BadRequest as error:
@@ -134,7 +138,7 @@ class Face:
                 return
             spent_ns = self._clock.mono_ns() - arrived_ns
             if call.model in self._table.routers or await self._known(exchange, call):
-                await self._serve(exchange, call, arrived_ns, spent_ns)
+                await self._choose(exchange, call, arrived_ns, spent_ns)
         finally:
             self._budget.give_back(size)
 
@@ -174,8 +178,28 @@ class Face:
             self.refuse(exchange, 404, f"the model {call.model[:200]!r} does not exist", "model")
         return False
 
-    async def _serve(self, exchange: Exchange, call: Call, arrived_ns: int, spent_ns: int) -> None:
-        """Serve, and count the end whatever it is."""
+    async def _choose(self, exchange: Exchange, call: Call, arrived_ns: int, spent_ns: int) -> None:
+        """Serve; a request for a name that stands for several models by one of these."""
+        routes = self._table.routers[call.model].routes
+        if routes is None or routes.split is None:
+            await self._serve(exchange, call, arrived_ns, spent_ns, None)
+            return
+        meter = self._meters.setdefault(call.model, Meter())
+        model, number = await self.choosing.choose(call, exchange.headers, routes.split)
+        call.model = model
+        if model in self._table.routers or await self._known(exchange, call):
+            await self._serve(exchange, call, arrived_ns, spent_ns, (meter, number))
+
+    async def _serve(
+        self,
+        exchange: Exchange,
+        call: Call,
+        arrived_ns: int,
+        spent_ns: int,
+        through: tuple[Meter, int] | None,
+    ) -> None:
+        """Serve, and count the end whatever it is. through: of the name that it was asked by, where
+        that stands for several models, and the class of its score."""
         router, media = self._table.routers[call.model], frozenset(call.media)
         if not router.takes(media):
             what = ", ".join(sorted(media)) or "text alone"
@@ -187,6 +211,9 @@ class Face:
         name, shown = self._name(exchange)
         exchange.add_header(b"X-Request-Id", shown)
         lengths = meter.arrived(call.tokens_guess, call.output_most)
+        if through is not None:
+            through[0].arrived(call.tokens_guess, call.output_most)
+            through[0].classed(through[1])
         kind = router.kind_of(*lengths, media)
         trace = _trace(exchange)
         request = Request(call, exchange, arrived_ns, name, spent_ns, trace, lengths[1], kind)
@@ -207,6 +234,9 @@ class Face:
             limits = (routes.ttft_limit_ms, routes.tpot_limit_ms) if routes else (0.0, 0.0)
             meter.ended(outcome, call.tokens_guess, *limits)
             meter.sent(kind, request.group)
+            if through is not None:
+                through[0].ended(outcome, call.tokens_guess, *limits)
+                through[0].sent(EVERY, call.model)
             self._metrics.ended(call.model, outcome.ending)
             request.pause()
             self._metrics.overhead(request.own_ns / 1e6)

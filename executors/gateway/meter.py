@@ -62,6 +62,7 @@ class Meter:
     output_lengths: dict[int, int] = field(default_factory=dict)
     shapes: dict[int, int] = field(default_factory=dict)
     sent_to: dict[str, dict[str, int]] = field(default_factory=dict)
+    classes: dict[int, int] = field(default_factory=dict)
     guess_ratio: float = 1.0
     usual_output: float = _FIRST_OUTPUT
     answers: int = 0
@@ -78,6 +79,10 @@ class Meter:
         shape = shape_of(tokens, output)
         self.shapes[shape] = self.shapes.get(shape, 0) + 1
         return float(tokens), output
+
+    def classed(self, number: int) -> None:
+        """The request that came in has a score of this class."""
+        self.classes[number] = self.classes.get(number, 0) + 1
 
     def sent(self, kind: str, group: str) -> None:
         """A request of `kind` has ended that `group` took; "" for either counts nothing."""
@@ -170,13 +175,14 @@ class Meter:
             leaving=leaving,
             shapes=self.shapes,
             sent=self.sent_to,
+            classes=self.classes,
         )
         self.arrivals = self.completions = self.failures = self.refused = self.attained = 0
         self.withdrawn = 0
         self.input_tokens_arrived = self.input_tokens = self.output_tokens = 0
         self.ttft_ms, self.tpot_ms = {}, {}
         self.input_lengths, self.output_lengths = {}, {}
-        self.shapes, self.sent_to = {}, {}
+        self.shapes, self.sent_to, self.classes = {}, {}, {}
         return record
 
 

@@ -5,7 +5,7 @@ Owns names and buckets. Milliseconds here are real ones: they tell what this pro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -14,6 +14,8 @@ from executors.gateway.wire.server import Server
 from topics.sketch import bucket_of, quantile_ms
 
 _REAL_MS = (0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 25, 50, 100, 250, 500, 1000, 5000)
+
+SCORER_FAILURES = ("timeout", "connection", "status", "invalid", "busy", "resting")
 
 
 class Metrics:
@@ -36,6 +38,13 @@ class Metrics:
         self.stale = counter("stale_routes", "Routes refused: older leader or generation")
         self.unbacked = counter("unbacked_routes", "Routes whose leader no claim vouches for")
         self.denied = counter("denied", "Requests refused for their key: 401, 403 and its 429")
+        self.scored = counter(
+            "scored", "Requests for a name of several models, by where the score is from",
+            "model", "source",
+        )  # fmt: skip
+        self.fallbacks = counter(
+            "fallbacks", "Requests that another model answered for want of room", "model", "by"
+        )
         self.busy = counter("overloaded", "Requests refused because bodies took too much memory")
         self.bad_loads = counter("bad_loads", "Messages of load feeds that could not be read")
         self.keys_errors = counter("keys_errors", "Times the file of API keys could not be used")
@@ -84,6 +93,13 @@ class Metrics:
         ):
             self.show(f"clients_{name}", what, partial(getattr, server, name))
 
+    def watch_scorer(self, failures: Mapping[str, int]) -> None:
+        """Show why the scorer gave no score."""
+        for why in SCORER_FAILURES:
+            self.show(
+                f"scorer_{why}", f"Scores that were not had: {why}", partial(_at, failures, why)
+            )
+
     def show(self, name: str, what: str, value: Callable[[], float]) -> None:
         """A figure that somebody else counts."""
         gauge = Gauge(f"shoal:gateway_{name}", what, registry=self._registry)
@@ -113,3 +129,7 @@ class Metrics:
             if value is not None:
                 self._quantiles.labels(f"{q:g}").set(value)
         return generate_latest(self._registry)
+
+
+def _at(counts: Mapping[str, int], name: str) -> float:
+    return counts.get(name, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import zlib
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,7 @@ _SMALL = 64 * 1024
 _MEDIUM = 512 * 1024
 _EASY = 10_000
 _PREFIX_CHARS = 512
+_TEXT_CHARS, _TEXT_PARTS = 16_000, 100
 # Differs between the two halves of a prefill-decode hand-over; all else is written once.
 _VARYING = ("stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens")
 
@@ -52,13 +53,14 @@ _VARYING = ("stream", "stream_options", "max_tokens", "max_completion_tokens", "
 class Call:
     """One request as received and checked.
 
-    core: its body as engines get it, without `varying`, an open JSON object; emptied once an
-    answer has begun, because nothing is sent again from then on. single: one prompt,
+    core: its body as engines get it, without `model` and `varying`, an open JSON object; emptied
+    once an answer has begun, because nothing is sent again from then on. single: one prompt,
     one sequence; only such a request can be handed over between instances, because one
     `kv_transfer_params` describes one prompt's KV. usage_wanted: the client asked for a usage
     chunk, so it must see it. tokens_guess: of its prompt, before anyone has counted them.
     output_most: tokens it may make at most, 0 where it does not say. prefix: the same for prompts
-    that begin alike. media: see `gateway.media`.
+    that begin alike. media: see `gateway.media`. text: the end of its prompt, where somebody has
+    to look at it.
     """
 
     path: str
@@ -72,12 +74,19 @@ class Call:
     output_most: int = 0
     prefix: int = 0
     media: tuple[str, ...] = ()
+    text: str = ""
 
 
-def parse_call(path: str, raw: bytes, names: Mapping[str, str] | None = None) -> Call:
+def parse_call(
+    path: str,
+    raw: bytes,
+    names: Mapping[str, str] | None = None,
+    scored: Container[str] = (),
+) -> Call:
     """The request in `raw`; BadRequest if it is not JSON or asks for what it may not.
 
-    names: other names of models, and the names engines know.
+    names: other names of models, and the names engines know. scored: names that stand for several
+    models; of these the prompt's text is kept.
     """
     body = _json(raw)
     model = body.get("model")
@@ -85,7 +94,8 @@ def parse_call(path: str, raw: bytes, names: Mapping[str, str] | None = None) ->
         raise BadRequest("model: a non-empty string is required", "model")
     check(FIELDS[path], body)
     if names and model in names:
-        model = body["model"] = names[model]
+        model = names[model]
+    del body["model"]
     prompt = body.get("messages" if path == CHAT else "input" if path == EMBEDDINGS else "prompt")
     count = _prompts(prompt) if path != CHAT else 1
     stream = body.get("stream") is True
@@ -105,6 +115,7 @@ def parse_call(path: str, raw: bytes, names: Mapping[str, str] | None = None) ->
         1 if path == EMBEDDINGS else min(most, 1_000_000),
         zlib.crc32(repr(_beginning(prompt)).encode()),
         media_of(body) if path == CHAT else (),
+        _text(prompt) if model in scored else "",
     )
 
 
@@ -150,13 +161,13 @@ def engine_body(call: Call, **extra: Any) -> bytes:
         options = {**(varying.get("stream_options") or {}), "include_usage": True}
         options.pop("continuous_usage_stats", None)
         varying = {**varying, "stream_options": options}
-    return with_fields(call.core, {**varying, **extra})
+    return with_fields(call, {**varying, **extra})
 
 
 def prefill_body(call: Call) -> bytes:
     """What the prefill instance gets: the same prompt, one token, its KV kept for a decoder."""
     most = "max_completion_tokens" if "max_completion_tokens" in call.varying else "max_tokens"
-    return with_fields(call.core, {"stream": False, most: 1, "kv_transfer_params": _FOR_A_DECODER})
+    return with_fields(call, {"stream": False, most: 1, "kv_transfer_params": _FOR_A_DECODER})
 
 
 _FOR_A_DECODER = {
@@ -169,9 +180,10 @@ _FOR_A_DECODER = {
 }
 
 
-def with_fields(core: bytes, varying: dict[str, Any]) -> bytes:
-    """A whole body from its open core and what varies."""
-    return core + (b"," + orjson.dumps(varying)[1:] if varying else b"}")
+def with_fields(call: Call, fields: Mapping[str, Any]) -> bytes:
+    """A whole body from what never varies, the name of the model, and `fields`."""
+    comma = b"," if len(call.core) > 1 else b""
+    return call.core + comma + orjson.dumps({"model": call.model, **fields})[1:]
 
 
 def handed_over(raw: bytes) -> dict[str, Any] | None:
@@ -223,6 +235,21 @@ def _tokens_guess(prompt: object) -> int:
     if isinstance(prompt, dict):  # a chat message, or one part of its content
         return _tokens_guess(prompt.get("content", prompt.get("text", "")))
     return 0
+
+
+def _text(prompt: object) -> str:
+    """The end of a prompt: what is asked stands there, after instructions and documents."""
+    return "\n".join(_texts(prompt))[-_TEXT_CHARS:]
+
+
+def _texts(prompt: object) -> Iterator[str]:
+    if isinstance(prompt, str):
+        yield prompt
+    elif isinstance(prompt, list):
+        for item in prompt[-_TEXT_PARTS:]:
+            yield from _texts(item)
+    elif isinstance(prompt, dict):
+        yield from _texts(prompt.get("content", prompt.get("text", "")))
 
 
 def _beginning(prompt: object) -> object:

@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, BinaryIO
 
 import orjson
@@ -35,16 +35,19 @@ class Parser:
         self._turn = asyncio.Lock()
         self._waiting = 0
 
-    async def parse(self, path: str, raw: bytes, names: Mapping[str, str]) -> Call:
+    async def parse(
+        self, path: str, raw: bytes, names: Mapping[str, str], scored: Collection[str] = ()
+    ) -> Call:
         """The call in `raw`; BadRequest, ParserBusy."""
         if not is_heavy(raw):
-            return parse_call(path, raw, names)
+            return parse_call(path, raw, names, scored)
         if self._waiting >= _MOST_WAITING:
             raise ParserBusy
         self._waiting += 1
         try:
             async with self._turn:
-                head, core = await self._asked(orjson.dumps({"path": path, "names": names}), raw)
+                asked = {"path": path, "names": names, "scored": list(scored)}
+                head, core = await self._asked(orjson.dumps(asked), raw)
         except (EOFError, ConnectionError) as error:  # killed, for its memory perhaps
             raise ParserBusy from error
         finally:
@@ -93,7 +96,7 @@ def _frame(head: bytes, body: bytes) -> bytes:
 def _answer(head: bytes, raw: bytes) -> tuple[bytes, bytes]:
     asked = orjson.loads(head)
     try:
-        call = parse_call(asked["path"], raw, asked["names"])
+        call = parse_call(asked["path"], raw, asked["names"], asked["scored"])
     except BadRequest as error:
         return orjson.dumps({"refused": str(error), "field": error.field}), b""
     fields: dict[str, Any] = {

@@ -19,9 +19,7 @@ from topics.routing import Hop
 def body_of(call: Call, hop: Hop, outputs: Mapping[str, Any]) -> bytes:
     """What a stage before the last one gets."""
     varying = {k: v for k, v in call.varying.items() if k not in ("stream", "stream_options")}
-    return with_fields(
-        call.core, {**varying, "stream": False, "stage": _stage(hop, outputs, False)}
-    )
+    return with_fields(call, {**varying, "stream": False, "stage": _stage(hop, outputs, False)})
 
 
 def last_body(call: Call, hop: Hop, outputs: Mapping[str, Any]) -> bytes:

@@ -40,6 +40,7 @@ class RouteTable:
     ) -> None:
         self.routers: dict[str, Router] = {}
         self.names: dict[str, str] = {}  # other names of models, and the models
+        self.scored: frozenset[str] = frozenset()  # names that stand for several models
         self._highest: int | None = None
         self._aside: dict[str, list[Routes]] = {}
         self._leavers: list[Callable[[str], None]] = []
@@ -124,6 +125,9 @@ class RouteTable:
             if router.routes is not None
             for alias in router.routes.aliases
         ]
+        self.scored = frozenset(
+            model for model, router in self.routers.items() if router.routes and router.routes.split
+        )
         shared = Counter(alias for alias, _ in told)
         self.names = {
             alias: model
