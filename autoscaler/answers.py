@@ -26,12 +26,14 @@ from autoscaler.explain import reasons
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.request import Outcome, PlanAnswer, Urgency
 from autoscaler.proposals import propose
+from autoscaler.said import hold
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState, Pending
 from autoscaler.targets.view import ModelView
 from autoscaler.transitions.accounts import by_model
 from autoscaler.transitions.apply import Site, difference
 from autoscaler.transitions.groups import Group
+from autoscaler.transitions.ways import planned_ways
 from autoscaler.unmet import not_kept, out_of_reach, unmet
 from topics.decisions import Decision
 
@@ -77,7 +79,8 @@ def carry_out(
         for check in (out_of_reach, not_kept):
             said, states[model] = check(answer, states[model], service, scene)
             decisions += said
-        state = states[model]
+        ways = planned_ways(model, answer.shares, answer.counts)
+        state = states[model] = replace(states[model], ways=ways)
         short = shortfall.get(model, 0.0)
         target, base = wanted.get(model, Counter()), asked.get(model, Counter())
         if not service.managed:
@@ -98,6 +101,9 @@ def carry_out(
             now.update(done.groups)
             if done.started or done.going:
                 decisions.append(decision)
+            elif models[model].ways.differ(ways):
+                why = f"requests are divided anew; {_why(answer, pending, scene.views[model], '')}"
+                decisions.append(hold(model, why, scene.now_ms))
         below_floor = not done.started and len(counting) < service.min_instances
         if short > LEAST or done.unplaced or below_floor:
             said, states[model] = unmet(answer, short, sought[model], states[model], service, scene)

@@ -166,6 +166,8 @@ def decide(
         decisions.append(hold("*", f"no new plan ({why}); the last good plan stands", now_ms))
     rests = failed_ms and now_ms - failed_ms < _AFTER_FAILURE_MS
     scope = () if rests else scope_of(due, tuple(seen))
+    if scope and cluster.policy.spends_budget:
+        scope = tuple(seen)  # the models share what it buys
     if scope and Urgency.FULL not in pending and allowed(full_ms, now_ms):
         number += 1
         asks.append(full(number, ground, scope, due))

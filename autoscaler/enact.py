@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.demand.freshness import paused, strain
+from autoscaler.demand.freshness import is_stale, paused, strain
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
 from autoscaler.explain import reasons
@@ -130,6 +130,9 @@ def keep_all(
         return "demand rose while it was planned"
     if change >= -LEAST:
         return ""  # a move, not a removal
+    if view.policy.spends_budget:
+        # What one model gives up another gets: no evidence of an excess is needed, only sight.
+        return paused("telemetry is stale") if is_stale(view.demand) else ""
     since_s = (scene.now_ms - view.state.last_out_ms) / 1000
     if view.state.last_out_ms and since_s < view.policy.cooldown_s:
         return paused(f"something was added {reasons.duration(since_s).removeprefix('~')} ago")

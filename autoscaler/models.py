@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from autoscaler.demand.clumps import arrival_cv, observed
 from autoscaler.demand.freshness import is_stale
 from autoscaler.demand.lengths import estimate
+from autoscaler.demand.mix import declared_mix, estimate_mix
 from autoscaler.demand.observed import UNKNOWN
 from autoscaler.demand.windows import NoData
 from autoscaler.domain.cluster import Cluster, Service
@@ -68,15 +69,28 @@ def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]
             state = replace(state, lost_ms=inputs.now_ms, unmet_until_ms=0)
         demand = inputs.observation.demand.get(service.model, UNKNOWN)
         state = replace(state, clumps=observed(state.clumps, demand))
-        found[service.model] = _with_lengths(state, service, inputs)
+        found[service.model] = _with_mix(_with_lengths(state, service, inputs), service, inputs)
     return found
 
 
+def _with_mix(state: ModelState, service: Service, inputs: Inputs) -> ModelState:
+    """The shares of the workload types, where plans divide the fleet by them; looked at as often
+    as lengths are."""
+    if not (service.types and inputs.cluster.policy.spends_budget):
+        return replace(state, mix=()) if state.mix else state
+    if [name for name, _ in state.mix] != [kind.name for kind in service.types]:
+        return replace(state, mix=declared_mix(service.types))
+    if not _is_turn(service, inputs.now_ms):
+        return state
+    demand = inputs.observation.demand.get(service.model, UNKNOWN)
+    significance = inputs.cluster.policy.significance
+    mix = estimate_mix(state.mix, service.types, demand, significance)
+    return state if mix == state.mix else replace(state, mix=mix)
+
+
 def _with_lengths(state: ModelState, service: Service, inputs: Inputs) -> ModelState:
-    """Measured lengths and burstiness, looked at every ten seconds: they move slowly, and models
-    take turns."""
-    offset_ms = sum(service.model.encode()) * 1000
-    if (inputs.now_ms + offset_ms) // 1000 * 1000 % _LENGTHS_EVERY_MS:
+    """Measured lengths and burstiness: they move slowly."""
+    if not _is_turn(service, inputs.now_ms):
         return state
     demand = inputs.observation.demand.get(service.model, UNKNOWN)
     lengths = estimate(state.lengths, service.lengths, demand)
@@ -86,6 +100,12 @@ def _with_lengths(state: ModelState, service: Service, inputs: Inputs) -> ModelS
     if lengths == state.lengths and cv == state.arrival_cv:
         return state
     return replace(state, lengths=lengths, arrival_cv=cv)
+
+
+def _is_turn(service: Service, now_ms: int) -> bool:
+    """Whether it is this model's second of ten: models take turns."""
+    offset_ms = sum(service.model.encode()) * 1000
+    return not (now_ms + offset_ms) // 1000 * 1000 % _LENGTHS_EVERY_MS
 
 
 def views(

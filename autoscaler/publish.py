@@ -22,6 +22,7 @@ from autoscaler.transitions.accounts import billed_usd_per_h, by_model
 from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
 from autoscaler.transitions.groups import Group, Life
 from autoscaler.transitions.sight import Sight
+from autoscaler.transitions.ways import type_routes
 from topics.decisions import Decision, PlannedCombo, PlanRecord
 from topics.routing import Routes
 
@@ -68,7 +69,9 @@ def publish(
             (c.start_s for c in after.combos.values() if c.model == service.model), default=0
         )
         feeds = sight.load_feeds(own)
-        record = changed_routes(service, found, last, token, now_ms, start_s, feeds)
+        ways = after.models[service.model].ways
+        types = type_routes(service, ways, found, last) if cluster.policy.spends_budget else ()
+        record = changed_routes(service, found, last, token, now_ms, start_s, feeds, types)
         if record is not None:
             routes[service.model] = record
             effects.append(PublishRoutes(record))

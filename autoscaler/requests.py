@@ -133,7 +133,7 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
         elif view.covers:
             # It may be asked about only to be valued anew: then the same sliver applies.
             rate = min(rate * (1.0 - SLIVER), view.planned_req_per_s / state.derate)
-        demands.append(Demand(service.model, rate, state.lengths, state.arrival_cv))
+        demands.append(Demand(service.model, rate, state.lengths, state.arrival_cv, state.mix))
         if not service.managed:
             fleet.update(dict(state.recommended))
     return PlanRequest(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from autoscaler.demand.clumps import Clumps
 from autoscaler.demand.engines import EngineView
+from autoscaler.demand.mix import Mix
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
@@ -20,6 +21,7 @@ from autoscaler.transitions.backoff import Backoff
 from autoscaler.transitions.groups import Group
 from autoscaler.transitions.supply import Supply
 from autoscaler.transitions.turns import Turns
+from autoscaler.transitions.ways import PlannedWays
 from topics.alerts import Alert
 from topics.controls import Control
 from topics.fleet import Assignment, Status
@@ -70,7 +72,8 @@ class ModelState:
     """What is remembered of one model.
 
     lengths, arrival_cv: of requests and of the gaps between them, as planned for; clumps: what the
-    latter follows from. target_req_per_s:
+    latter follows from. mix: shares of the workload types as planned for, ways: where they go
+    (both empty where types are not told apart). target_req_per_s:
     the demand planned for, raised by evidence and lowered by lasting evidence; target_why: in
     words. derate: measured over predicted
     capacity where SLOs were missed without a shortage, in (0, 1]; derated_ms: when it last moved.
@@ -91,6 +94,8 @@ class ModelState:
     lengths: Lengths
     arrival_cv: float = 1.0
     clumps: Clumps = field(default_factory=Clumps)
+    mix: Mix = ()
+    ways: PlannedWays = field(default_factory=PlannedWays)
     target_req_per_s: float = 0.0
     target_why: str = ""
     derate: float = 1.0

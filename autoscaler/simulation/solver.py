@@ -14,7 +14,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.answer import answer
 from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.strategies.table import strategy_for
 
 Plan = Callable[[PlanRequest, Cluster], PlanAnswer]
 
@@ -33,7 +33,7 @@ class SolveTimes:
 
 def plan_in_process(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
     """The real planner, without a clock: work limits only, so answers are reproducible."""
-    return answer(request, cluster, default_profile(), Shoal())
+    return answer(request, cluster, default_profile(), strategy_for(cluster.policy))
 
 
 class SimSolver:

@@ -14,7 +14,7 @@ from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.transitions.cells import cell_route
 from autoscaler.transitions.groups import Group, GroupView, Life, ready_req_per_s, slots
 from topics.fleet import Assignment, DesiredInstance
-from topics.routing import Endpoint, RequestKind, RouteGroup, Routes
+from topics.routing import Endpoint, RequestKind, RouteGroup, Routes, TypeRoute
 
 _LEAST_WEIGHT = 1e-6
 
@@ -144,27 +144,28 @@ def changed_routes(
     now_ms: int,
     start_s: float = 0.0,
     feeds: tuple[str, ...] = (),
+    types: tuple[TypeRoute, ...] = (),
 ) -> Routes | None:
     """New routes of `service` if they say something new, else None. The first are published even
     if empty: gateways learn of the model, report on it, and hold its requests.
 
     start_s: of its slowest combo, 0 where none is known (what was published stays). feeds: where
-    the executors of its instances tell how busy these are.
+    the executors of its instances tell how busy these are. types: kinds of requests that go
+    different ways.
     """
     slo, name = service.slo, service.architecture.name
     # Two digits: a prediction that moves by a second is no news to gateways.
     starts = float(f"{start_s:.2g}") or (published.start_s if published else 0.0)
     aliases = (name,) if name != service.model else ()
-    types = service.graph.types if service.graph is not None else ()
-    kinds = tuple(RequestKind(kind.name, tuple(sorted(kind.media))) for kind in types)
+    asked = service.graph.types if service.graph is not None else ()
+    kinds = tuple(RequestKind(kind.name, tuple(sorted(kind.media))) for kind in asked)
     if (
         published is not None
         and published.groups == groups
         and published.leader_token == leader_token
         and (published.ttft_limit_ms, published.tpot_limit_ms) == (slo.ttft_ms, slo.tpot_ms)
         and (published.start_s, published.aliases) == (starts, aliases)
-        and published.feeds == feeds
-        and published.kinds == kinds
+        and (published.feeds, published.types, published.kinds) == (feeds, types, kinds)
     ):
         return None
     return Routes(
@@ -179,4 +180,5 @@ def changed_routes(
         aliases=aliases,
         feeds=feeds,
         kinds=kinds,
+        types=types,
     )

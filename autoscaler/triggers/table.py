@@ -15,6 +15,7 @@ from autoscaler.triggers import (
     launch,
     leftover,
     missed,
+    mix,
     nodes,
     period,
     price,
@@ -33,6 +34,7 @@ TRIGGERS: tuple[Rule, ...] = (
     service.fire,
     alert.fire,
     missed.fire,
+    mix.fire,
     excess.fire,
     leftover.fire,
 )

@@ -22,7 +22,7 @@ from autoscaler.explain.names import several
 from autoscaler.planning.plan import Plan, PlannedCount
 from autoscaler.planning.problem import PlanningProblem, PlanOptions
 from autoscaler.planning.shares import usd_per_h_by_model
-from autoscaler.planning.strategies.table import strategy
+from autoscaler.planning.strategies.table import strategy_for
 from streams.cli.plan import UNSERVED, default_demand, planned
 from streams.cli.run_part import bootstrap
 from streams.cli.running import read_running
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     started_s = time.monotonic()
     options = PlanOptions(args.gap, args.time_limit, lambda: time.monotonic() - started_s)
     profile = profile_with(config.measurements)
-    problem, made = planned(cluster, demands, fleet, profile, strategy("shoal"), options)
+    problem, made = planned(cluster, demands, fleet, profile, strategy_for(cluster.policy), options)
     if args.json:
         sys.stdout.buffer.write(_json(problem, made, strangers))
     else:

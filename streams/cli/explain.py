@@ -21,7 +21,7 @@ from autoscaler.explain.values import ModelReasons
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.answer import explained_plan
 from autoscaler.planning.request import PlanRequest, Urgency
-from autoscaler.planning.strategies.table import strategy
+from autoscaler.planning.strategies.table import strategy_for
 from streams.cli.controller_client import add_url, explained
 from streams.cli.times import clock_words
 from topics.codec import read_value
@@ -69,7 +69,7 @@ def planned_again(found: Mapping[str, Any], model: str) -> ModelReasons | None:
     # Whatever it was asked, why a model has what it has is a question about the whole plan.
     request = replace(read_value(PlanRequest, found["request"]), urgency=Urgency.FULL)
     cluster = read_value(Cluster, found["cluster"])
-    profile, chosen = default_profile(), strategy("shoal")
+    profile, chosen = default_profile(), strategy_for(cluster.policy)
     made = explained_plan(request, cluster, profile, chosen, model)
     if made is None:
         return None

@@ -26,7 +26,7 @@ from autoscaler.planning.request import (
     Urgency,
     unanswered,
 )
-from autoscaler.planning.strategies.table import strategy
+from autoscaler.planning.strategies.table import strategy_for
 from streams.solver.wire import answered, ask
 from streams.supervision import supervision_fd
 from topics.checks import InvalidRecord
@@ -50,7 +50,7 @@ def solver_argv() -> list[str]:
 
 def plan_here(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
     """Plan in this process."""
-    return answer(request, cluster, default_profile(), strategy("shoal"))
+    return answer(request, cluster, default_profile(), strategy_for(cluster.policy))
 
 
 class Solver:

@@ -19,6 +19,7 @@ from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.request import PlanAnswer, PlanRequest
 from autoscaler.planning.strategies.homo import Homo
 from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.strategies.table import strategy_for
 from autoscaler.simulation.live import LiveController, See
 from autoscaler.simulation.policies.policy import Policy, Setting, Trial
 
@@ -46,7 +47,7 @@ def build(
     if knob > 0.0:
         services = tuple(replace(s, utilization=knob) for s in cluster.services)
         cluster = replace(cluster, services=services)
-    plan = partial(plan_with, strategy=strategy or Shoal())
+    plan = partial(plan_with, strategy=strategy or strategy_for(cluster.policy))
     return Trial(replace(scenario, cluster=cluster), LiveController(see=see), plan)
 
 

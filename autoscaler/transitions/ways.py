@@ -1,0 +1,91 @@
+"""From planned fractions to routes: where each type of request goes, of what serves now.
+
+Owns how the fractions of a plan apply to a fleet that is on its way to it. What is planned for
+instances that are not there yet is shared, by their weights, by all that serve and can take the
+type; as they come, it is theirs. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from autoscaler.domain.cluster import Service
+from autoscaler.planning.typed import types_of
+from autoscaler.transitions.groups import combo_id_of
+from topics.routing import RouteGroup, Routes, TypeRoute
+
+_TOLD = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWays:
+    """Of one model. fractions: (type, combo, fraction) of every combo that can take the type, 0
+    where it is not planned to. copies: how many of each combo the plan wants. Empty: requests are
+    not told apart."""
+
+    fractions: tuple[tuple[str, str, float], ...] = ()
+    copies: tuple[tuple[str, int], ...] = ()
+
+    def differ(self, other: PlannedWays) -> bool:
+        """Whether both say something and a type goes other ways, by more than people care about."""
+        if not self.fractions or not other.fractions:
+            return False
+        before = {(kind, combo): part for kind, combo, part in self.fractions}
+        after = {(kind, combo): part for kind, combo, part in other.fractions}
+        return any(
+            abs(before.get(key, 0.0) - after.get(key, 0.0)) > _TOLD for key in before | after
+        )
+
+
+def planned_ways(
+    model: str,
+    shares: Iterable[tuple[str, str, str, float]],
+    counts: Iterable[tuple[str, int]],
+) -> PlannedWays:
+    """What a plan says of `model`. shares: (model, type, combo, fraction)."""
+    fractions = tuple((kind, combo, part) for of, kind, combo, part in shares if of == model)
+    named = {combo for _, combo, _ in fractions}
+    return PlannedWays(fractions, tuple((i, count) for i, count in counts if i in named))
+
+
+def type_routes(
+    service: Service,
+    ways: PlannedWays,
+    groups: tuple[RouteGroup, ...],
+    published: Routes | None = None,
+) -> tuple[TypeRoute, ...]:
+    """Shares of each type over `groups`, which serve now.
+
+    Where no plan has come since a restart, what is `published` stands as long as its groups do.
+    """
+    if not ways.fractions:
+        same = published is not None and [g.group for g in published.groups] == [
+            g.group for g in groups
+        ]
+        return published.types if published is not None and same else ()
+    here = Counter(combo_id_of(group.group) for group in groups)
+    copies = dict(ways.copies)
+    found = []
+    for kind in types_of(service):
+        fractions = {combo: part for name, combo, part in ways.fractions if name == kind.name}
+        if not fractions:
+            continue
+        each, missing = {}, 1.0
+        for combo, part in fractions.items():
+            if here[combo]:
+                each[combo] = part / max(copies.get(combo, 0), here[combo])
+                missing -= each[combo] * here[combo]
+        weights = sum(g.weight for g in groups if combo_id_of(g.group) in fractions)
+        more = max(0.0, missing) / weights if weights > 0.0 and missing > 1e-6 else 0.0
+        shares = []
+        for group in groups:
+            combo = combo_id_of(group.group)
+            share = each.get(combo, 0.0) + more * group.weight if combo in fractions else 0.0
+            shares.append(float(f"{share:.5g}"))
+        lengths = kind.lengths
+        found.append(
+            TypeRoute(kind.name, lengths.input_tokens, lengths.output_tokens, tuple(shares))
+        )
+    return tuple(found)

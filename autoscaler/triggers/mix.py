@@ -1,0 +1,42 @@
+"""The mix of requests shifted: between types of a model, or between models.
+
+It matters where the most is made of a budget: there a plan divides the fleet by the mix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoscaler.demand.mix import MATTERS, apart
+from autoscaler.planning.request import Urgency
+from autoscaler.triggers.news import News, Trigger
+
+_MODELS = 2.0
+
+
+def fire(news: News) -> Iterator[Trigger]:
+    """Models whose shares of types moved in this tick, and models that ask for another share of
+    all requests than when they were planned."""
+    if not news.cluster.policy.spends_budget:
+        return
+    for model, view in news.views.items():
+        before = news.state.models.get(model)
+        if before is not None and before.mix and view.state.mix != before.mix:
+            old = dict(before.mix)
+            name, share = max(view.state.mix, key=lambda one: one[1] - old.get(one[0], 0.0))
+            why = f"{model}/{name} is {share:.0%} of the requests (planned for {old[name]:.0%})"
+            yield Trigger("mix", (), why)
+    planned = {m: demand.req_per_s for m, demand in news.state.valued.items() if m in news.views}
+    total = sum(planned.values())
+    if Urgency.FULL in news.state.pending or len(planned) < 2 or total <= 0.0:
+        return
+    now = {m: news.views[m].state.target_req_per_s / news.views[m].state.derate for m in planned}
+    wanted = sum(now.values())
+    if wanted <= 0.0:
+        return
+    then = {m: rate / total for m, rate in planned.items()}
+    today = {m: rate / wanted for m, rate in now.items()}
+    if apart(then, today) > _MODELS * MATTERS:
+        model = max(today, key=lambda m: today[m] - then[m])
+        why = f"{model} is {today[model]:.0%} of all requests (planned for {then[model]:.0%})"
+        yield Trigger("models", (), why)
