@@ -1,13 +1,16 @@
 """What the gateway costs, beside other proxies, in one run on real processes.
 
-    python -m loadtests.gateway_load [--json OUT] [--rounds 3] [--workers 1]
+    python -m loadtests.gateway_load [--json OUT] [--rounds 3] [--workers 2]
 
 Each proxy stands in front of the same engine, which answers at once or streams 64 events, 4 ms
 apart. Targets take turns within every round, so that a machine that is busy with something else
 treats all alike. Measured per target: requests per CPU-second of the proxy's process (plain and
 streamed), the latency that the proxy adds to the direct way at a low rate (plain requests, time to
 the last byte), and what 1,000 open streams take in memory. nginx is measured where it is
-installed; `bare` is the shortest aiohttp reverse proxy (`loadtests.gateway_targets`).
+installed; `bare` is the shortest aiohttp reverse proxy (`loadtests.gateway_targets`). With
+`--workers N` our gateway is measured with one process and, as `shoal-N`, with N on one port; its
+`scaling` is N times its requests per CPU-second over those of one process: what N cores serve
+beside one, if clients and engine have cores of their own, which this machine need not have.
 """
 
 from __future__ import annotations
@@ -60,6 +63,7 @@ class Target:
     base_mib: float = 0.0
     open_mib: float = 0.0
     failed: int = 0
+    workers: int = 1
 
 
 def cpu_s(pids: tuple[int, ...]) -> float:
@@ -161,7 +165,23 @@ def report(targets: list[Target]) -> dict[str, object]:
         "open_streams": _OPEN_STREAMS,
         "events_per_stream": EVENTS,
         "cpus": os.cpu_count(),
+        "scaling": scaling(targets),
     }
+
+
+def scaling(targets: list[Target]) -> dict[str, dict[str, float]]:
+    """What several processes of our gateway serve beside one, each on a core of its own."""
+    found = {}
+    one = next(target for target in targets if target.name == "shoal")
+    for many in targets:
+        if many.workers > 1:
+            plain = (many.plain / many.plain_cpu_s) / (one.plain / one.plain_cpu_s)
+            stream = (many.streams / many.stream_cpu_s) / (one.streams / one.stream_cpu_s)
+            found[many.name] = {
+                "plain": round(many.workers * plain, 2),
+                "stream": round(many.workers * stream, 2),
+            }
+    return found
 
 
 def quantile(target: Target, percent: int) -> float:
@@ -204,22 +224,25 @@ def started(workers: int) -> Iterator[list[Target]]:
                 config.write_text(nginx_config(port, engine, folder))
                 nginx = run("nginx", "-p", folder, "-c", str(config))
                 time.sleep(0.5)
-                targets.append(Target("nginx", f"127.0.0.1:{port}", (nginx.pid,)))
+                pids = (nginx.pid, *children(nginx.pid))
+                targets.append(Target("nginx", f"127.0.0.1:{port}", pids))
             group = RouteGroup("g", 1.0, (Endpoint("e", engine),))
             routes = Routes("chat", 1, 1, 0, 2000.0, 60.0, (group,))
-            homes = [f"w{n + 1}" for n in range(workers)] if workers > 1 else ["."]
-            for home in homes:
-                Path(folder, home).mkdir(exist_ok=True)
-                Path(folder, home, "routes.jsonl").write_bytes(encode(routes) + b"\n")
             base = TimeBase(1.0, 0, time.monotonic_ns()).format()
-            shoal = run(
-                sys.executable, "-m", "executors.gateway", "--broker", "127.0.0.1:9",
-                "--time-base", base, "--state-dir", folder, "--drain-s", "1",
-                *(("--workers", str(workers)) if workers > 1 else ()),
-            )  # fmt: skip
-            port = said_port(shoal)
-            pids = (shoal.pid, *children(shoal.pid))
-            targets.append(Target("shoal", f"127.0.0.1:{port}", pids))
+            for count in sorted({1, workers}):
+                homes = [f"w{n + 1}" for n in range(count)] if count > 1 else ["."]
+                for home in homes:
+                    Path(folder, home).mkdir(exist_ok=True)
+                    Path(folder, home, "routes.jsonl").write_bytes(encode(routes) + b"\n")
+                shoal = run(
+                    sys.executable, "-m", "executors.gateway", "--broker", "127.0.0.1:9",
+                    "--time-base", base, "--state-dir", folder, "--drain-s", "1",
+                    *(("--workers", str(count)) if count > 1 else ()),
+                )  # fmt: skip
+                port = said_port(shoal)
+                pids = (shoal.pid, *children(shoal.pid))
+                name = f"shoal-{count}" if count > 1 else "shoal"
+                targets.append(Target(name, f"127.0.0.1:{port}", pids, workers=count))
             yield targets
         finally:
             for process in processes:
@@ -239,7 +262,7 @@ def main() -> int:
     parser.add_argument("--json", help="write the figures here")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each part of a round")
-    parser.add_argument("--workers", type=int, default=1, help="processes of our gateway")
+    parser.add_argument("--workers", type=int, default=1, help="and our gateway with so many")
     options = parser.parse_args()
     with (
         started(options.workers) as targets,
