@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def serving(nodes: int, requests: int, draw: Draw) -> None:
     """A fixed fleet of `nodes` nodes."""
-    cluster = acting(load_config(DEFAULT_CONFIG).cluster)
+    cluster = acting(load_config(DEFAULT_CONFIG, cautious=False).cluster)
     service = cluster.service("mini")
     pools = tuple(p for p in cluster.pools if p.id == _COMBO.split("@")[1])
     cluster = replace(cluster, services=(service,), pools=pools)
@@ -123,7 +123,7 @@ def simulate_timed(
 
 def day(span_s: float, draw: Draw) -> None:
     """Three models whose rates swing 3:1 in a day, under the production controller."""
-    cluster = acting(load_config(DEFAULT_CONFIG).cluster)
+    cluster = acting(load_config(DEFAULT_CONFIG, cautious=False).cluster)
     services, arrivals = [], []
     for index, service in enumerate(cluster.services):
         swing = Swing(_DAY[service.model], 3.0, 86_400.0)

@@ -13,6 +13,7 @@ from enum import StrEnum
 from autoscaler.domain.checks import InvalidValue, finite, one_of, whole
 from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.hardware import GpuSpec
+from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.schedule import Weekly
@@ -102,7 +103,7 @@ class Service:
     long as an excess lasts); it matters only where min_instances is 0.
     pipelines: which nodes its engine may join in one instance: "none", "same-slice", "same-size"
     (equally many GPUs each) or "any". disaggregate: whether prefill and decode may be instances of
-    their own.
+    their own. cautious: planned with the lower end of a prediction's interval where that is wide.
     types: the kinds of requests that the declared workload consists of; empty = one kind.
     graph: of a model of components; its combos are cells.
     """
@@ -135,6 +136,7 @@ class Service:
     types: tuple[WorkloadType, ...] = ()
     disaggregate: bool = True
     graph: ComponentGraph | None = None
+    cautious: bool = False
 
     def __post_init__(self) -> None:
         who = f"model {self.model}"
@@ -245,6 +247,7 @@ class Cluster:
     """Everything declared: pools, services, policy; `content_hash` names the version in force.
 
     routes: services that stand for several of the others.
+    measurements: the user's own, of models on GPUs.
     """
 
     pools: tuple[Pool, ...]
@@ -252,6 +255,7 @@ class Cluster:
     policy: Policy = field(default_factory=Policy)
     content_hash: str = ""
     routes: tuple[QualityRoute, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
 
     def __post_init__(self) -> None:
         for what, names in (

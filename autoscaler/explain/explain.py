@@ -16,6 +16,7 @@ from autoscaler.explain.alternatives import (
     slo_reliefs,
 )
 from autoscaler.explain.impossible import impossible_pools
+from autoscaler.explain.measuring import measuring
 from autoscaler.explain.spot import savings, spot_losses
 from autoscaler.explain.values import Explanation, ModelReasons, Rejected
 from autoscaler.performance.catalog import short_gpu_name
@@ -87,6 +88,7 @@ def _of_model(
         rejected=tuple(rejected),
         relief=slo_reliefs(problem, plan, model, profile, strategy) if ask else (),
         uncertain=any(target.combo.uncertain for target in plan.of(model) if target.count),
+        measuring=measuring(problem, plan, model, profile, strategy) if ask else (),
     )
 
 

@@ -36,6 +36,16 @@ class Relief:
 
 
 @dataclass(frozen=True, slots=True)
+class Measuring:
+    """What measuring a model on GPUs of type `gpu` would bring if they prove as fast as predicted,
+    where the plan counts on less: off the bill, and of demand that goes unserved."""
+
+    gpu: str
+    saves_usd_per_h: float
+    serves_req_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class SpotLoss:
     """If all spot nodes were lost at once: the share of demand still served, and for how long.
 
@@ -53,7 +63,7 @@ class ModelReasons:
 
     demand_req_per_s / needed_req_per_s: arrivals, and raw capacity after utilization.
     load: demand / capacity. bound_by: the limits that set the rate of one combo, in words.
-    uncertain: some capacity was estimated, not measured.
+    uncertain: some capacity was estimated, not measured. measuring: GPUs on which it would pay.
     """
 
     model: str
@@ -64,6 +74,7 @@ class ModelReasons:
     rejected: tuple[Rejected, ...]
     relief: tuple[Relief, ...]
     uncertain: bool
+    measuring: tuple[Measuring, ...] = ()
 
     @property
     def load(self) -> float:

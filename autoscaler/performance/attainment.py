@@ -185,14 +185,22 @@ class Engine:
 
 @lru_cache(maxsize=128)
 def engine(
-    times: StepTimes, phase: Phase, lengths: Lengths, arrival_cv: float = 1.0, seed: int = SEED
+    times: StepTimes,
+    phase: Phase,
+    lengths: Lengths,
+    arrival_cv: float = 1.0,
+    seed: int = SEED,
+    link_gb_s: float = KV_LINK_GB_PER_S,
 ) -> Engine:
-    """The engine of `times` under `lengths`; see `sample.unit_arrivals` for `arrival_cv`."""
+    """The engine of `times` under `lengths`; see `sample.unit_arrivals` for `arrival_cv`.
+
+    link_gb_s: rate in 1e9 bytes/s at which KV moves from prefill to decode.
+    """
     model = times.roofline.model
     inputs, outputs = lengths_of(lengths, model.max_position, seed)
     if phase is Phase.PREFILL:
         outputs = np.ones_like(outputs)
-    per_token_ms = kv_transfer_ms(model, 1.0, KV_LINK_GB_PER_S)
+    per_token_ms = kv_transfer_ms(model, 1.0, link_gb_s)
     if phase is Phase.AGGREGATED:
         per_token_ms = 0.0
     transfer_ms: Floats = inputs.astype(np.float64) * per_token_ms

@@ -14,12 +14,14 @@ from functools import lru_cache
 from importlib import resources
 from statistics import fmean
 
+from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.models import ModelSpec
 from autoscaler.performance.errors import Pair
-from autoscaler.performance.profile import Measurement
 
 SHARE = 0.9
 """Share of points that an interval should hold."""
+WIDE = 0.8
+"""Share of a prediction below which the lower end of its interval is planned for instead."""
 _FEWEST = 20
 _WITNESS = 5
 """Points that a (model, system) group must have to speak for others."""
@@ -83,6 +85,16 @@ def rate_interval(model: ModelSpec, own: Measurement | None = None) -> tuple[flo
     kind = "mixture of experts" if model.is_moe else "dense"
     found = next(i for i in packaged() if (i.kind, i.figure) == (kind, "TPOT"))
     return 1.0 / found.high, 1.0 / found.low
+
+
+def planned_share(model: ModelSpec, own: Measurement | None = None) -> float:
+    """How much of a predicted rate is planned for: its interval's lower end where that is wide.
+
+    Wide is an interval that begins below `WIDE` of the prediction: further off than the headroom
+    that a utilization of 80% leaves. Elsewhere the prediction itself is planned for.
+    """
+    low, _ = rate_interval(model, own)
+    return low if low < WIDE else 1.0
 
 
 def _groups(pairs: Sequence[Pair], figure: str) -> dict[tuple[str, str], Figures]:

@@ -1,6 +1,6 @@
 """A user's own measurements: what they say of one model on one GPU, over the model's estimate.
 
-Owns `Measurement`, fitting one to benchmark points, and a profile that knows some. Two factors are
+Owns fitting a `Measurement` to benchmark points, and a profile that knows some. Two factors are
 fitted, of the time of prompts and of decode iterations, so a short sweep is enough. Knows no files.
 """
 
@@ -10,14 +10,17 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from statistics import fmean
 
 from autoscaler.domain.checks import InvalidValue, finite, whole
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.measurement import Measurement
 from autoscaler.performance.closed_loop import estimate_scaled
 from autoscaler.performance.leastsquares import fit
 from autoscaler.performance.plausible import peak_share
 from autoscaler.performance.points import Estimate, MeasuredPoint
-from autoscaler.performance.profile import Measurement, Profile, architecture
+from autoscaler.performance.profile import Profile, architecture, default_profile
 
 _BOUNDS = {"prefill": (1e-3, 1e5), "decode": (1e-3, 1e5)}
 _PRIOR = 1e-3
@@ -70,6 +73,17 @@ def with_measurements(profile: Profile, found: Sequence[Measurement]) -> Profile
     text = f"{profile.content_hash} {sorted(map(repr, kept.values()))}"
     content_hash = hashlib.sha256(text.encode()).hexdigest()
     return replace(profile, measurements=tuple(kept.values()), content_hash=content_hash)
+
+
+def profile_of(cluster: Cluster) -> Profile:
+    """What is known of engines in `cluster`: the packaged profile and the user's measurements."""
+    return known(cluster.measurements)
+
+
+@lru_cache(maxsize=16)
+def known(found: tuple[Measurement, ...]) -> Profile:
+    """The packaged profile with `found` on top."""
+    return with_measurements(default_profile(), found) if found else default_profile()
 
 
 def without(profile: Profile, point: MeasuredPoint) -> Profile:

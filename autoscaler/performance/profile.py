@@ -12,9 +12,10 @@ from functools import lru_cache
 from importlib import resources
 
 from autoscaler.domain.hardware import GpuSpec
+from autoscaler.domain.measurement import Architecture, Measurement
 from autoscaler.domain.models import ModelSpec
 from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency, EngineFactors
-from autoscaler.performance.tables import Architecture, MeasuredTable
+from autoscaler.performance.tables import MeasuredTable
 
 DEFAULT_ENGINE = "vllm"
 # An interconnect no faster than this is PCIe: no GPU-to-GPU links of its own.
@@ -31,25 +32,6 @@ class Source:
     model: str
     system: str
     points: int
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """What a user's benchmark says of one model on `tp` GPUs of type `gpu`.
-
-    prefill, decode: measured over estimated time of prompts and of decode iterations. error: mean
-    absolute error left after that, a fraction. day: YYYY-MM-DD.
-    """
-
-    architecture: Architecture
-    weight_dtype: str
-    gpu: str
-    tp: int
-    prefill: float
-    decode: float
-    error: float
-    points: int
-    day: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autoscaler.domain.measurement import Architecture
+
 _NEAREST = 4
 # In doublings: points nearer than this are the same point.
 _SAME = 1e-3
 # How far outside of the measured box a table still speaks, in doublings.
 _MARGIN = 0.51
-
-# Architecture key of a model: layers, hidden size, vocabulary, experts.
-Architecture = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)

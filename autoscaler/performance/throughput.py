@@ -18,6 +18,7 @@ from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance.attainment import GRID, Engine, Run, engine
+from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.sample import MEASURED_REQUESTS
 from autoscaler.performance.stages import stage_table
@@ -59,6 +60,7 @@ def instance_throughput(
     utilisation: float = 0.8,
     percentile: float = 0.95,
     arrival_cv: float = 1.0,
+    link_gb_s: float = KV_LINK_GB_PER_S,
 ) -> InstanceRate:
     """Requests/s of one instance of `model` on `node` at `lengths` within `slo`.
 
@@ -66,6 +68,7 @@ def instance_throughput(
     the lesser of the rate at which the instance saturates and lambda* / utilisation, lambda* the
     highest rate at which `percentile` of the requests attain both limits (`attainment`). Of a
     prefill and a decode instance each may miss half of what a request may miss: at 0.95, 0.975.
+    link_gb_s: rate in 1e9 bytes/s at which KV moves between those two.
 
     The rates looked at are a grid that depends neither on SLO nor on percentile, and bisection on
     one grid can only end lower where less attains. So tightening either never raises the rate,
@@ -77,7 +80,7 @@ def instance_throughput(
     if times.kv_capacity_tokens < 1.0:
         return InstanceRate(0.0, 0.0, 0.0, 0.0, "does not fit", times.uncertain, 0.0)
     wanted = percentile if phase is Phase.AGGREGATED else 0.5 + 0.5 * percentile
-    built = engine(times, phase, lengths, arrival_cv)
+    built = engine(times, phase, lengths, arrival_cv, link_gb_s=link_gb_s)
     alone = built.at(0)
     reachable = built.share(alone, slo)
     if reachable < wanted:

@@ -1,14 +1,35 @@
-"""What the capacities of a plan rest on: the user's own measurements, where there are any.
+"""What the capacities of a plan rest on: the user's own measurements, or predictions.
 
-Owns that look-up, and how far capacities may be off. Knows no words.
+Owns those look-ups: which measurements count, how far capacities may be off, and what combos would
+do without caution. Knows no words.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
+from dataclasses import dataclass, replace
+
+from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.combo import Combo, ComboMember
+from autoscaler.domain.measurement import Measurement
+from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.workload import Phase
 from autoscaler.performance.intervals import rate_interval
-from autoscaler.performance.profile import Measurement, Profile
+from autoscaler.performance.profile import Profile
+from autoscaler.planning.instances import planned_for
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.problem import PlanningProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Requests/s of one model's instances together: predicted, its least and most in nine cases of
+    ten, and what the plan counts on."""
+
+    predicted: float
+    low: float
+    high: float
+    planned: float
 
 
 def measurements_in(
@@ -28,14 +49,9 @@ def measurements_in(
     return tuple((model, own) for (model, _, _), own in found.items())
 
 
-def capacity_intervals(
-    problem: PlanningProblem, plan: Plan, profile: Profile
-) -> dict[str, tuple[float, float]]:
-    """Least and most capacity of every model that got any, in requests/s, in nine cases of ten.
-
-    Instances of a model are off together, so their intervals add up.
-    """
-    found: dict[str, tuple[float, float]] = {}
+def capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> dict[str, Capacity]:
+    """Of every model that got any. Instances of a model are off together: intervals add up."""
+    found: dict[str, Capacity] = {}
     for target in plan.targets:
         combo = target.combo
         if not target.count or combo.model not in plan.capacity_req_per_s:
@@ -45,10 +61,50 @@ def capacity_intervals(
             rate_interval(spec, profile.measurement(spec, problem.cluster.pool(m.pool).gpu, m.gpus))
             for m in combo.members
         ]
-        low, high = found.get(combo.model, (0.0, 0.0))
-        rate = target.count * combo.req_per_s
-        found[combo.model] = (
-            low + rate * min(bound[0] for bound in bounds),
-            high + rate * max(bound[1] for bound in bounds),
+        rate = target.count * as_predicted(combo, problem.cluster, profile).req_per_s
+        before = found.get(combo.model, Capacity(0.0, 0.0, 0.0, 0.0))
+        found[combo.model] = Capacity(
+            before.predicted + rate,
+            before.low + rate * min(bound[0] for bound in bounds),
+            before.high + rate * max(bound[1] for bound in bounds),
+            before.planned + target.count * combo.req_per_s,
         )
     return found
+
+
+def cautious_gpus(combo: Combo, cluster: Cluster, profile: Profile) -> set[str]:
+    """GPU types on which less than the prediction of `combo` is counted on."""
+    service = cluster.service(combo.model)
+    return {
+        cluster.pool(member.pool).gpu.name
+        for member in combo.members
+        if _share(service, member, cluster, profile) < 1.0
+    }
+
+
+def as_predicted(
+    combo: Combo, cluster: Cluster, profile: Profile, gpus: Container[str] | None = None
+) -> Combo:
+    """`combo` with its rates as predicted, without caution; gpus: on these types only."""
+    service = cluster.service(combo.model)
+    factors: dict[Phase, float] = {}
+    for phase in {member.phase for member in combo.members}:
+        shares = [
+            (cluster.pool(member.pool).gpu.name, _share(service, member, cluster, profile))
+            for member in combo.members
+            if member.phase is phase
+        ]
+        now = min(share for _, share in shares)
+        then = min(1.0 if gpus is None or gpu in gpus else share for gpu, share in shares)
+        factors[phase] = then / now
+    if all(factor == 1.0 for factor in factors.values()):
+        return combo
+    members = tuple(replace(m, req_per_s=m.req_per_s * factors[m.phase]) for m in combo.members)
+    rates: dict[Phase, float] = {}
+    for member in members:
+        rates[member.phase] = rates.get(member.phase, 0.0) + member.count * member.req_per_s
+    return replace(combo, members=members, req_per_s=min(rates.values()))
+
+
+def _share(service: Service, member: ComboMember, cluster: Cluster, profile: Profile) -> float:
+    return planned_for(service, NodeSlice(cluster.pool(member.pool).gpu, member.gpus), profile)

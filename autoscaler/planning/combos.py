@@ -18,12 +18,14 @@ from autoscaler.domain.workload import ALONE, Arrivals, Lengths, Phase
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import name_of, parsed
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd, phase_tokens_per_usd
+from autoscaler.planning.links import link_gb_s
 from autoscaler.planning.network import may_stand_apart
 from autoscaler.planning.parts import (
     Part,
     gpu_usd_per_h,
     members_of,
     mixes,
+    over,
     part_named,
     parts_of,
     slice_in,
@@ -96,10 +98,13 @@ def combo_named(
         [(member, slice_in(pools, member.pool, member.gpus, combo_id)) for member in members]
         for members in instances
     ]
+    between = [pool for members in named for _, (pool, _) in members]
+    over_gb_s = min(link_gb_s(one, other) for one in between for other in between)
     stretch = 1.0
     while stretch < 1e4:
         parts = [
-            part_named(service, members, lengths, profile, stretch, arrivals) for members in named
+            part_named(service, members, lengths, profile, stretch, arrivals, over_gb_s)
+            for members in named
         ]
         if all(part.req_per_s > 0.0 for _, part in parts):
             return _combo(service, parts, stretch)
@@ -150,12 +155,18 @@ def _offers(
     for decode in by_phase.get(Phase.DECODE, ()):
         decodes.setdefault(decode.region, []).append(decode)
     for prefill in by_phase.get(Phase.PREFILL, ()):
-        offers += [
-            _best_ratio(service, lengths, prefill, decode, stretch)
-            for decode in decodes.get(prefill.region, ())
-            if not mixes(prefill.markets | decode.markets)
-            and may_stand_apart(service.architecture, prefill, decode, lengths, profile)
-        ]
+        for decode in decodes.get(prefill.region, ()):
+            if mixes(prefill.markets | decode.markets) or not may_stand_apart(
+                service.architecture, prefill, decode, lengths, profile
+            ):
+                continue
+            over_gb_s = link_gb_s(prefill.nodes[0][0], decode.nodes[0][0])
+            apart = [
+                over(service, part, over_gb_s, lengths, profile, stretch, arrivals)
+                for part in (prefill, decode)
+            ]
+            if all(part.req_per_s > 0.0 for part in apart):
+                offers.append(_best_ratio(service, lengths, apart[0], apart[1], stretch))
     return offers
 
 

@@ -14,6 +14,8 @@ from autoscaler.domain.cluster import Service
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import ALONE, Arrivals, Lengths, Phase, Slo
+from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S
+from autoscaler.performance.intervals import planned_share
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.startup import startup_s
@@ -51,10 +53,12 @@ def instance(
     profile: Profile,
     stretch: float = 1.0,
     arrivals: Arrivals = ALONE,
+    link_gb_s: float = KV_LINK_GB_PER_S,
 ) -> Instance:
     """What `service` does on `node` in `phase` at `lengths`, with its SLO times `stretch`.
 
-    arrivals: of the model as a whole; the instance is to carry a share of them.
+    arrivals: of the model as a whole; the instance is to carry a share of them. link_gb_s: between
+    prefill and decode instances.
     """
     spec = service.architecture
     longest = min(service.max_len_tokens, spec.max_position)
@@ -65,12 +69,12 @@ def instance(
     if kv_capacity_tokens(spec, node.gpu, node.gpus) < longest:
         why = "memory of the longest request"
         return Instance(phase, node, 0.0, 0.0, 0.0, start, False, why, 0.0)
-    asked = spec, node, phase, slo, lengths, profile, service.utilization, service.percentile
-    rate = _shared(asked, arrivals)
+    limits = service.utilization, service.percentile, link_gb_s
+    rate = _shared((spec, node, phase, slo, lengths, profile, *limits), arrivals)
     return Instance(
         phase=phase,
         slice=node,
-        req_per_s=rate.req_per_s,
+        req_per_s=rate.req_per_s * planned_for(service, node, profile),
         ttft_ms=rate.ttft_ms,
         tpot_ms=rate.tpot_ms,
         start_s=start,
@@ -80,7 +84,15 @@ def instance(
     )
 
 
-_Asked = tuple[ModelSpec, NodeSlice, Phase, Slo, Lengths, Profile, float, float]
+def planned_for(service: Service, node: NodeSlice, profile: Profile) -> float:
+    """Share of the rate predicted for `service` on `node` that plans rest on."""
+    if not service.cautious:
+        return 1.0
+    spec = service.architecture
+    return planned_share(spec, profile.measurement(spec, node.gpu, node.gpus))
+
+
+_Asked = tuple[ModelSpec, NodeSlice, Phase, Slo, Lengths, Profile, float, float, float]
 
 
 def _shared(asked: _Asked, arrivals: Arrivals) -> InstanceRate:
@@ -115,8 +127,9 @@ def _rate(
     profile: Profile,
     utilization: float,
     percentile: float,
+    link_gb_s: float,
     arrival_cv: float,
 ) -> InstanceRate:
     return instance_throughput(
-        spec, node, phase, slo, lengths, profile, utilization, percentile, arrival_cv
+        spec, node, phase, slo, lengths, profile, utilization, percentile, arrival_cv, link_gb_s
     )

@@ -20,6 +20,7 @@ from autoscaler.performance.profile import Profile
 from autoscaler.performance.startup import startup_s
 from autoscaler.planning.combo_names import Member
 from autoscaler.planning.instances import Instance, instance
+from autoscaler.planning.links import link_gb_s
 from autoscaler.planning.pipelines import Pipeline, irreducible, rate_of
 
 # Owned GPUs cost nothing at the margin, yet some order among them is wanted: fewer and smaller
@@ -31,7 +32,10 @@ _MOST_PAIRED = 12
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One instance on its nodes: (pool, slice, stage, layers) of each; stage 0 on a single node."""
+    """One instance on its nodes: (pool, slice, stage, layers) of each; stage 0 on a single node.
+
+    link_gb_s: at which its rate assumes that KV moves between prefill and decode.
+    """
 
     phase: Phase
     nodes: tuple[tuple[Pool, NodeSlice, int, int], ...]
@@ -40,6 +44,7 @@ class Part:
     tpot_ms: float
     start_s: float
     uncertain: bool
+    link_gb_s: float
 
     @property
     def region(self) -> str:
@@ -55,7 +60,7 @@ class Part:
         return sum(slice_.gpus * gpu_usd_per_h(pool) for pool, slice_, _, _ in self.nodes)
 
 
-def _on_one_node(pool: Pool, made: Instance) -> Part:
+def _on_one_node(pool: Pool, made: Instance, link_gb_s: float) -> Part:
     return Part(
         made.phase,
         ((pool, made.slice, 0, 0),),
@@ -64,6 +69,7 @@ def _on_one_node(pool: Pool, made: Instance) -> Part:
         made.tpot_ms,
         made.start_s + pool.provision_s,
         made.uncertain,
+        link_gb_s,
     )
 
 
@@ -88,6 +94,7 @@ def _on_many(
         0.0 if prefill else service.slo.tpot_ms * stretch,
         max(startup_s(service.architecture, node) + pool.provision_s for pool, node, _, _ in nodes),
         pipeline.uncertain,
+        min(link_gb_s(pool, pool) for pool, _, _, _ in nodes),
     )
 
 
@@ -98,12 +105,18 @@ def part_named(
     profile: Profile,
     stretch: float,
     arrivals: Arrivals,
+    over_gb_s: float,
 ) -> tuple[int, Part]:
-    """How many instances these members are together, and one of them."""
+    """How many instances these members are together, and one of them.
+
+    over_gb_s: the network that KV takes between the instances of its combo.
+    """
     first, (pool, slice_) = members[0]
     if not first.stage:
-        made = instance(service, slice_, first.phase, lengths, profile, stretch, arrivals)
-        return first.count, _on_one_node(pool, made)
+        made = instance(
+            service, slice_, first.phase, lengths, profile, stretch, arrivals, over_gb_s
+        )
+        return first.count, _on_one_node(pool, made, over_gb_s)
     count = math.gcd(*(member.count for member, _ in members))
     stages: dict[int, tuple[tuple[NodeSlice, ...], int]] = {}
     for member, (_, node) in members:
@@ -130,14 +143,32 @@ def parts_of(
         for gpus in SLICE_SIZES:
             if gpus <= pool.per_node:
                 node = NodeSlice(pool.gpu, gpus)
-                made = instance(service, node, phase, lengths, profile, stretch, arrivals)
+                own = link_gb_s(pool, pool)
+                made = instance(service, node, phase, lengths, profile, stretch, arrivals, own)
                 if made.req_per_s > 0.0:
-                    parts.append(_on_one_node(pool, made))
+                    parts.append(_on_one_node(pool, made, own))
     if phase is Phase.AGGREGATED:
         return parts
     if service.pipelines != "none":
         parts += _pipelines(service, phase, lengths, pools, profile, stretch)
     return _worth_pairing(parts)
+
+
+def over(
+    service: Service,
+    part: Part,
+    over_gb_s: float,
+    lengths: Lengths,
+    profile: Profile,
+    stretch: float,
+    arrivals: Arrivals,
+) -> Part:
+    """`part` as it is where KV moves at `over_gb_s`; a pipeline's rate does not depend on it."""
+    pool, node, stage, _ = part.nodes[0]
+    if stage or part.link_gb_s == over_gb_s:
+        return part
+    made = instance(service, node, part.phase, lengths, profile, stretch, arrivals, over_gb_s)
+    return _on_one_node(pool, made, over_gb_s)
 
 
 def _worth_pairing(parts: list[Part]) -> list[Part]:

@@ -7,7 +7,7 @@ that takes about 20 ms. Knows no pools and no prices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from autoscaler.domain.cluster import Service
@@ -15,6 +15,7 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.profile import Profile
+from autoscaler.planning.instances import planned_for
 from autoscaler.templates.build import build_library
 from autoscaler.templates.declared import capabilities, request_of
 from autoscaler.templates.request import MAX_CONFIGS, LibraryRequest
@@ -49,7 +50,7 @@ def irreducible(
     request = _request(service, phase, slices[:MAX_CONFIGS], lengths, profile, stretch)
     longest = min(service.max_len_tokens, service.architecture.max_position)
     return tuple(
-        pipeline
+        replace(pipeline, req_per_s=pipeline.req_per_s * _share(service, pipeline.stages, profile))
         for pipeline in _library(request, profile)
         if _holds(service, pipeline.stages, longest)
     )
@@ -75,7 +76,13 @@ def rate_of(
     longest = min(service.max_len_tokens, service.architecture.max_position)
     if not _holds(service, stages, longest):
         rate = 0.0
+    rate *= _share(service, stages, profile)
     return Pipeline(phase, stages, rate, bool(marks.any()))
+
+
+def _share(service: Service, stages: Stages, profile: Profile) -> float:
+    """Share of its predicted rate that is planned for: that of its least certain node."""
+    return min(planned_for(service, node, profile) for nodes, _ in stages for node in nodes)
 
 
 def _request(

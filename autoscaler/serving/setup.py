@@ -6,35 +6,41 @@ the domain. Knows no processes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoscaler.domain.checks import InvalidValue, whole
+from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S, batched_tokens
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.measured import known
+from autoscaler.performance.profile import Profile
 from autoscaler.performance.roofline import kv_transfer_ms
 from autoscaler.performance.startup import startup_s
 from autoscaler.performance.steps import StepTimes, step_times
 from autoscaler.serving.requests import Limits
 
-__all__ = ["EngineSetup", "InvalidValue", "ModelSpec", "engine_setup", "engine_startup_s"]
+__all__ = [
+    "EngineSetup", "InvalidValue", "Measurement", "ModelSpec", "engine_setup", "engine_startup_s",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """One engine's timings and limits; `startup_s` in domain seconds."""
+    """One engine's timings and limits; `startup_s` in domain seconds, kv_gb_s: rate at which KV
+    comes from other nodes, in 1e9 bytes/s."""
 
     model: ModelSpec
     times: StepTimes
     limits: Limits
     startup_s: float
+    kv_gb_s: float = KV_LINK_GB_PER_S
 
     def transfer_ms(self, tokens: int) -> float:
         """How long the KV of `tokens` tokens takes from a prefill to a decode instance."""
-        return kv_transfer_ms(self.model, tokens, KV_LINK_GB_PER_S)
+        return kv_transfer_ms(self.model, tokens, self.kv_gb_s)
 
 
 def _placed(
@@ -61,6 +67,8 @@ def engine_setup(
     max_len: int,
     quantization: str | None = None,
     max_num_seqs: int | None = None,
+    kv_gb_s: float | None = None,
+    measurements: tuple[Measurement, ...] = (),
 ) -> EngineSetup:
     """The engine of `source` on `gpus` GPUs of type `gpu`, tensor parallel over all of them.
 
@@ -70,14 +78,20 @@ def engine_setup(
     if phase not in tuple(Phase):
         raise InvalidValue("phase", phase, " or ".join(Phase))
     spec, node = _placed(source, gpu, gpus, quantization)
-    return setup_on(spec, node, Phase(phase), max_len, max_num_seqs)
+    found = setup_on(spec, node, Phase(phase), max_len, known(measurements), max_num_seqs)
+    return found if kv_gb_s is None else replace(found, kv_gb_s=kv_gb_s)
 
 
 def setup_on(
-    spec: ModelSpec, node: NodeSlice, phase: Phase, max_len: int, max_num_seqs: int | None = None
+    spec: ModelSpec,
+    node: NodeSlice,
+    phase: Phase,
+    max_len: int,
+    profile: Profile,
+    max_num_seqs: int | None = None,
 ) -> EngineSetup:
     """The engine of `spec` on the slice `node`; InvalidValue as for `engine_setup`."""
-    times = step_times(spec, node, phase, default_profile())
+    times = step_times(spec, node, phase, profile)
     kv_tokens = int(times.kv_capacity_tokens)
     if kv_tokens < 1:
         raise InvalidValue("gpus", node.name, f"a slice that holds the weights of {spec.name}")

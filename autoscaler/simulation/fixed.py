@@ -12,7 +12,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.measured import profile_of
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import combo_named
 from autoscaler.simulation.decider import Said, Seen
@@ -66,11 +66,11 @@ def combos_of(
     counts: Mapping[str, int], cluster: Cluster, lengths: Mapping[str, Lengths]
 ) -> dict[str, Combo]:
     """The combos called so, evaluated at each model's lengths; InvalidValue for an unknown one."""
-    found = {}
+    found, profile = {}, profile_of(cluster)
     for combo_id in counts:
         model, _ = parse_combo_id(combo_id)
         service = cluster.service(model)
-        found[combo_id] = combo_named(combo_id, cluster, service, lengths[model], default_profile())
+        found[combo_id] = combo_named(combo_id, cluster, service, lengths[model], profile)
     return found
 
 

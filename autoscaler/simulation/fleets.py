@@ -16,7 +16,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.slices import SLICE_SIZES
 from autoscaler.domain.workload import Lengths, Phase
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.measured import profile_of
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.combos import combo_named, usable_pools
 from autoscaler.simulation.fixed import combos_of, placed
@@ -78,7 +78,7 @@ def kinds(cluster: Cluster, service: Service, lengths: Lengths) -> tuple[Kind, .
     for (region, gpu, gpus), pools in sorted(grouped.items()):
         name = combo_id(service.model, [(Phase.AGGREGATED, gpus, pools[0].id, 1)])
         try:
-            made = combo_named(name, cluster, service, lengths, default_profile())
+            made = combo_named(name, cluster, service, lengths, profile_of(cluster))
         except InvalidValue:
             continue  # the weights or one request do not fit
         ordered = tuple(sorted(pools, key=lambda p: (_ORDER[p.market], p.price_usd_per_h)))

@@ -199,7 +199,8 @@ class SimGateway:
                 router.done(decoder)
             self._again(front, call, decoder or pick.endpoint)
             return
-        transfer_ms = engine.setup.transfer_ms(call.input_tokens)
+        slower = min(prefill.setup, engine.setup, key=lambda setup: setup.kv_gb_s)
+        transfer_ms = slower.transfer_ms(call.input_tokens)
         if not prefill.give_kv(_name(call), transfer_ms):
             router.done(decoder)
             self._again(front, call, pick.endpoint)

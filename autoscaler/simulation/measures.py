@@ -33,7 +33,7 @@ from itertools import pairwise
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Arrivals, Lengths, Slo
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.measured import profile_of
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import combo_named
 from autoscaler.simulation.arrivals import Arrival
@@ -146,7 +146,7 @@ class Capacity:
             lengths = self._lengths.get(model, service.lengths)
             raw = self._req_per_s.get(model, 0.0) / service.utilization
             combo = combo_named(
-                combo_id, self._cluster, service, lengths, default_profile(), Arrivals(raw)
+                combo_id, self._cluster, service, lengths, profile_of(self._cluster), Arrivals(raw)
             )
             found = self._known[combo_id] = model, combo.req_per_s
         return found

@@ -40,6 +40,10 @@ class Ground(Protocol):
         """The engine for `desired`; InvalidValue where it cannot run there."""
         ...
 
+    def provision_s(self, node: SimNode) -> float:
+        """Seconds until a machine that is asked for is there."""
+        ...
+
     def no_node(self, node: SimNode) -> str:
         """Why the machine cannot be had now, "" if it can."""
         ...
@@ -91,6 +95,7 @@ class SimNode:
         self._polling = False
         self._reclaim_ms = 0
         self._idle: Status | None = None  # what it said last, where nothing runs
+        self._there_ms: float | None = None  # when the machine is there; None: nothing is wanted
 
     def accept(self, assignment: Assignment) -> None:
         """Desired state, unless it is older than what is known or the node is lost."""
@@ -105,6 +110,7 @@ class SimNode:
         self.up = False
         self._reclaim_ms = 0
         held, self._held = list(self._held.values()), {}
+        self._there_ms = None
         self._assignment = self._idle = None
         engines = [item.engine for item in held if item.engine is not None]
         for engine in engines:
@@ -138,6 +144,8 @@ class SimNode:
             over = item.state in (InstanceState.STOPPED, InstanceState.FAILED)
             if over and name not in wanted:
                 del self._held[name]
+        if not self._held:
+            self._there_ms = None
         for name, desired in wanted.items():
             if name not in self._held:
                 state = InstanceState.STOPPED if desired.drain else InstanceState.STARTING
@@ -199,7 +207,9 @@ class SimNode:
         if fault:
             agenda.at(agenda.now_ms + _FAIL_AFTER_MS, lambda: self._died(item, process, fault))
         else:
-            ready_ms = agenda.now_ms + 1000.0 * setup.startup_s
+            if self._there_ms is None:
+                self._there_ms = agenda.now_ms + 1000.0 * self._ground.provision_s(self)
+            ready_ms = max(agenda.now_ms, self._there_ms) + 1000.0 * setup.startup_s
             agenda.at(ready_ms, lambda: self._answers(item, process, setup))
 
     def _answers(self, item: _Held, process: int, setup: EngineSetup | None = None) -> None:

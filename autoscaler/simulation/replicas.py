@@ -18,7 +18,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths, Phase
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.measured import profile_of
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.combos import combo_named
 from autoscaler.simulation.crew import Crew
@@ -159,7 +159,7 @@ def combo_of(
     """One instance of `kind` in `pool`."""
     name = combo_id(service.model, [(Phase.AGGREGATED, kind.gpus, pool, 1)])
     found = lengths.get(service.model, service.lengths)
-    return combo_named(name, cluster, service, found, default_profile())
+    return combo_named(name, cluster, service, found, profile_of(cluster))
 
 
 def replica_of(combo: Combo, lengths: Lengths) -> Replica:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Cluster
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.measured import profile_of
 from autoscaler.planning.answer import answer
 from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
 from autoscaler.planning.strategies.table import strategy_for
@@ -33,7 +33,7 @@ class SolveTimes:
 
 def plan_in_process(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
     """The real planner, without a clock: work limits only, so answers are reproducible."""
-    return answer(request, cluster, default_profile(), strategy_for(cluster.policy))
+    return answer(request, cluster, profile_of(cluster), strategy_for(cluster.policy))
 
 
 class SimSolver:

@@ -16,6 +16,8 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
+from autoscaler.performance.measured import profile_of
+from autoscaler.planning.links import link_gb_s
 from autoscaler.serving.setup import EngineSetup, setup_on
 from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.bill import Bill
@@ -142,13 +144,21 @@ class World:
             raise InvalidValue("gpus", desired.gpus, f"0 to {node.gpus - 1} on {node.name}")
         service = self.cluster.service(desired.model)
         spec = service.architecture
-        slice_ = NodeSlice(self.cluster.pool(node.pool).gpu, len(desired.gpus))
+        pool = self.cluster.pool(node.pool)
+        slice_ = NodeSlice(pool.gpu, len(desired.gpus))
         longest = min(service.max_len_tokens, spec.max_position)
-        key = spec, slice_, desired.phase, longest
+        over_gb_s = link_gb_s(pool, pool)
+        key = spec, slice_, desired.phase, longest, over_gb_s
         found = self._setups.get(key)
         if found is None:
-            found = self._setups[key] = setup_on(spec, slice_, Phase(desired.phase), longest)
+            profile = profile_of(self.cluster)
+            found = setup_on(spec, slice_, Phase(desired.phase), longest, profile)
+            found = self._setups[key] = replace(found, kv_gb_s=over_gb_s)
         return found
+
+    def provision_s(self, node: SimNode) -> float:
+        """How long it takes until a machine that is asked for is there."""
+        return self.cluster.pool(node.pool).provision_s
 
     def no_node(self, node: SimNode) -> str:
         """Why the machine cannot be had now, "" if it can."""

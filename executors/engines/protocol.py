@@ -42,7 +42,8 @@ class LaunchSpec:
     it. ports: as many as the kind asks for, consecutive; the first is for HTTP. folder: for what
     this instance writes. launched_ms: domain time of the launch. shutdown_timeout_s: domain s in
     which requests in flight may finish after SIGTERM. api_key: what its /v1 paths ask for, "" for
-    none; it goes into the environment, never into argv.
+    none; it goes into the environment, never into argv. kv_gb_s, node_s: for simulated engines: how
+    fast KV comes to this node in 1e9 bytes/s (0: as usual), domain s until the machine is there.
     """
 
     instance: str
@@ -61,6 +62,8 @@ class LaunchSpec:
     launched_ms: int
     shutdown_timeout_s: float
     api_key: str = ""
+    kv_gb_s: float = 0.0
+    node_s: float = 0.0
 
     @property
     def port(self) -> int:

@@ -23,12 +23,18 @@ _ANY = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """One node: its pool id, its GPU type and how many."""
+    """One node: its pool id, its GPU type and how many.
+
+    kv_gb_s, provision_s: of a node that is only simulated: how fast KV moves to it from others, in
+    1e9 bytes/s (0 = as usual), and domain s until a machine that nothing ran on is there.
+    """
 
     node: str
     pool: str
     gpu: str
     gpus: int
+    kv_gb_s: float = 0.0
+    provision_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +142,14 @@ def parse_config(raw: Any) -> ExecutorConfig:
 
 
 def _node(where: str, raw: Any) -> NodeConfig:
-    item = object_fields(where, raw, ("node", "pool", "gpu", "gpus"), {})
+    simulated = {"kv_gb_s": 0.0, "provision_s": 0.0}
+    item = object_fields(where, raw, ("node", "pool", "gpu", "gpus"), simulated)
     for key in ("node", "pool", "gpu"):
         name(f"{where}.{key}", item[key])
     count(f"{where}.gpus", item["gpus"], 64)
-    return NodeConfig(item["node"], item["pool"], item["gpu"], item["gpus"])
+    number(f"{where}.kv_gb_s", item["kv_gb_s"], 0.0, 1e6)
+    number(f"{where}.provision_s", item["provision_s"], 0.0, 86_400.0)
+    return NodeConfig(**item)
 
 
 def _model(where: str, raw: Any) -> ModelConfig:

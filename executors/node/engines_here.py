@@ -53,6 +53,7 @@ class EnginesHere:
         self._terminated_s: dict[str, float] = {}
         self._longest_stop_s: dict[str, float] = {}
         self._cut_logs_s = 0.0
+        self._there_ms: int | None = None  # when the machine is there; None: nothing runs on it
 
     def adopt(self, state: NodeState, recorded: Mapping[str, Recorded]) -> NodeState:
         """Take over what an earlier life of this executor left; see `adopt.take_over`."""
@@ -60,12 +61,17 @@ class EnginesHere:
         self.processes, self._strays = found.processes, found.strays
         self._metrics.orphans.labels("adopted").inc(found.unrecorded)
         self._metrics.orphans.labels("killed").inc(len(found.strays))
+        self._there_ms = 0 if found.state.held else None
         return found.state
 
     def look(self, held: tuple[Held, ...]) -> dict[str, Seen]:
         """What is known of every instance that should have a process."""
         self._strays = [stray for stray in self._strays if stray.process.ended() is None]
         return {item.instance: self._look(item) for item in held if item.process}
+
+    def released(self) -> None:
+        """Nothing is wanted here any more: the machine goes."""
+        self._there_ms = None
 
     def blocked_gpus(self) -> set[int]:
         """GPUs of what is left of earlier launches; all of the node where nobody knows which."""
@@ -134,6 +140,8 @@ class EnginesHere:
             return None
         tag = Tag(uuid.uuid4().hex, self._node.node, replace(desired, phase=command.phase), (), 0)
         state_dir = str(self._store.folder)
+        if self._there_ms is None:
+            self._there_ms = now_ms + int(1000 * self._node.provision_s)
         try:
             ports = self._ports.take(used_ports, kind.ports)
             spec = LaunchSpec(
@@ -152,6 +160,8 @@ class EnginesHere:
                 time_base=self._config.time_base,
                 launched_ms=now_ms,
                 shutdown_timeout_s=SHUTDOWN_TIMEOUT_S,
+                kv_gb_s=self._node.kv_gb_s,
+                node_s=max(0, self._there_ms - now_ms) / 1000.0,
             )
             line = kind.launch_line(spec)
             tag = replace(tag, ports=ports, launched_ms=now_ms)

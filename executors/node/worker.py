@@ -133,6 +133,8 @@ class NodeWorker:
     def step(self, now_ms: int, now_s: float, used_ports: set[int]) -> None:
         """Look, reconcile, act, tell. now_s: the loop's clock; used_ports: of all nodes."""
         before = self._state
+        if not before.held:
+            self.engines.released()
         seen = self.engines.look(before.held)
         # What is still in flight then has until the node is gone to finish after SIGTERM.
         leave_ms = self._reclaim_ms - int(SHUTDOWN_TIMEOUT_S * 1000) if self._reclaim_ms else 0

@@ -80,7 +80,7 @@ def load_workload(demand: Demand, seed: int) -> Workload:
         if len(trace.arrivals_ms) > _MOST:
             raise UserError(f"{path}: {len(trace.arrivals_ms)} requests; allowed: {_MOST}")
         traces.append((model, trace))
-    cluster = load_config(demand.config or DEFAULT_CONFIG).cluster
+    cluster = load_config(demand.config or DEFAULT_CONFIG, cautious=False).cluster
     if demand.config is None:
         cluster = _with_names(cluster, [trace for _, trace in traces], notes)
     cluster = replace(cluster, services=tuple(replace(s, mode=Mode.ACT) for s in cluster.services))

@@ -19,6 +19,7 @@ from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.names import several
+from autoscaler.performance.measured import profile_of
 from autoscaler.planning.plan import Plan, PlannedCount
 from autoscaler.planning.problem import PlanningProblem, PlanOptions
 from autoscaler.planning.shares import usd_per_h_by_model
@@ -27,7 +28,6 @@ from streams.cli.plan import UNSERVED, default_demand, planned
 from streams.cli.run_part import bootstrap
 from streams.cli.running import read_running
 from streams.files.config import load_config
-from streams.files.measurements import profile_with
 from streams.files.plan_inputs import load_demand, load_fleet
 from topics.table import PREFIX
 
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         demands, whence = load_demand(args.demand, cluster), str(args.demand)
     started_s = time.monotonic()
     options = PlanOptions(args.gap, args.time_limit, lambda: time.monotonic() - started_s)
-    profile = profile_with(config.measurements)
+    profile = profile_of(cluster)
     problem, made = planned(cluster, demands, fleet, profile, strategy_for(cluster.policy), options)
     if args.json:
         sys.stdout.buffer.write(_json(problem, made, strangers))

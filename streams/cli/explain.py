@@ -18,11 +18,12 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.explain.explain import explain
 from autoscaler.explain.names import change_words
 from autoscaler.explain.values import ModelReasons
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.measured import profile_of
 from autoscaler.planning.answer import explained_plan
 from autoscaler.planning.request import PlanRequest, Urgency
 from autoscaler.planning.strategies.table import strategy_for
 from streams.cli.controller_client import add_url, explained
+from streams.cli.measuring import measuring_words
 from streams.cli.times import clock_words
 from topics.codec import read_value
 
@@ -69,7 +70,7 @@ def planned_again(found: Mapping[str, Any], model: str) -> ModelReasons | None:
     # Whatever it was asked, why a model has what it has is a question about the whole plan.
     request = replace(read_value(PlanRequest, found["request"]), urgency=Urgency.FULL)
     cluster = read_value(Cluster, found["cluster"])
-    profile, chosen = default_profile(), strategy_for(cluster.policy)
+    profile, chosen = profile_of(cluster), strategy_for(cluster.policy)
     made = explained_plan(request, cluster, profile, chosen, model)
     if made is None:
         return None
@@ -106,6 +107,8 @@ def _all(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str
             if relief.serves_req_per_s > 0.0:
                 worth = f"{relief.serves_req_per_s:.3g} req/s more served"
             yield f"relief    {relief.what} -> {worth}"
+        for one in reasons.measuring[:1]:
+            yield f"measuring {measuring_words(one)}: shoal profile measure"
         if reasons.uncertain:
             yield "uncertain capacity estimated, not measured on these GPUs"
     yield "guard     " + "; ".join(found["guards"])

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.domain.checks import InvalidValue, whole
+from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.models import ModelSpec
+from autoscaler.explain.values import Measuring
 from autoscaler.performance import catalog
 from autoscaler.performance.measured import measure, without
 from autoscaler.performance.points import MeasuredPoint, PointKind
-from autoscaler.performance.profile import Measurement, default_profile
+from autoscaler.performance.profile import default_profile
 from streams.bench.sweep import Sweep, sweep
-from streams.files.architectures import architecture
+from streams.files.architectures import architecture, is_file
 from streams.files.benchmark_results import Result, read_results
 from streams.files.errors import UserError
 from streams.files.measurements import add_measurement
@@ -68,6 +70,21 @@ def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--into", type=Path, default=_INTO, metavar="FILE", help=f"where to keep it ({_INTO})"
     )
+
+
+def measuring_words(found: Measuring) -> str:
+    """E.g. "L40S could save 9.00 USD/h"."""
+    worth = [f"serve {found.serves_req_per_s:.3g} req/s more"] if found.serves_req_per_s else []
+    worth += [f"save {found.saves_usd_per_h:.2f} USD/h"] if found.saves_usd_per_h > 0.005 else []
+    return f"{catalog.short_gpu_name(found.gpu)} could {' and '.join(worth)}"
+
+
+def measure_command(spec: ModelSpec, gpu: str) -> str:
+    """The command that measures `spec` on GPUs of type `gpu`."""
+    published = spec.weight_dtype if is_file(spec.name) else catalog.model(spec.name).weight_dtype
+    stored = f" --quantization {spec.weight_dtype}" if spec.weight_dtype != published else ""
+    short = catalog.short_gpu_name(gpu)
+    return f"shoal profile measure --url http://ENGINE --gpu {short} --model {spec.name}{stored}"
 
 
 def _import(args: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.explain import explain
+from autoscaler.performance.measured import profile_of
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy, plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
@@ -24,7 +25,6 @@ from autoscaler.planning.strategies.table import STRATEGIES, strategy
 from streams.cli import plan_budget, plan_components, plan_json, plan_quality, plan_view
 from streams.files.config import load_config
 from streams.files.errors import UserError
-from streams.files.measurements import profile_with
 from streams.files.plan_inputs import load_demand, load_fleet
 
 DEFAULT_REQ_PER_S = 1.0
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if cluster.routes:
         return plan_quality.run(args, config, demands)
     fleet = load_fleet(args.fleet, cluster) if args.fleet else {}
-    profile = profile_with(config.measurements)
+    profile = profile_of(cluster)
     if plan_budget.wanted(args, cluster):
         return plan_budget.run(args, cluster, demands, fleet, profile)
     started_s = time.monotonic()

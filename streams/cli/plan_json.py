@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -9,7 +10,7 @@ import orjson
 from autoscaler.domain.cluster import Mode
 from autoscaler.explain.values import Explanation, ModelReasons
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.basis import capacity_intervals, measurements_in
+from autoscaler.planning.basis import capacities, measurements_in
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.shares import usd_per_h_by_model
@@ -48,8 +49,7 @@ def encode(
         "notes": plan.notes,
         "planned_in_s": wall_s,
         "capacity_90_req_per_s": {
-            m: {"low": low, "high": high}
-            for m, (low, high) in capacity_intervals(problem, plan, profile).items()
+            m: asdict(found) for m, found in capacities(problem, plan, profile).items()
         },
         "measured": [
             {"model": m, "gpu": f.gpu, "day": f.day, "error": f.error, "points": f.points}
@@ -111,4 +111,5 @@ def _model(
         shown["bound_by"] = reasons.bound_by
         shown["rejected"] = reasons.rejected
         shown["relief"] = reasons.relief
+        shown["measuring"] = reasons.measuring
     return shown

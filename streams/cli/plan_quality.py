@@ -22,6 +22,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.explain import explain
+from autoscaler.performance.measured import profile_of
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import Plan, PlanStatus, plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
@@ -33,7 +34,6 @@ from streams.backtest.html import STYLE
 from streams.cli import plan_json, plan_view
 from streams.files.config import Config
 from streams.files.errors import UserError
-from streams.files.measurements import profile_with
 
 Fleet = tuple[PlanningProblem, Plan]
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
         m: d if cluster.service(m).req_per_s or args.demand else replace(d, req_per_s=0.0)
         for m, d in demands.items()
     }
-    profile = profile_with(config.measurements)
+    profile = profile_of(cluster)
     started_s = time.monotonic()
 
     def price(split: Split) -> tuple[Fleet, float, bool]:

@@ -15,12 +15,13 @@ from autoscaler.explain.names import several
 from autoscaler.explain.values import Explanation, Relief
 from autoscaler.performance.catalog import entry_of, short_gpu_name
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.basis import capacity_intervals, measurements_in
-from autoscaler.planning.network import assumed
+from autoscaler.planning.basis import capacities, measurements_in
+from autoscaler.planning.links import assumed
 from autoscaler.planning.plan import Plan, PlannedCount, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.shares import usd_per_h_by_model
 from streams.cli import pages
+from streams.cli.measuring import measure_command, measuring_words
 
 _MOST_LINES = 3
 
@@ -90,6 +91,8 @@ def lines(
     yield from _facts(problem)
     yield from _capacities(problem, plan, profile)
     yield from _measured(problem, plan, profile)
+    if reasons is not None:
+        yield from _measuring(problem, reasons)
     uncertain = [r.model for r in reasons.models if r.uncertain] if reasons else []
     if uncertain:
         yield f"{', '.join(uncertain)}: capacity estimated, not measured on these GPUs"
@@ -127,10 +130,11 @@ def _nodes(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
 
 def _capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> Iterator[str]:
     """What the plan can serve, with the interval that holds nine times out of ten."""
-    said = [
-        f"{model} {plan.capacity_req_per_s[model]:.3g} req/s, {low:.3g}-{high:.3g}"
-        for model, (low, high) in capacity_intervals(problem, plan, profile).items()
-    ]
+    said = []
+    for model, found in capacities(problem, plan, profile).items():
+        one = f"{model} {found.predicted:.3g} req/s, {found.low:.3g}-{found.high:.3g}"
+        cautious = found.planned < found.predicted * (1.0 - 1e-9)
+        said.append(f"{one}, planned for {found.planned:.3g}" if cautious else one)
     if said:
         yield "capacity (90%)  " + "; ".join(said)
 
@@ -140,6 +144,14 @@ def _measured(problem: PlanningProblem, plan: Plan, profile: Profile) -> Iterato
     for model, found in measurements_in(problem, plan, profile):
         gpu = short_gpu_name(found.gpu)
         yield f"{model} on {gpu}: measured {found.day}, error {found.error:.0%}"
+
+
+def _measuring(problem: PlanningProblem, reasons: Explanation) -> Iterator[str]:
+    """What measuring would bring, and how to measure."""
+    found = [(one, model.model) for model in reasons.models for one in model.measuring]
+    for one, model in sorted(found, key=lambda f: -f[0].saves_usd_per_h)[:_MOST_LINES]:
+        spec = problem.cluster.service(model).architecture
+        yield f"measuring {model} on {measuring_words(one)}: {measure_command(spec, one.gpu)}"
 
 
 def _facts(problem: PlanningProblem) -> Iterator[str]:

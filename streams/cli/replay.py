@@ -75,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
             replay_view.show_rerun(found)
         return 0 if found.same else 1
     start, _ = chosen[0].read()
-    declared = load_config(args.policy, Mode.ACT).cluster
+    cautious = any(service.cautious for service in start.cluster.services)
+    declared = load_config(args.policy, Mode.ACT, cautious=cautious).cluster
     _refuse_windows(args.policy, declared, start.cluster)
     runs: list[WhatIf] = []
     for cluster in (None, declared):

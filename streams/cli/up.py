@@ -195,7 +195,7 @@ def _wishes(args: argparse.Namespace) -> Wishes:
         raise InvalidValue("--broker", args.broker, error.allowed) from None
     data = resources.files("streams").joinpath("data")
     config_path = Path(args.config) if args.config else Path(str(data.joinpath(demo_config)))
-    config = load_config(config_path, mode=Mode.ACT)
+    config = load_config(config_path, mode=Mode.ACT, cautious=False)
     refuse_misfits(config)
     trace_path = Path(args.trace) if args.trace else Path(str(data.joinpath(demo_trace)))
     trace = load_trace(trace_path)

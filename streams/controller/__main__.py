@@ -24,6 +24,7 @@ from streams.broker.admin import BrokerUnreachable, TopicsUnusable, parse_addres
 from streams.broker.own import own_broker
 from streams.controller.compose import Options, run_controller
 from streams.controller.options import add_operated, operated_of
+from streams.files.defaults import CAPACITY, CAUTIOUS
 from streams.files.errors import UserError
 from streams.logs import add_log_level, log_to_stderr
 from streams.supervision import end_event, insist
@@ -87,6 +88,12 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         help="what holds where the file names no mode",
     )
     parser.add_argument(
+        "--default-capacity",
+        default=CAUTIOUS,
+        choices=CAPACITY,
+        help="what holds where the file names no capacity",
+    )
+    parser.add_argument(
         "--demand",
         default="telemetry",
         choices=["telemetry", "merged"],
@@ -111,6 +118,7 @@ def _options(given: argparse.Namespace) -> Options:
         controller_id=given.controller_id,
         prefix=given.prefix,
         default_mode=Mode(given.default_mode),
+        cautious=given.default_capacity == CAUTIOUS,
         merged=given.demand == "merged",
         operated=operated_of(given),
         workload=given.workload,

@@ -69,7 +69,8 @@ _ALERT_IS_NEWS_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says. default_mode: what holds where the file names no mode.
+    """What the command line says. default_mode, cautious: what holds where the file names no mode
+    and no capacity.
     workload: a demand file, for models whose workload the file does not declare. merged: demand is
     read from what window workers merged, not from every gateway's telemetry.
     """
@@ -80,6 +81,7 @@ class Options:
     controller_id: str
     prefix: str
     default_mode: Mode
+    cautious: bool = True
     operated: Operated = field(default_factory=Operated)
     workload: Path | None = None
     merged: bool = False
@@ -96,7 +98,8 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     Raises UserError for a bad file, BrokerUnreachable, TopicsUnusable, and whatever crashed one of
     its loops.
     """
-    config = _patient(load_config(options.config, options.default_mode), options.time_base.speed)
+    config = load_config(options.config, options.default_mode, cautious=options.cautious)
+    config = _patient(config, options.time_base.speed)
     if options.workload is not None:
         demands = load_demand(options.workload, config.cluster)
         config = replace(config, cluster=with_workload(config.cluster, demands))

@@ -22,8 +22,9 @@ from autoscaler.performance import catalog
 from streams.files import units
 from streams.files.architectures import architecture
 from streams.files.components import read_graph
-from streams.files.defaults import Defaults
+from streams.files.defaults import Defaults, over, read_defaults
 from streams.files.errors import UserError
+from streams.files.measurements import read_measurements
 from streams.files.names import check_name
 from streams.files.pools import read_pools
 from streams.files.quality import read_routes, stands_for_models
@@ -70,7 +71,6 @@ class Config:
     provision: Mapping[str, str] = field(default_factory=dict)
     defaults: Defaults = field(default_factory=Defaults)
     graphs: tuple[ComponentGraph, ...] = ()
-    measurements: tuple[Path, ...] = ()
 
 
 def parse_service(config: Config, model: str, text: str) -> Service:
@@ -97,17 +97,19 @@ def parse_service(config: Config, model: str, text: str) -> Service:
     return found
 
 
-def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, for_plan: bool = False) -> Config:
-    """Read `path`. mode: what holds where the file names none. for_plan: what only
-    plans know so far may be declared: models of several components. Raises ConfigError."""
+def load_config(
+    path: Path | str, mode: Mode = Mode.RECOMMEND, for_plan: bool = False, cautious: bool = True
+) -> Config:
+    """Read `path`. mode, cautious: what holds where the file names no mode and no capacity.
+    for_plan: what only plans know so far may be declared: models of several components.
+    Raises ConfigError and UserError."""
     root, raw = read(Path(path))
-    content_hash = hashlib.sha256(raw).hexdigest()[:12]
     found_mode = Mode(root.take("mode", units.word(*_MODES), mode.value))
     kafka = root.take("kafka", units.text, "")
     own = root.take("measurements", units.text, "")
-    measurements = (Path(root.file).parent / own,) if own else ()
+    measurements = read_measurements(Path(root.file).parent / own) if own else ()
     prometheus = _texts_by_name(root.section("prometheus"))
-    defaults = Defaults.read(root.section("defaults"))
+    defaults = read_defaults(root.section("defaults"), cautious)
     policy = _policy(root.section("policy"))
     engines = _engines(root.section("engines"))
     pools, provision = read_pools(root.section("regions", required=True))
@@ -123,7 +125,9 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, for_plan: bool = 
                 f"{root.file}: models.{service.model}.zero_after: {service.zero_after_s:g}s is not "
                 f"allowed; allowed: at most policy.global_window, {policy.global_window_s}s"
             )
-    cluster = Cluster(pools, services, policy, content_hash, routes)
+    told = raw + repr(measurements).encode() if measurements else raw
+    content_hash = hashlib.sha256(told).hexdigest()[:12]
+    cluster = Cluster(pools, services, policy, content_hash, routes, measurements)
     return Config(
         root.file,
         cluster,
@@ -134,7 +138,6 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, for_plan: bool = 
         provision,
         defaults,
         graphs,
-        measurements=measurements,
     )
 
 
@@ -267,7 +270,7 @@ def _service(
     )
     limits.finish()
     lengths, req_per_s, types = read_workload(model.section("workload"))
-    own = Defaults.read(model, defaults)
+    own = over(model, defaults)
     if own.max_len > spec.max_position:
         allowed = f"at most {spec.max_position}, the context of {spec.name}"
         raise model.error("max_len", f"{own.max_len} is not allowed; allowed: {allowed}")
@@ -298,6 +301,7 @@ def _service(
         traffic_share=model.take("share", units.number(0.0, 1e6), 1.0),
         demand_query=model.take("demand", units.text, ""),
         scale_targets=_scale_targets(model.section("scale")),
+        cautious=own.cautious,
         disaggregate=model.take("disaggregate", units.flag, True),
         floors=_floors(model.section("floors"), own.timezone),
         freezes=model.take("freeze", partial(_windows, own.timezone), ()),

@@ -11,6 +11,10 @@ from autoscaler.domain.schedule import Weekly
 from streams.files import units
 from streams.files.yamltree import Section
 
+CAUTIOUS = "cautious"
+CAPACITY = (CAUTIOUS, "predicted")
+"""Whether plans rest on the lower end of a wide interval, or on the prediction."""
+
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
@@ -23,27 +27,35 @@ class Defaults:
     max_disruption: float = 0.1
     max_len: int = 32_768
     timezone: str = "UTC"
+    cautious: bool = True
 
-    @classmethod
-    def read(cls, section: Section | None, base: Defaults | None = None) -> Defaults:
-        """What `section` sets, over `base`; with a base, unknown keys are left to the caller."""
-        start = base or cls()
-        if section is None:
-            return start
-        found = cls(
-            percentile=section.take("percentile", units.percentile, start.percentile),
-            utilization=section.take("utilization", units.number(0.05, 1.0), start.utilization),
-            spot=section.take("spot", units.share, start.spot),
-            scale_in_after_s=section.take(
-                "scale_in_after", units.duration_s, start.scale_in_after_s
-            ),
-            max_disruption=section.take("max_disruption", units.share, start.max_disruption),
-            max_len=section.take("max_len", units.count(16, 100_000_000), start.max_len),
-            timezone=section.take("timezone", _timezone, start.timezone),
-        )
-        if base is None:
-            section.finish()
-        return found
+
+def read_defaults(section: Section | None, cautious: bool) -> Defaults:
+    """The whole section; `cautious` where it does not say."""
+    start = Defaults(cautious=cautious)
+    if section is None:
+        return start
+    found = over(section, start)
+    section.finish()
+    return found
+
+
+def over(section: Section, base: Defaults) -> Defaults:
+    """What `section` sets, over `base`; other keys are left to the caller."""
+    return Defaults(
+        percentile=section.take("percentile", units.percentile, base.percentile),
+        utilization=section.take("utilization", units.number(0.05, 1.0), base.utilization),
+        spot=section.take("spot", units.share, base.spot),
+        scale_in_after_s=section.take("scale_in_after", units.duration_s, base.scale_in_after_s),
+        max_disruption=section.take("max_disruption", units.share, base.max_disruption),
+        max_len=section.take("max_len", units.count(16, 100_000_000), base.max_len),
+        timezone=section.take("timezone", _timezone, base.timezone),
+        cautious=section.take("capacity", _cautious, base.cautious),
+    )
+
+
+def _cautious(value: object) -> bool:
+    return units.word(*CAPACITY)(value) == CAUTIOUS
 
 
 def _timezone(value: object) -> str:

@@ -7,13 +7,13 @@ way of a temporary file.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
 from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.measurement import Measurement
 from autoscaler.performance.measured import checked, with_measurements
-from autoscaler.performance.profile import Measurement, Profile, default_profile
+from autoscaler.performance.profile import default_profile
 from streams.files.csv_rows import cause_of
 from streams.files.errors import UserError
 
@@ -55,9 +55,3 @@ def add_measurement(path: Path, found: Measurement) -> None:
         draft.replace(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({cause_of(error)})") from None
-
-
-def profile_with(paths: Sequence[Path]) -> Profile:
-    """The packaged profile, with what the files of measurements say on top."""
-    found = [one for path in paths for one in read_measurements(path)]
-    return with_measurements(default_profile(), found) if found else default_profile()

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.measured import profile_of
 from autoscaler.planning.answer import answer
 from autoscaler.planning.request import unanswered
 from autoscaler.planning.strategies.table import strategy_for
@@ -26,14 +26,13 @@ def main() -> int:
     _end_with_parent()
     # Serving comes first on a shared machine: what is solved here can wait a little.
     os.nice(5)
-    profile = default_profile()
     # Solvers print; answers get a descriptor that nobody else writes to.
     with os.fdopen(os.dup(1), "wb", buffering=0) as out:
         os.dup2(2, 1)
         for line in sys.stdin.buffer:
             request, cluster = asked(line)
             try:
-                found = answer(request, cluster, profile, strategy_for(cluster.policy))
+                found = answer(request, cluster, profile_of(cluster), strategy_for(cluster.policy))
             except Exception as error:
                 # Any failure is an answer: the last good plan stands, and the reason is said.
                 found = unanswered(request, f"{type(error).__name__}: {error}")

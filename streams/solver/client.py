@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.measured import profile_of
 from autoscaler.planning.answer import answer
 from autoscaler.planning.request import (
     Outcome,
@@ -50,7 +50,7 @@ def solver_argv() -> list[str]:
 
 def plan_here(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
     """Plan in this process."""
-    return answer(request, cluster, default_profile(), strategy_for(cluster.policy))
+    return answer(request, cluster, profile_of(cluster), strategy_for(cluster.policy))
 
 
 class Solver:

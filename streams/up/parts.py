@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import orjson
 
+from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Demand
+from autoscaler.planning.links import link_gb_s
 from streams.files.config import Config, EngineSpec
 from streams.up.children import Child
 from streams.up.real import RealEngines
@@ -61,7 +63,8 @@ def controller(run: Run, bootstrap: str) -> Child:
         run, "controller", "streams.controller",
         "--config", str(run.config_path), "--broker", bootstrap,
         "--time-base", run.time_base.format(), "--controller-id", "controller-1",
-        "--prefix", run.prefix, "--default-mode", "act", "--log-level", run.log_level,
+        "--prefix", run.prefix, "--default-mode", "act",
+        "--default-capacity", "predicted", "--log-level", run.log_level,
         *options, *run.operated,
     )  # fmt: skip
 
@@ -127,14 +130,21 @@ def node_file(
         "time_base": run.time_base.format(),
         "bind": HOST,
         "nodes": [
-            {"node": node, "pool": pool.id, "gpu": pool.gpu.name, "gpus": pool.per_node}
+            {
+                "node": node,
+                "pool": pool.id,
+                "gpu": pool.gpu.name,
+                "gpus": pool.per_node,
+                "kv_gb_s": link_gb_s(pool, pool),
+                "provision_s": pool.provision_s,
+            }
             for pool in run.config.cluster.pools
             if pool.region == region
             for node in node_ids(pool)
             if nodes is None or node in nodes
         ],
         "drain_timeout_s": run.config.cluster.policy.drain_timeout_s,
-        "start_timeout_s": run.config.cluster.policy.start_timeout_s,
+        "start_timeout_s": longest_start_s(run.config.cluster),
         "models": {
             service.model: {
                 "source": service.architecture.name,
@@ -144,18 +154,25 @@ def node_file(
             for service in run.config.cluster.services
         },
         "engines": {
-            engine.name: run.real.section(engine) if run.real else _simulated(engine)
+            engine.name: run.real.section(engine) if run.real else _simulated(engine, run.config)
             for engine in run.config.engines.values()
         },
     }
 
 
-def _simulated(engine: EngineSpec) -> Mapping[str, object]:
+def longest_start_s(cluster: Cluster) -> float:
+    """Domain s after which an instance has failed to start, wherever it is."""
+    machines = max((pool.provision_s for pool in cluster.pools), default=0.0)
+    return cluster.policy.start_timeout_s + machines
+
+
+def _simulated(engine: EngineSpec, config: Config) -> Mapping[str, object]:
     return {
         "kind": "simulated",
         "quantization": engine.quantization or None,
         "max_num_seqs": engine.max_num_seqs,
         "startup_s": None,
+        "measurements": [asdict(one) for one in config.cluster.measurements],
         "image": engine.image,
         "args": list(engine.args),
     }

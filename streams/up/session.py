@@ -233,7 +233,7 @@ class Session:
             for s in cluster.services
             if s.mode is Mode.ACT and (s.min_instances or s.req_per_s > 0.0)
         }
-        limit_s = _FIRST_FLEET_REAL_S + cluster.policy.start_timeout_s / self._wishes.speed
+        limit_s = _FIRST_FLEET_REAL_S + parts.longest_start_s(cluster) / self._wishes.speed
         give_up = time.monotonic() + limit_s
         settled_at = float("inf")
         while True:

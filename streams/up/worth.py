@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.workload import Demand
-from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.performance.measured import profile_of
+from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import Plan, PlanStatus, plan
 from autoscaler.planning.problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.table import strategy
@@ -64,7 +65,7 @@ def compare(
     """
     from_ms, every_s = picture.first_launch_ms, cluster.policy.replan_every_s
     stretches = windows(picture.demand, from_ms, until_ms, every_s)
-    comparisons = Comparisons(cluster, default_profile(), elapsed_s, limit_s)
+    comparisons = Comparisons(cluster, profile_of(cluster), elapsed_s, limit_s)
     yield from comparisons.all(picture.demand, stretches)
 
 
@@ -123,15 +124,17 @@ class Comparisons:
         return Otherwise("sized for the peak", made.cost_usd_per_h * hours, _short(made, demands))
 
     def one_gpu_type(self, stretches: Sequence[Window]) -> Otherwise | None:
-        """The best single GPU type, planned anew for each stretch: the one that has a place for
-        most models, then leaves least unserved, then is the cheapest. None where there is one
-        type only."""
-        names = sorted({pool.gpu.name for pool in self._cluster.pools})
+        """The best single GPU type to rent, planned anew for each stretch: the one that has a place
+        for most models, then leaves least unserved, then is the cheapest. What is owned stays: it
+        costs the same in every comparison. None where one type at most can be rented."""
+        owned = tuple(pool for pool in self._cluster.pools if pool.market is Market.OWNED)
+        rented = [pool for pool in self._cluster.pools if pool.market is not Market.OWNED]
+        names = sorted({pool.gpu.name for pool in rented})
         if len(names) < 2:
             return None
         found = []
         for name in names:
-            pools = tuple(pool for pool in self._cluster.pools if pool.gpu.name == name)
+            pools = (*owned, *(pool for pool in rented if pool.gpu.name == name))
             regions = {pool.region for pool in pools}
             services = tuple(
                 replace(s, regions=tuple(r for r in s.regions if r in regions))
@@ -141,7 +144,8 @@ class Comparisons:
             cluster = replace(self._cluster, pools=pools, services=services)
             usd, unserved = self._over(cluster, stretches)
             homeless = len(self._cluster.services) - len(services)
-            found.append((homeless, Otherwise("one GPU type", usd, unserved, name)))
+            what = "one rented GPU type" if owned else "one GPU type"
+            found.append((homeless, Otherwise(what, usd, unserved, name)))
         return min(found, key=lambda one: (one[0], round(one[1].unserved, 3), one[1].usd))[1]
 
     def each_model_alone(self, stretches: Sequence[Window]) -> Otherwise:

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.workload import Demand
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.measured import profile_of
 from autoscaler.planning.plan import PlanStatus, plan
 from autoscaler.planning.problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.shoal import Shoal
@@ -59,7 +59,7 @@ def bound(setting: Setting) -> Bound:
         }
         if not demands:
             continue
-        problem = make_problem(cluster, demands, default_profile(), options=PlanOptions(gap=0.01))
+        problem = make_problem(cluster, demands, profile_of(cluster), options=PlanOptions(gap=0.01))
         made = plan(problem, Shoal())
         if made.status is not PlanStatus.FAILED:
             usd += many * SPAN_S / 3600.0 * min(made.lower_bound_usd_per_h, made.cost_usd_per_h)

@@ -12,7 +12,7 @@ from functools import partial
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.measured import profile_of
 from autoscaler.planning.answer import answer
 from autoscaler.planning.plan import Plan, Strategy
 from autoscaler.planning.problem import PlanningProblem
@@ -30,7 +30,7 @@ Change = Callable[[Cluster], Cluster]
 
 def plan_with(request: PlanRequest, cluster: Cluster, strategy: Strategy) -> PlanAnswer:
     """The real planner under another strategy."""
-    return answer(request, cluster, default_profile(), strategy)
+    return answer(request, cluster, profile_of(cluster), strategy)
 
 
 def build(

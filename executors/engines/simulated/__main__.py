@@ -13,12 +13,15 @@ import time
 import uuid
 from dataclasses import replace
 
+import orjson
+
 from autoscaler.serving.batching import Batcher
-from autoscaler.serving.setup import EngineSetup, InvalidValue, engine_setup
+from autoscaler.serving.setup import EngineSetup, InvalidValue, Measurement, engine_setup
 from executors.engines.architecture import architecture
 from executors.engines.simulated.engine import Engine, Identity
 from executors.engines.simulated.server import Server, Serving, fetch_kv, first_of, watch_end
 from topics.checks import InvalidRecord
+from topics.codec import read_value
 from topics.fleet import PHASES
 from topics.timebase import TimeBase
 
@@ -42,8 +45,16 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--shutdown-timeout", type=float, default=0.0, help="domain s to finish after SIGTERM")
     add("--flush-ms", type=float, default=30.0, help="real ms between writes of a stream")
     add("--kv-load-failure-policy", choices=("fail", "recompute"), default="fail")
+    add("--kv-gb-s", type=float, default=None, help="how fast KV comes from others, 1e9 bytes/s")
+    add("--measurements", default="[]", help="JSON: a user's own, of this model on this GPU too")
     add("--kv-lease", type=float, default=30.0, help="domain s for which KV is held")
     return parser.parse_args(argv)
+
+
+def measured_in(text: str) -> tuple[Measurement, ...]:
+    """The measurements in the JSON `text`, as `SimulatedKind` wrote it."""
+    found: tuple[Measurement, ...] = read_value(tuple[Measurement, ...], orjson.loads(text))
+    return found
 
 
 async def _serve(arguments: argparse.Namespace, setup: EngineSetup, time_base: TimeBase) -> int:
@@ -94,6 +105,8 @@ def main(argv: list[str] | None = None) -> int:
             arguments.max_len,
             arguments.quantization,
             arguments.max_num_seqs,
+            arguments.kv_gb_s,
+            measured_in(arguments.measurements),
         )
     except (InvalidValue, InvalidRecord) as error:
         print(f"simulated engine: {error}", file=sys.stderr)

@@ -8,19 +8,22 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from autoscaler.serving.setup import engine_startup_s
+from autoscaler.serving.setup import Measurement, engine_startup_s
 from executors.engines.architecture import architecture
 from executors.engines.http_api import HttpApi
 from executors.engines.protocol import LaunchLine, LaunchSpec, RoleSwitch
+from topics.codec import write_value
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedKind(HttpApi):
-    """None stands for the engine's default; fixed_startup_s None = as predicted."""
+    """None stands for the engine's default; fixed_startup_s None = as predicted. measurements: a
+    user's own, whose speed an engine of that model on that GPU has."""
 
     quantization: str | None = None
     max_num_seqs: int | None = None
     fixed_startup_s: float | None = None
+    measurements: tuple[Measurement, ...] = ()
 
     @property
     def ports(self) -> int:
@@ -57,6 +60,10 @@ class SimulatedKind(HttpApi):
             options["--quantization"] = self.quantization
         if self.max_num_seqs is not None:
             options["--max-num-seqs"] = str(self.max_num_seqs)
+        if spec.kv_gb_s:
+            options["--kv-gb-s"] = repr(spec.kv_gb_s)
+        if self.measurements:
+            options["--measurements"] = write_value(self.measurements).decode()
         # One word each: a value that begins with a dash stays a value.
         words = [f"{key}={value}" for key, value in options.items()]
         return LaunchLine((sys.executable, "-m", "executors.engines.simulated", *words))
@@ -64,6 +71,7 @@ class SimulatedKind(HttpApi):
     def startup_s(self, spec: LaunchSpec) -> float:
         """As configured, else predicted by the formula that the planner uses too."""
         if self.fixed_startup_s is not None:
-            return self.fixed_startup_s
+            return spec.node_s + self.fixed_startup_s
         model = architecture(spec.source)
-        return engine_startup_s(model, spec.gpu, len(spec.gpus), self.quantization)
+        startup_s = engine_startup_s(model, spec.gpu, len(spec.gpus), self.quantization)
+        return spec.node_s + startup_s

@@ -11,7 +11,7 @@ import pytest
 
 from streams.cli.main import main
 
-HEAD = "defaults: {utilization: 0.8, spot: 0.5, max_len: 8192}\n"
+HEAD = "defaults: {utilization: 0.8, spot: 0.5, max_len: 8192, capacity: predicted}\n"
 L40S = "{gpu: L40S, per_node: 1, max: %d, price: 1.8, spot_price: 0.8}"
 MINI = """
     source: meta-llama/Llama-3.1-8B-Instruct

@@ -9,6 +9,7 @@ import pytest
 from autoscaler.demand.windows import Stats
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
+from autoscaler.performance.profile import default_profile
 from autoscaler.serving.setup import setup_on
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.measures import attains
@@ -34,7 +35,9 @@ def attained(timeline: Timeline) -> float:
 def test_a_request_before_the_first_instance_waits_for_start_status_and_routes() -> None:
     """Assigned at 0, launched at 0.1 s, ready startup_s later, routed by the next tick + 0.1 s."""
     spec = service().architecture
-    setup = setup_on(spec, NodeSlice(cluster().pools[0].gpu, 1), Phase.AGGREGATED, 32_768)
+    setup = setup_on(
+        spec, NodeSlice(cluster().pools[0].gpu, 1), Phase.AGGREGATED, 32_768, default_profile()
+    )
     ready_s = 0.1 + setup.startup_s
     routed_s = int(ready_s) + 1.1
     at_s = routed_s - 20.0
@@ -72,8 +75,8 @@ def test_prefill_and_decode_instances_serve_together() -> None:
     timeline = one.run()
     assert attained(timeline) == 1.0
     spec, node = service().architecture, NodeSlice(cluster().pools[0].gpu, 1)
-    prefill = setup_on(spec, node, Phase.PREFILL, 32_768)
-    decode = setup_on(spec, node, Phase.DECODE, 32_768)
+    prefill = setup_on(spec, node, Phase.PREFILL, 32_768, default_profile())
+    decode = setup_on(spec, node, Phase.DECODE, 32_768, default_profile())
     row = timeline.requests[0]
     expected_ms = (
         prefill.times.prefill_ms(1000)

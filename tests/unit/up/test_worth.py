@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.domain.cluster import Cluster, Mode
+from autoscaler.domain.cluster import Cluster, Market, Mode
 from autoscaler.domain.workload import Demand
+from autoscaler.performance.catalog import gpu
 from autoscaler.performance.profile import default_profile
 from streams.files.config import load_config
 from streams.up.demand_seen import DemandSeen
@@ -117,6 +118,23 @@ def test_a_type_that_cannot_hold_a_model_says_how_much_it_serves(cluster: Cluste
     found = comparisons(replace(cluster, pools=nowhere)).one_gpu_type([Window(1.0, demands)])
     assert found is not None
     assert found.unserved == pytest.approx(1.0)
+
+
+def test_owned_nodes_stay_beside_the_one_type_that_is_rented(cluster: Cluster) -> None:
+    """A type that is owned costs nothing by itself, which is no alternative to renting."""
+    pool = cluster.pools[0]
+    owned = replace(
+        pool, name="own", gpu=gpu("H100"), market=Market.OWNED, max_nodes=1, max_of_both=0,
+        price_usd_per_h=0.0,
+    )  # fmt: skip
+    more = replace(cluster, pools=(*cluster.pools, owned))
+    demands = tuple(Demand(s.model, 30.0, s.lengths) for s in cluster.services)
+    found = comparisons(more).one_gpu_type([Window(1.0, demands)])
+    assert found is not None
+    assert found.what == "one rented GPU type"
+    assert found.detail in ("L4", "L40S")
+    only = tuple(p for p in more.pools if p.gpu.name != "L4")
+    assert comparisons(replace(more, pools=only)).one_gpu_type([Window(1.0, demands)]) is None
 
 
 def test_the_clock_ends_it(cluster: Cluster) -> None:

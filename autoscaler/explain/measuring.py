@@ -1,0 +1,49 @@
+"""What measuring a model on a GPU would bring, where plans rest on less than the prediction.
+
+Owns that question, asked by planning again as if the prediction had been measured there.
+"""
+
+from __future__ import annotations
+
+from autoscaler.explain.alternatives import changed
+from autoscaler.explain.values import Measuring
+from autoscaler.performance.profile import Profile
+from autoscaler.planning.basis import as_predicted, cautious_gpus
+from autoscaler.planning.plan import Plan, PlanStatus, Strategy
+from autoscaler.planning.problem import PlanningProblem
+
+_CENT = 0.005
+
+
+def measuring(
+    problem: PlanningProblem, plan: Plan, model: str, profile: Profile, strategy: Strategy
+) -> tuple[Measuring, ...]:
+    """Of each GPU type that `model` got: what its plan would cost less, and serve more, if engines
+    there proved as fast as predicted. Largest first; where nothing is gained there is no value.
+
+    Both plans leave the other models as planned and count no transitions.
+    """
+    gpus = {
+        gpu
+        for target in plan.of(model)
+        if target.count
+        for gpu in cautious_gpus(target.combo, problem.cluster, profile)
+    }
+    if not gpus:
+        return ()
+    found = []
+    now = strategy.solve(changed(problem, plan, (model,)))
+    for gpu in sorted(gpus):
+        sure = tuple(
+            as_predicted(combo, problem.cluster, profile, (gpu,))
+            for combo in problem.candidates[model]
+        )
+        then = strategy.solve(changed(problem, plan, (model,), {model: sure}))
+        if PlanStatus.FAILED in (now.status, then.status):
+            continue
+        saves = now.cost_usd_per_h - then.cost_usd_per_h
+        short = now.shortfall_req_per_s.get(model, 0.0)
+        serves = short - then.shortfall_req_per_s.get(model, 0.0)
+        if serves > 1e-6 or saves > _CENT:
+            found.append(Measuring(gpu, saves, max(0.0, serves)))
+    return tuple(sorted(found, key=lambda m: (-m.serves_req_per_s, -m.saves_usd_per_h)))

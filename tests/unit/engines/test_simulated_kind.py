@@ -1,0 +1,60 @@
+"""What a simulated engine is told: where it stands, and what was measured of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from autoscaler.performance import catalog
+from autoscaler.performance.profile import architecture
+from autoscaler.serving.setup import Measurement, engine_setup
+from executors.engines.protocol import LaunchSpec
+from executors.engines.registry import parse_engine
+from executors.engines.simulated.__main__ import measured_in
+from executors.engines.simulated.kind import SimulatedKind
+from topics.checks import InvalidRecord
+from topics.timebase import TimeBase
+
+SOURCE = "meta-llama/Llama-3.1-8B"
+SPEC = catalog.model(SOURCE)
+SLOW = Measurement(architecture(SPEC), SPEC.weight_dtype, "L4", 1, 2.0, 3.0, 0.05, 4, "2026-11-20")
+
+
+def spec(**more: float) -> LaunchSpec:
+    return LaunchSpec(
+        instance="i", model="m", source=SOURCE, weights="", max_len=8192, phase="decode", gpu="L4",
+        gpus=(0,), host="127.0.0.1", advertise="127.0.0.1", ports=(1,), folder=Path(),
+        time_base=TimeBase(1.0, 0, 0), launched_ms=0, shutdown_timeout_s=1.0, **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_the_launch_line_carries_measurements_and_the_network() -> None:
+    kind = parse_engine(
+        "e", {"kind": "simulated", "measurements": orjson.loads(orjson.dumps([SLOW]))}
+    )
+    assert isinstance(kind, SimulatedKind)
+    options = dict(word.split("=", 1) for word in kind.launch_line(spec(kv_gb_s=2.5)).argv[3:])
+    assert options["--kv-gb-s"] == "2.5"
+    assert measured_in(options["--measurements"]) == (SLOW,)
+
+
+def test_an_engine_that_was_measured_takes_the_measured_time() -> None:
+    usual, slow = (
+        engine_setup(SOURCE, "L4", 1, "decode", 8192, None, None, 2.5, found)
+        for found in ((), (SLOW,))
+    )
+    assert slow.times.decode_ms(4, 1000) == pytest.approx(3.0 * usual.times.decode_ms(4, 1000))
+    assert usual.transfer_ms(1000) == pytest.approx(1000 * SPEC.kv_bytes_per_token / 2.5e9 * 1e3)
+
+
+def test_a_machine_that_is_still_to_come_takes_its_time() -> None:
+    kind = SimulatedKind(fixed_startup_s=20.0)
+    assert kind.startup_s(spec()) == 20.0
+    assert kind.startup_s(spec(node_s=180.0)) == 200.0
+
+
+def test_a_spoilt_measurement_is_refused() -> None:
+    with pytest.raises(InvalidRecord):
+        parse_engine("e", {"kind": "simulated", "measurements": [{"gpu": "L4"}]})
