@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from autoscaler.consolidate import consolidated
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.enact import (
     LEAST,
@@ -90,6 +91,10 @@ def carry_out(
         counting = [g for g in current.get(model, ()) if scene.sight.counts(g)]
         change = _change(answer, service, counting, target, base, short, scene)
         done = enact(change, service, counting, now, site, state, scene, short)
+        moved = None
+        if answer.urgency is Urgency.FULL and service.mode is Mode.ACT and _is_nothing(done):
+            moved = consolidated(service, counting, now, site, state, scene)
+        done = moved or done
         decision = _decision(answer, pending, state, scene, service, done)
         if done.left_out:
             replan.append((model, f"{model}: {done.left_out}"))
@@ -111,6 +116,10 @@ def carry_out(
             if said and answer.urgency is Urgency.URGENT:
                 replan.append(("", f"{model}: additions alone do not serve it"))
     return Carried(tuple(now.values()), site, states, tuple(decisions), tuple(replan))
+
+
+def _is_nothing(done: Enacted) -> bool:
+    return not (done.started or done.going or done.unplaced or done.left_out)
 
 
 def _change(
@@ -153,6 +162,9 @@ def _decision(
     view, delta_usd = scene.views[service.model], done.delta_usd_per_h
     kind = "replace" if done.kind == "scale_out" and state.lost_ms else done.kind
     parts = [_why(answer, pending, view, kind), reasons.money(delta_usd)]
+    if done.started and not done.change:
+        pools = ", ".join(sorted({p.pool for group in done.going for p in group.placed}))
+        parts[0] = f"moved next to other instances: frees a node of {pools}"
     if done.started:
         start_s = max(scene.combos[group.combo_id].start_s for group in done.started)
         parts.append(f"serving in {reasons.duration(start_s)}")

@@ -92,7 +92,7 @@ def enact(
     before_usd = billed_usd_per_h(groups.values(), scene.sight, prices)
     placed = start(change.adds, scene.combos, service, site, scene.now_ms)
     change = _affordable(change, placed.groups, placed.unplaced, counting, service, scene)
-    going = leaving(change.removes, counting, scene.sight)
+    going = leaving(change.removes, counting, groups.values(), scene.sight)
     gone = {group.name for group in going}
     staying = [group for group in groups.values() if group.name not in gone]
     delta_usd = billed_usd_per_h([*staying, *placed.groups], scene.sight, prices) - before_usd

@@ -52,7 +52,7 @@ Make = Callable[[str, float, float, Draw, np.random.Generator], list[Arrival]]
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """about: for the page. make: arrivals of one model at a mean rate for so many seconds, with the
-    lengths of the bundled trace; None = the trace in `file`, the slice [from_s, from_s + span_s) of
+    lengths of the bundled trace, `req_per_s` over all models; None = the trace in `file`, the slice [from_s, from_s + span_s) of
     it, its requests dealt out to the models by chance."""
 
     name: str
@@ -62,6 +62,7 @@ class Scenario:
     file: str = ""
     from_s: float = 0.0
     rate_scale: float = 1.0
+    req_per_s: float = 5.5
 
 
 def _swing(
@@ -101,11 +102,16 @@ SCENARIOS = (
         from_s=31 * 3600.0,
         rate_scale=0.03,
     ),
-    Scenario("swing", "30 min that swing 4:1 around 5.5 req/s, once", 1800.0, _swing),
+    Scenario(
+        "swing",
+        "25 min that swing 4:1 around 16.5 req/s, once",
+        1500.0,
+        _swing,
+        req_per_s=16.5,
+    ),
     Scenario("bursts", "20 min of Gamma arrivals with CV 3.5, 5.5 req/s", 1200.0, _bursts),
     Scenario("steps", "7 min at 2.75 req/s, 7 at 11, 7 at 2.75", 1260.0, _steps),
 )
-_RATE = 5.5
 _TUNE, _TUNE_S = 0.4, 300.0
 """Length of the trace that knobs are tuned on: a share of the judged one, and the least seconds."""
 
@@ -209,7 +215,7 @@ def _traces(scenario: Scenario, source: Path, folder: Path, share: float) -> tup
             for at_ms, name, pair in zip(trace.arrivals_ms, names, pairs, strict=True)
         ]
     else:
-        rate = _RATE
+        rate = scenario.req_per_s
         judged = _made(scenario.make, rate, span_s, draw, random)
     other = _made(scenario.make or _even, rate, max(_TUNE_S, _TUNE * span_s), draw, random)
     return (

@@ -104,11 +104,13 @@ def _after(site: Site, placed: tuple[Placed, ...], used: Used) -> Site:
     return Site(site.cluster, used, left, site.shut, site.serial + 1)
 
 
-def leaving(removes: Mapping[str, int], groups: Iterable[Group], sight: Sight) -> tuple[Group, ...]:
-    """Which groups go: those that do not serve yet, then those whose leaving empties a node, then
-    the youngest."""
+def leaving(
+    removes: Mapping[str, int], groups: Iterable[Group], every: Iterable[Group], sight: Sight
+) -> tuple[Group, ...]:
+    """Which of `groups` go: those that do not serve yet, then those whose leaving empties a node,
+    then the youngest. every: groups of all models, who share nodes."""
     alive = list(groups)
-    tenants = Counter(node for group in alive for node in {p.node for p in group.placed})
+    tenants = Counter(node for group in every for node in {p.node for p in group.placed})
 
     def rank(group: Group) -> tuple[bool, int, int, str]:
         shared = sum(tenants[node] - 1 for node in {p.node for p in group.placed})

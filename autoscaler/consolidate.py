@@ -1,0 +1,69 @@
+"""Moving a group next to others, so that the node that it has to itself can be given back.
+
+A plan says how many of each combo, packed as tightly as can be; where they really stand depends on
+what was free when they were started, and on what has left since. Owns the choice of one such move
+per model; what runs in all stays the same. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from autoscaler.domain.cluster import Market, Service
+from autoscaler.enact import Enacted
+from autoscaler.scene import Scene
+from autoscaler.state import ModelState
+from autoscaler.transitions.apply import Site, start
+from autoscaler.transitions.groups import Group, Life
+from autoscaler.transitions.waves import retire
+
+
+def consolidated(
+    service: Service,
+    counting: Iterable[Group],
+    groups: Mapping[str, Group],
+    site: Site,
+    state: ModelState,
+    scene: Scene,
+) -> Enacted | None:
+    """The move that frees the dearest node, None where no group of the model fits elsewhere on
+    nodes that are paid for. counting: groups of the model that count; groups: of all models."""
+    if scene.views[service.model].frozen:
+        return None
+    tenants = Counter(node for group in groups.values() for node in _nodes(group))
+    best: tuple[float, Group, Group, Site] | None = None
+    for group in counting:
+        usd_per_h = _freed_usd_per_h(group, tenants, scene)
+        if usd_per_h <= 0.0 or (best is not None and usd_per_h <= best[0]):
+            continue
+        # No node is rented for it, and it does not stay where it is.
+        nothing = {pool.id: 0 for pool in site.cluster.pools}
+        shut = frozenset(site.shut) | frozenset(_nodes(group))
+        inside = replace(site, obtainable=nothing, shut=shut)
+        moved = start({group.combo_id: 1}, scene.combos, service, inside, scene.now_ms)
+        if moved.groups:
+            best = usd_per_h, group, moved.groups[0], moved.site
+    if best is None:
+        return None
+    usd_per_h, old, new, after = best
+    site = replace(after, obtainable=site.obtainable, shut=site.shut)
+    going = retire(old, scene.now_ms, (new.name,))
+    now = {new.name: new, going.name: going}
+    return Enacted(now, site, state, (new,), (going,), Counter(), -usd_per_h, "")
+
+
+def _freed_usd_per_h(group: Group, tenants: Mapping[str, int], scene: Scene) -> float:
+    """Price of the nodes that nobody else is on; 0 where the group is not settled there."""
+    view = scene.sight.views[group.name]
+    if group.life is not Life.ACTIVE or not view.all_ready or group.combo_id not in scene.combos:
+        return 0.0
+    pools = {p.node: scene.cluster.pool(p.pool) for p in group.placed}
+    if any(tenants[node] > 1 or pool.market is Market.OWNED for node, pool in pools.items()):
+        return 0.0
+    return sum(pool.price_usd_per_h for pool in pools.values())
+
+
+def _nodes(group: Group) -> set[str]:
+    return {placed.node for placed in group.placed}
