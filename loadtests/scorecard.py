@@ -52,8 +52,8 @@ Make = Callable[[str, float, float, Draw, np.random.Generator], list[Arrival]]
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """about: for the page. make: arrivals of one model at a mean rate for so many seconds, with the
-    lengths of the bundled trace, `req_per_s` over all models; None = the trace in `file`, the slice [from_s, from_s + span_s) of
-    it, its requests dealt out to the models by chance."""
+    lengths of the bundled trace, `req_per_s` over all models; None = the trace in `file`, the slice
+    [from_s, from_s + span_s) of it, its requests dealt out to the models by chance."""
 
     name: str
     about: str
