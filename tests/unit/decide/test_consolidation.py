@@ -1,0 +1,55 @@
+"""Groups that stand apart for historical reasons move together, so that nodes can be given back."""
+
+from __future__ import annotations
+
+from autoscaler.domain.cluster import Market, Mode
+from tests.unit.decide.decide_catalogue import pool, service, simple
+from tests.unit.decide.decide_world import World, world
+
+TWO = pool(per_node=2, usd=4.0)
+HIGH_S = 900
+
+
+def scaled_in(run_s: int = 3600, where: object = TWO, **changes: object) -> World:
+    """Two models fill a node each, then need half of it: each is left on a node of its own."""
+    there = where if isinstance(where, type(TWO)) else TWO
+    return world(
+        lambda _m, t: 14.0 if t < HIGH_S else 5.0,
+        service("chat", **changes),
+        service("code", **changes),
+        pools=(there,),
+        catalogue={"chat": simple("chat", there), "code": simple("code", there)},
+    ).run(run_s)
+
+
+def test_two_half_empty_nodes_become_one_and_capacity_never_falls_below_demand() -> None:
+    least: dict[str, float] = {"chat": 1e9, "code": 1e9}
+
+    def look(now: World) -> None:
+        for model in least:
+            if now.t_s > HIGH_S:
+                least[model] = min(least[model], now.routed_req_per_s(model))
+
+    w = scaled_in(HIGH_S)
+    assert len(w.rented(TWO.id)) == 2
+    w.run(2700, look)
+    assert (w.ready("chat"), w.ready("code")) == (1, 1)
+    assert len(w.rented(TWO.id)) == 1
+    assert min(least.values()) >= 10.0  # the replacement serves before the old one leaves
+
+
+def test_a_move_says_what_it_frees_and_is_made_once() -> None:
+    w = scaled_in()
+    moves = [d for d in w.decisions if "moved next to" in d.reason]
+    assert len(moves) <= 1  # none where scale-in had emptied a node by itself
+    assert all(d.cost_delta_usd_per_h == -4.0 and d.change == () for d in moves)
+
+
+def test_owned_nodes_are_left_alone_because_nothing_is_saved() -> None:
+    w = scaled_in(where=pool(per_node=2, market=Market.OWNED))
+    assert not [d for d in w.decisions if "moved next to" in d.reason]
+
+
+def test_models_that_wait_for_approval_are_not_moved() -> None:
+    w = scaled_in(1800, mode=Mode.APPROVE)
+    assert not [d for d in w.decisions if "moved next to" in d.reason]
