@@ -1,14 +1,14 @@
 """The serving plane's edge to Kafka: follow topics from the start, publish records.
 
-Owns connecting, reconnecting and dead-lettering. It must not know what a record means, and it
-never stands in the way of serving: while the broker is away, `publish` says no at once and
-following goes on by itself once it is back (what is kept comes again).
+Owns connecting and reconnecting. What cannot be understood is counted here; its dead letter is the
+controller's, one for all readers. It must not know what a record means, and it never stands in the
+way of serving: while the broker is away, `publish` says no at once and following goes on by itself
+once it is back (what is kept comes again).
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import logging
 import os
@@ -27,9 +27,9 @@ from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.connection import Security
 from topics.leadership import token_of
-from topics.records import DeadLetter, Leadership
+from topics.records import Leadership
 from topics.signing import Keys, refusal
-from topics.table import DEAD_LETTERS, LEADERSHIP, PREFIX, short_name
+from topics.table import LEADERSHIP, PREFIX, short_name
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _AFTER_LOSS_S = 0.5
 _START_TIMEOUT_S = 10.0
 _SEND_TIMEOUT_S = 2.0
-_DEAD_PAYLOAD_BYTES = 64 * 1024
 _TOLD_FORGERIES = 20
 
 
@@ -126,7 +125,7 @@ class KafkaClient:
         """Give every record of `topics` (short names), from the earliest kept, to `on_record`.
 
         All partitions, no consumer group. Records of one key come in order; after a reconnection
-        some may come twice. What cannot be decoded goes to dead-letters. Tombstones go to
+        some may come twice. What cannot be decoded is counted. Tombstones go to
         `on_gone`, or are ignored without one. only: of these keys, the others are not even decoded.
         """
 
@@ -289,23 +288,11 @@ class KafkaClient:
         except (InvalidRecord, UnicodeDecodeError) as error:
             self.poison += 1
             log.warning("%s: record at %d not understood: %s", topic, message.offset, error)
-            self._spawn(self._bury(topic, message, str(error)))
             return
         try:
             on_record(topic, key, record)
         except Exception:
             log.exception("%s: record at %d not handled", topic, message.offset)
-
-    async def _bury(self, topic: str, message: Any, reason: str) -> None:
-        letter = DeadLetter(
-            topic=topic,
-            partition=message.partition,
-            offset=message.offset,
-            reason=reason[:2000],
-            payload=base64.b64encode(message.value[:_DEAD_PAYLOAD_BYTES]).decode(),
-            reader=self._client_id,
-        )
-        await self.publish(DEAD_LETTERS.name, "", letter)
 
 
 def _security_options() -> dict[str, Any]:

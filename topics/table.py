@@ -115,7 +115,7 @@ DEAD_LETTERS = Topic(
     Cleanup.DELETE,
     30 * DAY_MS,
     DeadLetter,
-    ("controller", "executor", "gateway"),
+    ("controller",),
     lambda _: "",
 )
 

@@ -15,6 +15,7 @@ from topics.fleet import InstanceState, Status
 
 FORGOTTEN_MS = 600_000
 _IDLE = 3  # a node that runs nothing speaks less often
+_IDLE_SPEAKS_MS = 11_000  # it says a word every ten seconds
 _CUT_OFF = 2
 
 
@@ -25,9 +26,9 @@ class Sight:
     views: by group name. silent: nodes not heard of for `policy.node_silent_s`; gone: of these,
     nodes given up after ten minutes. unusable: silent nodes that get no launch; a rented node that
     is gone may be tried again, an owned one not before it is heard of. cut_pools: pools of regions
-    of which every known node (two at least) is silent: something lies between us and them, so
-    nothing there is given up and nothing is started there. reclaimed: nodes that will be taken away
-    (spot), with when that is; they get no launch.
+    of which no known node (two at least) was heard of lately: something lies between us and them,
+    so nothing there is given up and nothing is started there. reclaimed: nodes that will be taken
+    away (spot), with when that is; they get no launch.
     """
 
     fleet: FleetView
@@ -89,7 +90,11 @@ def look_at(
         for node, age_ms in ages_ms.items()
         if age_ms > silent_ms * (1 if statuses[node].instances else _IDLE)
     )
-    cut_pools = _cut_pools(cluster, statuses, silent) if silent else frozenset()
+    # In a region that is cut off the last word of a node that runs nothing may be younger than that
+    # of one that serves, by as long as it may be silent in order.
+    heard_ms = max(0.75 * silent_ms, _IDLE_SPEAKS_MS)
+    heard = frozenset(node for node, age_ms in ages_ms.items() if age_ms <= heard_ms)
+    cut_pools = _cut_pools(cluster, statuses, heard) if silent else frozenset()
     gone = frozenset(
         node
         for node in silent
@@ -112,17 +117,17 @@ def look_at(
 
 
 def _cut_pools(
-    cluster: Cluster, statuses: Mapping[str, Status], silent: frozenset[str]
+    cluster: Cluster, statuses: Mapping[str, Status], heard: frozenset[str]
 ) -> frozenset[str]:
     region_of = {pool.id: pool.region for pool in cluster.pools}
     known: dict[str, int] = {}
-    heard: set[str] = set()
+    alive: set[str] = set()
     for node, status in statuses.items():
         region = region_of.get(status.pool)
         if region is None:
             continue
         known[region] = known.get(region, 0) + 1
-        if node not in silent:
-            heard.add(region)
-    cut = {region for region, count in known.items() if count >= _CUT_OFF and region not in heard}
+        if node in heard:
+            alive.add(region)
+    cut = {region for region, count in known.items() if count >= _CUT_OFF and region not in alive}
     return frozenset(pool for pool, region in region_of.items() if region in cut)

@@ -27,7 +27,7 @@ from streams.clock import BrokerClock, Clock
 from streams.controller.control_topics import ControlTopics
 from streams.controller.declared import Declared
 from streams.controller.election import Election
-from streams.controller.latest import Latest, as_heard
+from streams.controller.latest import Latest, into_latest
 from streams.controller.leader_producer import LeaderProducer
 from streams.controller.leadership import Seat
 from streams.controller.loop import Loop, Ports
@@ -50,8 +50,7 @@ from streams.ports.routes import GatewayRoutes, RouteSink
 from streams.ports.seal import Seal, read_keys
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.solver.client import Solver, solver_argv
-from topics.leadership import Leadership
-from topics.records import Alert, Assignment, Routes, Status
+from topics.records import Alert
 from topics.table import DEMAND, LEADERSHIP, TELEMETRY
 from topics.timebase import TimeBase
 
@@ -62,9 +61,6 @@ _STOP_S = 0.7
 _WATCH_TOPICS_S = 15.0
 _MOST_POISON = 1000
 _STALL_REAL_S = 5.0
-
-_ALERT_IS_NEWS_S = 60.0
-"""Real seconds: what an older alert was about, the first plan sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +102,8 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     broker_clock = BrokerClock()
     clock = Clock(options.time_base, broker_ms=broker_clock.now_ms)
     queries = asked_of_prometheus(config)  # refused before this controller claims to lead
-    seal = Seal(read_keys(), clock)
+    keys = read_keys()
+    seal = Seal(keys, clock)
     found = await ensure_topics(options.broker, options.prefix)
     latest, election = Latest(), Election(uuid.uuid4().hex)
     words = new_producer(options.broker, options.controller_id, request_timeout_ms=10_000)
@@ -128,7 +125,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     bury = _DeadLetters(outbox, latest, options.controller_id, seat.leads)
     windows = TelemetryWindows(config.cluster.policy.global_window_s)
     declared = Declared(config, latest)
-    actuator, routes = _sinks(declared, outbox, seal)
+    actuator, routes = sinks(declared, outbox, seal)
     solver = Solver(solver_argv())
     loop = Loop(
         ControllerState(clock.now_ms()),
@@ -152,28 +149,17 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         alerted,
     )
 
-    def on_record(_topic: str, record: Any, offset: int, append_ms: int) -> None:
-        if isinstance(record, Leadership):
-            election.heard(record, offset, clock.real_age_s(append_ms))
-        elif isinstance(record, Alert):
-            if clock.real_age_s(append_ms) < _ALERT_IS_NEWS_S:
-                alerts.take(record)
-            return
-        elif isinstance(record, Status):
-            record = as_heard(record, clock.event_ms(append_ms))
-        latest.take(record, offset)
-        if isinstance(record, (Assignment, Routes)):
-            loop.overwrite(record)
-
     control = ControlTopics(
         options.broker,
         options.prefix,
         found.partitions,
-        on_record,
+        into_latest(latest, election, clock, loop.overwrite, alerts.take),
         latest.drop,
         bury,
         lambda: [node for node, desired in latest.assignments.items() if desired.instances],
         found.embedded,
+        keys=keys,
+        on_forged=loop.overwrite_forged,
     )
     telemetry = (DemandTopic if options.merged else TelemetryTopic)(
         options.broker,
@@ -280,7 +266,7 @@ class _DeadLetters:
                 self._outbox.put(poison.letter(self._reader))
 
 
-def _sinks(
+def sinks(
     declared: Callable[[], Cluster], outbox: Publisher, seal: Seal
 ) -> tuple[Actuator, RouteSink]:
     """Executors and gateways, while some model is in mode act; else nothing leaves at all.

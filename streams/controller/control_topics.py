@@ -22,6 +22,7 @@ from streams.broker.clients import consumer as new_consumer
 from streams.poison import Poison
 from topics.checks import InvalidRecord
 from topics.codec import decode
+from topics.signing import Keys, refusal
 from topics.table import (
     ALERTS,
     ASSIGNMENTS,
@@ -47,6 +48,7 @@ FOLLOWED: tuple[Topic, ...] = (
     ALERTS, DEAD_LETTERS, STATUS,
 )  # fmt: skip
 
+NO_KEYS = Keys()
 _MOST_OF_THE_PAST = 5000
 _FIRST_CHUNK = 2000
 _HEARTBEATS_MS = 60_000
@@ -66,6 +68,8 @@ class ControlTopics:
 
     on_gone: (short topic name, key) was deleted. expected: keys of `status` that must be found
     even if they were silent for a while. Topics whose records are not defined are left out.
+    keys: what signatures are checked with; on_forged is told of an assignment or routes without a
+    good one, which is poison besides.
     """
 
     def __init__(
@@ -79,7 +83,11 @@ class ControlTopics:
         expected: Callable[[], Iterable[str]] = lambda: (),
         embedded: bool = False,
         topics: Iterable[Topic] = FOLLOWED,
+        keys: Keys = NO_KEYS,
+        on_forged: Callable[[Any], None] = lambda _record: None,
     ) -> None:
+        self._keys = keys
+        self._on_forged = on_forged
         self._bootstrap = bootstrap
         self._prefix = prefix
         self._on_record = on_record
@@ -192,6 +200,11 @@ class ControlTopics:
         except InvalidRecord as error:
             why = str(error)
             self._on_poison(Poison(name, message.partition, message.offset, message.value, why))
+            return
+        forged = refusal(name, message.value, self._keys)
+        if forged:
+            self._on_poison(Poison(name, message.partition, message.offset, message.value, forged))
+            self._on_forged(record)
             return
         self._on_record(name, record, message.offset, message.timestamp)
 

@@ -7,10 +7,13 @@ changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoscaler.demand.engines import EngineView
+from streams.clock import Clock
+from streams.controller.election import Election
 from topics.leadership import MAX_BASE, token_of
 from topics.records import (
     Alert,
@@ -31,6 +34,9 @@ _KEPT_DECISIONS = 2000
 _KEPT_ALERTS = 1000
 KEPT_DEAD = 10_000
 _SAME_MS = 1_000
+
+_ALERT_IS_NEWS_S = 60.0
+"""Real seconds: what an older alert was about, the first plan sees."""
 
 
 @dataclass(slots=True)
@@ -152,6 +158,38 @@ class Latest:
             "controls": self.controls,
         }
         kept.get(topic, {}).pop(key, None)
+
+
+def into_latest(
+    latest: Latest,
+    election: Election,
+    clock: Clock,
+    overwrite: Callable[[Assignment | Routes], None],
+    on_alert: Callable[[Alert], None],
+) -> Callable[[str, Any, int, int], None]:
+    """What becomes of each record of the control topics: (topic, record, offset, append time).
+
+    overwrite: told of what leaders wrote. on_alert: told of alerts that are news.
+    """
+
+    def on_record(_topic: str, record: Any, offset: int, append_ms: int) -> None:
+        if isinstance(record, Leadership):
+            election.heard(record, offset, clock.real_age_s(append_ms))
+        elif isinstance(record, Alert):
+            if clock.real_age_s(append_ms) < _ALERT_IS_NEWS_S:
+                on_alert(record)
+            return
+        elif isinstance(record, Status):
+            # A node's words come in order, so none is older than the one before, although the
+            # broker's clock may have been set back since.
+            known = latest.statuses.get(record.node)
+            heard_ms = clock.event_ms(append_ms)
+            record = as_heard(record, max(heard_ms, known.at_ms) if known else heard_ms)
+        latest.take(record, offset)
+        if isinstance(record, (Assignment, Routes)):
+            overwrite(record)
+
+    return on_record
 
 
 def as_heard(status: Status, heard_ms: int) -> Status:

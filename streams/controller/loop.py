@@ -202,10 +202,20 @@ class Loop:
         """`record` was read back from its topic; if another controller wrote it, what is wanted is
         said again, because compaction keeps the last record of a key."""
         token = self.state.leader_token
-        if record.leader_token == token or not self.leads():
-            return
-        log.warning("%s %s was written with leader token %d, not %d: overwriting it",
-                    *_place(record), record.leader_token, token)  # fmt: skip
+        if record.leader_token != token and self.leads():
+            log.warning("%s %s was written with leader token %d, not %d: overwriting it",
+                        *_place(record), record.leader_token, token)  # fmt: skip
+            self._replace(record)
+
+    def overwrite_forged(self, record: Assignment | Routes) -> None:
+        """`record` was read from its topic and nobody who may has signed it: as `overwrite`."""
+        if self.leads():
+            log.warning("%s %s was written without a good signature: overwriting it",
+                        *_place(record))  # fmt: skip
+            self._replace(record)
+
+    def _replace(self, record: Assignment | Routes) -> None:
+        token = self.state.leader_token
         if isinstance(record, Routes):
             ours: Assignment | Routes | None = self.state.routes.get(record.model)
             # Generation 0: whatever is decided of it later comes after.

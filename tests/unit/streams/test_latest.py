@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.controller.latest import KEPT_DEAD, Latest, as_heard
+from streams.clock import BrokerClock, Clock
+from streams.controller.election import Election
+from streams.controller.latest import KEPT_DEAD, Latest, as_heard, into_latest
 from topics.records import (
     Assignment,
     Availability,
@@ -19,6 +21,7 @@ from topics.records import (
     Routes,
     Status,
 )
+from topics.timebase import TimeBase
 
 ORDERS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=8)
 
@@ -108,3 +111,19 @@ def test_places_of_dead_letters_are_bounded() -> None:
         latest.take(DeadLetter("status", 0, offset, "why", "", "reader"), 0)
     assert len(latest.dead) <= 2 * KEPT_DEAD
     assert ("status", 0, 3 * KEPT_DEAD - 1) in latest.dead
+
+
+def test_a_broker_clock_that_is_set_back_makes_no_node_silent() -> None:
+    """For a second the broker's clock is believed to be a minute ahead of what it says now: words
+    of that second are not a minute old, for they came after others."""
+    mono = [0]
+    broker = BrokerClock(lambda: mono[0], lambda: 0)
+    clock = Clock(TimeBase(1.0, 1_000_000, 0), lambda: mono[0], broker.now_ms)
+    broker.heard(600_000, 0)
+    latest = Latest()
+    take = into_latest(latest, Election("b"), clock, lambda _record: None, lambda _alert: None)
+    take("status", Status("n", "p", "x", 1, 0), 0, 600_000)
+    mono[0] = 2_000_000_000
+    take("status", Status("n", "p", "x", 2, 0), 1, 542_000)
+    assert latest.statuses["n"].observed_generation == 2
+    assert latest.statuses["n"].at_ms == 1_000_000

@@ -17,7 +17,7 @@ from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
 from streams.clock import Clock
-from streams.controller.compose import _sinks
+from streams.controller.compose import sinks
 from streams.controller.latest import Latest
 from streams.controller.loop import Loop, Ports
 from streams.ports.observed import ExecutorStatuses
@@ -101,7 +101,7 @@ def make_loop(
     cluster: Cluster, records: Records, leads: Callable[[], bool] = lambda: True
 ) -> tuple[Loop, InlineSolver, Declared]:
     latest, solver, declared = Latest(), InlineSolver(), Declared(cluster)
-    actuator, routes = _sinks(declared, records, SEAL)  # type: ignore[arg-type]
+    actuator, routes = sinks(declared, records, SEAL)  # type: ignore[arg-type]
     ports = Ports(
         ExecutorStatuses(latest.statuses),
         actuator,
@@ -180,7 +180,7 @@ def test_the_second_lock_holds_assignments_back_even_if_they_were_decided() -> N
     """Where no model may act, the ports themselves withhold; a service that may act opens them."""
     records = Records()
     declared = Declared(replace(CLUSTER, services=(replace(SERVICE, mode=Mode.RECOMMEND),)))
-    actuator, routes = _sinks(declared, records, SEAL)  # type: ignore[arg-type]
+    actuator, routes = sinks(declared, records, SEAL)  # type: ignore[arg-type]
     assignment, route = Assignment("n", "p", 1, 1, 0), Routes("tiny", 1, 1, 0, 1.0, 1.0)
     actuator.apply(assignment)
     routes.apply(route)
@@ -249,6 +249,20 @@ def test_an_alert_reaches_the_planner_in_the_next_tick_and_once() -> None:
     for later in range(second + 2, second + 5):
         loop.tick(NOW_MS + later * 1000)
     assert len(solver.of(Urgency.FULL)) == asked + 1
+
+
+@pytest.mark.parametrize("token", [2, 3, 1_000_000])
+def test_a_forged_record_is_overwritten_whatever_token_it_carries(token: int) -> None:
+    """With our own token too: compaction keeps the last record of a key, and it must be ours."""
+    records = Records()
+    loop, _, _ = make_loop(CLUSTER, records)
+    settle(loop)
+    ours = records.of(Assignment)[-1]
+    records.put_.clear()
+    forged = replace(ours, instances=(), generation=10**6, leader_token=token, signature="")
+    loop.overwrite_forged(forged)
+    said = records.of(Assignment)
+    assert [(one.instances, one.generation) for one in said] == [(ours.instances, ours.generation)]
 
 
 async def passes(times: int = 20) -> None:

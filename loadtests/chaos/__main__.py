@@ -1,0 +1,94 @@
+"""python -m loadtests.chaos [--seed N] [--minutes M] [--broker HOST:PORT] [--out FOLDER]"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import secrets
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from loadtests.chaos import report
+from loadtests.chaos.run import Chaos
+from loadtests.chaos.script import FAULTS
+from loadtests.chaos.stack import Stack
+from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics
+from streams.broker.own import own_broker
+from streams.files.errors import UserError
+from streams.up.host import remove_topics
+
+
+def _minutes(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0.1 <= found <= 1440.0:
+        raise argparse.ArgumentTypeError(f"{text!r}: minutes from 0.1 to 1440")
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code 0: every promise held; 1: one broke; 2: it could not be run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.chaos",
+        description="Breaks the running stack piece by piece and checks what must hold.",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the script (1)")
+    parser.add_argument("--minutes", type=_minutes, default=10.0, help="of faults (10)")
+    parser.add_argument("--broker", default="", metavar="HOST:PORT", help="default: embedded")
+    parser.add_argument("--out", type=Path, default=Path("chaos"), help="folder of the report")
+    names = [fault.name for fault in FAULTS]
+    parser.add_argument(
+        "--only", choices=names, default="", metavar="FAULT", help="this kind alone"
+    )
+    options = parser.parse_args(argv)
+    if not options.broker and any(f.real and f.name == options.only for f in FAULTS):
+        parser.error(f"--only {options.only}: needs a real broker (--broker)")
+    logging.disable(logging.CRITICAL)
+    try:
+        return asyncio.run(_run(options))
+    except KeyboardInterrupt:
+        return 130
+    except (UserError, BrokerUnreachable, TopicsUnusable, RuntimeError) as error:
+        print(f"chaos: {error}", file=sys.stderr)
+        return 2
+
+
+async def _run(options: argparse.Namespace) -> int:
+    folder: Path = options.out.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    prefix = f"chaos-{secrets.token_hex(4)}."
+    async with AsyncExitStack() as closing:
+        embedded = not options.broker
+        bootstrap = options.broker or await closing.enter_async_context(own_broker(prefix))
+        await ensure_topics(bootstrap, prefix)
+        if not embedded:
+            closing.push_async_callback(remove_topics, bootstrap, prefix)
+        stack = Stack(folder, bootstrap, prefix)
+        closing.push_async_callback(stack.close)
+        await stack.open()
+        chaos = Chaos(stack, options.seed, embedded, lambda text: print(text, flush=True))
+        broker = "the embedded broker" if embedded else f"Kafka at {bootstrap}"
+        title = f"seed {options.seed}, {options.minutes:g} min on {broker}"
+        print(title, flush=True)
+        try:
+            await chaos.run(options.minutes, options.only)
+        finally:
+            files = report.write(chaos, folder, title)
+    broken = [o for o in chaos.outcomes if o.broken]
+    found = report.summary(chaos, title)
+    print(
+        f"{len(chaos.outcomes)} faults, {len(broken)} with a broken promise; "
+        f"{found['failed']} of {found['requests']} requests failed; "
+        f"longest takeover {found['worst_takeover_s']} s; "
+        f"rates at most {found['worst_rate_off']:.2%} off"
+    )
+    print(" ".join(str(file) for file in files))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,305 @@
+"""The faults: what each does, how long it lasts, what may be lost, and how soon all is well again.
+
+A new fault is one entry in `FAULTS`. Seconds of limits are real ones; the host's own stall comes on
+top of them, measured, because a process that gets no processor keeps no promise.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import ClientSession
+
+from loadtests.chaos.stack import CONTROLLERS, EXECUTORS, GATEWAYS, MODELS, shifted
+from streams.broker.clients import admin, producer
+from topics.codec import encode
+from topics.controls import Control
+from topics.fleet import InstanceState
+from topics.records import Assignment, Price, Routes
+from topics.table import ASSIGNMENTS, CONTROLS, LEADERSHIP, PRICES, ROUTES, TABLE, key_of
+
+if TYPE_CHECKING:
+    from loadtests.chaos.run import Chaos
+
+Act = Callable[["Chaos", random.Random], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """lines: of the table of promises. lasts_s: least and most. limit_s: from its end until all is
+    well. loses: what may fail meanwhile: "" nothing, or in words. quiet: it gives no reason to
+    start or remove an instance. real: only on a real broker. leads: it takes the leader away."""
+
+    name: str
+    lines: str
+    begin: Act
+    end: Act | None = None
+    lasts_s: tuple[float, float] = (0.0, 0.0)
+    limit_s: float = 10.0
+    loses: str = ""
+    quiet: bool = True
+    real: bool = False
+    leads: bool = False
+
+
+def _controller(leads: bool) -> Callable[[Chaos], str]:
+    def chosen(chaos: Chaos) -> str:
+        leader = chaos.stack.leader()
+        return leader if leads else next(name for name in CONTROLLERS if name != leader)
+
+    return chosen
+
+
+def _signal(part: Callable[[Chaos], str], what: signal.Signals) -> Act:
+    async def act(chaos: Chaos, rng: random.Random) -> None:
+        chaos.hit = part(chaos)
+        chaos.stack.signal(chaos.hit, what)
+
+    return act
+
+
+def _one_of(names: tuple[str, ...]) -> Callable[[Chaos], str]:
+    return lambda chaos: chaos.rng.choice(names)
+
+
+async def _resume(chaos: Chaos, rng: random.Random) -> None:
+    chaos.stack.signal(chaos.hit, signal.SIGCONT)
+
+
+def _cut(part: Callable[[Chaos], str]) -> Act:
+    async def act(chaos: Chaos, rng: random.Random) -> None:
+        chaos.hit = part(chaos)
+        chaos.stack.relays[chaos.hit].cut()
+
+    return act
+
+
+async def _heal(chaos: Chaos, rng: random.Random) -> None:
+    for relay in chaos.stack.relays.values():
+        relay.heal()
+
+
+async def _cut_all(chaos: Chaos, rng: random.Random) -> None:
+    chaos.hit = "broker"
+    for relay in chaos.stack.relays.values():
+        relay.cut()
+
+
+async def _slow_all(chaos: Chaos, rng: random.Random) -> None:
+    chaos.hit = "broker"
+    for relay in chaos.stack.relays.values():
+        relay.slow_s = 0.2
+
+
+async def _stop_controllers(chaos: Chaos, rng: random.Random) -> None:
+    chaos.hit = "controllers"
+    for name in CONTROLLERS:
+        chaos.stack.signal(name, signal.SIGSTOP)
+
+
+async def _resume_controllers(chaos: Chaos, rng: random.Random) -> None:
+    for name in CONTROLLERS:
+        chaos.stack.signal(name, signal.SIGCONT)
+
+
+def _engine(what: signal.Signals) -> Act:
+    async def act(chaos: Chaos, rng: random.Random) -> None:
+        ready = sorted(
+            seen.endpoint
+            for status in chaos.topics.statuses.values()
+            for seen in status.instances
+            if seen.state is InstanceState.READY and seen.endpoint
+        )
+        port = rng.choice(ready).rpartition(":")[2]
+        chaos.engine_pid = engine_on(port)
+        chaos.hit = f"engine on port {port}"
+        if chaos.engine_pid:
+            os.kill(chaos.engine_pid, what)
+
+    return act
+
+
+async def _resume_engine(chaos: Chaos, rng: random.Random) -> None:
+    if chaos.engine_pid:
+        os.kill(chaos.engine_pid, signal.SIGCONT)
+
+
+def engine_on(port: str) -> int:
+    """The process of the simulated engine that listens on `port`; 0 where there is none."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if port.encode() in words and b"executors.engines.simulated" in b" ".join(words):
+                return int(entry.name)
+    return 0
+
+
+def _wrong_clock(chaos: Chaos, by_s: float) -> None:
+    """Executors read their file at each start: another clock, and a new life."""
+    path = chaos.stack.folder / f"{chaos.hit}.json"
+    base = shifted(chaos.stack.base, by_s)
+    text = path.read_text()
+    for old in chaos.bases:
+        text = text.replace(old, base.format())
+    path.write_text(text)
+    chaos.bases.add(base.format())
+    chaos.stack.signal(chaos.hit, signal.SIGKILL)
+
+
+async def _clock(chaos: Chaos, rng: random.Random) -> None:
+    chaos.hit = rng.choice(EXECUTORS)
+    _wrong_clock(chaos, rng.choice((300.0, -300.0, 3600.0, -90.0)))
+
+
+async def _right_clock(chaos: Chaos, rng: random.Random) -> None:
+    _wrong_clock(chaos, 0.0)
+
+
+Raw = tuple[str, bytes | None, bytes]
+
+
+async def _write(chaos: Chaos, records: Sequence[Raw]) -> list[Any]:
+    """Write (topic, key, value) past everybody; what the broker said."""
+    writer = producer(chaos.stack.bootstrap, "chaos")
+    await writer.start()
+    try:
+        return [await writer.send_and_wait(topic, value, key=key) for topic, key, value in records]
+    finally:
+        await writer.stop()
+
+
+async def _poison(chaos: Chaos, rng: random.Random) -> None:
+    chaos.hit = "every topic"
+    prefix = chaos.stack.prefix
+    records = [
+        (topic.wire_name(prefix), b"poison", value)
+        for topic in TABLE
+        if topic.record is not None and topic.name not in ("dead-letters", "demand")
+        for value in (b"\xff\x00 not JSON", b'{"schema_version":99}')
+    ]
+    for taken in await _write(chaos, records):
+        chaos.poison.add((taken.topic.removeprefix(prefix), taken.partition, taken.offset))
+
+
+async def _foreign(chaos: Chaos, rng: random.Random) -> None:
+    """Empty assignments and routes: of a former leader, of one that never claimed, unsigned."""
+    chaos.hit = "assignments and routes"
+    prefix = chaos.stack.prefix
+    records: list[Raw] = []
+    desired: list[Assignment | Routes] = [*chaos.topics.assignments.values()]
+    desired += chaos.topics.routes.values()
+    for found in desired:
+        topic = (ASSIGNMENTS if isinstance(found, Assignment) else ROUTES).wire_name(prefix)
+        for token in (max(0, found.leader_token - 1), found.leader_token, 10**6):
+            empty: Assignment | Routes
+            if isinstance(found, Assignment):
+                empty = replace(found, instances=(), leader_token=token, generation=10**6)
+            else:
+                empty = replace(found, groups=(), leader_token=token, generation=10**6)
+            records.append((topic, key_of(found), encode(empty)))
+    await _write(chaos, records)
+
+
+async def _prices(chaos: Chaos, rng: random.Random) -> None:
+    chaos.hit = "price feed"
+    prefix = chaos.stack.prefix
+    now_ms = chaos.stack.base.now_ms(time.monotonic_ns())
+    records: list[Raw] = []
+    for pool in chaos.stack.config.cluster.pools:
+        for text in (b"NaN", b"1e999", b"-3", b'"cheap"'):
+            value = b'{"schema_version":1,"pool":"%s","usd_per_node_h":%s,"observed_ms":%d}' % (
+                pool.id.encode(), text, now_ms,
+            )  # fmt: skip
+            records.append((PRICES.wire_name(prefix), pool.id.encode(), value))
+        jump = Price(pool.id, 1000.0 * pool.price_usd_per_h, now_ms)
+        records.append((PRICES.wire_name(prefix), pool.id.encode(), encode(jump)))
+    for number, taken in enumerate(await _write(chaos, records)):
+        if number % 5 != 4:  # the fifth is a price, if an absurd one
+            chaos.poison.add((PRICES.name, taken.partition, taken.offset))
+
+
+async def _alerts(chaos: Chaos, rng: random.Random) -> None:
+    chaos.hit = "webhook"
+    url = f"http://127.0.0.1:{chaos.stack.ports[chaos.stack.leader()]}/alerts"
+    alert = {
+        "status": "firing",
+        "labels": {"alertname": "Slow", "model": MODELS[0]},
+        "startsAt": "2026-01-01T00:00:00Z",
+    }
+    async with ClientSession() as session:
+        for number in range(60):
+            state = "resolved" if number % 3 == 2 else "firing"
+            body = {"alerts": [{**alert, "status": state, "fingerprint": f"f{number % 5}"}]}
+            headers = {"Authorization": f"Bearer {chaos.stack.token}"}
+            async with session.post(url, json=body, headers=headers) as answer:
+                chaos.answers.append(answer.status)
+
+
+def _pause(active: bool) -> Act:
+    async def act(chaos: Chaos, rng: random.Random) -> None:
+        chaos.hit = "operator"
+        now_ms = chaos.stack.base.now_ms(time.monotonic_ns())
+        said = Control("*", "pause", active, "chaos", "a test", now_ms)
+        await _write(
+            chaos, [(CONTROLS.wire_name(chaos.stack.prefix), said.key.encode(), encode(said))]
+        )
+
+    return act
+
+
+async def _delete(chaos: Chaos, rng: random.Random) -> None:
+    chaos.hit = LEADERSHIP.name
+    client = admin(chaos.stack.bootstrap, "chaos")
+    await client.start()
+    try:
+        await client.delete_topics([LEADERSHIP.wire_name(chaos.stack.prefix)])
+    finally:
+        await client.close()
+
+
+_LEADER, _STANDBY = _controller(True), _controller(False)
+_EXECUTOR, _GATEWAY = _one_of(EXECUTORS), _one_of(GATEWAYS)
+_KILL, _STOP = signal.SIGKILL, signal.SIGSTOP
+_ITS_OWN = "what that gateway held, until it is back"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault("leader killed", "11, 13", _signal(_LEADER, _KILL), leads=True),
+    Fault("leader stopped", "10, 11", _signal(_LEADER, _STOP), _resume, (12.0, 30.0), leads=True),
+    Fault("leader cut off", "10, 11", _cut(_LEADER), _heal, (12.0, 30.0), leads=True),
+    Fault("standby killed", "11", _signal(_STANDBY, _KILL)),
+    Fault("controllers gone", "24", _stop_controllers, _resume_controllers, (20.0, 45.0)),
+    Fault("broker away", "12", _cut_all, _heal, (30.0, 60.0), 15.0),
+    Fault("broker slow", "12", _slow_all, _heal, (10.0, 30.0)),
+    Fault("executor killed", "19", _signal(_EXECUTOR, _KILL)),
+    Fault("executor stopped", "17", _signal(_EXECUTOR, _STOP), _resume, (5.0, 9.0)),
+    Fault("region cut off", "also promised", _cut(_EXECUTOR), _heal, (20.0, 40.0), 20.0),
+    Fault("executor's clock wrong", "17", _clock, _right_clock, (10.0, 20.0)),
+    Fault("gateway killed", "8", _signal(_GATEWAY, _KILL), limit_s=15.0, loses=_ITS_OWN),
+    Fault("gateway cut off", "1", _cut(_GATEWAY), _heal, (15.0, 30.0)),
+    Fault("engine killed", "21", _engine(_KILL), limit_s=30.0, loses="what it held", quiet=False),
+    Fault("engine stopped", "21", _engine(_STOP), _resume_engine, (3.0, 6.0), quiet=False),
+    Fault("poison on every topic", "14", _poison),
+    Fault("foreign assignments and routes", "9, 10", _foreign),
+    Fault("absurd prices", "15", _prices),
+    Fault("alert storm", "23", _alerts),
+    Fault("pause", "25", _pause(True), _pause(False), (8.0, 12.0)),
+    Fault("leadership deleted", "11", _delete, limit_s=30.0, real=True),
+)
+
+
+def order(rng: random.Random, embedded: bool, only: str = "") -> list[Fault]:
+    """Every fault once, shuffled; a longer run goes round again with another order."""
+    faults = [fault for fault in FAULTS if not (fault.real and embedded)]
+    faults = [fault for fault in faults if only in ("", fault.name)]
+    rng.shuffle(faults)
+    return faults

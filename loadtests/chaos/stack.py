@@ -1,0 +1,183 @@
+"""The processes under test: two controllers, an executor per region, two gateways, engines.
+
+Each process reaches the broker through a relay of its own. Engines are simulated ones that come up
+within seconds. Processes that are killed are started again, as an init system would.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from autoscaler.domain.cluster import Mode
+from loadtests.chaos.relay import Relay
+from streams.files.config import Config, load_config
+from streams.up import parts
+from streams.up.children import Child, Children
+from streams.up.host import free_port
+from topics.signing import CLUSTER_KEY
+from topics.timebase import TimeBase
+
+CONFIG = """
+mode: act
+defaults: {percentile: 95, utilization: 0.8, scale_in_after: 1m, max_disruption: 34%}
+policy: {cooldown: 30s, start_timeout: 2m, local_window: 1m, global_window: 10m}
+regions:
+  east: {l4: {gpu: L4, per_node: 2, max: 3, price: 1.7, spot_price: 0.64}}
+  west: {l4: {gpu: L4, per_node: 1, max: 4, price: 0.85, spot_price: 0.32}}
+models:
+  chat: {source: meta-llama/Llama-3.1-8B-Instruct, engine: fp8, slo: {ttft: 5s, tpot: 200ms},
+         workload: {req_per_s: 2, input: 32, output: 8}, min: 2, regions: [east], max_len: 2048}
+  code: {source: meta-llama/Llama-3.2-3B-Instruct, engine: fp8, slo: {ttft: 5s, tpot: 200ms},
+         workload: {req_per_s: 2, input: 32, output: 8}, min: 2, regions: [west], max_len: 2048}
+engines:
+  fp8: {args: [--quantization=fp8]}
+"""
+MODELS = ("chat", "code")
+CONTROLLERS = ("controller-a", "controller-b")
+GATEWAYS = ("gateway-a", "gateway-b")
+EXECUTORS = ("executor-east", "executor-west")
+_STARTUP_S = 6.0
+_READY_S = 120.0
+
+
+class Stack:
+    """All processes of one run. folder: for logs and state. bootstrap: the broker's own address."""
+
+    def __init__(
+        self,
+        folder: Path,
+        bootstrap: str,
+        prefix: str,
+        config: str = CONFIG,
+        controllers: Sequence[str] = CONTROLLERS,
+        executors: Sequence[str] = EXECUTORS,
+        gateways: Sequence[str] = GATEWAYS,
+    ) -> None:
+        self._controllers, self._executors, self._gateways = controllers, executors, gateways
+        self.folder, self.bootstrap, self.prefix = folder, bootstrap, prefix
+        self.path = folder / "shoal.yaml"
+        self.path.write_text(config)
+        self.config: Config = load_config(self.path, Mode.ACT)
+        self.base = TimeBase(1.0, time.time_ns() // 1_000_000, time.monotonic_ns())
+        self.key = secrets.token_hex(32)
+        self.token = secrets.token_hex(16)
+        self.children = Children({CLUSTER_KEY: self.key, "OMP_NUM_THREADS": "1"})
+        self.relays: dict[str, Relay] = {}
+        self.parts: dict[str, Child] = {}
+        self.ports: dict[str, int] = {}
+        self.leads_since: dict[str, tuple[int, float]] = {}
+
+    async def open(self) -> None:
+        """Start everything but the fleet, which the controllers start."""
+        (self.folder / "token").write_text(self.token)
+        self.children.open()
+        for name in (*self._controllers, *self._executors, *self._gateways):
+            self.relays[name] = Relay(self.bootstrap)
+            await self.relays[name].open()
+        for name in self._executors:
+            await self._start(name, self._executor(name))
+        for name in self._controllers:
+            self.ports[name] = free_port()
+            await self._start(name, self.controller(name))
+        for name in self._gateways:
+            self.ports[name] = free_port()
+            await self._start(name, self._gateway(name))
+        for child in self.parts.values():
+            await self.children.wait_ready(child, _READY_S)
+
+    async def close(self) -> None:
+        """End everything."""
+        for child in self.parts.values():
+            self.signal(child.name, signal.SIGCONT)
+        await self.children.close()
+        for relay in self.relays.values():
+            await relay.close()
+
+    async def _start(self, name: str, child: Child) -> None:
+        self.parts[name] = child
+        await self.children.start(child)
+
+    def pid(self, name: str) -> int:
+        """Of a part's process now, 0 while there is none."""
+        process = self.parts[name].process
+        return process.pid if process is not None and process.returncode is None else 0
+
+    def signal(self, name: str, what: signal.Signals) -> None:
+        """Send a signal to the process of a part, if there is one."""
+        pid = self.pid(name)
+        if pid:
+            os.kill(pid, what)
+
+    def leader(self) -> str:
+        """Which controller came to lead last, by its own word; "" before any did."""
+        return max(self.leads_since, key=lambda n: self.leads_since[n][0], default="")
+
+    def controller(self, name: str) -> Child:
+        """A controller's process."""
+        child = self._child(
+            name, "streams.controller", "--config", str(self.path),
+            "--broker", self.relays[name].address, "--time-base", self.base.format(),
+            "--controller-id", name, "--prefix", self.prefix, "--default-mode", "act",
+            "--http", f"127.0.0.1:{self.ports[name]}",
+            "--alert-token-file", str(self.folder / "token"),
+        )  # fmt: skip
+
+        def said(line: Mapping[str, object]) -> None:
+            token = line.get("leader_token")
+            if line.get("ready") and isinstance(token, int) and token and "standby_of" not in line:
+                self.leads_since[name] = token, time.monotonic()
+
+        child.on_line = said
+        return child
+
+    def _gateway(self, name: str) -> Child:
+        state = self.folder / f"{name}-state"
+        state.mkdir(exist_ok=True)
+        return self._child(
+            name, "executors.gateway", "--broker", self.relays[name].address,
+            "--port", str(self.ports[name]), "--gateway-id", name, "--prefix", self.prefix,
+            "--time-base", self.base.format(), "--state-dir", str(state), "--drain-s", "0.5",
+        )  # fmt: skip
+
+    def _executor(self, name: str) -> Child:
+        run = parts.Run(self.config, self.path, self.folder, self.base, 0, 1, self.prefix)
+        region = name.removeprefix("executor-")
+        found: dict[str, Any] = dict(parts.node_file(run, region, name, self.relays[name].address))
+        found["engines"] = {
+            engine: {**settings, "startup_s": _STARTUP_S}
+            for engine, settings in found["engines"].items()
+        }
+        path = self.folder / f"{name}.json"
+        path.write_bytes(orjson.dumps(found))
+        return self._child(name, "executors.node", "--config", str(path))
+
+    def _child(self, name: str, module: str, *options: str) -> Child:
+        argv = [sys.executable, "-m", module, *options]
+        return Child(name=name, argv=argv, log=self.folder / f"{name}.log")
+
+    def waited_s(self) -> float:
+        """CPU seconds for which the controllers' main threads were ready and had to wait, so far:
+        the host's own stall, by the kernel's count."""
+        waited = 0.0
+        for name in self._controllers:
+            try:
+                text = Path(f"/proc/{self.pid(name)}/schedstat").read_text()
+                waited += int(text.split()[1]) / 1e9
+            except (OSError, IndexError, ValueError):
+                continue
+        return waited
+
+
+def shifted(base: TimeBase, by_s: float) -> TimeBase:
+    """`base` as a host sees it whose clock is `by_s` ahead."""
+    return replace(base, origin_ms=base.origin_ms + int(by_s * 1000))

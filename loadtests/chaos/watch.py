@@ -1,0 +1,162 @@
+"""What an onlooker sees: every record of the topics, every request, and how the host stalls.
+
+Reads the broker directly, not through a relay, and takes part in nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import ClientError, ClientSession, ClientTimeout
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
+
+from autoscaler.demand.windows import TelemetryWindows
+from loadtests.chaos.stack import GATEWAYS, MODELS, Stack
+from streams.broker.clients import consumer
+from topics.checks import InvalidRecord
+from topics.codec import decode
+from topics.records import Assignment, DeadLetter, Decision, Routes, Status, Telemetry
+from topics.table import TABLE, short_name
+
+RATE = 2.0
+_BODY_TOKENS = 32
+
+
+@dataclass(slots=True)
+class Topics:
+    """The records of a run as they are read. statuses, assignments, routes: last by key; heard:
+    monotonic seconds of each node's last status. windows: of all telemetry, by a reader that never
+    failed. numbers: how often each (leader token, decision number) was read. launches: by instance,
+    when its processes were started."""
+
+    statuses: dict[str, Status] = field(default_factory=dict)
+    heard: dict[str, float] = field(default_factory=dict)
+    assignments: dict[str, Assignment] = field(default_factory=dict)
+    routes: dict[str, Routes] = field(default_factory=dict)
+    decisions: list[tuple[float, Decision]] = field(default_factory=list)
+    letters: list[DeadLetter] = field(default_factory=list)
+    windows: TelemetryWindows = field(default_factory=lambda: TelemetryWindows(3600))
+    numbers: Counter[tuple[int, int]] = field(default_factory=Counter)
+    launches: dict[str, set[int]] = field(default_factory=dict)
+
+    async def follow(self, stack: Stack, embedded: bool) -> None:
+        """Until cancelled."""
+        known: dict[TopicPartition, int] = {}
+        while True:
+            reading = consumer(
+                stack.bootstrap, "onlooker", fetch_max_wait_ms=100,
+                isolation_level="read_uncommitted" if embedded else "read_committed",
+            )  # fmt: skip
+            try:
+                await reading.start()
+                parts = [
+                    TopicPartition(topic.wire_name(stack.prefix), number)
+                    for topic in TABLE
+                    if topic.record is not None
+                    for number in range(topic.partitions)
+                ]
+                reading.assign(parts)
+                for part in parts:
+                    reading.seek(part, known.get(part, 0))
+                while True:
+                    for part, messages in (await reading.getmany(timeout_ms=500)).items():
+                        for message in messages:
+                            self._take(short_name(part.topic, stack.prefix), message)
+                        known[part] = messages[-1].offset + 1
+            except (KafkaError, OSError):
+                await asyncio.sleep(0.5)
+            finally:
+                await reading.stop()
+
+    def _take(self, name: str, message: Any) -> None:
+        try:
+            record = decode(name, message.value or b"")
+        except InvalidRecord:
+            return
+        if isinstance(record, Status):
+            self.statuses[record.node], self.heard[record.node] = record, time.monotonic()
+            for seen in record.instances:
+                if seen.launched_ms:
+                    self.launches.setdefault(seen.instance, set()).add(seen.launched_ms)
+        elif isinstance(record, Assignment):
+            self.assignments[record.node] = record
+        elif isinstance(record, Routes):
+            self.routes[record.model] = record
+        elif isinstance(record, Decision):
+            self.decisions.append((time.monotonic(), record))
+            self.numbers[record.leader_token, record.number] += 1
+        elif isinstance(record, DeadLetter):
+            self.letters.append(record)
+        elif isinstance(record, Telemetry):
+            self.windows.add(record, record.end_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of the load. status: 0 where no answer came."""
+
+    model: str
+    gateway: str
+    sent_s: float
+    took_s: float
+    status: int
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Load:
+    """A steady open load on both gateways. factor: of its rate, for bursts."""
+
+    requests: list[Request] = field(default_factory=list)
+    factor: float = 1.0
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def run(self, stack: Stack) -> None:
+        """Send until cancelled; a late sender catches up, so the rate holds."""
+        async with ClientSession(timeout=ClientTimeout(total=60.0)) as session:
+            due_s, turn = time.monotonic(), 0
+            while True:
+                for model in MODELS:
+                    gateway = GATEWAYS[turn // 2 % 2]
+                    task = asyncio.create_task(self._ask(session, stack, model, gateway))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+                    turn += 1
+                due_s += 1.0 / (RATE * self.factor)
+                await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+
+    async def _ask(self, session: ClientSession, stack: Stack, model: str, gateway: str) -> None:
+        url = f"http://127.0.0.1:{stack.ports[gateway]}/v1/completions"
+        body = {"model": model, "prompt": "word " * _BODY_TOKENS, "max_tokens": 8}
+        sent_s, status, why = time.monotonic(), 0, ""
+        try:
+            async with session.post(url, json=body) as answer:
+                text = await answer.text()
+                status, why = answer.status, text[:200] if answer.status != 200 else ""
+        except (ClientError, OSError, TimeoutError) as error:
+            why = type(error).__name__
+        took_s = time.monotonic() - sent_s
+        self.requests.append(Request(model, gateway, sent_s, took_s, status, why))
+
+    def failed(self, since_s: float, until_s: float) -> list[Request]:
+        """Requests sent in this time that got no good answer."""
+        return [r for r in self.requests if since_s <= r.sent_s < until_s and r.status != 200]
+
+
+@dataclass(slots=True)
+class Host:
+    """How long a process that wanted to run had to wait: late_s, in all, of a sleeper here."""
+
+    late_s: float = 0.0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            due_s = time.monotonic() + 0.05
+            await asyncio.sleep(0.05)
+            self.late_s += max(0.0, time.monotonic() - due_s - 0.005)

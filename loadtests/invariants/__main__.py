@@ -1,0 +1,116 @@
+"""python -m loadtests.invariants [--seeds N] [--first N] [--seed N] [--jobs N] [--json OUT]"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from loadtests.invariants.scenario import scenario
+from loadtests.invariants.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One seed: what broke, in words; how often each line was checked; simulated seconds."""
+
+    seed: int
+    broken: tuple[str, ...]
+    checked: dict[str, int]
+    faults: tuple[str, ...]
+    seconds: float
+    cpu_s: float
+
+
+def run(seed: int) -> Outcome:
+    """Simulate `seed`; an exception in the product is a broken promise too."""
+    logging.disable(logging.CRITICAL)
+    began = time.process_time()
+    world = World(scenario(seed))
+    try:
+        broken = [str(one) for one in world.run()]
+    except Exception as error:
+        broken = [f"crash at {world.now_s:.1f} s: {type(error).__name__}: {error}"]
+    faults = tuple(str(fault) for fault in world.scenario.faults)
+    took = time.process_time() - began
+    checked = dict(world.promises.checked)
+    return Outcome(seed, tuple(broken), checked, faults, world.now_s, took)
+
+
+def _outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:
+    if jobs == 1:
+        yield from map(run, seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(run, seeds, chunksize=1)
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 <= int(text) <= 10**9:
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number from 0 to 1,000,000,000")
+    return int(text)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code 0: all held; 1: something broke; 2: bad arguments."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.invariants",
+        description="The control loop under injected faults, on a virtual clock.",
+    )
+    parser.add_argument("--seeds", type=_number, default=100, help="how many (100)")
+    parser.add_argument("--first", type=_number, default=1, help="the first of them (1)")
+    parser.add_argument("--seed", type=_number, help="this one only, with its faults")
+    parser.add_argument("--jobs", type=_number, default=1, help="processes (1)")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write figures there")
+    options = parser.parse_args(argv)
+    if options.jobs < 1 or options.seeds < 1:
+        parser.error("--jobs and --seeds: at least 1")
+    seeds = range(options.first, options.first + options.seeds)
+    if options.seed is not None:
+        seeds = range(options.seed, options.seed + 1)
+    checked: Counter[str] = Counter()
+    failed: list[Outcome] = []
+    simulated_s = cpu_s = 0.0
+    for done, outcome in enumerate(_outcomes(seeds, options.jobs), start=1):
+        checked.update(outcome.checked)
+        simulated_s += outcome.seconds
+        cpu_s += outcome.cpu_s
+        if outcome.broken:
+            failed.append(outcome)
+            print(f"seed {outcome.seed} FAILED; reproduce with --seed {outcome.seed}", flush=True)
+            for line in outcome.broken:
+                print(f"  {line}")
+        if outcome.broken or len(seeds) == 1:
+            for fault in outcome.faults:
+                print(f"    {fault}")
+        if done % 25 == 0 and sys.stderr.isatty():
+            print(f"{done} of {len(seeds)} seeds, {len(failed)} failed", file=sys.stderr)
+    print(f"{len(seeds)} seeds, {simulated_s / 3600:.1f} simulated hours, {cpu_s:.0f} CPU s")
+    print("line   checks  failed seeds")
+    names = sorted(checked, key=lambda name: (not name.isdigit(), name.zfill(4)))
+    for name in names:
+        bad = sum(any(f"line {name} " in one for one in o.broken) for o in failed)
+        print(f"{name:>6} {checked[name]:8d}  {bad}")
+    if options.json:
+        figures = {
+            "seeds": len(seeds),
+            "first": seeds.start,
+            "failed": [o.seed for o in failed],
+            "checks": {name: checked[name] for name in names},
+            "simulated_h": simulated_s / 3600,
+            "cpu_s": cpu_s,
+        }
+        options.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

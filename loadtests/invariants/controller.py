@@ -1,0 +1,190 @@
+"""One controller: the product's own parts, joined as its composition root joins them.
+
+What is simulated is only what lies behind the ports: the broker's clients and the solver process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoscaler.decide import ControllerState
+from autoscaler.demand.windows import TelemetryWindows
+from autoscaler.domain.cluster import Cluster
+from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
+from loadtests.invariants.clients import Followed, SimLeaderProducer, SimProducer
+from loadtests.invariants.log import T0, Entry, Link, Log, Reader
+from loadtests.invariants.virtual import Process
+from streams.clock import BrokerClock, Clock
+from streams.controller.compose import sinks
+from streams.controller.control_topics import FOLLOWED
+from streams.controller.election import Election
+from streams.controller.latest import Latest, into_latest
+from streams.controller.leadership import Seat
+from streams.controller.loop import Loop, Ports, TickDone
+from streams.controller.outbox import Outbox
+from streams.controller.sources import gateways_sink
+from streams.controller.term import Terms
+from streams.ports.observed import ExecutorStatuses
+from streams.ports.seal import Seal
+from streams.solver.client import plan_here
+from topics.checks import InvalidRecord
+from topics.codec import decode
+from topics.reported import read_reported
+from topics.signing import Keys, refusal
+from topics.table import LEADERSHIP
+from topics.timebase import TimeBase
+
+KEYS = Keys(cluster="simulation" * 4)
+
+
+@dataclass(slots=True)
+class SimSolver:
+    """Answers by the real planner after a while. away: it does not answer, but for itself."""
+
+    process: Process
+    rng: random.Random
+    away: bool = False
+    slow_s: float = 0.0
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    _ready: list[PlanAnswer] = field(default_factory=list)
+    _asked: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def ask(self, request: PlanRequest, cluster: Cluster) -> None:
+        """Take a question."""
+        task = asyncio.get_running_loop().create_task(self._answer(request, cluster))
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
+
+    async def _answer(self, request: PlanRequest, cluster: Cluster) -> None:
+        urgent = request.urgency is Urgency.URGENT
+        await asyncio.sleep((0.05 if urgent else 0.3) + 0.3 * self.rng.random() + self.slow_s)
+        if self.away:
+            await asyncio.sleep(2.0)
+            self._ready.append(unanswered(request, "the solver is away"))
+            return
+        self._ready.append(plan_here(request, cluster))
+        self.news.set()
+
+    def take(self) -> tuple[PlanAnswer, ...]:
+        """What has come."""
+        found, self._ready = tuple(self._ready), []
+        self.news.clear()
+        return found
+
+
+class Controller:
+    """One life of a controller on host `name`. wall_skew_ms: of that host's clock."""
+
+    def __init__(
+        self,
+        name: str,
+        life: int,
+        log: Log,
+        link: Link,
+        now_s: float,
+        wall_skew_ms: int,
+        cluster: Callable[[], Cluster],
+        watch: Callable[[Controller, TickDone], None],
+        rng: random.Random,
+    ) -> None:
+        self.name = name
+        self.link = link
+        self.stopped = False
+        self.process = process = Process(now_s)
+
+        def mono_ns() -> int:
+            return int(process.now_s * 1e9)
+
+        broker = BrokerClock(mono_ns, lambda: T0 + wall_skew_ms + mono_ns() // 1_000_000)
+        base = TimeBase(1.0, T0 + wall_skew_ms, 0)
+        self.clock = Clock(base, mono_ns, broker.now_ms)
+        self.latest = Latest()
+        self.election = Election(f"{name}-{life}")
+        self.solver = SimSolver(process, rng)
+        self.windows = TelemetryWindows(cluster().policy.global_window_s)
+        self._count = gateways_sink(self.windows, {}, lambda: self.loop.fresh.set())
+        self.poison = 0
+        producer = SimLeaderProducer(log, link)
+        self.seat = Seat(
+            SimProducer(log, link), LEADERSHIP.wire_name(), name, "sim", self.election, self.clock,
+            broker.heard, lambda: self.latest.highest_in_use,
+        )  # fmt: skip
+        self.outbox = Outbox(producer, leads=self.seat.leads)
+        actuator, routes = sinks(cluster, self.outbox, Seal(KEYS, self.clock))
+        self.loop = Loop(
+            ControllerState(self.clock.now_ms()),
+            cluster,
+            self.windows,
+            self.latest,
+            Ports(
+                ExecutorStatuses(self.latest.statuses), actuator, routes, self.outbox, self.solver
+            ),
+            self.clock,
+            leads=self.seat.leads,
+            watchers=(lambda done: watch(self, done),),
+        )
+        names = [t.name for t in FOLLOWED]
+        read_s = lambda: process.now_s  # noqa: E731
+        self._telemetry_reader = Reader(log, link, ("telemetry",))
+        self._fold = into_latest(
+            self.latest, self.election, self.clock, self.loop.overwrite,
+            lambda alert: self.latest.take(alert, 0),
+        )  # fmt: skip
+        self.control = Followed(log, Reader(log, link, names), read_s, self._take)
+        self.telemetry = Followed(log, self._telemetry_reader, read_s, self._hear)
+        self.terms = Terms(
+            self.seat, self.loop, producer, self.outbox, self.control,  # type: ignore[arg-type]
+            lambda: None, [(self.telemetry, lambda *_: None)],  # type: ignore[list-item]
+            lambda *_: None,
+        )  # fmt: skip
+        process.start(self._run())
+
+    @property
+    def leads(self) -> bool:
+        """Whether it may act now."""
+        return not self.stopped and self.seat.leads()
+
+    async def _run(self) -> None:
+        await self.seat.introduce()
+        await self.control.caught_up()
+        self.windows.advance(self.clock.now_ms())
+        self._telemetry_reader.skip_to(
+            self.process.now_s - self.loop.declared().policy.global_window_s
+        )
+        await self.telemetry.caught_up()
+        await asyncio.gather(
+            self.control.follow(), self.telemetry.follow(), self.seat.run(), self.terms.run(),
+            self.loop.refresh(),
+        )  # fmt: skip
+
+    def _take(self, name: str, entry: Entry) -> None:
+        if entry.value is None:
+            self.latest.drop(name, entry.key)
+            return
+        try:
+            record: Any = decode(name, entry.value)
+        except InvalidRecord:
+            self.poison += 1
+            return
+        if refusal(name, entry.value, KEYS):
+            self.poison += 1
+            self.loop.overwrite_forged(record)
+            return
+        self._fold(name, record, entry.offset, entry.append_ms)
+
+    def _hear(self, _name: str, entry: Entry) -> None:
+        try:
+            record = read_reported(entry.value or b"")
+        except InvalidRecord:
+            self.poison += 1
+            return
+        self._count(record, self.clock.event_ms(entry.append_ms, record.age_ms))
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.link.cut = True
+        self.process.kill()

@@ -1,0 +1,137 @@
+"""A broker in virtual time: topics as lists of bytes, with the faults that a network adds.
+
+Readers see a partition in order, each with its own delay; a fault makes them read something again,
+or nothing for a while. Producers meet lost records, lost acknowledgements, copies and slowness.
+Transactions are those of Kafka (whole or not at all, fenced by epoch), or none at all, as on the
+embedded broker, where a batch may be written in part.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from topics.table import TABLE, topic
+
+T0 = 1_700_000_000_000
+"""Domain ms at the beginning of a simulation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record of a partition. at_s: when it became visible; append_ms: by the broker's clock."""
+
+    offset: int
+    at_s: float
+    append_ms: int
+    key: str
+    value: bytes | None
+
+
+@dataclass(slots=True)
+class Log:
+    """All topics. skew_ms: how far the broker's clock is ahead. away: nobody reaches it."""
+
+    now_s: Callable[[], float]
+    transactional: bool
+    skew_ms: int = 0
+    away: bool = False
+    epoch: int = 0
+    parts: dict[tuple[str, int], list[Entry]] = field(default_factory=dict)
+    bases: dict[str, int] = field(default_factory=dict)
+    generations: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for each in TABLE:
+            for number in range(each.partitions):
+                self.parts[each.name, number] = []
+
+    def append(self, name: str, key: str, value: bytes | None) -> Entry:
+        """Write one record; the caller has seen to it that the broker is there."""
+        number = zlib.crc32(key.encode()) % topic(name).partitions
+        part = self.parts[name, number]
+        now_s = self.now_s()
+        made = Entry(len(part), now_s, T0 + int(now_s * 1000) + self.skew_ms, key, value)
+        part.append(made)
+        return made
+
+    def delete(self, name: str) -> None:
+        """The topic is deleted and made again, empty: offsets begin at 0."""
+        for number in range(topic(name).partitions):
+            self.parts[name, number] = []
+        self.generations[name] = self.generations.get(name, 0) + 1
+
+
+@dataclass(slots=True)
+class Link:
+    """How one process reaches the broker. cut: not at all; slow_s: added to every way; again: share
+    of reads that go back and read up to 100 records a second time; copies: of what it writes;
+    lost, unheard: shares of writes that never arrive, or whose acknowledgement does not."""
+
+    rng: random.Random
+    cut: bool = False
+    slow_s: float = 0.0
+    again: float = 0.0
+    copies: float = 0.0
+    lost: float = 0.0
+    unheard: float = 0.0
+
+    def delay_s(self) -> float:
+        """One way, now."""
+        return 0.002 + 0.03 * self.rng.random() + self.slow_s * self.rng.random()
+
+
+class Reader:
+    """The records of some topics as one process reads them. only: the keys it looks at."""
+
+    def __init__(
+        self,
+        log: Log,
+        link: Link,
+        names: Iterable[str],
+        only: Callable[[str], bool] = lambda _key: True,
+    ) -> None:
+        self._log = log
+        self._link = link
+        self._only = only
+        self._names = tuple(names)
+        self._next = {place: 0 for place in log.parts if place[0] in self._names}
+        self._made = {name: log.generations.get(name, 0) for name in self._names}
+        self._lag_s = {place: link.delay_s() for place in self._next}
+
+    def at_end(self) -> bool:
+        """Whether everything was read that is there now."""
+        return all(at >= len(self._log.parts[place]) for place, at in self._next.items())
+
+    def skip_to(self, since_s: float) -> None:
+        """Begin where records of `since_s` do."""
+        for place in self._next:
+            part = self._log.parts[place]
+            self._next[place] = next((e.offset for e in part if e.at_s >= since_s), len(part))
+
+    def poll(self, now_s: float) -> Iterator[tuple[str, Entry]]:
+        """(topic, record) of what has come, in the order of each partition."""
+        if self._link.cut or self._log.away:
+            return
+        for name in self._names:
+            if self._made[name] != self._log.generations.get(name, 0):
+                self._made[name] = self._log.generations.get(name, 0)
+                self._next.update({place: 0 for place in self._next if place[0] == name})
+        for place, at in self._next.items():
+            part = self._log.parts[place]
+            # Claims are counted by their offsets: a reader that goes on reads none of them twice.
+            repeats = self._link.again and place[0] != "leadership"
+            if repeats and self._link.rng.random() < self._link.again:
+                at = max(0, at - self._link.rng.randint(1, 100))
+            if at >= len(part):
+                continue
+            self._lag_s[place] = 0.5 * self._lag_s[place] + 0.5 * self._link.delay_s()
+            seen_s = now_s - self._lag_s[place]
+            while at < len(part) and part[at].at_s <= seen_s:
+                entry = part[at]
+                at += 1
+                if self._only(entry.key):
+                    yield place[0], entry
+            self._next[place] = max(self._next[place], at)

@@ -1,0 +1,198 @@
+"""A node of the simulation: the executor's real reconciler around processes that are only times.
+
+What an executor may act on is checked as the real one checks it: signature, node, a leader token
+that somebody claimed, and (token, generation) that never falls.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from executors.node import reconcile
+from executors.node.state import Command, Launch, NodeState, Rules, Seen, Terminate
+from loadtests.invariants.controller import KEYS
+from loadtests.invariants.log import T0, Link, Log, Reader
+from topics.checks import InvalidRecord
+from topics.codec import decode, encode
+from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
+from topics.leadership import Leadership, token_of
+from topics.signing import refusal
+
+HEARTBEAT_S, IDLE_HEARTBEAT_S = 2.0, 10.0
+_RULES = Rules(start_timeout_ms=200_000, stable_ms=120_000)
+
+
+class Vouched:
+    """The leader tokens that the topic `leadership` knows, and signed records that wait for one."""
+
+    def __init__(self) -> None:
+        self.highest = 0
+
+    def heard(self, record: Leadership, offset: int) -> None:
+        """One record of the topic."""
+        self.highest = max(self.highest, token_of(record, offset), record.token)
+
+
+@dataclass(slots=True)
+class EngineProcess:
+    """A process on `gpus`. ready_s: when it answers; ends_s: when it dies by itself."""
+
+    model: str
+    gpus: tuple[int, ...]
+    endpoint: str
+    ready_s: float
+    ends_s: float = float("inf")
+    in_flight: int = 0
+
+    def serves(self, now_s: float) -> bool:
+        """Whether requests are answered."""
+        return self.ready_s <= now_s < self.ends_s
+
+
+class Node:
+    """One node. wall_skew_ms: of its clock. cut: from the broker; stuck: what is launched never
+    answers; fails: what is launched ends soon; held: instances that never run out of requests.
+    launches: per instance, how often a process was started for it."""
+
+    def __init__(
+        self, name: str, pool: str, gpus: int, log: Log, link: Link, start_s: Callable[[], float],
+        rng: random.Random,
+    ) -> None:  # fmt: skip
+        self.name, self.pool, self.gpus, self.link = name, pool, gpus, link
+        self.state = NodeState(name, pool)
+        self.processes: dict[str, EngineProcess] = {}
+        self.launches: dict[str, int] = {}
+        self.up = self.executor_up = True
+        self.wall_skew_ms = 0
+        self.reclaim_s = 0.0
+        self.stuck = self.fails = False
+        self.foreign: tuple[ObservedInstance, ...] = ()
+        self.forged = 0
+        self._log, self._start_s, self._rng = log, start_s, rng
+        self._vouched, self._waiting = Vouched(), dict[int, Assignment]()
+        self._follow()
+        self._told_s = -IDLE_HEARTBEAT_S * rng.random()
+        self._shown: tuple[object, ...] = ()
+        self._ports = 10_000
+
+    def _follow(self) -> None:
+        self._leaders = Reader(self._log, self.link, ("leadership",))
+        self._orders = Reader(self._log, self.link, ("assignments",), lambda key: key == self.name)
+
+    def restart_executor(self) -> None:
+        """It comes back with what its state folder holds; engines went on."""
+        self.executor_up = True
+        self._vouched, self._waiting = Vouched(), {}
+        self._follow()
+
+    def lose(self) -> None:
+        """The machine is gone."""
+        self.up = False
+        self.processes.clear()
+
+    def come_back(self) -> None:
+        """Empty, and with a fresh state folder."""
+        self.up = True
+        self.reclaim_s = 0.0
+        self.launches.clear()
+        self.state = NodeState(self.name, self.pool)
+        self.restart_executor()
+
+    def step(self, now_s: float) -> None:
+        """Read, reconcile, act, tell."""
+        if not (self.up and self.executor_up):
+            return
+        now_ms = self._now_ms(now_s)
+        for _, entry in self._leaders.poll(now_s):
+            try:
+                word = decode("leadership", entry.value or b"")
+            except InvalidRecord:
+                continue
+            self._vouched.heard(word, entry.offset)
+        for _, entry in self._orders.poll(now_s):
+            self._offered(entry.value or b"")
+        for token in sorted(self._waiting):
+            if token <= self._vouched.highest:
+                self.state = reconcile.accept(self.state, self._waiting.pop(token))
+        seen = {name: self._look(process, now_s) for name, process in self.processes.items()}
+        for held in self.state.held:
+            if held.process and held.instance not in seen:
+                seen[held.instance] = Seen(alive=False, note="the process ended")
+        for name in [n for n, process in self.processes.items() if now_s >= process.ends_s]:
+            del self.processes[name]
+        leave_ms = T0 + int(self.reclaim_s * 1000) + self.wall_skew_ms if self.reclaim_s else 0
+        rules = replace(_RULES, leave_by_ms=max(0, leave_ms - 5_000))
+        self.state, commands = reconcile.reconcile(self.state, seen, now_ms, rules)
+        for command in commands:
+            self._act(command, now_s)
+        self._tell(now_s, now_ms)
+
+    def _now_ms(self, now_s: float) -> int:
+        return T0 + int(now_s * 1000) + self.wall_skew_ms
+
+    def _offered(self, value: bytes) -> None:
+        if refusal("assignments", value, KEYS):
+            self.forged += 1
+            return
+        try:
+            record: Assignment = decode("assignments", value)
+        except InvalidRecord:
+            self.forged += 1
+            return
+        known = self._waiting.get(record.leader_token)
+        if known is None or record.generation >= known.generation:
+            self._waiting[record.leader_token] = record
+
+    def _look(self, process: EngineProcess, now_s: float) -> Seen:
+        if now_s >= process.ends_s:
+            return Seen(alive=False, note="no CUDA device")
+        ready = process.serves(now_s)
+        return Seen(True, ready or None, process.in_flight, 0, self._now_ms(now_s))
+
+    def _act(self, command: Command, now_s: float) -> None:
+        if isinstance(command, Launch):
+            instance = command.desired.instance
+            self.launches[instance] = self.launches.get(instance, 0) + 1
+            self._ports += 1
+            endpoint = f"{self.name}:{self._ports}"
+            made = EngineProcess(
+                command.desired.model, command.desired.gpus, endpoint, now_s + self._start_s()
+            )
+            if self.fails:
+                made.ready_s, made.ends_s = float("inf"), now_s + 3.0
+            elif self.stuck:
+                made.ready_s = float("inf")
+            self.processes[instance] = made
+            self.state = reconcile.launched(self.state, instance, endpoint, (self._ports,))
+        elif isinstance(command, Terminate):
+            process = self.processes.get(command.instance)
+            if process is not None:
+                process.ends_s = now_s + 1.0
+        else:
+            process = self.processes.get(command.instance)
+            if process is not None:
+                process.ends_s = now_s
+
+    def _tell(self, now_s: float, now_ms: int) -> None:
+        instances = (*reconcile.observed(self.state), *self.foreign)
+        shown = tuple((i.instance, i.state, i.endpoint, i.group) for i in instances)
+        generation = self.state.assignment.generation if self.state.assignment else 0
+        every_s = HEARTBEAT_S if instances else IDLE_HEARTBEAT_S
+        news = (shown, generation, bool(self.reclaim_s))
+        if now_s - self._told_s < every_s and (news == self._shown or now_s - self._told_s < 0.2):
+            return
+        if self.link.cut or self._log.away or self._rng.random() < self.link.lost:
+            return  # tried again at the next step
+        self._told_s, self._shown = now_s, news
+        status = Status(
+            self.name, self.pool, f"executor-{self.name}", generation, now_ms, instances,
+            reclaim_ms=T0 + int(self.reclaim_s * 1000) + self.wall_skew_ms if self.reclaim_s else 0,
+        )  # fmt: skip
+        for _ in range(1 + (self._rng.random() < self.link.copies)):
+            self._log.append("status", self.name, encode(status))
+
+    def ready(self) -> set[str]:
+        """Instances that its executor says are ready."""
+        return {h.instance for h in self.state.held if h.state is InstanceState.READY}

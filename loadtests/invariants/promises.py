@@ -1,0 +1,375 @@
+"""What must hold in every run, whatever happens: the lines of the table that a simulation can hold.
+
+Looks at the world from outside: at the truth of nodes and processes, and at every tick of whoever
+leads. Each check is counted, so that a report can say how often a promise was put to the test.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autoscaler.decide import decide
+from autoscaler.demand.windows import Stats
+from autoscaler.effects import PublishDecision, SolveRequested
+from autoscaler.planning.request import Outcome, Urgency
+from autoscaler.transitions.groups import Group, Life
+from autoscaler.triggers.table import MOST, WITHIN_MS
+from loadtests.invariants.faults import GHOST, model_of
+from loadtests.invariants.log import T0
+from streams.controller.loop import TickDone
+from topics.fleet import InstanceState
+
+if TYPE_CHECKING:
+    from loadtests.invariants.controller import Controller
+    from loadtests.invariants.world import World
+
+_WAY_S = 3.0  # a record's way and two ticks
+_TAKEOVER_S = 10.0
+_STRAY_SAID_S = 14.0
+_EVERY = 40  # every so many ticks is decided twice
+_EXACT_S = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A promise that did not hold. line: of the table."""
+
+    line: str
+    at_s: float
+    what: str
+
+    def __str__(self) -> str:
+        return f"line {self.line} at {self.at_s:.1f} s: {self.what}"
+
+
+class Promises:
+    """Checks of one world. checked: how often each line was looked at with something at stake.
+    believable_usd: what feeds truly said."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.broken: list[Broken] = []
+        self.checked: Counter[str] = Counter()
+        self.believable_usd: set[tuple[str, float]] = set()
+        self._in_force: dict[str, tuple[int, int]] = {}
+        self._led_s = 0.0
+        self._ticked_s = 0.0
+        self._full_ms: dict[str, list[int]] = {}
+        self._said: set[str] = set()
+        self._told: set[tuple[str, str]] = set()
+        self._ticks = 0
+
+    # -- each tick of whoever leads -----------------------------------------------------------
+
+    def ticked(self, controller: Controller, done: TickDone) -> None:
+        """Whoever leads has decided."""
+        self._ticks += 1
+        self._ticked_s = self._world.now_s
+        self._said |= {e.record.reason for e in done.effects if isinstance(e, PublishDecision)}
+        self._removals(controller, done)
+        self._budgets(done)
+        self._supply(done)
+        self._solver(controller, done)
+        self._silence(controller, done)
+        if self._ticks % _EVERY == 0:
+            again, effects = decide(done.before, done.observation, done.cluster, done.now_ms)
+            self._hold("replay", (again, effects) == (done.after, done.effects),
+                       "the same observation led to other decisions")  # fmt: skip
+
+    def _removals(self, controller: Controller, done: TickDone) -> None:
+        """Lines 1 to 4, 25: what forbids a scale-in."""
+        world, now_s = self._world, self._world.now_s
+        for effect in done.effects:
+            if not isinstance(effect, PublishDecision) or not effect.record.applied:
+                continue
+            decision = effect.record
+            model = decision.model
+            paused = self._since("pause", model)
+            if paused is not None and decision.kind in (
+                "scale_in",
+                "scale_out",
+                "replan",
+                "replace",
+            ):
+                self._hold(
+                    "25", now_s - paused <= _WAY_S, f"{decision.kind} of {model} while paused"
+                )
+            if decision.kind != "scale_in":
+                continue
+            gap_s = self._gap_s(model)
+            self._hold("1", gap_s <= _WAY_S, f"scale-in of {model} {gap_s:.0f} s into a gap")
+            zero = self._since("false zero", model)
+            left = sum(_rate(g, done) for g in done.after.groups if g.model == model and g.counts)
+            false = zero is not None and now_s - zero > _WAY_S and left < world.loads_of(model)
+            self._hold("2", not false, f"scale-in of {model} on a false zero")
+            strain = self._since("strain", model)
+            bad = strain is not None and now_s - strain > 20.0 and world.loads_of(model) > 1.0
+            self._hold("3", not bad, f"scale-in of {model} while it misses its SLO")
+            seen_s = (done.now_ms - done.after.started_ms) / 1000.0
+            window_s = done.cluster.policy.local_window_s
+            self._hold("4", seen_s >= window_s, f"scale-in of {model} {seen_s:.0f} s after a start")
+
+    def _gap_s(self, model: str) -> float:
+        gap = self._since("telemetry gap", model)
+        return 0.0 if gap is None else self._world.now_s - gap
+
+    def _since(self, kind: str, model: str) -> float | None:
+        """Since when a fault of `kind` hits `model`."""
+        for fault in self._world.active.get(kind, []):
+            everything = kind == "telemetry gap" and fault.pick < 0.3
+            if everything or model_of(self._world, fault) == model:
+                return fault.at_s
+        return None
+
+    def _budgets(self, done: TickDone) -> None:
+        """Lines 6 and 20: what leaves at a time, and what stays."""
+        before = {group.name: group for group in done.before.groups}
+        for group in done.after.groups:
+            was = before.get(group.name)
+            left = group.life is Life.UNROUTED and was is not None and was.life is Life.RETIRING
+            if not left or group.failed_ms or _reclaimed(group, done):
+                continue
+            service = next((s for s in done.cluster.services if s.model == group.model), None)
+            if service is None:
+                continue
+            own = [g for g in done.after.groups if g.model == group.model]
+            leaving = [
+                g for g in own if g.life in (Life.UNROUTED, Life.DRAINING) and _routed(g, done)
+            ]
+            rate = {g.name: _rate(g, done) for g in own}
+            total = sum(rate[g.name] for g in own if _ready(g, done) or g in leaving)
+            taken = sum(rate[g.name] for g in leaving)
+            others = [g for g in leaving if g.name != group.name]
+            within = not others or taken <= service.max_disruption * total + 1e-6
+            self._hold(
+                "6", within, f"{len(leaving)} groups of {group.model} leave at the same time"
+            )
+            stays = [g for g in own if g.life in (Life.ACTIVE, Life.RETIRING) and _ready(g, done)]
+            wanted = sum(g.counts for g in own)
+            floor = min(service.min_instances, wanted)
+            self._hold(
+                "20", len(stays) >= floor, f"{group.name} leaves {len(stays)} of {floor} ready"
+            )
+
+    def _supply(self, done: TickDone) -> None:
+        """Line 15: only prices that a feed truly said are planned with."""
+        for pool, price in done.after.supply.prices.items():
+            known = (pool, price.usd_per_h) in self.believable_usd
+            self._hold("15", known, f"{pool} is believed to cost {price.usd_per_h}")
+
+    def _solver(self, controller: Controller, done: TickDone) -> None:
+        """Lines 18 and 23: no answer changes nothing; full plans keep to their rate."""
+        answers = done.observation.answers
+        if answers and all(answer.outcome is Outcome.NONE for answer in answers):
+            said = [e.record for e in done.effects if isinstance(e, PublishDecision)]
+            removed = [decision for decision in said if decision.kind == "scale_in"]
+            self._hold("18", not removed, "a scale-in without a plan")
+        asked = self._full_ms.setdefault(controller.election.boot, [])
+        for effect in done.effects:
+            if isinstance(effect, SolveRequested) and effect.request.urgency is Urgency.FULL:
+                asked.append(done.now_ms)
+                recent = sum(done.now_ms - at_ms < WITHIN_MS for at_ms in asked)
+                self._hold("23", recent <= MOST, f"{recent} full plans within a minute")
+
+    def _silence(self, controller: Controller, done: TickDone) -> None:
+        """Lines 1 and 17: a gap is marked, and nobody is lost who speaks."""
+        term_s = (done.now_ms - done.after.started_ms) / 1000.0
+        for model, state in done.after.models.items():
+            if self._gap_s(model) > _WAY_S + 1.0 and term_s > _WAY_S:
+                self._hold("1", state.no_data, f"{model} is not marked NoData in a gap")
+        for name in done.after.silent_nodes - done.before.silent_nodes:
+            node = self._world.nodes.get(name)
+            status = done.observation.statuses.get(name)
+            if node is None or status is None or not self._calm():
+                continue
+            silent = not (node.up and node.executor_up) or node.link.cut or term_s < 20.0
+            self._hold("17", silent, f"{name} is taken for lost while it speaks")
+
+    def _calm(self) -> bool:
+        """Whether nothing stands between executors and the leader now or has lately."""
+        between = (
+            "broker away", "leader cut", "slow network", "node cut", "region cut",
+            "executor killed", "node lost", "lost writes", "leader stopped", "reclaim",
+        )  # fmt: skip
+        now_s = self._world.now_s
+        return not any(
+            fault.kind in between and fault.at_s <= now_s <= fault.until_s + 20.0
+            for fault in self._world.scenario.faults
+        )
+
+    # -- each second --------------------------------------------------------------------------
+
+    def second(self) -> None:
+        """The world as it is now."""
+        self._nodes()
+        self._leaders()
+        if round(self._world.now_s) % 10 == 0:
+            self._clocks()
+
+    def _nodes(self) -> None:
+        """Lines 8 and 9: one process per GPU, each instance started once for each failure, and
+        assignments that only go forward and were asked for by somebody who leads."""
+        for node in self._world.nodes.values():
+            gpus = [gpu for p in node.processes.values() for gpu in p.gpus]
+            self._hold("8", len(gpus) == len(set(gpus)), f"{node.name}: two processes on a GPU")
+            for held in node.state.held:
+                most = 1 + held.restarts + held.failures
+                count = node.launches.get(held.instance, 0)
+                self._hold("8", count <= most, f"{held.instance} was started {count} times")
+            found = node.state.assignment
+            if found is not None:
+                order = found.leader_token, found.generation
+                last = self._in_force.get(node.name, (0, 0)) if node.up else (0, 0)
+                self._hold("9", order >= last, f"{node.name} went back from {last} to {order}")
+                self._hold("9", found.leader_token != GHOST, f"{node.name} follows a ghost")
+                self._in_force[node.name] = order
+            if not node.up:
+                self._in_force.pop(node.name, None)
+
+    def _leaders(self) -> None:
+        """Line 11: never two, and one soon."""
+        world = self._world
+        leading = [c.name for c in world.controllers.values() if c.leads]
+        self._hold("11", len(leading) <= 1, f"{' and '.join(leading)} lead at the same time")
+        healthy = [c for c in world.controllers.values() if not (c.stopped or c.link.cut)]
+        hindered = world.log.away or any(
+            world.active.get(k) for k in ("slow network", "lost writes", "no acknowledgement",
+                                          "leadership deleted")
+        )  # fmt: skip
+        if leading or not healthy or hindered:
+            self._led_s = world.now_s
+        limit_s = _TAKEOVER_S if world.now_s > 20 else 20.0
+        alone_s = world.now_s - self._led_s
+        self._hold("11", alone_s <= limit_s, f"nobody has led for {alone_s:.0f} s")
+        if not leading or hindered:
+            self._ticked_s = max(self._ticked_s, self._led_s)
+        quiet_s = world.now_s - self._ticked_s
+        self._hold("11", quiet_s <= _TAKEOVER_S, f"no decision for {quiet_s:.0f} s")
+
+    def _clocks(self) -> None:
+        """Line 16: whatever records claim, no window is ahead of its controller."""
+        for controller in self._world.controllers.values():
+            if controller.stopped:
+                continue
+            now_ms = controller.clock.now_ms()
+            for service in self._world.cluster.services:
+                newest = controller.windows.newest_ms(service.model, now_ms)
+                self._hold("16", newest is None or newest <= now_ms, f"{service.model} is ahead")
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """After the quiet time everything has converged."""
+        world = self._world
+        leader = world.leader()
+        self._hold("end", leader is not None, "nobody leads")
+        if leader is None:
+            return
+        state = leader.loop.state
+        for node in world.nodes.values():
+            if not node.up:
+                continue
+            wanted = state.assignments.get(node.name)
+            told = {i.instance for i in wanted.instances if not i.drain} if wanted else set()
+            runs = {
+                h.instance for h in node.state.held
+                if h.state in (InstanceState.STARTING, InstanceState.READY)
+            }  # fmt: skip
+            starts = any(g.created_ms > _now_ms(leader) - 15_000 for g in state.groups)
+            self._hold("end", runs == told or starts, f"{node.name} runs {runs}, wanted {told}")
+        for gateway in world.gateways:
+            for model, routes in state.routes.items():
+                router = gateway.table.routers.get(model)
+                has = router.routes.generation if router and router.routes else 0
+                fresh = routes.issued_ms > _now_ms(leader) - 5_000
+                what = f"{gateway.name} has routes {has} of {model}, not {routes.generation}"
+                self._hold("end", has >= routes.generation or fresh, what)
+        for service in world.cluster.services:
+            self._served(leader, service.model, service.min_instances)
+        self._rates(leader)
+        strays = [
+            f for f in world.scenario.faults if f.kind == "stray" and f.until_s - f.at_s >= 29
+        ]
+        for fault in strays:
+            said = any(f"by-hand-{fault.at_s:.0f}" in reason for reason in self._said)
+            self._hold("26", said or not self._calm(), f"nobody said a word of {fault}")
+
+    def _served(self, leader: Controller, model: str, floor: int) -> None:
+        """Enough is ready, or it was said why not."""
+        world, state = self._world, leader.loop.state
+        groups = [
+            g for g in state.groups if g.model == model and g.life in (Life.ACTIVE, Life.RETIRING)
+        ]
+        ready = [
+            g for g in groups if all(p.instance in world.nodes[p.node].ready() for p in g.placed)
+        ]
+        rate = world.scenario.loads[model].rate(world.now_s)
+        capacity = sum(world.rates.get(g.combo_id, 0.0) for g in ready)
+        excused = bool(state.models[model].unmet_until_ms > _now_ms(leader))
+        excused = excused or any(m.strikes for m in state.backoff.values())
+        self._hold("end", capacity >= 0.8 * rate or excused,
+                   f"{model}: {capacity:.1f} req/s ready for {rate:.1f}")  # fmt: skip
+        self._hold("end", len(ready) >= floor or excused, f"{model}: {len(ready)} of {floor} ready")
+
+    def _rates(self, leader: Controller) -> None:
+        """Line 13: the leader's window holds exactly what gateways reported, each record once."""
+        world = self._world
+        now_ms = _now_ms(leader)
+        skew_s = round((now_ms - T0) / 1000.0 - leader.process.now_s)
+        for service in world.cluster.services:
+            stats = leader.windows.stats(service.model, now_ms - 5_000, _EXACT_S)
+            end_s = (now_ms - 5_000) // 1000 - skew_s
+            told = sum(
+                gateway.told.get((service.model, second + 1), 0)
+                for gateway in world.gateways
+                for second in range(end_s - _EXACT_S, end_s)
+            )
+            if isinstance(stats, Stats) and told > 100:
+                off = abs(stats.arrivals - told) / told
+                self._hold(
+                    "13", off <= 0.05, f"{service.model}: {stats.arrivals} counted of {told}"
+                )
+
+    def _hold(self, line: str, good: bool, what: str) -> None:
+        """The same thing is said once: a promise that stays broken fills no page."""
+        self.checked[line] += 1
+        if not good and (line, what) not in self._told:
+            self._told.add((line, what))
+            self.broken.append(Broken(line, self._world.now_s, what))
+
+
+def _now_ms(controller: Controller) -> int:
+    return controller.clock.now_ms()
+
+
+def _rate(group: Group, done: TickDone) -> float:
+    combo = done.after.combos.get(group.combo_id)
+    return combo.req_per_s if combo else 0.0
+
+
+def _ready(group: Group, done: TickDone) -> bool:
+    """Whether executors say that all of it serves."""
+    return _states(group, done) == {InstanceState.READY}
+
+
+def _routed(group: Group, done: TickDone) -> bool:
+    return group.unrouted_generation > 0 or _ready(group, done)
+
+
+def _states(group: Group, done: TickDone) -> set[InstanceState | None]:
+    found: set[InstanceState | None] = set()
+    for placed in group.placed:
+        status = done.observation.statuses.get(placed.node)
+        instances: Iterable[object] = status.instances if status else ()
+        found.add(
+            next((i.state for i in instances if i.instance == placed.instance), None)  # type: ignore[attr-defined]
+        )
+    return found
+
+
+def _reclaimed(group: Group, done: TickDone) -> bool:
+    statuses = done.observation.statuses
+    return any(p.node in statuses and statuses[p.node].reclaim_ms for p in group.placed)

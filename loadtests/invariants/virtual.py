@@ -1,0 +1,98 @@
+"""A process of the control plane on a virtual clock: an asyncio loop that only moves when told to.
+
+Each process has a loop of its own, so one can be stopped (SIGSTOP), go on later, or be killed while
+the others run. Nothing sleeps: waiting ends when the world's time has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class _NoSelector(selectors.BaseSelector):
+    """Waits for nothing; says how long the loop would have waited. None: for ever."""
+
+    def __init__(self) -> None:
+        self.idle: Callable[[float | None], None] = lambda _wait_s: None
+        self._map: dict[Any, selectors.SelectorKey] = {}
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = selectors.SelectorKey(fileobj, 0, events, data)
+        self._map[fileobj] = key
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._map.pop(fileobj)
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None or timeout > 0:
+            self.idle(timeout)
+        return []
+
+    def get_map(self) -> Any:
+        return self._map
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.until_s = 0.0
+        waiting = _NoSelector()
+        super().__init__(waiting)
+        waiting.idle = self._idle
+
+    def time(self) -> float:
+        return self.now_s
+
+    def _idle(self, wait_s: float | None) -> None:
+        """Nothing is ready: move on to the next timer, or stop if that is not due yet."""
+        if wait_s is None or self.now_s + wait_s > self.until_s + 1e-9:
+            self.now_s = max(self.now_s, self.until_s)
+            self.stop()
+        else:
+            self.now_s += wait_s
+
+
+class Process:
+    """One process: `main` runs whenever `run_until` moves its time on. failure: what ended it."""
+
+    def __init__(self, now_s: float) -> None:
+        self._loop = _Loop()
+        self._loop.now_s = now_s
+        self._loop.set_exception_handler(lambda _loop, _context: None)
+        self._main: asyncio.Task[None] | None = None
+
+    @property
+    def now_s(self) -> float:
+        """Its time now: where it stands within what it was told to run."""
+        return self._loop.now_s
+
+    def start(self, main: Coroutine[Any, Any, None]) -> None:
+        """Begin; nothing runs before the next `run_until`."""
+        self._main = self._loop.create_task(main)
+
+    def run_until(self, now_s: float) -> None:
+        """Let it run up to `now_s`; raises what `main` raised."""
+        self._loop.until_s = now_s
+        self._loop.run_forever()
+        if self._main is not None and self._main.done():
+            self._main.result()
+
+    def sleep_until(self, now_s: float) -> None:
+        """Time passes without it: it was stopped."""
+        self._loop.now_s = max(self._loop.now_s, now_s)
+
+    def kill(self) -> None:
+        """The end. Whoever calls this has cut its link first, so that it takes nothing with it."""
+        self._loop.until_s = float("inf")
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self._loop.run_until_complete(asyncio.wait(tasks))
+            for task in tasks:
+                task.cancelled() or task.exception()
+        self._loop.close()

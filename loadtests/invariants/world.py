@@ -1,0 +1,214 @@
+"""One run: processes, the broker between them, the load, and the faults of a scenario.
+
+Owns the order of things: in steps of a tenth of a second controllers, nodes and gateways run; at
+each second load arrives. `promises` looks at everything after each step.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+
+from autoscaler.domain.nodes import node_ids
+from autoscaler.transitions.groups import combo_id_of
+from loadtests.invariants import faults
+from loadtests.invariants.controller import Controller
+from loadtests.invariants.gateways import Gateway
+from loadtests.invariants.log import T0, Link, Log
+from loadtests.invariants.nodes import EngineProcess, Node
+from loadtests.invariants.promises import Broken, Promises
+from loadtests.invariants.scenario import Fault, Scenario
+from streams.controller.loop import TickDone
+from topics.codec import encode
+from topics.records import Availability, Price
+from topics.routing import RouteGroup
+
+STEP_S = 0.1
+_FEED_S = 20.0
+NAMES = ("alpha", "beta")
+
+
+class World:
+    """One run; `run` once."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.rng = random.Random(f"shoal world {scenario.seed}")
+        self.now_s = 0.0
+        self.running: Controller | None = None
+        self.log = Log(self._process_now, scenario.transactional)
+        self.cluster = scenario.cluster
+        self.active: dict[str, list[Fault]] = {}
+        self.rates: dict[str, float] = {}
+        self.hit: dict[Fault, str] = {}
+        self.lives = Counter[str]()
+        self.controllers: dict[str, Controller] = {}
+        self.promises = Promises(self)
+        start = scenario.start_s
+        self.nodes: dict[str, Node] = {
+            name: Node(
+                name, pool.id, pool.per_node, self.log, self._link(),
+                lambda: self.rng.uniform(*start), self.rng,
+            )
+            for pool in self.cluster.pools
+            for name in node_ids(pool)
+        }  # fmt: skip
+        self.gateways = [
+            Gateway(f"gateway-{n}", self.log, self._link(), self.rng)
+            for n in range(scenario.gateways)
+        ]
+        self._pending = sorted(
+            [(f.at_s, 0, n, f) for n, f in enumerate(scenario.faults)]
+            + [(f.until_s, 1, n, f) for n, f in enumerate(scenario.faults)],
+        )
+        self._prices = {p.id: p.price_usd_per_h for p in self.cluster.pools}
+
+    def run(self) -> list[Broken]:
+        """Everything, to the end; what broke."""
+        try:
+            return self._run()
+        finally:
+            for name in NAMES:
+                self.kill(name)
+
+    def _run(self) -> list[Broken]:
+        for name in NAMES:
+            self.start(name)
+        steps = int(self.scenario.end_s / STEP_S)
+        for step in range(1, steps + 1):
+            self.now_s = step * STEP_S
+            self._happen()
+            for controller in list(self.controllers.values()):
+                self._step(controller)
+            for node in self.nodes.values():
+                if step % (3 if node.processes else 10) == 0:
+                    node.step(self.now_s)
+            for gateway in self.gateways:
+                gateway.step(self.now_s)
+            if step % round(1 / STEP_S) == 0:
+                self._second()
+                self.promises.second()
+        self.promises.end()
+        return self.promises.broken
+
+    def start(self, name: str) -> None:
+        """A life of the controller on host `name` begins."""
+        self.lives[name] += 1
+        skew_ms = int(1000 * self.scenario.skew_s[NAMES.index(name)])
+        self.controllers[name] = Controller(
+            name, self.lives[name], self.log, self._link(), self.now_s, skew_ms,
+            lambda: self.cluster, self._ticked, self.rng,
+        )  # fmt: skip
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to the controller on host `name`."""
+        controller = self.controllers.pop(name, None)
+        if controller is not None:
+            controller.kill()
+
+    def leader(self) -> Controller | None:
+        """Who leads now."""
+        return next((c for c in self.controllers.values() if c.leads), None)
+
+    def links(self) -> list[Link]:
+        """Everybody's way to the broker."""
+        found = [part.link for part in self.controllers.values()]
+        found += [part.link for part in self.nodes.values()]
+        return found + [part.link for part in self.gateways]
+
+    def endpoints(self) -> dict[str, EngineProcess]:
+        """Live processes by address."""
+        return {
+            process.endpoint: process
+            for node in self.nodes.values()
+            for process in node.processes.values()
+        }
+
+    def group_rate(self, group: RouteGroup) -> float:
+        """Requests/s of a combo, as the planner values it."""
+        return self.rates.get(combo_id_of(group.group), 1.0)
+
+    def loads_of(self, model: str) -> float:
+        """Requests/s of a model now."""
+        return self.scenario.loads[model].rate(self.now_s)
+
+    def publish(self, name: str, key: str, record: object) -> None:
+        """A feed, a webhook or an operator writes a record."""
+        if not self.log.away:
+            self.log.append(name, key, encode(record))
+
+    def _link(self) -> Link:
+        return Link(self.rng)
+
+    def _process_now(self) -> float:
+        return self.running.process.now_s if self.running else self.now_s
+
+    def _step(self, controller: Controller) -> None:
+        if controller.stopped:
+            controller.process.sleep_until(self.now_s)
+            return
+        self.running = controller
+        try:
+            controller.process.run_until(self.now_s)
+        finally:
+            self.running = None
+
+    def _ticked(self, controller: Controller, done: TickDone) -> None:
+        for name, combo in done.after.combos.items():
+            self.rates.setdefault(name, combo.req_per_s)
+        self.promises.ticked(controller, done)
+
+    def _happen(self) -> None:
+        while self._pending and self._pending[0][0] <= self.now_s:
+            _, over, _, fault = self._pending.pop(0)
+            if over:
+                faults.end(self, fault)
+                self.active[fault.kind].remove(fault)
+            else:
+                self.active.setdefault(fault.kind, []).append(fault)
+                faults.begin(self, fault)
+
+    def _second(self) -> None:
+        if self.now_s % _FEED_S < STEP_S:
+            self._feed()
+        arrivals = {
+            model: poisson(self.rng, load.rate(self.now_s))
+            for model, load in self.scenario.loads.items()
+        }
+        up = [gateway for gateway in self.gateways if gateway.up]
+        processes = self.endpoints()
+        for at, gateway in enumerate(up):
+            part = {
+                model: count * (at + 1) // len(up) - count * at // len(up)
+                for model, count in arrivals.items()
+            }
+            gateway.second(self.now_s, part, processes, self.group_rate, len(up))
+        for process in processes.values():
+            sharing = sum(p.model == process.model for p in processes.values())
+            waiting = sum(gateway.in_flight.get(process.model, 0) for gateway in up)
+            process.in_flight = -(-waiting // sharing)
+
+    def _feed(self) -> None:
+        now_ms = T0 + int(self.now_s * 1000)
+        for pool in self.cluster.pools:
+            usd = self._prices[pool.id] * self.rng.uniform(0.9, 1.1)
+            self._prices[pool.id] = usd = min(
+                max(usd, 0.5 * pool.price_usd_per_h), 2.0 * pool.price_usd_per_h
+            )
+            self.promises.believable_usd.add((pool.id, usd))
+            self.publish("supply.prices", pool.id, Price(pool.id, usd, now_ms))
+            self.publish(
+                "supply.availability", pool.id, Availability(pool.id, pool.max_nodes, now_ms)
+            )
+
+
+def poisson(rng: random.Random, mean: float) -> int:
+    """A Poisson count; of a large mean, its normal approximation."""
+    if mean > 50.0:
+        return max(0, round(rng.gauss(mean, math.sqrt(mean))))
+    limit, count, product = math.exp(-mean), 0, rng.random()
+    while product > limit:
+        count += 1
+        product *= rng.random()
+    return count

@@ -1,0 +1,103 @@
+"""The chaos run's own parts: the relay, the script, the report."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.protocol.metadata import MetadataResponse_v1
+
+from loadtests.chaos import report
+from loadtests.chaos.__main__ import main
+from loadtests.chaos.relay import Relay
+from loadtests.chaos.run import Outcome, line
+from loadtests.chaos.script import FAULTS, order
+from loadtests.chaos.watch import Request
+
+
+async def fake_broker() -> tuple[asyncio.Server, str]:
+    """Answers every Metadata request with an address of its own."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            size = struct.unpack(">i", await reader.readexactly(4))[0]
+            correlation = struct.unpack_from(">hhi", await reader.readexactly(size))[2]
+            body = MetadataResponse_v1([(7, "elsewhere", 1, None)], 7, []).encode()
+            writer.write(struct.pack(">ii", 4 + len(body), correlation) + body)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    return server, f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def ask(relay: Relay) -> Any:
+    host, _, port = relay.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(struct.pack(">ihhi", 8, 3, 1, 41))
+    try:
+        size = struct.unpack(">i", await reader.readexactly(4))[0]
+        frame = await reader.readexactly(size)
+    finally:
+        writer.close()
+    return MetadataResponse_v1.decode(BytesIO(frame[4:]))
+
+
+async def test_a_client_behind_the_relay_learns_no_other_way() -> None:
+    """The broker's own address is replaced, so cutting the relay cuts the client off."""
+    server, address = await fake_broker()
+    relay = Relay(address)
+    await relay.open()
+    try:
+        answer = await ask(relay)
+        assert [(host, str(port)) for _, host, port, _ in answer.brokers] == [
+            tuple(relay.address.split(":"))
+        ]
+        relay.cut()
+        with pytest.raises((asyncio.IncompleteReadError, OSError)):
+            await ask(relay)
+        relay.heal()
+        assert (await ask(relay)).brokers
+    finally:
+        await relay.close()
+        server.close()
+
+
+def test_every_fault_comes_once_in_a_round_and_in_the_same_order_for_a_seed() -> None:
+    """What needs a real broker is left out on the embedded one."""
+    first = order(random.Random(1), embedded=False)
+    assert sorted(f.name for f in first) == sorted(f.name for f in FAULTS)
+    assert first == order(random.Random(1), embedded=False)
+    assert {f.name for f in FAULTS} - {f.name for f in order(random.Random(1), True)} == {
+        "leadership deleted"
+    }
+
+
+def outcome(*broken: str) -> Outcome:
+    return Outcome("pause", "25", "operator", 5.0, 15.0, 1.0, 10.0, 0.5, broken=list(broken))
+
+
+def test_the_report_says_what_broke_for_how_long_and_what_it_cost(tmp_path: Path) -> None:
+    """In a table, a picture and figures."""
+    failed = Request("chat", "gateway-a", 107.0, 1.0, 502, "gone")
+    chaos: Any = SimpleNamespace(
+        outcomes=[outcome(), outcome("the fleet was <changed>")], requests=[failed], began_s=100.0
+    )
+    page, figures = report.write(chaos, tmp_path, "seed 1")
+    text = page.read_text()
+    assert "the fleet was &lt;changed&gt;" in text and text.count("#c0392b") == 2
+    assert '"broken": 1' in figures.read_text() and '"failed": 1' in figures.read_text()
+    assert "BROKEN" in line(outcome("x"), 1, 0.0) and "held" in line(outcome(), 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    "words", [["--minutes", "0"], ["--only", "rain"], ["--only", "leadership deleted"]]
+)
+def test_what_cannot_be_run_is_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2

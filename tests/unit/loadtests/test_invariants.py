@@ -1,0 +1,73 @@
+"""The simulation of the control loop under faults: it holds, it finds, it reproduces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+
+from loadtests.invariants import faults
+from loadtests.invariants.__main__ import main, run
+from loadtests.invariants.scenario import KINDS, Fault, scenario
+from loadtests.invariants.world import World
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_every_promise_holds_under_the_faults_of_a_seed(seed: int) -> None:
+    """The thousand of `python -m loadtests.invariants --seeds 1000` begin with these."""
+    assert run(seed).broken == ()
+
+
+def test_a_seed_gives_the_same_run_each_time() -> None:
+    """What was checked, and how often, is the same: so a failing seed fails again."""
+    assert replace(run(2), cpu_s=0.0) == replace(run(2), cpu_s=0.0)
+
+
+def test_every_kind_of_fault_is_drawn_and_can_be_carried_out() -> None:
+    """A kind that no seed draws would be checked by nobody."""
+    drawn = {fault.kind for seed in range(1, 101) for fault in scenario(seed).faults}
+    assert drawn == set(KINDS)
+
+
+def test_what_breaks_a_promise_is_found() -> None:
+    """A node on whose GPU two processes run, and one that follows a leader nobody claimed."""
+    world = World(scenario(3))
+    world.run()
+    assert world.promises.broken == []
+    node = next(n for n in world.nodes.values() if n.processes and n.state.assignment)
+    one = next(iter(node.processes.values()))
+    node.processes["twin"] = one
+    assert node.state.assignment is not None
+    ghost = replace(node.state.assignment, leader_token=faults.GHOST)
+    node.state = replace(node.state, assignment=ghost)
+    world.promises.second()
+    assert {broken.line for broken in world.promises.broken} == {"8", "9"}
+
+
+def test_a_failing_seed_is_printed_with_its_faults(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Exit code 1, how to run it again, and the figures as JSON."""
+
+    def broken(world: World) -> list[object]:
+        world.promises._hold("8", False, "twice")
+        return list(world.promises.broken)
+
+    monkeypatch.setattr(World, "run", broken)
+    assert main(["--seeds", "2", "--first", "5", "--json", str(tmp_path / "out.json")]) == 1
+    said = capsys.readouterr().out
+    assert "seed 6 FAILED; reproduce with --seed 6" in said and "line 8 at 0.0 s: twice" in said
+    assert orjson.loads((tmp_path / "out.json").read_bytes())["failed"] == [5, 6]
+
+
+@pytest.mark.parametrize("words", [["--seeds", "0"], ["--seed", "-1"], ["--jobs", "x"]])
+def test_bad_numbers_are_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+
+
+def test_a_fault_says_when_it_is() -> None:
+    assert str(Fault("pause", 10.0, 20.0, 0.5)) == "pause at 10 s until 20 s"
