@@ -22,6 +22,7 @@ _POLL_S = 0.25
 _GIVE_UP_S = 120.0
 _STEADY_S = 5.0
 _WINDOW_S = 60
+_SCRAPES = 8
 _OFF = 0.01
 _SERVES_S = 15.0
 
@@ -309,19 +310,26 @@ class Chaos:
     async def _rate_off(self) -> float:
         """How far the leader's windows are from counting every telemetry record once.
 
-        The oracle is the window of a reader that never failed. Which tick a scrape shows is not
-        known to the second, so the nearest of a few windows counts.
+        The oracle is the window of a reader that never failed. A window's newest second is in part
+        on its way, and which tick a scrape shows is not known to the second: so the nearest of a
+        few scrapes and of a few windows counts. What was lost or counted twice stays off in all.
         """
-        worst = 0.0
         await asyncio.sleep(2.0)
-        now_s = self.stack.base.now_ms(time.monotonic_ns()) // 1000
-        seen = [await self._metrics(name) for name in CONTROLLERS]
-        leading = next((m for m in seen if m.get("shoal_leader") == 1.0), {})
-        await asyncio.sleep(4.0)
+        scrapes: list[dict[str, float]] = []
+        since_s = self.stack.base.now_ms(time.monotonic_ns()) // 1000
+        for _ in range(_SCRAPES):
+            seen = [await self._metrics(name) for name in CONTROLLERS]
+            scrapes += [m for m in seen if m.get("shoal_leader") == 1.0]
+            await asyncio.sleep(_POLL_S)
+        until_s = self.stack.base.now_ms(time.monotonic_ns()) // 1000
+        await asyncio.sleep(3.0)
+        worst = 0.0
         for model in MODELS:
-            rate = leading.get(f'shoal_demand_requests_per_second{{model="{model}"}}', -1.0)
-            oracles = [self._oracle(model, end_s) for end_s in range(now_s - 3, now_s + 2)]
-            worst = max(worst, min(abs(rate - one) / max(one, 1e-9) for one in oracles))
+            name = f'shoal_demand_requests_per_second{{model="{model}"}}'
+            rates = [m[name] for m in scrapes if name in m] or [-1.0]
+            oracles = [self._oracle(model, end_s) for end_s in range(since_s - 2, until_s + 2)]
+            off = min(abs(rate - one) / max(one, 1e-9) for rate in rates for one in oracles)
+            worst = max(worst, off)
         return worst
 
     def _oracle(self, model: str, end_s: int) -> float:
