@@ -31,6 +31,9 @@ class Metrics:
         self.unknown = counter("unknown_model", "Requests for a model without routes")
         self.bad = counter("bad_requests", "Requests that could not be read (4xx)")
         self.retries = counter("retries", "Requests sent to another instance", "model")
+        self.recomputed = counter(
+            "recomputed", "Prompts computed again where the KV could not be handed over", "model"
+        )
         self.broken = counter("broken_streams", "Streams broken off after their start", "model")
         self.aborts = counter("client_aborts", "Requests whose client went away", "model")
         self.ejections = counter("ejections", "Instances taken out after a failure", "model")

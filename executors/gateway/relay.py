@@ -47,9 +47,6 @@ from executors.gateway.wire.pool import Broken
 from topics.records import Endpoint
 
 _FAULTS_TO_EJECT = 3
-# A decode instance also answers 500 when the prefill instance that held the KV is gone, which is
-# not its fault and happens to all that were handed over at that moment.
-_FAULTS_TO_EJECT_DECODE = 20
 _OVERLOAD_RETRY_S = 5.0
 _REFUSALS = {
     Refusal.NO_INSTANCE: (503, "no_instance", "no instance of {model} is ready"),
@@ -78,7 +75,6 @@ class Relay:
         self.hang_detector = HangDetector(self._stall_real_s)
         self.admission = Admission(settings, clock, table)
         self._faults: dict[Endpoint, int] = {}
-        self._decoders: set[Endpoint] = set()
         self._checks: dict[Endpoint, asyncio.Task[bool]] = {}
         self._looks: dict[Endpoint, asyncio.Task[None]] = {}
         self._life_real_s = max(1.0, clock.real_s(settings.request_s))
@@ -151,13 +147,32 @@ class Relay:
         if decoder is None:
             raise EngineFaulty(f"{pick.group} has no decode instance any more")
         try:
-            endpoint = decoder.pick.endpoint
-            self._decoders.add(endpoint)
-            return await self._answer(
-                request, endpoint, engine_body(call, kv_transfer_params=params)
-            )
+            return await self._decode(request, decoder.pick.endpoint, pick.endpoint, params)
         finally:
             decoder.give_back()
+
+    async def _decode(
+        self, request: Request, endpoint: Endpoint, prefilled: Endpoint, params: dict[str, Any]
+    ) -> Outcome:
+        """Decode at `endpoint` what was prefilled at `prefilled`. Where the KV cannot be had,
+        `endpoint` computes the prompt again: that costs time, and no request.
+
+        Roles may have changed since the prefill, so that both are one instance. It keeps the KV in
+        its prefix cache; a hand-over to itself is what vLLM answers with 500.
+        """
+        if endpoint != prefilled:
+            try:
+                return await self._answer(
+                    request, endpoint, engine_body(request.call, kv_transfer_params=params)
+                )
+            except EngineFaulty as error:
+                if request.started or not error.resend:
+                    raise
+                # The prefill instance may be gone: no fault of the one that asked it.
+                request.faulty, request.tried = request.faulty[:-1], request.tried - {endpoint}
+            request.id += "-whole"  # the engine may still hold something under the other name
+        self._metrics.recomputed.labels(request.call.model).inc()
+        return await self._answer(request, endpoint, engine_body(request.call))
 
     async def _along(self, request: Request, slot: Slot, way: Way) -> Outcome:
         """From stage to stage: each gets what the earlier ones made, and the last one answers."""
@@ -298,8 +313,7 @@ class Relay:
         errors in a row, of different requests, and one is out."""
         for endpoint in faulty:
             faults = self._faults[endpoint] = self._faults.get(endpoint, 0) + 1
-            limit = _FAULTS_TO_EJECT_DECODE if endpoint in self._decoders else _FAULTS_TO_EJECT
-            if faults >= limit:
+            if faults >= _FAULTS_TO_EJECT:
                 del self._faults[endpoint]
                 self.hung.add(endpoint)  # it says that it is healthy: only a token proves it
                 self._eject(model, endpoint)
@@ -327,7 +341,6 @@ class Relay:
         for endpoint in self._faults.keys() - live:
             del self._faults[endpoint]
         self.hung &= live
-        self._decoders &= live
         self.hang_detector.forget(frozenset(live))
         self.admission.look()
 

@@ -231,7 +231,9 @@ class Engine:
 
     async def _fetch(self, call: _Call, job: Job, remote: RemoteKv) -> None:
         began_ms, transfer_ms = self.now_ms(), self._transfer_ms(remote.tokens)
-        there = await self._fetch_kv(remote, transfer_ms)
+        who = self._identity
+        to_itself = (remote.host, remote.port) == (who.host, who.port)  # vLLM refuses that
+        there = not to_itself and await self._fetch_kv(remote, transfer_ms)
         call.fetching = None
         if there:
             self.metrics.transferred_tokens += sum(job.prompts) * job.n

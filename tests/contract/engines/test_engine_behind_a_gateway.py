@@ -123,11 +123,6 @@ async def test_decode_reuses_the_kv_of_prefill(front: Front, engines) -> None:
     await prefill.until("vllm:kv_cache_usage_perc", 0, 0)
 
 
-@pytest.mark.xfail(
-    bool(REAL),
-    reason="on two shared cores real NIXL transfers failed in half of the runs",
-    strict=False,
-)
 async def test_six_role_flips_under_load_fail_no_request(front: Front, engines) -> None:
     """Prefill becomes decode and back, four requests a second all the while."""
     one, other = await engines("peer"), await engines("main")

@@ -275,6 +275,16 @@ async def test_roles_may_change_with_each_request(engines) -> None:
         await prefill.until("vllm:kv_cache_usage_perc", 0, 0)
 
 
+async def test_a_hand_over_to_itself_is_refused(engines) -> None:
+    """500, and nobody else is harmed; without the parameters the same prompt is served."""
+    engine, text = await engines("peer"), prompt(100)
+    _, first = await engine.generate(1, prompt=text, kv_transfer_params=ASKED)
+    params = first["kv_transfer_params"]
+    assert (await engine.generate(5, prompt=text, kv_transfer_params=params))[0] == 500
+    assert (await engine.generate(5, prompt=text))[0] == 200
+    await engine.until("vllm:kv_cache_usage_perc", 0, 0)  # when the lease ends
+
+
 async def test_held_kv_is_given_up_when_its_lease_ends(engines) -> None:
     """Nobody fetched it: it is freed and counted."""
     engine = await engines("peer")

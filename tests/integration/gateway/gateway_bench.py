@@ -18,7 +18,8 @@ from topics.records import Endpoint, RouteGroup, Routes, Telemetry
 class FakeEngine:
     """An engine of `tokens` tokens. mode: what it does with the next requests.
 
-    ok; status:N; lost:N (500 to the first N requests); cut (connection reset before a byte);
+    ok; status:N; lost-kv (500 to whoever brings KV); lost-kv-event (an error event instead); cut
+    (connection reset before a byte);
     cut-after:N (after N tokens);
     cut-kept (connection reset on a kept one, answered on a fresh one);
     error-after:N (error event and [DONE]); cut-at-end (after [DONE], the answer left open);
@@ -79,8 +80,11 @@ class FakeEngine:
         if kind == "status":
             error = {"error": {"message": "as told", "type": "x", "code": int(number)}}
             return web.json_response(error, status=int(number))
-        if kind == "lost" and len(self.seen) <= int(number):
+        remote = (body.get("kv_transfer_params") or {}).get("do_remote_prefill")
+        if remote and kind == "lost-kv":
             return web.json_response({"error": {"message": "KV load failed"}}, status=500)
+        if remote and kind == "lost-kv-event":
+            kind, number = "error-after", "0"
         if kind == "cut" or (kind == "cut-kept" and kept):
             assert request.transport is not None
             request.transport.abort()

@@ -506,15 +506,48 @@ async def test_decode_that_lost_the_kv_makes_the_whole_flow_start_again(bench: M
     assert len(prefill.seen) == 2
 
 
-async def test_the_only_decode_instance_is_tried_again_after_a_lost_kv(bench: MakeBench) -> None:
-    """The KV was lost with its prefill instance; that is no fault of the decode instance."""
-    b = await bench(attempts=10, verify_real_s=0.02)
+async def test_where_kv_cannot_be_had_the_prompt_is_computed_again(bench: MakeBench) -> None:
+    """By the decode instance itself, whose fault it is not; the prefill instance is left alone."""
+    b = await bench(verify_real_s=0.02)
     prefill, decode = await b.engine("p"), await b.engine("d")
     b.route(RouteGroup("g", 1.0, prefill=(prefill.endpoint,), decode=(decode.endpoint,)))
-    decode.mode = "lost:6"  # more in a row than eject any other instance
-    answers = await asyncio.gather(*(b.post() for _ in range(4)))
-    assert [status for status, _ in answers] == [200] * 4
+    decode.mode = "lost-kv"
+    answers = await asyncio.gather(*(b.post() for _ in range(8)))
+    assert [status for status, _ in answers] == [200] * 8
+    handed_over = len(prefill.seen)
+    assert 0 < handed_over <= 8
+    assert ["kv_transfer_params" in asked for asked in decode.seen].count(False) == 8
+    assert len({headers["X-Request-Id"] for headers in decode.headers}) == 8 + handed_over
+    assert await b.metric("recomputed_total") == handed_over
     assert await b.metric("ejections_total") == 0
+
+
+async def test_a_stream_that_begins_with_an_error_is_computed_again(bench: MakeBench) -> None:
+    b = await bench(verify_real_s=0.02)
+    prefill, decode = await b.engine("p"), await b.engine("d")
+    b.route(RouteGroup("g", 1.0, prefill=(prefill.endpoint,), decode=(decode.endpoint,)))
+    decode.mode = "lost-kv-event"
+    status, text = await b.post(stream=True)
+    assert status == 200
+    assert text.count("data: ") == 6
+    assert "error" not in text
+
+
+async def test_an_instance_never_hands_its_kv_over_to_itself(bench: MakeBench) -> None:
+    """Roles change between prefill and decode: it has the KV in its prefix cache."""
+    b = await bench()
+    one, other = await b.engine("one"), await b.engine("other")
+    one.mode = "gate"
+    b.route(RouteGroup("g", 1.0, prefill=(one.endpoint,), decode=(other.endpoint,)))
+    asking = asyncio.create_task(b.post())
+    await until(lambda: len(one.seen) == 1)
+    flipped = RouteGroup("g", 1.0, prefill=(other.endpoint,), decode=(one.endpoint,))
+    b.route(flipped, generation=2)
+    one.gate.set()
+    status, text = await asking
+    assert (status, "one0" in text) == (200, True)
+    assert "kv_transfer_params" not in one.seen[1]
+    assert not other.seen
 
 
 async def test_a_client_that_leaves_frees_the_engine(bench: MakeBench) -> None:
