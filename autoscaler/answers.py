@@ -103,13 +103,13 @@ def carry_out(
             decisions += said
         else:
             site, states[model] = done.site, done.state
-            now.update(done.groups)
-            if done.started or done.going:
+            now = dict(done.groups)
+            if done.change:
                 decisions.append(decision)
             elif models[model].ways.differ(ways):
                 why = f"requests are divided anew; {_why(answer, pending, scene.views[model], '')}"
                 decisions.append(hold(model, why, scene.now_ms))
-        below_floor = not done.started and len(counting) < service.min_instances
+        below_floor = not (done.started or done.switched) and len(counting) < service.min_instances
         if short > LEAST or done.unplaced or below_floor:
             said, states[model] = unmet(answer, short, sought[model], states[model], service, scene)
             decisions += said
@@ -168,10 +168,9 @@ def _decision(
     if done.started:
         start_s = max(scene.combos[group.combo_id].start_s for group in done.started)
         parts.append(f"serving in {reasons.duration(start_s)}")
-    touched = dict(done.change)
-    switched = sum(s.count for s in answer.switches if s.source in touched or s.target in touched)
-    if switched:
-        parts.append(f"{switched} role switches carried out as start-beside")
+    if done.switched:
+        many = len(done.switched)
+        parts.append(f"{many} role switch{'es' if many > 1 else ''} in place")
     if answer.urgency is Urgency.FULL and answer.gap >= 0.0:
         parts.append(f"plan within {answer.gap:.1%} of the best")
     return Decision(

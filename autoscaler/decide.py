@@ -97,7 +97,9 @@ def decide(
     seen = with_states(seen, models)
 
     # What is under way moves on.
-    groups = revive(waves(groups, seen, sight, inputs), seen, sight, now_ms)
+    groups = waves(groups, seen, sight, inputs)
+    sight = sight.with_new(groups)
+    groups = revive(groups, seen, sight, now_ms)
     seen = views(inputs, groups, models, sight)
 
     # What the planner answered is carried out.

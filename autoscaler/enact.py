@@ -22,6 +22,7 @@ from autoscaler.targets.view import ModelView
 from autoscaler.transitions.accounts import billed_usd_per_h, raw_req_per_s
 from autoscaler.transitions.apply import Site, leaving, start
 from autoscaler.transitions.groups import Group
+from autoscaler.transitions.switches import Room, in_place
 from autoscaler.transitions.turns import may_go_in, moved
 from autoscaler.transitions.waves import retire
 
@@ -43,15 +44,17 @@ class Change:
 class Enacted:
     """A change as it was carried out.
 
-    groups: of the model, those that started and those that retire, as they are now. site: after
-    it. started, going: these groups. unplaced: combos that found no room. delta_usd_per_h: of the
-    bill. state: of the model. left_out: why a part is missing.
+    groups: of all models, as they are now. site: after it. started: groups that were placed;
+    switched: groups that become other ones in place; going: groups that retire, and those that
+    were switched as they were. unplaced: combos that found no room. delta_usd_per_h: of the bill.
+    state: of the model. left_out: why a part is missing.
     """
 
     groups: Mapping[str, Group]
     site: Site
     state: ModelState
     started: tuple[Group, ...]
+    switched: tuple[Group, ...]
     going: tuple[Group, ...]
     unplaced: Counter[str]
     delta_usd_per_h: float
@@ -60,14 +63,14 @@ class Enacted:
     @property
     def change(self) -> tuple[tuple[str, int], ...]:
         """Combos added (+) and removed (-)."""
-        found = Counter(group.combo_id for group in self.started)
+        found = Counter(group.combo_id for group in (*self.started, *self.switched))
         found.subtract(group.combo_id for group in self.going)
         return tuple(sorted((combo, n) for combo, n in found.items() if n))
 
     @property
     def kind(self) -> str:
         """The kind of its decision, apart from a replacement."""
-        if self.started and self.going:
+        if (self.started or self.switched) and self.going:
             return "replan"
         return "scale_in" if self.going else "scale_out"
 
@@ -86,32 +89,71 @@ def enact(
     name. short: demand that the plan leaves unserved; what leaves in spite of it leaves for others.
     """
     if not change.adds and not change.removes:
-        return Enacted({}, site, state, (), (), Counter(), 0.0, change.left_out)
+        return Enacted(groups, site, state, (), (), (), Counter(), 0.0, change.left_out)
     counting = list(counting)
     prices = {pool.id: pool.price_usd_per_h for pool in scene.cluster.pools}
     before_usd = billed_usd_per_h(groups.values(), scene.sight, prices)
+    change, site, switched = _switch(change, service, counting, site, scene)
+    was = {group.switch.source for group in switched if group.switch}
     placed = start(change.adds, scene.combos, service, site, scene.now_ms)
-    change = _affordable(change, placed.groups, placed.unplaced, counting, service, scene)
-    going = leaving(change.removes, counting, groups.values(), scene.sight)
-    gone = {group.name for group in going}
-    staying = [group for group in groups.values() if group.name not in gone]
-    delta_usd = billed_usd_per_h([*staying, *placed.groups], scene.sight, prices) - before_usd
-    makes_room = bool(going and placed.unplaced)
+    counting = [group for group in counting if group.name not in was]
+    change = _affordable(
+        change, placed.groups, placed.unplaced, counting, service, scene, bool(switched)
+    )
+    kept = {name: group for name, group in groups.items() if name not in was}
+    leave = leaving(change.removes, counting, kept.values(), scene.sight)
+    gone = {group.name for group in leave}
+    kept |= {group.name: group for group in (*switched, *placed.groups)}
+    staying = [group for group in kept.values() if group.name not in gone]
+    delta_usd = billed_usd_per_h(staying, scene.sight, prices) - before_usd
+    makes_room = bool(leave and placed.unplaced)
     yields = short > LEAST or makes_room
     after = tuple(group.name for group in placed.groups)
-    now = {group.name: group for group in placed.groups}
-    now |= {g.name: replace(retire(g, scene.now_ms, after), yields=yields) for g in going}
+    kept |= {g.name: replace(retire(g, scene.now_ms, after), yields=yields) for g in leave}
     if makes_room:
         state = replace(state, making_room_until_ms=scene.now_ms + _MAKE_ROOM_MS)
-    if placed.groups or going:
-        net = raw_req_per_s(placed.groups, scene.combos) - raw_req_per_s(going, scene.combos)
+    come = (*placed.groups, *switched)
+    going = (*leave, *(groups[name] for name in sorted(was)))
+    if come or going:
+        net = raw_req_per_s(come, scene.combos) - raw_req_per_s(going, scene.combos)
         view = scene.views[service.model]
         share = net / max(view.raw_req_per_s, LEAST)
-        exchange = bool(placed.groups and going) and is_exchange(net, view)
+        exchange = bool(come and going) and is_exchange(net, view)
         state = after_move(state, 0.0 if exchange else share, scene.now_ms)
     return Enacted(
-        now, placed.site, state, placed.groups, going, placed.unplaced, delta_usd, change.left_out
+        kept, placed.site, state, placed.groups, switched, going, placed.unplaced, delta_usd,
+        change.left_out,
+    )  # fmt: skip
+
+
+def _switch(
+    change: Change, service: Service, counting: list[Group], site: Site, scene: Scene
+) -> tuple[Change, Site, tuple[Group, ...]]:
+    """What of `change` needs no other GPUs: groups that become other combos where they are.
+
+    They serve less meanwhile, so only as many as demand can spare; or, where the plan gives the
+    model more than it has, as its disruption budget allows. The others are replaced beside."""
+    if not change.adds or not change.removes:
+        return change, site, ()
+    view, sight = scene.views[service.model], scene.sight
+    ready = {
+        group.name: scene.combos[group.combo_id].req_per_s
+        for group in counting
+        if sight.views[group.name].all_ready and group.combo_id in scene.combos
+    }
+    needed = view.state.target_req_per_s / (service.utilization * view.state.derate)
+    spare = max(0.0, sum(ready.values()) - needed)
+    if raw_of(change.adds, scene.combos) > raw_of(change.removes, scene.combos):
+        spare = max(spare, service.max_disruption * sum(ready.values()))
+    room = Room(ready, spare, service.min_instances)
+    switched = in_place(
+        change.adds, change.removes, counting, scene.combos, room, site.serial, scene.now_ms
     )
+    before = {group.name: group.combo_id for group in counting}
+    adds = change.adds - Counter(group.combo_id for group in switched)
+    removes = change.removes - Counter(before[g.switch.source] for g in switched if g.switch)
+    site = replace(site, serial=site.serial + len(switched))
+    return Change(adds, removes, change.left_out), site, switched
 
 
 def keep_all(
@@ -174,11 +216,13 @@ def _affordable(
     counting: list[Group],
     service: Service,
     scene: Scene,
+    switches: bool,
 ) -> Change:
     """Removals that capacity allows where some additions found no room.
 
     Where the plan gives the model more than it has, room must be made first: then as much leaves
-    beforehand as its disruption budget allows, once, and no more until that room was used.
+    beforehand as its disruption budget allows, once, and no more until that room was used. Role
+    switches in place use that budget up.
     """
     if not unplaced:
         return change
@@ -190,7 +234,7 @@ def _affordable(
     spare -= view.state.target_req_per_s / (service.utilization * view.state.derate)
     grows = raw_of(change.adds, scene.combos) > raw_of(change.removes, scene.combos)
     budget = max(0.0, spare)
-    if grows and scene.now_ms >= view.state.making_room_until_ms:
+    if grows and not switches and scene.now_ms >= view.state.making_room_until_ms:
         budget = max(budget, service.max_disruption * raw)
     allowed: Counter[str] = Counter()
     for combo_id, count in sorted(change.removes.items()):

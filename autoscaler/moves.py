@@ -34,17 +34,21 @@ def waves(
     groups: tuple[Group, ...], views: Mapping[str, ModelView], sight: Sight, inputs: Inputs
 ) -> tuple[Group, ...]:
     """One step of every model's waves."""
-    if all(group.life is Life.ACTIVE for group in groups):
+    if all(_rests(group) for group in groups):
         return groups
     moved: list[Group] = []
     for model, own in by_model(groups).items():
         view = views.get(model)
-        idle = all(group.life is Life.ACTIVE for group in own)
+        idle = all(_rests(group) for group in own)
         if idle or (view is not None and not view.service.managed):
             moved += own
             continue
         moved += step(own, _wave_inputs(own, view, sight, inputs))
     return tuple(moved)
+
+
+def _rests(group: Group) -> bool:
+    return group.life is Life.ACTIVE and group.switch is None
 
 
 def _wave_inputs(

@@ -123,7 +123,7 @@ def settle(
         change, why = _still(proposal, counting, scene.views[model], scene)
         done = enact(change, service, counting, now, site, state, scene)
         site = done.site
-        now.update(done.groups)
+        now = dict(done.groups)
         states[model] = replace(done.state, proposal=None, unmet_until_ms=0)
         why = "; ".join(part for part in (why, done.left_out) if part)
         if why:

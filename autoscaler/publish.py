@@ -126,7 +126,8 @@ def _confirmable(
     longer declared keep their last routes, so theirs leave by time-out."""
     kept = []
     for group in groups:
-        if group.life is Life.UNROUTED and not group.unrouted_generation:
+        held = group.switch is not None and not group.switch.asked
+        if (group.life is Life.UNROUTED or held) and not group.unrouted_generation:
             generation = told.get(group.model)
             if generation is None and group.model in routes:
                 generation = routes[group.model].generation

@@ -1,8 +1,10 @@
 """A simulated executor: carries out the assignment of one node in virtual time.
 
-Owns starting, draining and stopping of its engines and the status that it tells. It follows the
-real executor's rules (`serving.lifecycle`, back-off after failed launches, drain deadline) without
-processes: an engine answers `startup_s` after its launch and ends at once when told to.
+Owns starting, draining, stopping and role switches of its engines and the status that it tells. It
+follows the real executor's rules (`serving.lifecycle`, back-off after failed launches, drain
+deadline) without processes: an engine answers `startup_s` after its launch and ends at once when
+told to. Roles are switched by relaunch, as the simulated engine does it: what is in flight
+finishes, then the engine of the new phase starts on the same GPUs.
 """
 
 from __future__ import annotations
@@ -63,11 +65,15 @@ class Ground(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """One instance. process: launched and not ended; engine: of a process that answers."""
+    """One instance. process: launched and not ended; engine: of a process that answers. phase:
+    that it serves; coming: of its process. drain_ms: since when it waits to be idle, for its end
+    or for a switch."""
 
     desired: DesiredInstance
     state: InstanceState
     since_ms: float
+    phase: str
+    coming: str = ""
     process: int = 0  # number of its launch, 0 = none
     engine: SimEngine | None = None
     address: str = ""
@@ -149,22 +155,25 @@ class SimNode:
         for name, desired in wanted.items():
             if name not in self._held:
                 state = InstanceState.STOPPED if desired.drain else InstanceState.STARTING
-                self._held[name] = _Held(desired, state, self._ground.agenda.now_ms)
+                now_ms = self._ground.agenda.now_ms
+                self._held[name] = _Held(desired, state, now_ms, desired.phase)
         self._launch()
         self._tell()
 
     def _wish(self, item: _Held, wish: DesiredInstance | None) -> None:
-        same = (
-            wish is not None
-            and replace(wish, group=item.desired.group, drain=item.desired.drain) == item.desired
+        known, now_ms = item.desired, self._ground.agenda.now_ms
+        same = wish is not None and known == replace(
+            wish, group=known.group, drain=known.drain, phase=known.phase
         )
+        if wish is not None and same and not wish.drain:
+            same = self._may_be(item, wish.phase)
         going = wish is None or wish.drain or not same
-        now_ms = self._ground.agenda.now_ms
         if wish is not None and same:
             item.desired = wish
         if item.state is InstanceState.STOPPED:
             if wish is not None and not wish.drain:
-                item.desired, item.failures, item.retry_ms = wish, 0, now_ms
+                item.desired, item.phase = wish, wish.phase
+                item.failures, item.retry_ms = 0, now_ms
                 self._happens(item, LifecycleEvent.ASKED_AGAIN)
         elif going and item.state is not InstanceState.DRAINING:
             nothing_runs = item.state is InstanceState.FAILED
@@ -177,12 +186,25 @@ class SimNode:
             self._happens(item, LifecycleEvent.DRAIN_REVOKED)
             self._ground.agenda.at(now_ms + _PROBE_MS, lambda: self._answers(item, item.process))
 
+    def _may_be(self, item: _Held, phase: str) -> bool:
+        """Whether `item` comes to serve in `phase` without ending first."""
+        if item.state is InstanceState.READY and phase != item.phase:
+            self._happens(item, LifecycleEvent.SWITCH_ASKED)
+            item.drain_ms, item.failures = self._ground.agenda.now_ms, 0
+            self._poll()
+        elif item.state is InstanceState.SWITCHING and phase == item.phase and item.engine:
+            self._happens(item, LifecycleEvent.ROLLED_BACK)  # wanted as it is, after all
+        elif item.state is InstanceState.STARTING and not item.process:
+            item.phase = phase
+        return item.state is InstanceState.SWITCHING or phase == item.phase
+
     def _launch(self) -> None:
         """Start what should run and whose GPUs are free."""
         now_ms = self._ground.agenda.now_ms
         busy = {gpu for item in self._held.values() if item.process for gpu in item.desired.gpus}
         for item in self._held.values():
-            if item.state is not InstanceState.STARTING or item.process or now_ms < item.retry_ms:
+            comes = item.state in (InstanceState.STARTING, InstanceState.SWITCHING)
+            if not comes or item.process or now_ms < item.retry_ms:
                 continue
             if busy.intersection(item.desired.gpus):
                 item.reason = item.reason or "waits for its GPUs"
@@ -197,6 +219,7 @@ class SimNode:
         self._launches += 1
         self._ground.launched()
         item.process = process = self._launches
+        item.coming = item.desired.phase
         # A machine that could not be had is not billed.
         item.launched_ms, item.reason = None if missing else agenda.now_ms, ""
         item.address = f"{self.name}:{10_000 + self._launches}"
@@ -219,9 +242,17 @@ class SimNode:
         if item.engine is None and setup is not None:
             item.engine = SimEngine(setup, self._ground.agenda, item.address)
             self._ground.engines[item.address] = item.engine
-        if item.state is InstanceState.STARTING and item.engine is not None:
+        if item.engine is None:
+            return
+        if item.state is InstanceState.STARTING:
             self._happens(item, LifecycleEvent.ANSWERED)
-            self._tell()
+        elif item.state is InstanceState.SWITCHING:
+            self._happens(item, LifecycleEvent.SWITCHED)
+            item.phase = item.coming
+            self._wish(item, item.desired)  # it may be wanted as something else by now
+        else:
+            return
+        self._tell()
 
     def _died(self, item: _Held, process: int, why: str) -> None:
         if item.process != process or self._held.get(item.desired.instance) is not item:
@@ -255,7 +286,8 @@ class SimNode:
         now_ms = self._ground.agenda.now_ms
         ended = draining = False
         for item in list(self._held.values()):
-            if item.state is not InstanceState.DRAINING:
+            leaves = item.state is InstanceState.SWITCHING and item.engine is not None
+            if item.state is not InstanceState.DRAINING and not leaves:
                 continue
             draining = True
             engine = item.engine
@@ -271,7 +303,11 @@ class SimNode:
 
     def _stop(self, item: _Held) -> None:
         engine, item.engine, item.process, item.address = item.engine, None, 0, ""
-        self._happens(item, LifecycleEvent.ENDED, "drained")
+        if item.state is InstanceState.SWITCHING:
+            self._happens(item, LifecycleEvent.DIED)
+            item.retry_ms = self._ground.agenda.now_ms
+        else:
+            self._happens(item, LifecycleEvent.ENDED, "drained")
         if engine is not None:
             del self._ground.engines[engine.address]
             engine.die()
@@ -306,7 +342,7 @@ class SimNode:
         return ObservedInstance(
             instance=item.desired.instance,
             model=item.desired.model,
-            phase=item.desired.phase,
+            phase=item.phase,
             group=item.desired.group,
             state=item.state,
             gpus=item.desired.gpus,

@@ -36,14 +36,16 @@ def changed_assignments(
         node: (old.pool, []) for node, old in published.items()
     }
     for group in groups:
-        for placed in group.placed:
+        # A switch that executors are not told of yet: they know the group as it was.
+        held = group.switch if group.switch is not None and not group.switch.asked else None
+        for placed in held.placed if held else group.placed:
             _, instances = wanted.setdefault(placed.node, (placed.pool, []))
             instances.append(
                 DesiredInstance(
                     placed.instance,
                     group.model,
                     str(placed.phase),
-                    group.name,
+                    held.source if held else group.name,
                     placed.gpus,
                     component_engine(group.model, placed.deployment) or group.engine,
                     drain=group.life is Life.DRAINING,

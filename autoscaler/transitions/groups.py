@@ -51,13 +51,24 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
+class Switch:
+    """What a switching group was before. source: its name then. placed: its instances in their
+    phases of then. asked: executors were told the new phases (see `transitions.switches`)."""
+
+    source: str
+    placed: tuple[Placed, ...]
+    asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """One combo that was placed. name: "{combo id}:{serial}".
 
     created_ms: when it was first assigned. since_ms: when it entered its life. after: names of
     groups that must be ready before it may leave. unrouted_generation: of the first routes without
     it, 0 while they are not out. failed_ms: when it was found broken, 0 if it is not. yields: it
-    leaves for the sake of others although its model is short.
+    leaves for the sake of others although its model is short. switch: it changes roles in place.
+    stays: it could not, and is not asked again.
     """
 
     name: str
@@ -72,6 +83,8 @@ class Group:
     unrouted_generation: int = 0
     failed_ms: int = 0
     yields: bool = False
+    switch: Switch | None = None
+    stays: bool = False
 
     @property
     def counts(self) -> bool:
@@ -132,14 +145,15 @@ def look(
         status = fleet.statuses.get(placed.node)
         lost = lost or (status is not None and now_ms - status.at_ms > lost_ms)
         seen = fleet.instances.get(placed.instance)
-        if seen is not None and seen.state is InstanceState.READY and seen.endpoint:
+        serves = seen is not None and seen.state is InstanceState.READY and seen.endpoint
+        if seen is not None and serves and (group.switch is None or seen.phase == placed.phase):
             ready.append((placed, seen.endpoint))
             continue
         if seen is not None and seen.state is InstanceState.FAILED:
             broken = seen.reason or "it failed to start"
             broken_node, broken_pool = placed.node, placed.pool
             continue
-        waiting_since = group.created_ms
+        waiting_since = group.created_ms if group.switch is None else group.since_ms
         if seen is not None:
             waiting_since = max(waiting_since, seen.since_ms)
         if not broken and now_ms - waiting_since > start_timeout_ms:

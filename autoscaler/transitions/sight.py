@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.combo import Combo
 from autoscaler.transitions.groups import FleetView, Group, GroupView, fleet_view, look
+from autoscaler.transitions.switches import view_at_once
 from topics.fleet import InstanceState, Status
 
 FORGOTTEN_MS = 600_000
@@ -60,8 +61,16 @@ class Sight:
         return tuple(sorted({status.load_feed for status in statuses if status.load_feed}))
 
     def with_new(self, groups: Iterable[Group]) -> Sight:
-        """The same sight with views of groups that were just placed: nothing of them is up yet."""
-        new = {g.name: GroupView((), False, "", False) for g in groups if g.name not in self.views}
+        """The same sight with views of groups that were just placed: nothing of them is up yet,
+        apart from what such a group has of the one that it was."""
+        nothing = GroupView((), False, "", False)
+        new = {
+            g.name: view_at_once(g, self.views.get(g.switch.source, nothing))
+            if g.switch
+            else nothing
+            for g in groups
+            if g.name not in self.views
+        }
         return replace(self, views={**self.views, **new}) if new else self
 
     def serving_pools(self) -> frozenset[str]:

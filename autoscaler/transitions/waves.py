@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoscaler.demand.windows import GatewaySeen
+from autoscaler.transitions.confirmation import confirmed
 from autoscaler.transitions.groups import FleetView, Group, GroupView, Life
+from autoscaler.transitions.switches import advance
 from topics.fleet import Assignment, InstanceState
 
-CONFIRM_TIMEOUT_MS = 15_000
 GONE_GRACE_MS = 60_000
 
 
@@ -54,10 +55,17 @@ def step(groups: Sequence[Group], inputs: WaveInputs) -> tuple[Group, ...]:
     for group in groups:
         if group.life is Life.RETIRING:
             current[group.name] = _retiring(group, current, inputs)
-        elif group.life is Life.UNROUTED and _confirmed(group, inputs):
+        elif group.life is Life.UNROUTED and confirmed(group, inputs.gateways, inputs.now_ms):
             current[group.name] = _enter(group, Life.DRAINING, inputs.now_ms)
         elif group.life is Life.DRAINING and _gone(group, inputs):
             del current[group.name]
+        elif group.life is Life.ACTIVE and group.switch is not None:
+            view = inputs.views[group.name]
+            moved = advance(
+                group, view, inputs.gateways, inputs.fleet, inputs.assignments, inputs.now_ms
+            )
+            del current[group.name]
+            current[moved.name] = moved
     return tuple(current.values())
 
 
@@ -118,15 +126,6 @@ def _within_budget(
 def _served(group: Group, inputs: WaveInputs) -> bool:
     """Whether a group that leaves was routed: one that never came up takes nothing away."""
     return group.unrouted_generation > 0 or inputs.ready_req_per_s[group.name] > 0.0
-
-
-def _confirmed(group: Group, inputs: WaveInputs) -> bool:
-    if inputs.now_ms - group.since_ms >= CONFIRM_TIMEOUT_MS:
-        return True
-    generation = group.unrouted_generation
-    return bool(generation and inputs.gateways) and all(
-        seen.route_generation >= generation for seen in inputs.gateways
-    )
 
 
 def _gone(group: Group, inputs: WaveInputs) -> bool:

@@ -24,11 +24,13 @@ def observed(w: World, i: DesiredInstance, where: str, node: str) -> ObservedIns
         state = InstanceState.FAILED
     elif where not in w.stuck and w.now_ms >= ready_ms:
         state, since = InstanceState.READY, ready_ms
+    first = w.phases.setdefault(i.instance, i.phase)
+    phase = first if i.instance in w.stubborn else i.phase
     listens = state in (InstanceState.READY, InstanceState.DRAINING)
     return ObservedInstance(
         i.instance,
         i.model,
-        i.phase,
+        phase,
         i.group,
         state,
         i.gpus,

@@ -42,7 +42,8 @@ class World:
 
     rate(model, t_s) -> arrivals/s. poisson: seeded noise, else exact counts. Switches: silent
     gateways, zero models, slow (TTFT in ms), missing (share of requests that miss), failing pools,
-    nodes and instances, stuck pools (nothing there comes up), cut pools and nodes (no status),
+    nodes and instances, stuck pools (nothing there comes up), stubborn instances (they roll role
+    switches back), cut pools and nodes (no status),
     reclaimed nodes (with when they are taken away, in ms),
     longer (how many times the declared input tokens requests have).
     Urgent requests are answered in the next tick, full ones after `full_s` seconds.
@@ -67,6 +68,7 @@ class World:
     longer: dict[str, float] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
     stuck: set[str] = field(default_factory=set)
+    stubborn: set[str] = field(default_factory=set)
     cut: set[str] = field(default_factory=set)
     busy: set[str] = field(default_factory=set)
     reclaimed: dict[str, int] = field(default_factory=dict)
@@ -81,6 +83,7 @@ class World:
         self.rng = random.Random(self.seed)
         self.launched: dict[str, int] = {}
         self.draining: dict[str, int] = {}
+        self.phases: dict[str, str] = {}
         self.applied: dict[str, Assignment] = {}
         self.routes: dict[str, Routes] = {}
         self.statuses: dict[str, Status] = {}

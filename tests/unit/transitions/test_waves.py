@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from autoscaler.demand.windows import GatewaySeen
 from autoscaler.domain.workload import Phase
+from autoscaler.transitions.confirmation import CONFIRM_TIMEOUT_MS
 from autoscaler.transitions.groups import FleetView, Group, GroupView, Life, Placed
 from autoscaler.transitions.waves import (
-    CONFIRM_TIMEOUT_MS,
     GONE_GRACE_MS,
     WaveInputs,
     retire,

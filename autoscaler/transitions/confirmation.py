@@ -1,0 +1,20 @@
+"""When gateways are known to send nothing more to what has left the routes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autoscaler.demand.windows import GatewaySeen
+from autoscaler.transitions.groups import Group
+
+CONFIRM_TIMEOUT_MS = 15_000
+
+
+def confirmed(group: Group, gateways: Sequence[GatewaySeen], now_ms: int) -> bool:
+    """Whether every live gateway applies routes without what leaves of `group`, or had its time."""
+    if now_ms - group.since_ms >= CONFIRM_TIMEOUT_MS:
+        return True
+    generation = group.unrouted_generation
+    return bool(generation and gateways) and all(
+        seen.route_generation >= generation for seen in gateways
+    )

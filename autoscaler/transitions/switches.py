@@ -1,0 +1,191 @@
+"""Role switches in place: a combo becomes another one on the GPUs that it has.
+
+Owns which groups may switch, and the steps of a switch:
+
+    held       its new phases are in nobody's assignment yet; what changes its phase has left the
+               routes, and every live gateway has to say so (or a time-out)
+    asked      its assignment names the new phases; executors switch, verify and report them
+    switched   every instance serves in its new phase
+    back       an executor rolled back, or its node was given an older word: the group is what it
+               was before, and does not switch again
+
+From the first step on a group counts as what it becomes. Instances that keep their phase serve on
+all the while. Knows nothing of why another combo is wanted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autoscaler.demand.windows import GatewaySeen
+from autoscaler.domain.combo import Combo
+from autoscaler.domain.workload import Phase
+from autoscaler.transitions.confirmation import confirmed
+from autoscaler.transitions.groups import FleetView, Group, GroupView, Placed, Switch
+from topics.fleet import Assignment, InstanceState
+
+
+def switched_to(group: Group, combo: Combo, name: str, now_ms: int) -> Group | None:
+    """`group` as `combo`, on the same GPUs; None where their slices differ, or it was tried."""
+    if group.switch is not None or group.stays or any(m.stage for m in combo.members):
+        return None
+    placed = _rephased(group.placed, combo)
+    if placed is None:
+        return None
+    switch = Switch(group.name, group.placed)
+    return replace(
+        group, name=name, combo_id=combo.id, placed=placed, since_ms=now_ms, switch=switch
+    )
+
+
+def _rephased(placed: Sequence[Placed], combo: Combo) -> tuple[Placed, ...] | None:
+    """`placed` in the phases of `combo`; as many as can be keep theirs."""
+    wanted = Counter[tuple[str, int, Phase]]()
+    for member in combo.members:
+        wanted[member.pool, member.gpus, member.phase] += member.count
+    kept: dict[str, Placed] = {}
+    for one in placed:
+        key = (one.pool, len(one.gpus), one.phase)
+        if wanted[key] > 0:
+            wanted[key] -= 1
+            kept[one.instance] = one
+    for one in placed:
+        if one.instance in kept:
+            continue
+        left = (key for key in +wanted if key[:2] == (one.pool, len(one.gpus)))
+        found = next(left, None)
+        if found is None:
+            return None
+        wanted[found] -= 1
+        kept[one.instance] = replace(one, phase=found[2])
+    return tuple(kept[one.instance] for one in placed) if not +wanted else None
+
+
+def in_place(
+    adds: Mapping[str, int],
+    removes: Mapping[str, int],
+    groups: Sequence[Group],
+    combos: Mapping[str, Combo],
+    room: Room,
+    serial: int,
+    now_ms: int,
+) -> tuple[Group, ...]:
+    """Groups of `groups` that become combos of `adds` instead of being replaced by them.
+
+    Only those that are wholly ready: what still starts is better started as what is wanted. What
+    finds no room is left for a replacement beside it.
+    """
+    wanted, going = Counter(adds), Counter(removes)
+    found: list[Group] = []
+    for group in sorted(groups, key=lambda g: (g.created_ms, g.name)):
+        if going[group.combo_id] <= 0 or not room.fits(group):
+            continue
+        for combo_id in sorted(+wanted):
+            name = f"{combo_id}:{serial + len(found)}"
+            new = switched_to(group, combos[combo_id], name, now_ms)
+            if new is None:
+                continue
+            wanted[combo_id] -= 1
+            going[group.combo_id] -= 1
+            room = room.without(group)
+            found.append(new)
+            break
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What may leave the routes for a switch. ready_req_per_s: of the groups that are wholly ready.
+    spare_req_per_s: what they hold beyond what must stay. floor: how many must stay."""
+
+    ready_req_per_s: Mapping[str, float]
+    spare_req_per_s: float
+    floor: int
+
+    def fits(self, group: Group) -> bool:
+        """Whether `group` may leave for a while."""
+        rate = self.ready_req_per_s.get(group.name)
+        if rate is None or len(self.ready_req_per_s) <= self.floor:
+            return False
+        return rate <= self.spare_req_per_s + 1e-9
+
+    def without(self, group: Group) -> Room:
+        """The room that is left while `group` switches."""
+        left = {name: rate for name, rate in self.ready_req_per_s.items() if name != group.name}
+        rate = self.ready_req_per_s[group.name]
+        return Room(left, self.spare_req_per_s - rate, self.floor)
+
+
+def view_at_once(group: Group, before: GroupView) -> GroupView:
+    """What is known of a group that begins to switch: what keeps its phase serves on."""
+    phases = {placed.instance: placed.phase for placed in group.placed}
+    ready = tuple(
+        (placed, address)
+        for placed, address in before.ready
+        if phases.get(placed.instance) is placed.phase
+    )
+    return GroupView(ready, False, "", before.lost)
+
+
+def advance(
+    group: Group,
+    view: GroupView,
+    gateways: Sequence[GatewaySeen],
+    fleet: FleetView,
+    assignments: Mapping[str, Assignment],
+    now_ms: int,
+) -> Group:
+    """A switching group one step further; called again with nothing changed it changes nothing."""
+    switch = group.switch
+    assert switch is not None  # noqa: S101  only such groups are asked
+    if not switch.asked:
+        if not confirmed(group, gateways, now_ms):
+            return group
+        return replace(group, switch=replace(switch, asked=True), unrouted_generation=0)
+    if view.all_ready:
+        return replace(group, switch=None)
+    if _rolled_back(group, switch, fleet, assignments):
+        return back(group, now_ms)
+    return group
+
+
+def back(group: Group, now_ms: int) -> Group:
+    """A switching group as it was before."""
+    switch = group.switch
+    assert switch is not None  # noqa: S101
+    return replace(
+        group,
+        name=switch.source,
+        combo_id=switch.source.rsplit(":", 1)[0],
+        placed=switch.placed,
+        since_ms=now_ms,
+        unrouted_generation=0,
+        switch=None,
+        stays=True,
+    )
+
+
+def _rolled_back(
+    group: Group, switch: Switch, fleet: FleetView, assignments: Mapping[str, Assignment]
+) -> bool:
+    """Whether an executor that acts on the new phases serves in the old one: it tried, and could
+    not. (An instance that only has to begin is SWITCHING by the time it reports the assignment.)
+    """
+    before = {placed.instance: placed.phase for placed in switch.placed}
+    for placed in group.placed:
+        seen, status = fleet.instances.get(placed.instance), fleet.statuses.get(placed.node)
+        assignment = assignments.get(placed.node)
+        if seen is None or status is None or assignment is None:
+            continue
+        old = before[placed.instance]
+        if old is placed.phase or seen.phase != old or seen.state is not InstanceState.READY:
+            continue
+        asked = any(
+            wish.instance == placed.instance and wish.phase == placed.phase
+            for wish in assignment.instances
+        )
+        if asked and status.observed_generation >= assignment.generation:
+            return True
+    return False

@@ -1,0 +1,155 @@
+"""Role switches in place: which groups may, and each step on the way there and back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.demand.windows import GatewaySeen
+from autoscaler.domain.combo import Combo, ComboMember
+from autoscaler.domain.workload import Phase
+from autoscaler.transitions.assignments import changed_assignments
+from autoscaler.transitions.confirmation import CONFIRM_TIMEOUT_MS
+from autoscaler.transitions.groups import Group, GroupView, Life, Placed, fleet_view, look
+from autoscaler.transitions.switches import Room, advance, in_place, switched_to, view_at_once
+from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
+
+NOW = 1_000_000
+P, D, A = Phase.PREFILL, Phase.DECODE, Phase.AGGREGATED
+POOL = "us/l4/owned"
+
+
+def combo(letters: str, rate: float = 10.0, pool: str = POOL, gpus: int = 1) -> Combo:
+    """ "ppd": two prefill instances and a decode one."""
+    phases = {"p": P, "d": D, "a": A}
+    members = tuple(
+        ComboMember(phases[letter], pool, gpus, letters.count(letter), rate)
+        for letter in dict.fromkeys(letters)
+    )
+    return Combo(f"m:{letters}{gpus}@{pool}", "m", "us", members, rate, 1.0, 100.0, 10.0, 60.0)
+
+
+def group(letters: str, serial: int = 1) -> Group:
+    made = combo(letters)
+    phases = [phase for member in made.members for phase in [member.phase] * member.count]
+    placed = tuple(
+        Placed(f"m-{serial}-{n}", phase, "node", POOL, (4 * serial + n,))
+        for n, phase in enumerate(phases)
+    )
+    return Group(f"{made.id}:{serial}", "m", made.id, "e", placed, 0)
+
+
+def phases(one: Group) -> str:
+    return "".join(placed.phase.value[0] for placed in one.placed)
+
+
+def seen(one: Group, now: str, **states: InstanceState) -> tuple[dict[str, Status], GroupView]:
+    """What an executor reports: phases in `now`; states by number."""
+    names = {"p": "prefill", "d": "decode", "a": "aggregated"}
+    instances = tuple(
+        ObservedInstance(
+            placed.instance, "m", names[letter], one.name,
+            states.get(f"n{n}", InstanceState.READY), placed.gpus, f"h:{n + 1}",
+        )
+        for n, (placed, letter) in enumerate(zip(one.placed, now, strict=True))
+    )  # fmt: skip
+    statuses = {"node": Status("node", POOL, "x", 1, NOW, instances)}
+    return statuses, look(one, fleet_view(statuses), NOW, 600_000, 15_000)
+
+
+def switching(before: str, to: str) -> Group:
+    made = switched_to(group(before), combo(to), "m:new:7", NOW)
+    assert made is not None
+    return made
+
+
+def step(one: Group, now: str, gateways: tuple[int, ...] = (), wait_ms: int = 0, **states) -> Group:
+    statuses, view = seen(one, now, **states)
+    assignments = {a.node: a for a in changed_assignments([one], {}, 1, NOW)}
+    heard = [GatewaySeen(f"g{n}", "b", NOW, 0, route) for n, route in enumerate(gateways)]
+    return advance(one, view, heard, fleet_view(statuses), assignments, NOW + wait_ms)
+
+
+@pytest.mark.parametrize(
+    ("before", "to", "after"),
+    [("ppd", "pdd", "pdd"), ("pd", "aa", "aa"), ("aad", "ppd", "ppd"), ("pdd", "ppd", "pdp")],
+)
+def test_as_many_as_can_keep_their_phase(before: str, to: str, after: str) -> None:
+    one = switching(before, to)
+    assert phases(one) == after
+    assert [p.instance for p in one.placed] == [p.instance for p in group(before).placed]
+
+
+def test_other_slices_are_no_switch() -> None:
+    one = group("pd")
+    for other in (combo("p"), combo("ppd"), combo("pd", gpus=2), combo("pd", pool="us/h100/spot")):
+        assert switched_to(one, other, "m:new:7", NOW) is None
+    assert switched_to(replace(one, stays=True), combo("dp"), "m:new:7", NOW) is None
+
+
+def test_only_what_demand_can_spare_switches() -> None:
+    """Three groups of 10 and 12 to spare: one switches; two must stay: one; none ready: none."""
+    groups = [group("ppd", n) for n in (1, 2, 3)]
+    combos = {c.id: c for c in (combo("ppd"), combo("pdd"))}
+    adds, removes = {combo("pdd").id: 3}, {combo("ppd").id: 3}
+
+    def switched(ready: list[Group], spare: float, floor: int) -> int:
+        room = Room({g.name: 10.0 for g in ready}, spare, floor)
+        return len(in_place(adds, removes, groups, combos, room, 7, NOW))
+
+    assert switched(groups, 12.0, 1) == 1
+    assert switched(groups, 99.0, 1) == 2
+    assert switched(groups, 99.0, 2) == 1
+    assert switched(groups, 9.0, 1) == 0
+    assert switched([], 99.0, 0) == 0
+
+
+def test_executors_hear_of_it_when_gateways_have_let_go() -> None:
+    """Until then the assignment says what it said, and what keeps its phase is served."""
+    one = switching("ppd", "pdd")
+    (before,) = changed_assignments([group("ppd")], {}, 1, NOW)
+    assert changed_assignments([one], {"node": before}, 1, NOW) == ()
+    _, view = seen(one, "ppd")
+    assert [placed.phase for placed, _ in view.ready] == [P, D]
+    assert view_at_once(one, seen(group("ppd"), "ppd")[1]).ready == view.ready
+    routed = replace(one, unrouted_generation=4)
+    assert step(routed, "ppd", gateways=(4, 3)) == routed
+    asked = step(routed, "ppd", gateways=(4, 5))
+    assert asked.switch is not None
+    assert asked.switch.asked
+    late = step(one, "ppd", wait_ms=CONFIRM_TIMEOUT_MS)
+    assert late.switch is not None
+    assert late.switch.asked
+    (after,) = changed_assignments([asked], {"node": before}, 1, NOW)
+    assert [wish.phase for wish in after.instances] == ["prefill", "decode", "decode"]
+    assert [w.instance for w in after.instances] == [w.instance for w in before.instances]
+
+
+def asked() -> Group:
+    return step(switching("ppd", "pdd"), "ppd", wait_ms=CONFIRM_TIMEOUT_MS)
+
+
+def test_it_is_over_when_all_serve_in_their_new_phases() -> None:
+    one = asked()
+    assert step(one, "ppd", n1=InstanceState.SWITCHING) == one
+    done = step(one, "pdd")
+    assert (done.switch, done.life, phases(done)) == (None, Life.ACTIVE, "pdd")
+
+
+def test_what_an_executor_rolled_back_is_rolled_back_as_a_whole() -> None:
+    """The group is what it was, and is not asked to switch again."""
+    found = step(asked(), "ppd")
+    before = group("ppd")
+    assert (found.name, found.combo_id, found.placed) == (
+        before.name, before.combo_id, before.placed,
+    )  # fmt: skip
+    assert (found.switch, found.stays) == (None, True)
+
+
+def test_an_executor_that_has_not_read_it_yet_has_not_refused() -> None:
+    one = asked()
+    statuses, view = seen(one, "ppd")
+    (told,) = changed_assignments([one], {}, 1, NOW)
+    newer = {"node": Assignment(told.node, told.pool, 2, 1, NOW, told.instances)}
+    assert advance(one, view, (), fleet_view(statuses), newer, NOW) == one
