@@ -23,6 +23,7 @@ from topics.routing import Routes
 from topics.table import ASSIGNMENTS, ROUTES, key_of, topic_of
 
 CLUSTER_KEY, NODE_KEY = "SHOAL_CLUSTER_KEY", "SHOAL_NODE_KEY"
+ENGINE_KEY = "SHOAL_ENGINE_KEY"
 """Variables that hold a key; with _FILE behind them, the path of a file that does."""
 
 SIGNED = (ASSIGNMENTS.name, ROUTES.name)
@@ -35,10 +36,12 @@ Signed = TypeVar("Signed", Assignment, Routes)
 @dataclass(frozen=True, slots=True, repr=False)
 class Keys:
     """What a process may sign or check with. cluster: for all nodes and models. node: the derived
-    key of the one node that its holder runs."""
+    key of the one node that its holder runs. engine: what engines ask of whoever calls them, and
+    executors and gateways have; it signs nothing."""
 
     cluster: str = ""
     node: str = ""
+    engine: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.cluster or self.node)
@@ -68,7 +71,11 @@ def keys_from(environ: Mapping[str, str], read: Callable[[str], str]) -> Keys:
             raise InvalidRecord(variable, shown, f"at least {_LEAST_CHARACTERS} characters")
         return found
 
-    return Keys(key(CLUSTER_KEY), key(NODE_KEY))
+    engine = key(ENGINE_KEY)
+    if not all("!" <= character <= "~" for character in engine):
+        allowed = "printable ASCII without spaces: it travels in a header"
+        raise InvalidRecord(ENGINE_KEY, f"{len(engine)} characters", allowed)
+    return Keys(key(CLUSTER_KEY), key(NODE_KEY), engine)
 
 
 def signed(record: Signed, keys: Keys, expires_ms: int) -> Signed:

@@ -14,7 +14,7 @@ with SIGTERM to the leader and, past its stop deadline, SIGKILL to everything it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
@@ -61,7 +61,7 @@ class LaunchSpec:
     time_base: TimeBase
     launched_ms: int
     shutdown_timeout_s: float
-    api_key: str = ""
+    api_key: str = field(default="", repr=False)
     kv_gb_s: float = 0.0
     node_s: float = 0.0
 
@@ -69,6 +69,10 @@ class LaunchSpec:
     def port(self) -> int:
         """Where it answers HTTP."""
         return self.ports[0]
+
+
+API_KEY = "VLLM_API_KEY"
+"""The variable in which an engine finds the key that its /v1 paths ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ class Contact:
     client: aiohttp.ClientSession
     endpoint: str
     model: str
-    api_key: str = ""
+    api_key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

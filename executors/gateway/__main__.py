@@ -7,6 +7,7 @@ import asyncio
 import resource
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -45,6 +46,7 @@ def main(argv: list[str] | None = None) -> int:
             advised=frozenset(filter(None, options.advised.split(","))),
         )
         keys = read_keys()
+        settings = replace(settings, engine_key=keys.engine)
     except InvalidRecord as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 2

@@ -90,6 +90,8 @@ class Engines:
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._pool = Pool(settings.connect_real_s, _KEEP_ALIVE_REAL_S, _MOST_ANSWER_BYTES)
+        key = settings.engine_key
+        self._key = f"Authorization: Bearer {key}\r\n".encode() if key else b""
         self._tidying: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Engines:
@@ -116,7 +118,7 @@ class Engines:
         head = b"POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n%s" % (
             path.encode(),
             endpoint.address.encode(),
-            headers + b"Content-Length: %d\r\n\r\n" % len(body),
+            headers + self._key + b"Content-Length: %d\r\n\r\n" % len(body),
         )
         try:
             try:
@@ -186,8 +188,9 @@ class Engines:
         """Status and body of a small question; status 0 without an answer."""
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: {endpoint.address}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        ).encode()
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        ).encode() + self._key
+        head += b"\r\n"
         answer: Answer | None = None
         try:
             async with asyncio.timeout(limit_s):

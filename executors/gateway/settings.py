@@ -6,7 +6,7 @@ Durations `_s` are domain seconds unless the name says real: they scale with the
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autoscaler.serving.policies import DEFAULT, Policy
 from topics.checks import name, number
@@ -30,6 +30,7 @@ class Settings:
     head_real_s and body_real_s for a client to send a request; write_real_s a client may not read;
     verify_real_s between an engine's own error and the look at whether it still lives;
     drain_real_s after SIGTERM for requests under way to finish.
+    engine_key: what engines ask for, "" for nothing; what a client calls itself never reaches them.
     Bytes: max_body_bytes of one request, body_budget_bytes of all bodies that are held.
     """
 
@@ -51,6 +52,7 @@ class Settings:
     write_real_s: float = 30.0
     verify_real_s: float = 0.5
     drain_real_s: float = 120.0
+    engine_key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         name("gateway-id", self.gateway_id)

@@ -68,7 +68,7 @@ async def run(
         load_feed = loads.open(config.bind, config.advertise)
         for node in config.nodes:
             asking = Asking(config.engines, client, config.engine_host, patience or Patience())
-            engines = EnginesHere(node, config, ports, store, asking, metrics)
+            engines = EnginesHere(node, config, ports, store, asking, metrics, keys.engine)
             occupancy = Occupancy(node.node, boot, store.place, silent_ms(config.time_base.speed))
             workers[node.node] = NodeWorker(
                 node, config, engines, store, occupancy, metrics, publish, rules, load_feed

@@ -13,7 +13,8 @@ from functools import partial
 
 import aiohttp
 
-from executors.engines.protocol import Contact, EngineKind
+from executors.engines.protocol import API_KEY, Contact, EngineKind
+from executors.node import procfs
 from executors.node.probes import Answered, Patience, Watch
 from executors.node.processes import EngineProcess
 from executors.node.state import Held
@@ -95,7 +96,10 @@ class Asking:
     async def _ask(self, item: Held, process: EngineProcess, kind: EngineKind, at_ms: int) -> None:
         asked, watch = self._watches.get(item.instance, (None, None))
         if watch is None or asked is not process:
-            contact = Contact(self._client, f"{self._host}:{item.ports[0]}", item.desired.model)
+            # Its own: one that was adopted may have been started with another key than today's.
+            key = procfs.environment(process.pid).get(API_KEY, "")
+            endpoint = f"{self._host}:{item.ports[0]}"
+            contact = Contact(self._client, endpoint, item.desired.model, key)
             watch = Watch(kind, contact, self._patience)
             self._watches[item.instance] = process, watch
         if item.state is InstanceState.READY:

@@ -40,6 +40,7 @@ class EnginesHere:
         store: Store,
         asking: Asking,
         metrics: Metrics,
+        engine_key: str = "",
     ) -> None:
         self._node = node
         self._config = config
@@ -47,6 +48,7 @@ class EnginesHere:
         self._store = store
         self._asking = asking
         self._metrics = metrics
+        self._engine_key = engine_key
         self.processes: dict[str, EngineProcess] = {}
         self._strays: list[Stray] = []
         self._failed_launch: dict[str, str] = {}
@@ -162,6 +164,7 @@ class EnginesHere:
                 shutdown_timeout_s=SHUTDOWN_TIMEOUT_S,
                 kv_gb_s=self._node.kv_gb_s,
                 node_s=max(0, self._there_ms - now_ms) / 1000.0,
+                api_key=self._engine_key,
             )
             line = kind.launch_line(spec)
             tag = replace(tag, ports=ports, launched_ms=now_ms)

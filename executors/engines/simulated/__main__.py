@@ -18,6 +18,7 @@ import orjson
 from autoscaler.serving.batching import Batcher
 from autoscaler.serving.setup import EngineSetup, InvalidValue, Measurement, engine_setup
 from executors.engines.architecture import architecture
+from executors.engines.protocol import API_KEY
 from executors.engines.simulated.engine import Engine, Identity
 from executors.engines.simulated.server import Server, Serving, fetch_kv, first_of, watch_end
 from topics.checks import InvalidRecord
@@ -87,6 +88,7 @@ async def _serve(arguments: argparse.Namespace, setup: EngineSetup, time_base: T
         time_base,
         arguments.shutdown_timeout,
         dev_mode=os.environ.get("VLLM_SERVER_DEV_MODE") == "1",
+        api_key=os.environ.get(API_KEY, ""),
     )
     await Server(engine, serving).run(stop, gone)
     return 0

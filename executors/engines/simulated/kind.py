@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from autoscaler.serving.setup import Measurement, engine_startup_s
 from executors.engines.architecture import architecture
 from executors.engines.http_api import HttpApi
-from executors.engines.protocol import LaunchLine, LaunchSpec, RoleSwitch
+from executors.engines.protocol import API_KEY, LaunchLine, LaunchSpec, RoleSwitch
 from topics.codec import write_value
 
 
@@ -66,7 +66,8 @@ class SimulatedKind(HttpApi):
             options["--measurements"] = write_value(self.measurements).decode()
         # One word each: a value that begins with a dash stays a value.
         words = [f"{key}={value}" for key, value in options.items()]
-        return LaunchLine((sys.executable, "-m", "executors.engines.simulated", *words))
+        env = ((API_KEY, spec.api_key),) if spec.api_key else ()
+        return LaunchLine((sys.executable, "-m", "executors.engines.simulated", *words), env)
 
     def startup_s(self, spec: LaunchSpec) -> float:
         """As configured, else predicted by the formula that the planner uses too."""

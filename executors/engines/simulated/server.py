@@ -36,7 +36,7 @@ _VERSION = orjson.dumps({"version": "simulated"})
 class Serving:
     """What the server needs to know. max_len: tokens of one request. Times in domain s.
 
-    dev_mode: pause and sleep can be asked for.
+    dev_mode: pause and sleep can be asked for. api_key: that /v1 asks for, "" for none.
     """
 
     identity: Identity
@@ -44,6 +44,7 @@ class Serving:
     time_base: TimeBase
     shutdown_timeout_s: float
     dev_mode: bool = False
+    api_key: str = ""
 
 
 class Server:
@@ -111,7 +112,9 @@ class Server:
         else:
             responder.respond(404, b'{"detail":"Not Found"}')
             return
-        if method != wanted:
+        if path.startswith("/v1") and not self._may(request):
+            responder.respond(401, b'{"error":"Unauthorized"}')
+        elif method != wanted:
             responder.respond(405, b'{"detail":"Method Not Allowed"}')
         elif path.startswith("/v1/") and method == "POST":
             self._generate(request, responder, chat=path.endswith("chat/completions"))
@@ -127,6 +130,11 @@ class Server:
             responder.respond(200, self._models())
         elif self._dev is not None:
             self._dev.handle(request, responder)
+
+    def _may(self, request: Request) -> bool:
+        """Like vLLM's --api-key: it guards /v1, and nothing else."""
+        key = self._serving.api_key
+        return not key or request.headers.get("authorization", "") == f"Bearer {key}"
 
     def _generate(self, request: Request, responder: Responder, chat: bool) -> None:
         identity = self._serving.identity

@@ -15,7 +15,7 @@ from pathlib import Path
 from autoscaler.serving.setup import engine_startup_s
 from executors.engines.architecture import architecture
 from executors.engines.http_api import HttpApi
-from executors.engines.protocol import LaunchLine, LaunchSpec, RoleSwitch
+from executors.engines.protocol import API_KEY, LaunchLine, LaunchSpec, RoleSwitch
 
 # What the typed fields decide. Options may be shortened, so beginnings of these count too.
 _OWNED = (
@@ -142,7 +142,7 @@ class VllmKind(HttpApi):
         if local:
             own["HF_HUB_OFFLINE"] = "1"
         if spec.api_key:
-            own["VLLM_API_KEY"] = spec.api_key
+            own[API_KEY] = spec.api_key
         if self.layers:
             own["VLLM_PP_LAYER_PARTITION"] = ",".join(map(str, self.layers))
         if self.kv_transfer is not None:

@@ -37,6 +37,7 @@ from topics.fleet import DesiredInstance
 from topics.timebase import TimeBase
 
 HOST, MODEL = "127.0.0.1", "tiny"
+KEY = "the key of engines, 32 characters".replace(" ", "-")
 REAL = os.environ.get("SHOAL_TEST_VLLM", "")
 _SPEED = 50.0
 _READY_S = 240.0
@@ -51,6 +52,7 @@ class Wanted:
     lease_s: int = 30
     policy: str = "fail"
     dev: bool = False
+    key: str = ""
 
 
 def _lasts(real_s: float) -> float:
@@ -62,7 +64,7 @@ def _lasts(real_s: float) -> float:
 ENGINES: Mapping[str, Wanted] = {
     "peer": Wanted(shutdown_s=_lasts(30.0), lease_s=10),
     "main": Wanted(slots=4, dev=True),
-    "drained": Wanted(),
+    "drained": Wanted(key=KEY),
     "headless": Wanted(),
     "spare": Wanted(shutdown_s=_lasts(1.0 if REAL else 0.1), policy="recompute"),
     "cut": Wanted(),
@@ -152,6 +154,7 @@ class Pool:
             time_base=TimeBase(1.0 if REAL else _SPEED, 1_700_000_000_000, time.monotonic_ns()),
             launched_ms=1_700_000_000_000,
             shutdown_timeout_s=wanted.shutdown_s,
+            api_key=wanted.key,
         )
         line = kind.launch_line(spec)
         extra = () if REAL else _extra(wanted)

@@ -22,7 +22,7 @@ from autoscaler.serving.policies import Inside, Policy
 from executors.engines.exposition import load
 from executors.gateway.server import Gateway
 from executors.gateway.settings import Clock, Settings
-from tests.contract.engines.harness import REAL, EngineUnderTest, prompt
+from tests.contract.engines.harness import KEY, REAL, EngineUnderTest, prompt
 from tests.integration.gateway.gateway_bench import Bench, FakeLink
 from topics.records import Endpoint, RouteGroup
 from topics.timebase import TimeBase
@@ -89,7 +89,9 @@ async def front() -> AsyncIterator[Front]:
         base = TimeBase(1.0 if REAL else 10.0, 1_700_000_000_000, time.monotonic_ns())
         connector = aiohttp.TCPConnector(limit=0)
         made.http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
-        gateway = Gateway(Settings("gateway-1", policy=_APART), Clock(base), made.link)
+        gateway = Gateway(
+            Settings("gateway-1", policy=_APART, engine_key=KEY), Clock(base), made.link
+        )
         made.gateway = await stack.enter_async_context(gateway)
         yield made
 
@@ -181,6 +183,16 @@ async def test_the_official_client_is_served(front: Front, engines) -> None:
             await client.completions.create(model="nobody", prompt="a")
         with pytest.raises((openai.NotFoundError, openai.BadRequestError)):  # it generates text
             await client.embeddings.create(model="tiny", input="a")
+
+
+async def test_nobody_goes_around_the_gateway(front: Front, engines) -> None:
+    """An engine with a key serves the gateway, and tells everybody else only how it is."""
+    engine = await engines("drained")
+    front.serve(RouteGroup("g", 1.0, (at(engine),)))
+    assert (await engine.post(prompt="a"))[0] == 401
+    assert await front.complete() == ""
+    assert await engine.health() == 200
+    assert "vllm:num_requests_running" in await engine.metrics()
 
 
 async def test_a_drain_under_load_loses_no_request(front: Front, engines) -> None:

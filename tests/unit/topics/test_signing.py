@@ -77,6 +77,10 @@ def test_keys_come_from_the_environment_or_files_and_are_not_shown() -> None:
     assert keys_from({"SHOAL_CLUSTER_KEY": "e" * 32}, files.__getitem__) == Keys("e" * 32)
     assert keys_from({"SHOAL_NODE_KEY_FILE": "/k"}, files.__getitem__) == Keys(node="f" * 40)
     assert not keys_from({}, files.__getitem__)
+    found = keys_from({"SHOAL_ENGINE_KEY": "k" * 32}, files.__getitem__)
+    assert (found.engine, bool(found)) == ("k" * 32, False)  # it signs nothing
+    with pytest.raises(InvalidRecord, match="printable"):
+        keys_from({"SHOAL_ENGINE_KEY": "k" * 32 + "\r\nX: y"}, files.__getitem__)
     with pytest.raises(InvalidRecord) as error:
         keys_from({"SHOAL_CLUSTER_KEY": "secret"}, files.__getitem__)
     assert "secret" not in str(error.value)
