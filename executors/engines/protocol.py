@@ -120,6 +120,11 @@ class EngineKind(Protocol):
     """
 
     @property
+    def image(self) -> str:
+        """The container image that the operator declares for it, "" for none."""
+        ...
+
+    @property
     def ports(self) -> int:
         """How many consecutive ports an instance listens on."""
         ...

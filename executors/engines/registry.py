@@ -41,7 +41,7 @@ def parse_engine(where: str, raw: Any) -> EngineKind:
 
 
 def _simulated(where: str, raw: Any) -> EngineKind:
-    # The profile is in the name on the wire; it changes no simulation.
+    # The arguments are in the name on the wire; they change no simulation.
     profile: dict[str, Any] = {"image": "", "args": []}
     defaults = {"quantization": None, "max_num_seqs": None, "startup_s": None, **profile}
     defaults["measurements"] = []
@@ -55,7 +55,9 @@ def _simulated(where: str, raw: Any) -> EngineKind:
     text(f"{where}.image", item["image"])
     texts(f"{where}.args", item["args"])
     measured = read_value(tuple[Measurement, ...], item["measurements"])
-    return SimulatedKind(item["quantization"], item["max_num_seqs"], item["startup_s"], measured)
+    return SimulatedKind(
+        item["quantization"], item["max_num_seqs"], item["startup_s"], measured, item["image"]
+    )
 
 
 _KINDS: Mapping[str, Callable[[str, Any], EngineKind]] = MappingProxyType(

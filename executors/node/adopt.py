@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from executors.node import procfs
+from executors.node.containers import VARIABLE, Container
 from executors.node.environment import Tag
 from executors.node.processes import EngineProcess, of_folder
 from executors.node.state import Held, NodeState
@@ -52,8 +53,12 @@ def take_over(
     state_dir = str(store.folder)
     whole: list[tuple[procfs.Process, Tag]] = []
     parts: dict[int, tuple[procfs.Process, Tag | None]] = {}
-    for process, tag in of_folder(state_dir).get(state.node, []):
-        if tag is not None and process.pid == process.group:
+    leading: dict[str, int] = {}
+    there = of_folder(state_dir).get(state.node, [])
+    for process, tag in sorted(there, key=lambda pair: pair[0].started):
+        leads = process.pid == process.group
+        # An engine in a container leads a group too; its client was there first.
+        if tag and leads and leading.setdefault(tag.launch, process.pid) == process.pid:
             whole.append((process, tag))
         else:
             parts[process.group] = (process, tag)
@@ -64,7 +69,10 @@ def take_over(
         log_path = store.logs.path(instance, at_ms)
         launch = tag.launch if tag else ""
         started = process.started if leads else 0
-        return EngineProcess(process.group, started, launch, state_dir, log_path)
+        container = Container.named(procfs.environment(process.pid).get(VARIABLE, ""))
+        return EngineProcess(
+            process.group, started, launch, state_dir, log_path, container=container
+        )
 
     def put_down(process: procfs.Process, tag: Tag | None) -> None:
         log.warning("%s: killing pid %d, left of an earlier launch", state.node, process.pid)
@@ -91,7 +99,7 @@ def take_over(
             put_down(process, tag)
     alive = {process.pid for process, _ in whole}
     for group, (process, tag) in parts.items():
-        if group not in alive:
+        if group not in alive and (tag is None or tag.launch not in leading):
             put_down(process, tag)
     return found
 

@@ -14,7 +14,8 @@ import orjson
 
 from executors.engines.protocol import EngineKind
 from executors.engines.registry import parse_engines
-from topics.checks import InvalidRecord, count, name, number, object_fields, text
+from executors.node.containers import RUNTIMES
+from topics.checks import InvalidRecord, count, name, number, object_fields, one_of, text
 from topics.timebase import TimeBase
 
 _T = TypeVar("_T")
@@ -57,6 +58,7 @@ class ExecutorConfig:
     metrics_port: of this executor's own /metrics on loopback, 0 = any free one. engine_env: names
     of variables that engines get beyond the usual ones. drain_timeout_s, start_timeout_s: domain s,
     where the assignment says nothing. reclaim_command: see `executors.node.reclaim`; for one node.
+    containers: the runtime that starts engines with an image, "" = the executor runs inside it.
     """
 
     executor: str
@@ -75,6 +77,7 @@ class ExecutorConfig:
     drain_timeout_s: float = 120.0
     start_timeout_s: float = 600.0
     reclaim_command: tuple[str, ...] = ()
+    containers: str = ""
 
     @property
     def engine_host(self) -> str:
@@ -99,7 +102,7 @@ def parse_config(raw: Any) -> ExecutorConfig:
     optional = {
         "prefix": "shoal.", "bind": "127.0.0.1", "advertise": "", "metrics_port": 0,
         "engine_env": [], "drain_timeout_s": 120.0, "start_timeout_s": 600.0,
-        "reclaim_command": [],
+        "reclaim_command": [], "containers": "",
     }  # fmt: skip
     top = object_fields("config", raw, keys, optional)
     top["advertise"] = top["advertise"] or top["bind"]
@@ -113,6 +116,7 @@ def parse_config(raw: Any) -> ExecutorConfig:
         number(key, top[key], 0.0, 86_400.0)
     for word in _list("reclaim_command", top["reclaim_command"]):
         text("reclaim_command", word, 4000)
+    one_of("containers", top["containers"], ("", *RUNTIMES))
     for variable in _list("engine_env", top["engine_env"]):
         name("engine_env", variable)
     for key in ("broker", "state_dir", "time_base"):
@@ -138,6 +142,7 @@ def parse_config(raw: Any) -> ExecutorConfig:
         drain_timeout_s=top["drain_timeout_s"],
         start_timeout_s=top["start_timeout_s"],
         reclaim_command=tuple(top["reclaim_command"]),
+        containers=top["containers"],
     )
 
 

@@ -16,6 +16,7 @@ from executors.engines.protocol import LaunchSpec
 from executors.node.adopt import Stray, take_over
 from executors.node.asking import Asking
 from executors.node.config import ExecutorConfig, NodeConfig
+from executors.node.containers import contained
 from executors.node.environment import Tag, engine_environment
 from executors.node.metrics import Metrics
 from executors.node.ports import NoPort, Ports
@@ -168,7 +169,14 @@ class EnginesHere:
             )
             line = kind.launch_line(spec)
             tag = replace(tag, ports=ports, launched_ms=now_ms)
-            environment = engine_environment(line, tag, state_dir, self._config.engine_env)
+            passed = self._config.engine_env
+            environment = engine_environment(line, tag, state_dir, passed)
+            if kind.image and self._config.containers:
+                line = contained(
+                    line, self._config.containers, kind.image, tag.launch, desired.gpus,
+                    model.weights or model.source, environment,
+                )  # fmt: skip
+                environment = engine_environment(line, tag, state_dir, passed)
             path = self._store.logs.open_new(desired.instance, now_ms)
             process = start(line, tag, environment, state_dir, path)
         except (OSError, NoPort, ValueError) as error:

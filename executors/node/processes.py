@@ -18,6 +18,7 @@ from typing import IO
 
 from executors.engines.protocol import LaunchLine
 from executors.node import procfs
+from executors.node.containers import VARIABLE, Container
 from executors.node.environment import Tag, tag_of
 from executors.supervision import supervision_fds
 
@@ -29,7 +30,8 @@ class EngineProcess:
     """One engine, ours or adopted: the process `pid` and everything it started.
 
     started: start time of the leader in kernel ticks, 0 where it is gone. launch, state_dir: what
-    its tag says. log: what it says, to its end. child: where we started it ourselves.
+    its tag says. log: what it says, to its end. child: where we started it ourselves. container:
+    that it runs in, where it does.
     """
 
     pid: int
@@ -39,6 +41,7 @@ class EngineProcess:
     log: Path
     child: subprocess.Popen[bytes] | None = None
     note: str = ""
+    container: Container | None = None
 
     def ended(self) -> str | None:
         """None while any part of it lives; else why it ended, as far as that is known.
@@ -51,6 +54,8 @@ class EngineProcess:
         for pid in rest:
             _signal(pid, signal.SIGKILL)
         self._reap()
+        if self.container is not None and not self.container.remove():
+            return None
         return None if rest else self.note or "gone"
 
     def terminate(self) -> None:
@@ -62,6 +67,8 @@ class EngineProcess:
         """SIGKILL to it and to everything it started."""
         for pid in self._members():
             _signal(pid, signal.SIGKILL)
+        if self.container is not None:
+            self.container.remove()
 
     def _leads(self) -> bool:
         if self.child is None:
@@ -133,7 +140,8 @@ def start(
             output.close()
     found = procfs.look(child.pid)
     started = found.started if found else 0
-    return EngineProcess(child.pid, started, tag.launch, state_dir, log, child)
+    container = Container.named(environment.get(VARIABLE, ""))
+    return EngineProcess(child.pid, started, tag.launch, state_dir, log, child, container=container)
 
 
 def of_folder(state_dir: str) -> dict[str, list[tuple[procfs.Process, Tag | None]]]:

@@ -45,6 +45,10 @@ def add_parser(subparsers: Any) -> None:
         "--reclaim-command", default="", metavar="COMMAND",
         help="asked every 5 s whether the node will be taken away (docs/executor.md)",
     )  # fmt: skip
+    executor.add_argument(
+        "--containers", choices=("docker", "podman"), default="",
+        help="start engines that declare an image in containers of it",
+    )  # fmt: skip
     kinds = ("vllm", "simulated")
     started = "what it starts (default: vllm; for virtual nodes simulated)"
     executor.add_argument("--engine", choices=kinds, help=started)
@@ -91,6 +95,7 @@ def run_executor(args: argparse.Namespace) -> int:
         "metrics_port": args.metrics_port,
         "engine_env": args.engine_env,
         "reclaim_command": shlex.split(args.reclaim_command),
+        "containers": args.containers,
     }
     path = folder / "executor.json"
     try:

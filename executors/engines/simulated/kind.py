@@ -24,6 +24,7 @@ class SimulatedKind(HttpApi):
     max_num_seqs: int | None = None
     fixed_startup_s: float | None = None
     measurements: tuple[Measurement, ...] = ()
+    image: str = ""
 
     @property
     def ports(self) -> int:

@@ -33,7 +33,9 @@ def parse_vllm(where: str, raw: Any) -> VllmKind:
     """The vLLM that `raw` declares; InvalidRecord names what is wrong with it."""
     item = object_fields(where, raw, ("kind", "weights"), _DEFAULTS)
     text(f"{where}.executable", item["executable"], 4000)
-    text(f"{where}.image", item["image"])  # in the name on the wire: the executor runs inside it
+    text(f"{where}.image", item["image"])
+    if item["image"].startswith("-"):
+        raise InvalidRecord(f"{where}.image", item["image"], "the name of an image")
     args = texts(f"{where}.args", item["args"])
     owned = refused_argument(args)
     if owned is not None:
@@ -63,6 +65,7 @@ def parse_vllm(where: str, raw: Any) -> VllmKind:
         declared_startup_s=item["startup_s"],
         declared_stop_s=item["stop_s"],
         cpu=item["device"] == "cpu",
+        image=item["image"],
     )
 
 

@@ -62,6 +62,7 @@ class VllmKind(HttpApi):
     stands for everything in it). args, env: the operator's profile. pipeline_parallel: stages; the
     GPUs of an instance are divided by it. layers: of each stage, () = evenly. max_num_seqs and
     declared_startup_s None = vLLM's own and as predicted. cpu: it runs without GPUs, on one core.
+    image: of the container that has the executable.
     """
 
     executable: str = "vllm"
@@ -76,6 +77,7 @@ class VllmKind(HttpApi):
     declared_startup_s: float | None = None
     declared_stop_s: float = 60.0
     cpu: bool = False
+    image: str = ""
 
     @property
     def ports(self) -> int:

@@ -30,6 +30,7 @@ class TreeKind(HttpApi):
     broken: bool
     ports: int = 1
     stop_s: float = 1.0
+    image: str = ""
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
         if self.broken and spec.phase == "decode":
