@@ -104,7 +104,7 @@ def carry_out(
         else:
             site, states[model] = done.site, done.state
             now = dict(done.groups)
-            if done.change:
+            if done.started or done.going:
                 decisions.append(decision)
             elif models[model].ways.differ(ways):
                 why = f"requests are divided anew; {_why(answer, pending, scene.views[model], '')}"

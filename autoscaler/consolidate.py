@@ -50,14 +50,19 @@ def consolidated(
     usd_per_h, old, new, after = best
     site = replace(after, obtainable=site.obtainable, shut=site.shut)
     going = retire(old, scene.now_ms, (new.name,))
-    now = {new.name: new, going.name: going}
-    return Enacted(now, site, state, (new,), (going,), Counter(), -usd_per_h, "")
+    now = {**groups, new.name: new, going.name: going}
+    return Enacted(now, site, state, (new,), (), (going,), Counter(), -usd_per_h, "")
 
 
 def _freed_usd_per_h(group: Group, tenants: Mapping[str, int], scene: Scene) -> float:
     """Price of the nodes that nobody else is on; 0 where the group is not settled there."""
     view = scene.sight.views[group.name]
-    if group.life is not Life.ACTIVE or not view.all_ready or group.combo_id not in scene.combos:
+    if (
+        group.life is not Life.ACTIVE
+        or group.switch
+        or not view.all_ready
+        or group.combo_id not in scene.combos
+    ):
         return 0.0
     pools = {p.node: scene.cluster.pool(p.pool) for p in group.placed}
     if any(tenants[node] > 1 or pool.market is Market.OWNED for node, pool in pools.items()):

@@ -28,8 +28,13 @@ from topics.fleet import Assignment, InstanceState
 
 
 def switched_to(group: Group, combo: Combo, name: str, now_ms: int) -> Group | None:
-    """`group` as `combo`, on the same GPUs; None where their slices differ, or it was tried."""
-    if group.switch is not None or group.stays or any(m.stage for m in combo.members):
+    """`group` as `combo`, on the same GPUs; None where their slices differ, where more than
+    roles tell them apart (stages, components), or where it was tried."""
+    if (
+        group.switch is not None
+        or group.stays
+        or any(m.stage or m.deployment for m in combo.members)
+    ):
         return None
     placed = _rephased(group.placed, combo)
     if placed is None:

@@ -23,6 +23,7 @@ class StageKind(HttpApi):
 
     seconds: Mapping[str, Mapping[str, float]]
     fixed_startup_s: float
+    image: str = ""
 
     @property
     def ports(self) -> int:
