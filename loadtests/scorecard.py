@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -157,26 +157,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     if not reports:
         parser.error("nothing was run")
-    write(args.out, reports, [name for name in found if name not in reports], _head(args.share))
+    commits = {name: found[name][1].with_suffix(".commit").read_text() for name in reports}
+    left_out = [name for name in found if name not in reports]
+    write(args.out, reports, left_out, _head(args.share, commits))
     print(f"{args.out}: {len(reports)} of {len(SCENARIOS)} scenarios")
     return 0
 
 
-def _head(share: float) -> str:
-    """Date, commit and conditions."""
+def _commit() -> str:
+    """What the code is that runs now."""
     git = ["git", "-C", str(ROOT)]
-    commit = subprocess.run(
+    head = subprocess.run(
         [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    dirty = subprocess.run(
-        [*git, "status", "--porcelain", "--untracked-files=no"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
+    changed = [*git, "status", "--porcelain", "--untracked-files=no"]
+    if subprocess.run(changed, capture_output=True, text=True, check=True).stdout.strip():
+        return f"{head} with changes"
+    return head
+
+
+def _head(share: float, commits: Mapping[str, str]) -> str:
+    """Date, commit and conditions."""
     today = datetime.now(UTC).date().isoformat()
+    by_commit: dict[str, list[str]] = {}
+    for name, commit in commits.items():
+        by_commit.setdefault(commit, []).append(name)
+    said = "; ".join(f"{commit} ({', '.join(names)})" for commit, names in by_commit.items())
+    commit = next(iter(by_commit)) if len(by_commit) == 1 else said
     return (
-        f"{today}, commit {commit}{' with changes' if dirty else ''}. Written by "
+        f"{today}, commit {commit}. Written by "
         "`python -m loadtests.scorecard`; the figures are defined in [backtest.md](backtest.md). "
         f"Three models ({', '.join(f'{name} {part:.0%}' for name, part in MODELS.items())} of "
         "the requests) on the bundled configuration (`streams/data/backtest.yaml`). Each policy's "

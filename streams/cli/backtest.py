@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,12 +25,14 @@ from autoscaler.simulation.policies import oracle
 from autoscaler.simulation.policies.policy import Policy
 from autoscaler.simulation.policies.table import DEFAULT, POLICIES, VARIANTS, named
 from streams.backtest.html import page
+from streams.backtest.prometheus import ask_range, rebuild
 from streams.backtest.report import Backtest, Row, as_json, table
 from streams.backtest.runs import BACKENDS, Outcome, Run, prepared, run_all
 from streams.backtest.tuning import chosen
-from streams.backtest.workload import Demand
+from streams.backtest.workload import DEFAULT_CONFIG, Demand
 from streams.cli.interrupts import workers_spared
 from streams.files import units
+from streams.files.config import load_config
 from streams.files.errors import UserError
 
 _WIDTH = 110  # of the table; narrower terminals wrap it
@@ -45,7 +49,13 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EPILOG.format(names=", ".join(POLICIES)),
     )
     option = parser.add_argument
-    option("--trace", nargs="+", required=True, metavar="FILE", help="or MODEL=FILE, one per model")
+    option("--trace", nargs="+", metavar="FILE", help="or MODEL=FILE, one per model")
+    option(
+        "--prometheus", metavar="URL", help="instead of --trace: rebuild one from vLLM's metrics"
+    )
+    option(
+        "--since", default="7d", metavar="T", help="with --prometheus: how far back (default 7d)"
+    )
     option("--config", type=Path, metavar="FILE", help="a shoal.yaml (default: three models)")
     option("--supply", nargs="+", default=[], metavar="FILE", help="prices and available nodes "
            "over time: time,pool,price,nodes, or POOL=FILE with time,nodes")  # fmt: skip
@@ -75,6 +85,29 @@ def run(args: argparse.Namespace) -> int:
     whole("--seeds", args.seeds, 1, 1000)
     whole("--seed", args.seed, 0, 2**31)
     whole("--jobs", args.jobs if args.jobs != -1 else 1, 1, 4096)
+    if bool(args.trace) == bool(args.prometheus):
+        raise UserError("shoal backtest: expected either --trace FILE or --prometheus URL")
+    with tempfile.TemporaryDirectory(prefix="shoal-backtest-") as folder:
+        if args.prometheus:
+            args.trace = [str(_rebuilt(args, Path(folder)))]
+        return _run_all(args, policies)
+
+
+def _rebuilt(args: argparse.Namespace, folder: Path) -> Path:
+    """A trace from a Prometheus; what is said of it is printed."""
+    since_s = _seconds("--since", args.since, 0.0)
+    finite("--since", since_s, 120.0, 31 * 86_400.0)
+    cluster = load_config(args.config or DEFAULT_CONFIG).cluster
+    names = {s.architecture.name: s.model for s in cluster.services}
+    to_s = int(time.time()) // 60 * 60
+    ask = ask_range(args.prometheus)
+    found = rebuild(ask, args.prometheus, to_s, since_s, folder, args.seed, names)
+    for note in found.notes:
+        print(f"note: {note}")
+    return found.path
+
+
+def _run_all(args: argparse.Namespace, policies: Sequence[Policy]) -> int:
     demand = Demand(
         tuple(args.trace),
         args.config,
