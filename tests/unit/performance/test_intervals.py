@@ -63,7 +63,7 @@ def test_a_rate_has_its_interval_and_a_measurement_a_narrower_one() -> None:
     low, high = rate_interval(SPEC)
     assert low < 1.0 < high
     assert len(packaged()) == 4
-    assert all(0.85 <= one.covered <= 1.0 for one in packaged())
+    assert all(0.9 <= one.covered <= 1.0 for one in packaged())
 
 
 def test_a_server_that_admits_fewer_than_are_under_way_is_told_by_its_first_tokens() -> None:
@@ -71,3 +71,16 @@ def test_a_server_that_admits_fewer_than_are_under_way_is_told_by_its_first_toke
     usual = estimate(point("m", 1.0, 1.0, load=64.0), default_profile())
     assert not waits_for_slots(point("m", usual.ttft_ms, usual.tpot_ms, load=64.0))
     assert waits_for_slots(point("m", 30_000.0, 10.0, load=512.0))
+
+
+def test_models_that_differ_widen_the_interval_until_they_would_have_been_held() -> None:
+    """Eight models, each off by its own factor: quantiles of seven rarely hold the eighth."""
+    shifted = []
+    for number, factor in enumerate((0.6, 0.75, 0.85, 0.95, 1.05, 1.2, 1.4, 1.8)):
+        for own, guess in pairs(1, 40, seed=number):
+            tpot_ms = None if own.tpot_ms is None else own.tpot_ms * factor
+            shifted.append((replace(own, model=f"m{number}", tpot_ms=tpot_ms), guess))
+    found = {one.figure: one for one in intervals(shifted)}
+    assert found["TPOT"].covered >= 0.88
+    assert found["TPOT"].low < 0.6 * 0.75
+    assert found["TPOT"].high > 1.8 * 1.2
