@@ -17,16 +17,19 @@ COMPILE := $(BIN)/uv pip compile $(COMPILE_OPTIONS)
 # (it must have taken the signal before its child ends: hence the pause).
 OR_END := || { code=$$?; [ $$code -eq 130 ] || exit $$code; kill -INT $$PPID; sleep 0.3; }
 
+# Ctrl-C before Python is up waits until it is, instead of showing where in itself it was.
+START := $(shell env --block-signal=INT true 2>/dev/null && echo env --block-signal=INT)
+
 $(VENV)/.base: requirements.lock requirements-build.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or newer is needed; name one with PYTHON=..." >&2; exit 2; }
-	@$(PYTHON) deploy/environment.py $(VENV) && touch $@ $(OR_END)
+	@$(START) $(PYTHON) deploy/environment.py $(VENV) && touch $@ $(OR_END)
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.base
-	@$(PYTHON) deploy/environment.py --dev $(VENV) && touch $@ $(OR_END)
+	@$(START) $(PYTHON) deploy/environment.py --dev $(VENV) && touch $@ $(OR_END)
 
 run: $(VENV)/.base            ## the whole loop on this machine; ARGS="--for 150 --speed 10"
-	@$(BIN)/shoal up $(ARGS) $(OR_END)
+	@$(START) $(BIN)/shoal up $(ARGS) $(OR_END)
 
 recording: $(VENV)/.dev       ## docs/recording.md and the README's first screen, from a run of three minutes
 	@$(BIN)/python -m loadtests.recording --readme README.md $(OR_END)

@@ -160,6 +160,8 @@ def main() -> int:
     parser.add_argument("--dev", action="store_true", help="what tests and checks need, on top")
     options = parser.parse_args()
     try:
+        # `make` holds it back until Python can deal with it.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         make(options.venv, options.dev)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the next call goes on from here\n")

@@ -6,7 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import subprocess, sys, time
 from streams.cli.interrupts import workers_spared
@@ -35,3 +40,28 @@ def test_ctrl_c_reaches_us_and_not_the_workers() -> None:
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60.0)
     assert (out, err) == ("interrupted, worker 0\n", "")
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.005, 0.02, 0.05])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["-m", "streams.cli.entry", "up", "--for", "0"],
+        ["deploy/environment.py", "VENV"],
+    ],
+    ids=["shoal up", "the environment"],
+)
+def test_ctrl_c_while_python_itself_starts_shows_no_traceback(
+    argv: list[str], after_s: float, tmp_path: Path
+) -> None:
+    """As `make run` starts them: the signal waits until they can deal with it."""
+    argv = [str(tmp_path / "venv") if word == "VENV" else word for word in argv]
+    held = ["env", "--block-signal=INT", sys.executable, *argv]
+    with subprocess.Popen(held, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        time.sleep(after_s)  # real processes: there is no virtual clock for an interpreter
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60.0)
+    assert "Traceback" not in err
+    assert "KeyboardInterrupt" not in err
+    # env itself may be ended by it, before it holds it back.
+    assert process.returncode in (130, -signal.SIGINT) or "cannot" in err or "error" in err
