@@ -20,6 +20,7 @@ from autoscaler.performance.profile import Profile
 from autoscaler.planning.combos import candidate_combos
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.promises import broken_promises
 
 _TPOT_STRETCH = 1.25
 _TTFT_STRETCH = 1.5
@@ -47,6 +48,9 @@ def best_alternative(
         return Rejected(f"not on {names}", f"{missing:.3g} req/s short, with what others leave")
     by_id = problem.pools()
     kinds = ", ".join(several(t.count, t.combo, by_id) for t in other.of(model) if t.count)
+    broken = [b.what for b in broken_promises(problem, other) if b.subject in (model, "*")]
+    if broken:
+        return Rejected(kinds, f"breaks {' and '.join(broken)}")
     more = other.cost_usd_per_h - plan.cost_usd_per_h
     if abs(more) < _CENT:
         return Rejected(kinds, "costs the same")

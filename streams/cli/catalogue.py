@@ -22,7 +22,12 @@ from autoscaler.performance.catalog_names import instance_type
 from autoscaler.performance.profile import default_profile
 from streams.files.architectures import architecture, is_file
 
-_PIPE_WIDTH = 160
+_PIPE_WIDTH = 200
+_WIDE, _NAME = 140, 16
+_COLUMNS = (
+    "params B", "active B", "layers", "experts", "KV kB/token", "weights", "context", "window",
+)  # fmt: skip
+_FEW_COLUMNS = ("params B", "weights")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -52,29 +57,38 @@ def _models(args: argparse.Namespace) -> int:
     rows = [_model(name) for name in names]
     if args.json:
         return _json(rows)
-    table = _table("model", "entry", left=("model", "entry"))
-    for column in ("params B", "active B", "layers", "experts", "KV kB/token", "weights"):
+    table = _table("model", "entry", left=("model", "entry"), least=_NAME)
+    console = _console()
+    shown = _COLUMNS if console.width >= _WIDE else _FEW_COLUMNS
+    for column in (*shown, "from"):
         table.add_column(column, justify="right", no_wrap=True)
-    for column in ("context", "window"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("from", justify="right", no_wrap=True)
     notes: dict[str, int] = {}
     for row in rows:
+        own = _words(row)
         table.add_row(
             row["model"],
             "" if row["entry"] == row["model"] else row["entry"],
-            f"{row['params'] / 1e9:.3g}",
-            "" if row["active_params"] == row["params"] else f"{row['active_params'] / 1e9:.3g}",
-            str(row["layers"]),
-            f"{row['experts']}/{row['experts_per_token']}" if row["experts"] else "",
-            f"{row['kv_bytes_per_token'] / 1000:.0f}",
-            f"{row['weight_bytes'] / 1e9:.3g} GB {row['weight_dtype']}",
-            str(row["max_position"]),
-            str(row["sliding_window"] or ""),
+            *(own[column] for column in shown),
             _note(notes, row["source"]),
         )
-    _print(table, notes, f"{len(rows)} models")
+    said = "" if shown is _COLUMNS else "; a wider terminal or --json shows more"
+    _print(console, table, notes, f"{len(rows)} models{said}")
     return 0
+
+
+def _words(row: dict[str, Any]) -> dict[str, str]:
+    """What is printed of a model, by column."""
+    sparse = row["active_params"] != row["params"]
+    return {
+        "params B": f"{row['params'] / 1e9:.3g}",
+        "active B": f"{row['active_params'] / 1e9:.3g}" if sparse else "",
+        "layers": str(row["layers"]),
+        "experts": f"{row['experts']}/{row['experts_per_token']}" if row["experts"] else "",
+        "KV kB/token": f"{row['kv_bytes_per_token'] / 1000:.0f}",
+        "weights": f"{row['weight_bytes'] / 1e9:.3g} GB {row['weight_dtype']}",
+        "context": str(row["max_position"]),
+        "window": str(row["sliding_window"] or ""),
+    }
 
 
 def _model(name: str) -> dict[str, Any]:
@@ -112,10 +126,10 @@ def _gpus(args: argparse.Namespace) -> int:
     rows = [_gpu(name) for name in names]
     if args.json:
         return _json(rows)
-    table = _table("GPU", "entry", left=("GPU", "entry"))
+    table = _table("GPU", "entry", left=("GPU", "entry"), least=10)
     for column in ("BF16 TFLOPS", "FP8", "FP4", "GB", "GB/s", "link GB/s"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("kernels", no_wrap=True)
+    table.add_column("kernels", overflow="fold")
     table.add_column("from", justify="right", no_wrap=True)
     notes: dict[str, int] = {}
     for row in rows:
@@ -133,7 +147,10 @@ def _gpus(args: argparse.Namespace) -> int:
             _note(notes, row["source"]),
         )
     _print(
-        table, notes, f"{len(rows)} GPUs; kernels: measured, like another chip, or like its class"
+        _console(),
+        table,
+        notes,
+        f"{len(rows)} GPUs; kernels: measured, like another chip, or like its class",
     )
     return 0
 
@@ -157,10 +174,13 @@ def _gpu(name: str) -> dict[str, Any]:
     }
 
 
-def _table(*names: str, left: tuple[str, ...]) -> Table:
+def _table(*names: str, left: tuple[str, ...], least: int = 0) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
     for name in names:
-        table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
+        if name in left:
+            table.add_column(name, overflow="fold", min_width=least or None)
+        else:
+            table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
@@ -169,8 +189,11 @@ def _note(notes: dict[str, int], source: str) -> str:
     return str(notes.setdefault(source, len(notes) + 1))
 
 
-def _print(table: Table, notes: dict[str, int], said: str) -> None:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def _print(console: Console, table: Table, notes: dict[str, int], said: str) -> None:
     console.print(table)
     for source, number in notes.items():
         console.print(Text(f"{number}  {source}"))

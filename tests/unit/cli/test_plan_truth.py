@@ -341,3 +341,12 @@ def test_what_a_pool_may_not_declare_is_one_clear_line(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_an_alternative_that_would_break_a_promise_is_not_shown_as_cheaper(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All on spot would cost less than half, and is not allowed."""
+    pools = f"    l40s: {L40S % 12}"
+    _, out = declared(tmp_path, capsys, pools, mini("req_per_s: 20", "    spot: 25%\n")).text()
+    assert re.search(r"spot \(breaks spot <= 25%\)", flat(out))

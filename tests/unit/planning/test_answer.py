@@ -415,3 +415,15 @@ def test_a_solver_that_fails_is_an_answer() -> None:
     got = answer(request, one_model((L4,)), PROFILE, Shoal(solver=fails))  # type: ignore[arg-type]
     assert (got.number, got.outcome) == (7, Outcome.NONE)
     assert "solver" in got.notes[0]
+
+
+@pytest.mark.parametrize("urgency", [URGENT, FULL])
+def test_an_slo_that_no_hardware_meets_gets_nothing_in_the_loop_either_its_floor_included(
+    urgency: Urgency,
+) -> None:
+    impossible = replace(mini("m"), slo=Slo(4000.0, 1.0), min_instances=1)
+    found = ask(Cluster((L4, H100), (impossible,)), urgency, {"m": 3.0})
+    assert found.counts == ()
+    assert found.outcome is Outcome.BEST_EFFORT
+    assert found.shortfall_req_per_s == (("m", 3.0),)
+    assert re.search(r"m: TPOT 1 ms cannot be met; fastest here \S+ ms on", found.notes[0])
