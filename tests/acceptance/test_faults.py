@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,10 +14,11 @@ import aiohttp
 import pytest
 
 from tests.acceptance.conftest import Start
-from tests.acceptance.shoal_up import ENGINE, Proc, Run
+from tests.acceptance.shoal_up import ENGINE, Proc, Run, served_by
 
 CONTROLLER = "streams.controller"
 FOR_S = "34"
+ALONE_S = 30.0  # at speed 20: ten minutes
 
 
 class Started:
@@ -27,11 +29,12 @@ class Started:
         self.controller = pool.submit(killed_controller, start("--for", FOR_S))
         self.supervisor = pool.submit(killed_supervisor, start())
         self.broker = pool.submit(killed_broker, start("--for", "26"))
+        self.alone = pool.submit(left_alone, start())
 
 
 @pytest.fixture(scope="module")
 def started(start: Start) -> Iterator[Started]:
-    with ThreadPoolExecutor(max_workers=4) as pool:
+    with ThreadPoolExecutor(max_workers=5) as pool:
         yield Started(start, pool)
 
 
@@ -53,6 +56,11 @@ def test_a_killed_supervisor(started: Started) -> None:
 def test_a_killed_broker(started: Started) -> None:
     """Serving goes on from the last routes, and the end says what was lost."""
     started.broker.result()
+
+
+def test_ten_minutes_without_the_control_plane(started: Started) -> None:
+    """Controller and broker say nothing for ten minutes of domain time: no request feels it."""
+    started.alone.result()
 
 
 async def long_answer(url: str, begun: asyncio.Semaphore) -> bytes:
@@ -161,4 +169,27 @@ def killed_broker(run: Run) -> None:
     logs = Path(kept.removeprefix("shoal: the logs of this run are in "))
     assert logs.parent == run.temporary
     assert {"controller.log", "gateway.log"} <= {path.name for path in logs.iterdir()}
+    assert run.processes() == []
+
+
+def left_alone(run: Run) -> None:
+    run.url()
+    engines = run.until(run.serving, 30.0, "two engines that serve")
+    silent = [*run.processes(CONTROLLER), *run.processes("streams.broker")]
+    assert len(silent) == 2
+    for process in silent:
+        os.kill(process.pid, signal.SIGSTOP)
+    try:
+        before = sum(map(served_by, engines))
+        time.sleep(ALONE_S)
+        during = sum(map(served_by, engines)) - before
+    finally:
+        for process in silent:
+            os.kill(process.pid, signal.SIGCONT)
+    assert during >= 0.9 * ALONE_S * 20.0, "a request per domain second goes on being served"
+    os.kill(run.process.pid, signal.SIGINT)
+    assert run.end(60.0) == 130
+    requests = run.summary["requests"]
+    assert requests["failed"] == 0
+    assert requests["served"] + requests["dropped"] == requests["sent"] > ALONE_S * 20.0
     assert run.processes() == []
