@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import secrets
+import shutil
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -67,7 +68,10 @@ async def _run(options: argparse.Namespace) -> int:
         await ensure_topics(bootstrap, prefix)
         if not embedded:
             closing.push_async_callback(remove_topics, bootstrap, prefix)
-        stack = Stack(folder, bootstrap, prefix)
+        work = folder / "work"  # logs and state: those of an earlier run say nothing of this one
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        stack = Stack(work, bootstrap, prefix)
         closing.push_async_callback(stack.close)
         await stack.open()
         chaos = Chaos(stack, options.seed, embedded, lambda text: print(text, flush=True))
@@ -80,12 +84,12 @@ async def _run(options: argparse.Namespace) -> int:
             files = report.write(chaos, folder, title)
     broken = [o for o in chaos.outcomes if o.broken]
     found = report.summary(chaos, title)
-    print(
-        f"{len(chaos.outcomes)} faults, {len(broken)} with a broken promise; "
-        f"{found['failed']} of {found['requests']} requests failed; "
-        f"longest takeover {found['worst_takeover_s']} s; "
-        f"rates at most {found['worst_rate_off']:.2%} off"
-    )
+    text = f"{len(chaos.outcomes)} faults, {len(broken)} with a broken promise; "
+    text += f"{found['failed']} of {found['requests']} requests failed"
+    if any(o.takeover_s >= 0 for o in chaos.outcomes):
+        text += f"; longest takeover {found['worst_takeover_s']} s"
+        text += f"; rates at most {found['worst_rate_off']:.2%} off"
+    print(text)
     print(" ".join(str(file) for file in files))
     return 1 if broken else 0
 

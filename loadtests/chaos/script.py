@@ -132,16 +132,28 @@ async def _resume_engine(chaos: Chaos, rng: random.Random) -> None:
 
 
 def engine_on(port: str) -> int:
-    """The process of the simulated engine that listens on `port`; 0 where there is none."""
+    """The process of this run's engine that listens on `port`; 0 where there is none."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if port.encode() in words and b"executors.engines.simulated" in b" ".join(words):
+            if f"--port={port}".encode() in words and _is_ours(int(entry.name)):
                 return int(entry.name)
     return 0
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a process descends from this one: others may run the same on this machine."""
+    while pid > 1:
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        except (OSError, IndexError, ValueError):
+            return False
+        if pid == os.getpid():
+            return True
+    return False
 
 
 def _wrong_clock(chaos: Chaos, by_s: float) -> None:

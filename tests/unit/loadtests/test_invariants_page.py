@@ -1,0 +1,35 @@
+"""docs/invariants.md names tests and faults that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from loadtests.chaos.script import FAULTS
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/invariants.md").read_text(encoding="utf-8")
+ROWS = [row for row in PAGE.splitlines() if re.match(r"\| (\d+|also) \|", row)]
+
+
+def test_every_line_is_there_and_has_its_evidence() -> None:
+    """Lines 1 to 27 once each, and each names a test, or faults of the chaos run."""
+    numbers = [row.split("|")[1].strip() for row in ROWS]
+    assert [n for n in numbers if n != "also"] == [str(n) for n in range(1, 28)]
+    assert all("`test_" in row or "chaos" in row for row in ROWS)
+
+
+def test_every_named_test_exists() -> None:
+    """A test that is renamed is renamed there too."""
+    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    files = (ROOT / "tests").rglob("test_*.py")
+    defined = {n for f in files for n in re.findall(r"def (test_\w+)\(", f.read_text("utf-8"))}
+    assert named
+    assert named - defined == set()
+
+
+def test_every_named_fault_exists() -> None:
+    """The chaos run does what the page says it does."""
+    named = {name for row in ROWS for name in re.findall(r'"([a-z\' ]+)"', row.split("chaos")[-1])}
+    assert named
+    assert named - {fault.name for fault in FAULTS} == set()
