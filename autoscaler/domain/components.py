@@ -7,12 +7,13 @@ Source: Cornserve sec. 4 and App. B, C.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoscaler.domain.checks import InvalidValue, finite
 from autoscaler.domain.slices import SLICE_SIZES
 
 _SUM = 1e-6
+_LEAST_SHARE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,12 @@ class ComponentGraph:
                 raise InvalidValue(f"{who}: type {kind.name}: uses", component, allowed)
         finite(f"{who}: req_per_s", self.req_per_s, 0.0, 1e9)
         finite(f"{who}: spot", self.spot_share, 0.0, 1.0)
+
+    def with_mix(self, shares: Mapping[str, float]) -> ComponentGraph:
+        """The same at other shares of its types, by name. A type that nobody asks for now keeps a
+        trifle, so that whatever is planned can serve it."""
+        found = [max(_LEAST_SHARE, shares.get(kind.name, 0.0)) for kind in self.types]
+        return replace(self, demanded=tuple(share / sum(found) for share in found))
 
     def rates(self) -> tuple[float, ...]:
         """Requests/s of each type, in their order."""

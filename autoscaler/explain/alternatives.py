@@ -82,6 +82,8 @@ def slo_reliefs(
 ) -> tuple[Relief, ...]:
     """What a looser TPOT or TTFT, or more spot, of `model` would save or serve."""
     service = problem.cluster.service(model)
+    if service.graph is not None:
+        return ()  # its rates were measured, at whatever latency was accepted
     nearest = problem.unreachable.get(model)
     tpot = round_up(max(service.slo.tpot_ms, nearest.tpot_ms if nearest else 0.0) * _TPOT_STRETCH)
     ttft = round_up(max(service.slo.ttft_ms, nearest.ttft_ms if nearest else 0.0) * _TTFT_STRETCH)

@@ -15,6 +15,7 @@ from autoscaler.explain.alternatives import (
     one_fewer,
     slo_reliefs,
 )
+from autoscaler.explain.components import binds
 from autoscaler.explain.impossible import impossible_pools
 from autoscaler.explain.measuring import measuring
 from autoscaler.explain.spot import savings, spot_losses
@@ -101,8 +102,11 @@ def _bound_by(
         model in problem.unreachable or not problem.can_be_served(model)
     ):
         return (why_hopeless(problem, service),)
-    found = []
+    found: list[str] = []
     for target in plan.of(model):
+        if target.count and service.graph is not None:
+            found += binds(target.combo, service, problem.cluster.pools)
+            continue
         for member in target.combo.members if target.count else ():
             if member.stage or member.count * member.req_per_s > target.combo.req_per_s * (
                 1 + 1e-9

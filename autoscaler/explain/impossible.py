@@ -8,6 +8,7 @@ from __future__ import annotations
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.workload import Phase
+from autoscaler.explain.components import without_deployments
 from autoscaler.explain.values import Rejected
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combos import usable_pools
@@ -20,6 +21,8 @@ def impossible_pools(
 ) -> tuple[Rejected, ...]:
     """Pools that `service` may use and on which no slice of one node can serve it, with why."""
     found: dict[str, Rejected] = {}
+    if service.graph is not None:
+        return without_deployments(service.graph, usable_pools(problem.cluster, service))
     for pool in usable_pools(problem.cluster, service):
         sizes = [size for size in SLICE_SIZES if size <= pool.per_node]
         lengths = problem.demands[service.model].lengths

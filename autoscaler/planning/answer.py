@@ -161,7 +161,14 @@ def _understood(request: PlanRequest, declared: Cluster, profile: Profile) -> _A
         else service
         for service in declared.services
     )
-    cluster = replace(declared, pools=pools, services=floored)
+    mixes = {demand.model: dict(demand.mix) for demand in request.demands if demand.mix}
+    asked_for = tuple(
+        replace(service, graph=service.graph.with_mix(mixes[service.model]))
+        if service.graph is not None and service.model in mixes
+        else service
+        for service in floored
+    )
+    cluster = replace(declared, pools=pools, services=asked_for)
     known = {pool.id for pool in pools}
     services = {service.model: service for service in cluster.services}
     scope = set(request.scope or services)

@@ -40,6 +40,8 @@ def measurements_in(
     for target in plan.targets:
         if not target.count:
             continue
+        if target.combo.paths:
+            continue
         spec = problem.cluster.service(target.combo.model).architecture
         for member in target.combo.members:
             gpu = problem.cluster.pool(member.pool).gpu
@@ -54,7 +56,7 @@ def capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> dict[s
     found: dict[str, Capacity] = {}
     for target in plan.targets:
         combo = target.combo
-        if not target.count or combo.model not in plan.capacity_req_per_s:
+        if not target.count or combo.model not in plan.capacity_req_per_s or combo.paths:
             continue
         spec = problem.cluster.service(combo.model).architecture
         bounds = [

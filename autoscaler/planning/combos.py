@@ -17,6 +17,7 @@ from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import ALONE, Arrivals, Lengths, Phase
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import name_of, parsed
+from autoscaler.planning.component_cells import cell_named, cells
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd, phase_tokens_per_usd
 from autoscaler.planning.links import link_gb_s
 from autoscaler.planning.network import may_stand_apart
@@ -52,9 +53,11 @@ def candidate_combos(
     of prefill and decode instances within a region, each on a slice or, where the engine declares
     pipelines, on the template library's combinations of nodes. Per region and set of markets the
     best few by cost efficiency (eq. 14-15), by price of a request and by size stay. Empty when
-    nothing fits in memory, and when nothing meets the SLO.
+    nothing fits in memory, and when nothing meets the SLO. Of a model of components, its cells.
     """
     pools = usable_pools(cluster, service)
+    if service.graph is not None:
+        return cells(service.graph, pools)
     return best_of_groups(_offers(service, lengths, pools, profile, 1.0, arrivals), keep)
 
 
@@ -67,6 +70,8 @@ def late_combos(
     arrivals: Arrivals = ALONE,
 ) -> tuple[Combo, ...]:
     """The combos that come nearest to an SLO that none meets (meets_slo False)."""
+    if service.graph is not None:
+        return ()
     pools = usable_pools(cluster, service)
     found: tuple[Combo, ...] = ()
     stretch = 1.5
@@ -90,6 +95,8 @@ def combo_named(
     For instances that run already: their combo may have left the candidates. Where it cannot meet
     the SLO any more its best-effort rate counts (meets_slo False).
     """
+    if service.graph is not None:
+        return cell_named(combo_id, service.graph, cluster.pools)
     model, instances = parsed(combo_id)
     if model != service.model:
         raise InvalidValue("combo", combo_id, f"a combo of model {service.model}")

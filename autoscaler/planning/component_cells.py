@@ -57,7 +57,9 @@ def cell_named(combo_id: str, graph: ComponentGraph, pools: Iterable[Pool]) -> C
     if model != graph.model or not all(member.deployment for member in members):
         raise InvalidValue("combo", combo_id, f"a cell of model {graph.model}")
     counts = {(m.deployment, m.pool): m.count for m in members}
-    made = _cell(graph, tuple(pools), counts)
+    # Where no more can be had, what runs is still what it is.
+    there = tuple(replace(pool, max_nodes=max(1, pool.max_nodes)) for pool in pools)
+    made = _cell(graph, there, counts)
     if made is None:
         raise InvalidValue("combo", combo_id, f"a cell that serves all types of {graph.model}")
     return made

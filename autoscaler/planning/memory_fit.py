@@ -60,9 +60,10 @@ class Misfit:
 def misfits(cluster: Cluster) -> tuple[Misfit, ...]:
     """The models of `cluster` that fit no slice that they may use, in the order of the file.
 
-    Models whose engine may join nodes are not looked at: what they fit is for the planner.
+    Models whose engine may join nodes are not looked at: what they fit is for the planner. Of a
+    model of components rates are declared where it fits.
     """
-    single = (service for service in cluster.services if service.pipelines == "none")
+    single = (s for s in cluster.services if s.pipelines == "none" and s.graph is None)
     found = (misfit(cluster, service) for service in single)
     return tuple(one for one in found if one is not None)
 

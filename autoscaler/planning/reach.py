@@ -52,6 +52,8 @@ def out_of_reach(
     cluster: Cluster, service: Service, lengths: Lengths, profile: Profile
 ) -> OutOfReach | None:
     """How near `service` can come to its SLO; None when no slice of one node can hold it."""
+    if service.graph is not None:
+        return None
     spec = service.architecture
     longest = min(service.max_len_tokens, spec.max_position)
     first: tuple[float, str] | None = None

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     line and exit code 2."""
     finite("--gap", args.gap, 0.0, 1.0)
     finite("--time-limit", args.time_limit, 1e-3, 1e5)
-    config = load_config(args.config, for_plan=True)
+    config = load_config(args.config)
     cluster = config.cluster
     if config.graphs:
         return plan_components.run(args, config.graphs, cluster.pools)

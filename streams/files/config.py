@@ -21,7 +21,7 @@ from autoscaler.domain.workload import Slo
 from autoscaler.performance import catalog
 from streams.files import units
 from streams.files.architectures import architecture
-from streams.files.components import read_graph
+from streams.files.components import is_graph, read_graph_service
 from streams.files.defaults import Defaults, over, read_defaults
 from streams.files.errors import UserError
 from streams.files.measurements import read_measurements
@@ -57,10 +57,7 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A whole `shoal.yaml`. kafka: bootstrap address, empty = the embedded broker.
-
-    graphs: models that are declared as components; they are planned apart from the services.
-    """
+    """A whole `shoal.yaml`. kafka: bootstrap address, empty = the embedded broker."""
 
     path: str
     cluster: Cluster
@@ -70,7 +67,11 @@ class Config:
     engines: Mapping[str, EngineSpec] = field(default_factory=dict)
     provision: Mapping[str, str] = field(default_factory=dict)
     defaults: Defaults = field(default_factory=Defaults)
-    graphs: tuple[ComponentGraph, ...] = ()
+
+    @property
+    def graphs(self) -> tuple[ComponentGraph, ...]:
+        """Models that are declared as components."""
+        return tuple(s.graph for s in self.cluster.services if s.graph is not None)
 
 
 def parse_service(config: Config, model: str, text: str) -> Service:
@@ -97,11 +98,8 @@ def parse_service(config: Config, model: str, text: str) -> Service:
     return found
 
 
-def load_config(
-    path: Path | str, mode: Mode = Mode.RECOMMEND, for_plan: bool = False, cautious: bool = True
-) -> Config:
+def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = True) -> Config:
     """Read `path`. mode, cautious: what holds where the file names no mode and no capacity.
-    for_plan: what only plans know so far may be declared: models of several components.
     Raises ConfigError and UserError."""
     root, raw = read(Path(path))
     found_mode = Mode(root.take("mode", units.word(*_MODES), mode.value))
@@ -115,8 +113,7 @@ def load_config(
     pools, provision = read_pools(root.section("regions", required=True))
     models = root.section("models", required=True)
     assert models is not None  # noqa: S101  required
-    graphs = _graphs(models, for_plan, defaults.spot)
-    services = () if graphs else _services(models, defaults, engines, pools, found_mode)
+    services = _services(models, defaults, engines, pools, found_mode)
     routes, services = read_routes(models, services)
     root.finish()
     for service in services:
@@ -137,7 +134,6 @@ def load_config(
         engines,
         provision,
         defaults,
-        graphs,
     )
 
 
@@ -206,24 +202,6 @@ def _engines(section: Section | None) -> dict[str, EngineSpec]:
     return found
 
 
-def _graphs(section: Section, allowed: bool, spot: float) -> tuple[ComponentGraph, ...]:
-    """Models declared as components; all models of the file or none."""
-    found = []
-    plain = ""
-    for name, model in section.children():
-        if "components" not in model:
-            plain = plain or name
-            continue
-        check_name(section, name)
-        if not allowed:
-            raise model.error("components", "so far only `shoal plan` takes models of components")
-        found.append(read_graph(name, model, spot))
-        model.finish()
-    if found and plain:
-        raise section.error(plain, "has no components; such models are planned in a file apart")
-    return tuple(found)
-
-
 def _services(
     section: Section,
     defaults: Defaults,
@@ -233,6 +211,12 @@ def _services(
 ) -> tuple[Service, ...]:
     services = []
     regions = tuple(sorted({pool.region for pool in pools}))
+    sections = dict(section.children())
+    plain = [name for name, model in sections.items() if not is_graph(model)]
+    if plain and len(plain) < len(sections):
+        raise section.error(
+            plain[0], "has no components; models with and without them stand in files apart"
+        )
     for name, model in section.children():
         check_name(section, name)
         if stands_for_models(model):
@@ -257,6 +241,8 @@ def _service(
     mode: Mode,
     folder: Path,
 ) -> Service:
+    if is_graph(model):
+        return read_graph_service(name, model, defaults, regions, mode)
     source = model.take("source", lambda value: architecture(units.text(value), folder))
     engine = model.take("engine", units.word(*engines), "default")
     spec: ModelSpec = source

@@ -17,11 +17,12 @@ import orjson
 
 from streams.files.errors import UserError
 from streams.replay.record import Limits, Record
-from streams.replay.schedule import Job, schedule
+from streams.replay.schedule import Job, Kinds, schedule, with_media
 from streams.replay.sender import Sender
 from streams.replay.traces import load_trace
 from streams.supervision import end_event
 from topics.checks import InvalidRecord
+from topics.routing import MEDIA
 from topics.timebase import TimeBase
 
 _DRAIN_S = 120.0
@@ -41,7 +42,9 @@ def main(argv: list[str] | None = None) -> int:
             name: int(_number("--max-len", text)) for name, text in _pairs("--max-len", options)
         }
         for_ms = math.inf if options.for_ms is None else _number("--for-ms", options.for_ms)
+        kinds = {name: _kinds(text) for name, text in _pairs("--kinds", options)}
         jobs = schedule(load_trace(options.trace), weights, longest, options.seed, for_ms)
+        jobs = with_media(jobs, kinds, options.seed)
     except (UserError, InvalidRecord) as error:
         print(orjson.dumps({"error": str(error)}).decode(), flush=True)
         print(f"replay: {error}", file=sys.stderr)
@@ -103,6 +106,9 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         "--slo", default="", help="TTFT:TPOT limits in ms: chat=2000:60,mini=500:30"
     )
     parser.add_argument("--max-len", default="", help="tokens a request may have: chat=32768")
+    parser.add_argument(
+        "--kinds", default="", help="share:media of chats: omni=0.7:/0.2:image/0.1:audio+audio-out"
+    )
     parser.add_argument("--request-s", type=float, default=600.0, help="life of a request")
     return parser.parse_args(argv)
 
@@ -122,6 +128,18 @@ def _pairs(option: str, options: argparse.Namespace) -> list[tuple[str, str]]:
 def _limits(text: str) -> Limits:
     ttft, _, tpot = text.partition(":")
     return Limits(_number("--slo", ttft), _number("--slo", tpot))
+
+
+def _kinds(text: str) -> Kinds:
+    found = []
+    for kind in text.split("/"):
+        share, _, media = kind.partition(":")
+        names = tuple(filter(None, media.split("+")))
+        for name in names:
+            if name not in MEDIA:
+                raise UserError(f"--kinds: {name!r} is not allowed; allowed: {', '.join(MEDIA)}")
+        found.append((_number("--kinds", share), names))
+    return tuple(found)
 
 
 def _number(option: str, text: str) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streams.files.errors import UserError
 from streams.replay.traces import Trace
@@ -15,12 +15,32 @@ from streams.replay.traces import Trace
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request to send. at_ms: domain ms after the start. Tokens are at least 1."""
+    """One request to send. at_ms: domain ms after the start. Tokens are at least 1. media: None
+    for a completion, else of a chat (`topics.routing.MEDIA`; () is text alone)."""
 
     at_ms: float
     model: str
     input_tokens: int
     output_tokens: int
+    media: tuple[str, ...] | None = None
+
+
+Kinds = tuple[tuple[float, tuple[str, ...]], ...]
+"""Share and media of each kind of a model's requests."""
+
+
+def with_media(jobs: list[Job], kinds: Mapping[str, Kinds], seed: int) -> list[Job]:
+    """`jobs` with media drawn for models of several kinds; a draw of its own, so that whose a
+    request is stays the same."""
+    draw = random.Random(f"media {seed}")  # noqa: S311 - a reproducible split, no secret
+    drawn = []
+    for job in jobs:
+        of = kinds.get(job.model)
+        if of:
+            shares = [share for share, _ in of]
+            job = replace(job, media=draw.choices([media for _, media in of], shares)[0])
+        drawn.append(job)
+    return drawn
 
 
 def schedule(

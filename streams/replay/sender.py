@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import aiohttp
 import orjson
 
+from streams.replay.media import around
 from streams.replay.record import Record
 from streams.replay.schedule import Job
 from topics.timebase import TimeBase
@@ -47,6 +48,7 @@ class Sender:
         self, url: str, base: TimeBase, start_ms: float, record: Record, request_s: float
     ) -> None:
         self._url = url.rstrip("/") + "/v1/completions"
+        self._chat_url = url.rstrip("/") + "/v1/chat/completions"
         self._base = base
         self._start_ms = start_ms
         self._record = record
@@ -125,20 +127,23 @@ class Sender:
 
     async def _exchange(self, job: Job, due_ns: int) -> None:
         assert self._session is not None  # noqa: S101 - run() opened it
+        words = memoryview(self._words)[: 2 * job.input_tokens - 1]
+        before, after = (b'"prompt":"', b'"}') if job.media is None else around(job.media)
         body = b"".join(
             (
                 b'{"model":"%s","max_tokens":%d,' % (job.model.encode(), job.output_tokens),
                 b'"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},',
-                b'"prompt":"',
-                memoryview(self._words)[: 2 * job.input_tokens - 1],
-                b'"}',
+                before,
+                words,
+                after,
             )
         )
+        url = self._url if job.media is None else self._chat_url
         self._record.late_ms.append((time.monotonic_ns() - due_ns) / 1e6)
         first_ns = 0
         tail = b""
         headers = {"Content-Type": "application/json"}
-        async with self._session.post(self._url, data=body, headers=headers) as answer:
+        async with self._session.post(url, data=body, headers=headers) as answer:
             if answer.status != 200:
                 raise BrokenAnswer(f"{answer.status}, {_why(await answer.read())}")
             while block := await answer.content.readany():

@@ -14,9 +14,11 @@ from pathlib import Path
 import orjson
 
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.links import link_gb_s
+from streams.files.components import stage_engines
 from streams.files.config import Config, EngineSpec
 from streams.up.children import Child
 from streams.up.real import RealEngines
@@ -111,8 +113,15 @@ def replayer(
         "--start-ms", str(start_ms), "--models", shares, "--seed", str(run.seed),
         *([] if for_ms is None else ["--for-ms", str(for_ms)]), "--report", str(report),
         "--slo", ",".join(limits), "--max-len", ",".join(longest),
+        "--kinds", ",".join(_kinds(s.model, s.graph) for s in services if s.graph is not None),
         restart=False,
     )  # fmt: skip
+
+
+def _kinds(model: str, graph: ComponentGraph) -> str:
+    """Kinds of requests to replay, by their shares and media."""
+    kinds = [f"{kind.share:.6f}:{'+'.join(sorted(kind.media))}" for kind in graph.types]
+    return f"{model}={'/'.join(kinds)}"
 
 
 def node_file(
@@ -156,7 +165,8 @@ def node_file(
         "engines": {
             engine.name: run.real.section(engine) if run.real else _simulated(engine, run.config)
             for engine in run.config.engines.values()
-        },
+        }
+        | stage_engines(run.config.cluster.services),
     }
 
 

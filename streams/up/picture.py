@@ -14,6 +14,7 @@ from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.serving.billing import Bill, Meter, Tariff
 from streams.up.demand_seen import DemandSeen
 from streams.up.story import Event, decided, losses
+from streams.up.ways import WaysSeen
 from streams.up.where import Placement, placements
 from topics.records import (
     Assignment,
@@ -87,6 +88,7 @@ class Picture:
         self._pools = {pool.id: pool for pool in cluster.pools}
         self.story: list[Event] = []
         self.demand = DemandSeen()
+        self.ways = WaysSeen()
         self._first_launch_ms = 0
         self._telemetry = {service.model: _Seen() for service in cluster.services}
         self._meter = Meter(
@@ -113,6 +115,7 @@ class Picture:
                 seen.known.add(key)
                 seen.spans.append(record)
                 self.demand.add(record)
+                self.ways.add(record)
         elif isinstance(record, Status):
             latest = self.statuses.get(record.node)
             if latest is None or record.at_ms >= latest.at_ms:
@@ -123,6 +126,7 @@ class Picture:
                 self.statuses[record.node] = record
                 self._meter.record(record)
         elif isinstance(record, Routes):
+            self.ways.plan(record)
             known = self.routes.get(record.model)
             order = (record.leader_token, record.generation)
             if known is None or order >= (known.leader_token, known.generation):

@@ -7,7 +7,7 @@ file. Latencies and reactions are in domain time, lateness and overhead in real 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,17 @@ def summarize(
         "ended": ended.how(requests["sent"]),
         "models": models,
         "otherwise": [],
+        "ways": [
+            {
+                "model": row.model,
+                "kind": row.kind,
+                "way": row.way,
+                "requests": row.requests,
+                "planned": round(row.planned, 4),
+                "served": round(row.served, 4),
+            }
+            for row in picture.ways.rows()
+        ],
         "cost_usd": round(bill.usd, 4),
         "gpu_hours": {name: round(hours, 4) for name, hours in sorted(bill.gpu_hours.items())},
         "decisions": dict(sorted(counted.items())),
@@ -109,6 +120,8 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
             "-" if attained is None else f"{attained:.1%}",
         )
     console.print(table)
+    if summary["ways"]:
+        console.print(_ways(summary["ways"]))
     gpus = ", ".join(f"{hours:.2f} {name}" for name, hours in summary["gpu_hours"].items())
     say(f"cost {summary['cost_usd']:.2f} USD, GPU hours: {gpus or 'none'}")
     decisions = ", ".join(f"{count} {kind}" for kind, count in summary["decisions"].items())
@@ -179,6 +192,18 @@ def _failures(summary: Mapping[str, Any]) -> list[str]:
     if len(reasons) == 1:
         return [f"{failed} failed: {next(iter(reasons))}"]
     return [f"{failed} failed: " + "; ".join(f"{n} {why}" for why, n in reasons.items())]
+
+
+def _ways(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Where requests of each kind went, beside where they were to go."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("kind", "way", "requests", "planned", "served"):
+        table.add_column(title, justify="left" if title in ("kind", "way") else "right")
+    for row in rows:
+        shares = f"{row['planned']:.1%}", f"{row['served']:.1%}"
+        kind = f"{row['model']}/{row['kind']}"
+        table.add_row(kind, row["way"], str(row["requests"]), *shares)
+    return table
 
 
 def _quantiles(values: Mapping[str, float | None]) -> str:

@@ -1,0 +1,88 @@
+"""Which ways requests were to go, and which they went: by kind, over a whole run.
+
+Owns the comparison of routes with what gateways say they sent. What is planned changes under way,
+so each second of telemetry is held against the routes that were in force then. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from autoscaler.serving.paths import planned_shares
+from topics.records import Routes, Telemetry
+
+_MOST_ROUTES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class WayRow:
+    """One way of one kind of a model's requests. planned, served: shares of the kind's requests."""
+
+    model: str
+    kind: str
+    way: str
+    requests: int
+    planned: float
+    served: float
+
+
+class WaysSeen:
+    """Fold routes and telemetry in, in whatever order they come."""
+
+    def __init__(self) -> None:
+        self._planned: dict[tuple[str, int], Mapping[str, Mapping[str, float]]] = {}
+        self._sent: dict[tuple[str, int], dict[str, Counter[str]]] = {}
+
+    def plan(self, routes: Routes) -> None:
+        """Routes that came."""
+        key = routes.model, routes.generation
+        self._planned[key] = shares_of(routes)
+        if len(self._planned) > _MOST_ROUTES:
+            del self._planned[next(iter(self._planned))]
+
+    def add(self, record: Telemetry) -> None:
+        """What a gateway sent in a second (each record once)."""
+        if record.sent:
+            sent = self._sent.setdefault((record.model, record.route_generation), {})
+            for kind, ways in record.sent.items():
+                sent.setdefault(kind, Counter()).update(ways)
+
+    def rows(self) -> list[WayRow]:
+        """Every way that was planned or gone, by model and kind."""
+        expected: dict[tuple[str, str], Counter[str]] = {}
+        served: dict[tuple[str, str], Counter[str]] = {}
+        for (model, generation), kinds in self._sent.items():
+            planned = self._planned.get((model, generation), {})
+            for kind, ways in kinds.items():
+                shares = planned.get(kind)
+                if not shares:
+                    continue  # of routes that nobody has seen: nothing to hold it against
+                total = sum(ways.values())
+                served.setdefault((model, kind), Counter()).update(ways)
+                due = expected.setdefault((model, kind), Counter())
+                for way, share in shares.items():
+                    due[way] += share * total  # type: ignore[assignment]
+        return list(_rows(expected, served))
+
+
+def shares_of(routes: Routes) -> Mapping[str, Mapping[str, float]]:
+    """Kind -> way -> planned share: paths of a model of components, groups of workload types."""
+    found: dict[str, Mapping[str, float]] = dict(planned_shares(routes.groups))
+    for kind in routes.types:
+        total = sum(kind.shares)
+        if total > 0.0:
+            groups = zip(routes.groups, kind.shares, strict=True)
+            found[kind.name] = {g.group: share / total for g, share in groups if share > 0.0}
+    return found
+
+
+def _rows(
+    expected: Mapping[tuple[str, str], Counter[str]], served: Mapping[tuple[str, str], Counter[str]]
+) -> Iterator[WayRow]:
+    for (model, kind), ways in sorted(served.items()):
+        due = expected[model, kind]
+        total = sum(ways.values())
+        for way in sorted(set(ways) | set(due), key=lambda name: (-due[name], name)):
+            yield WayRow(model, kind, way, ways[way], due[way] / total, ways[way] / total)
