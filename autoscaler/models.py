@@ -7,18 +7,19 @@ Owns the way from observations to `ModelState` and `ModelView`, apart from the t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoscaler.demand.clumps import arrival_cv, observed
 from autoscaler.demand.freshness import is_stale
 from autoscaler.demand.lengths import estimate
-from autoscaler.demand.mix import declared_mix, estimate_mix
+from autoscaler.demand.mix import declared_mix, estimate_kinds, estimate_mix
 from autoscaler.demand.observed import UNKNOWN
 from autoscaler.demand.windows import NoData
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Demand
+from autoscaler.domain.components import RequestType
+from autoscaler.domain.workload import Demand, WorkloadType
 from autoscaler.planning.request import Outcome
 from autoscaler.said import hold
 from autoscaler.state import ControllerState, ModelState, Observation
@@ -76,14 +77,22 @@ def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]
 def _with_mix(state: ModelState, service: Service, inputs: Inputs) -> ModelState:
     """The shares of the workload types, where plans divide the fleet by them; looked at as often
     as lengths are."""
-    if not (service.types and inputs.cluster.policy.spends_budget):
+    kinds: Sequence[WorkloadType | RequestType] = ()
+    if service.graph is not None:
+        kinds = service.graph.types
+    elif inputs.cluster.policy.spends_budget:
+        kinds = service.types
+    if not kinds:
         return replace(state, mix=()) if state.mix else state
-    if [name for name, _ in state.mix] != [kind.name for kind in service.types]:
-        return replace(state, mix=declared_mix(service.types))
+    if [name for name, _ in state.mix] != [kind.name for kind in kinds]:
+        return replace(state, mix=declared_mix(kinds))
     if not _is_turn(service, inputs.now_ms):
         return state
     demand = inputs.observation.demand.get(service.model, UNKNOWN)
     significance = inputs.cluster.policy.significance
+    if service.graph is not None:
+        mix = estimate_kinds(state.mix, demand, significance)
+        return state if mix == state.mix else replace(state, mix=mix)
     mix = estimate_mix(state.mix, service.types, demand, significance)
     return state if mix == state.mix else replace(state, mix=mix)
 

@@ -73,7 +73,9 @@ def short_models(ground: Ground, valued: Mapping[str, Demand]) -> tuple[str, ...
             ground.now_ms < state.unmet_until_ms
             and state.target_req_per_s <= state.unmet_req_per_s * 1.05
         )
-        if view.groups and _is_stale(valued.get(service.model), state):
+        known = valued.get(service.model)
+        mix_moved = service.graph is not None and known is not None and known.mix != state.mix
+        if view.groups and (mix_moved or _is_stale(known, state)):
             found.append(service.model)
             continue
         if ground.now_ms < state.making_room_until_ms:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.significance import poisson_tail
+from autoscaler.domain.components import RequestType
 from autoscaler.domain.workload import WorkloadType
 from topics.shapes import lengths_of, nearest
 
@@ -24,7 +25,7 @@ MATTERS = 0.05
 _PRIOR_REQUESTS = 20.0
 
 
-def declared_mix(types: Sequence[WorkloadType]) -> Mix:
+def declared_mix(types: Sequence[WorkloadType | RequestType]) -> Mix:
     """The shares as declared."""
     return tuple((kind.name, kind.share) for kind in types)
 
@@ -36,15 +37,24 @@ def estimate_mix(
 
     significance: probability of taking chance for a shift, per look.
     """
+    names = [kind.name for kind in types]
     local = _counts(types, demand.local_lengths.shapes)
     if _shifted(current, local, significance):
-        return _shares(types, local, current)
+        return _shares(names, local, current)
     long = _counts(types, demand.long_lengths.shapes)
     if _shifted(current, long, significance):
-        slow = _shares(types, long, current)
+        slow = _shares(names, long, current)
         if not _shifted(slow, local, significance):
             return slow
     return current
+
+
+def estimate_kinds(current: Mix, demand: ModelDemand, significance: float) -> Mix:
+    """The same of a model of components, whose gateways know the kind of each request."""
+    counts = {name: demand.kinds.get(name, 0) for name, _ in current}
+    if not _shifted(current, counts, significance):
+        return current
+    return _shares([name for name, _ in current], counts, current)
 
 
 def apart(one: Mapping[str, float], other: Mapping[str, float]) -> float:
@@ -77,14 +87,14 @@ def _shifted(planned: Mix, counts: Mapping[str, int], significance: float) -> bo
     )
 
 
-def _shares(types: Sequence[WorkloadType], counts: Mapping[str, int], prior: Mix) -> Mix:
+def _shares(names: Sequence[str], counts: Mapping[str, int], prior: Mix) -> Mix:
     """Measured shares, drawn a little to those planned for: no type is ruled out by a window."""
     before = dict(prior)
     total = sum(counts.values()) + _PRIOR_REQUESTS
     return tuple(
         (
-            kind.name,
-            (counts[kind.name] + _PRIOR_REQUESTS * before.get(kind.name, 0.0)) / total,
+            name,
+            (counts[name] + _PRIOR_REQUESTS * before.get(name, 0.0)) / total,
         )
-        for kind in types
+        for name in names
     )

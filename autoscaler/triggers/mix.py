@@ -1,6 +1,7 @@
 """The mix of requests shifted: between types of a model, or between models.
 
-It matters where the most is made of a budget: there a plan divides the fleet by the mix.
+It matters where the most is made of a budget: there a plan divides the fleet by the mix; and for
+models of components, whose paths and cells are chosen by it.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ _MODELS = 2.0
 def fire(news: News) -> Iterator[Trigger]:
     """Models whose shares of types moved in this tick, and models that ask for another share of
     all requests than when they were planned."""
-    if not news.cluster.policy.spends_budget:
-        return
     for model, view in news.views.items():
         before = news.state.models.get(model)
-        if before is not None and before.mix and view.state.mix != before.mix:
+        if before is not None and before.mix and view.state.mix not in ((), before.mix):
             old = dict(before.mix)
             name, share = max(view.state.mix, key=lambda one: one[1] - old.get(one[0], 0.0))
-            why = f"{model}/{name} is {share:.0%} of the requests (planned for {old[name]:.0%})"
-            yield Trigger("mix", (), why)
+            was = old.get(name, 0.0)
+            why = f"{model}/{name} is {share:.0%} of the requests (planned for {was:.0%})"
+            # A budget is divided among all models; a model of components is planned by itself.
+            yield Trigger("mix", () if news.cluster.policy.spends_budget else (model,), why)
+    if not news.cluster.policy.spends_budget:
+        return
     planned = {m: demand.req_per_s for m, demand in news.state.valued.items() if m in news.views}
     total = sum(planned.values())
     if Urgency.FULL in news.state.pending or len(planned) < 2 or total <= 0.0:

@@ -117,6 +117,11 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     routes, services = read_routes(models, services)
     root.finish()
     for service in services:
+        if service.graph is not None and policy.spends_budget:
+            raise UserError(
+                f"{root.file}: policy.objective: {policy.objective} is not allowed with models of "
+                f"components ({service.model}); allowed: {Objective.COST}"
+            )
         if service.zero_after_s > policy.global_window_s:
             raise UserError(
                 f"{root.file}: models.{service.model}.zero_after: {service.zero_after_s:g}s is not "

@@ -6,20 +6,16 @@ so there are no versions here; what does not fit is an error of ours.
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.planning.request import PlanAnswer, PlanRequest
-from topics.codec import read_value
-
-_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
+from topics.codec import read_value, write_value
 
 
 def ask(request: PlanRequest, cluster: Cluster) -> bytes:
     """A line that asks for a plan of `cluster`, as it is declared now."""
-    return orjson.dumps({"request": request, "cluster": cluster}, option=_OPTIONS) + b"\n"
+    return write_value({"request": request, "cluster": cluster}) + b"\n"
 
 
 def asked(line: bytes) -> tuple[PlanRequest, Cluster]:
@@ -38,5 +34,4 @@ def answered(line: bytes) -> PlanAnswer:
 
 def reply(found: PlanAnswer) -> bytes:
     """A line that answers."""
-    said: Any = orjson.dumps(found, option=_OPTIONS)
-    return bytes(said) + b"\n"
+    return write_value(found) + b"\n"

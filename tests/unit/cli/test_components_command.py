@@ -36,15 +36,15 @@ def test_the_example_is_planned_and_its_shares_are_those_of_its_requests(
         ("share: 50%", "share: 40%", "shares sum to 90.0%"),
         ("{after: [llm],", "{after: [lm],", "'lm'"),
         ("media: [audio-out]", "media: [smell]", "models.omni.components.talker.media"),
-        ("media: [audio-out]", "media: []", "models.omni.requests"),
-        ("image:  {}", "image:  {media: [audio]}", "cannot be told from"),
+        ("image:  {}", "image:  {media: []}", "cannot be told from"),
         ("A100: 1.2}}", "A100: 1.2}, start_time: 9}", "deployments.everything.start_time"),
         ("see-think:  {runs", "see+think:  {runs", "see+think: a name is 1 to 63 letters"),
         ("    spot: 50%", "    spot: 50%\n    source: a/b", "models.omni.source"),
+        ("\nregions:", "\npolicy: {objective: throughput, budget: 30}\nregions:", "objective"),
         ("uses: [llm]", "uses: [llm, smell]", "'smell'"),
         ("runs: [talker]", "runs: []", "talker"),
-        ("A100: 1.4", "A1000: 1.4", "A1000"),
-        ("A100: 1.4", "A100: -1", "req_per_s.A100"),
+        ("A100: 5.6", "A1000: 5.6", "A1000"),
+        ("A100: 5.6", "A100: -1", "req_per_s.A100"),
         ("runs: [audio],", "run: [audio],", "did you mean runs?"),
         ("spot: 50%", "spot: 50", "models.omni.spot"),
     ],
@@ -66,11 +66,3 @@ def test_bad_keys_are_refused_in_one_line(
     assert len(err.splitlines()) == 1
     assert "shoal.yaml:" in err
     assert said in err
-
-
-def test_a_running_part_says_that_it_does_not_take_components_yet(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """One line, exit code 2, no half-started fleet."""
-    assert main(["up", "--config", str(EXAMPLE)]) == 2
-    assert "only `shoal plan`" in capsys.readouterr().err
