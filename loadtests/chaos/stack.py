@@ -128,6 +128,7 @@ class Stack:
             name, "streams.controller", "--config", str(self.path),
             "--broker", self.relays[name].address, "--time-base", self.base.format(),
             "--controller-id", name, "--prefix", self.prefix, "--default-mode", "act",
+            "--default-capacity", "predicted",
             "--http", f"127.0.0.1:{self.ports[name]}",
             "--alert-token-file", str(self.folder / "token"),
         )  # fmt: skip

@@ -23,6 +23,7 @@ from autoscaler.planning.plan import Plan, PlanStatus, Work
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.table import strategy_for
 from streams.cli import pages
+from streams.cli.plan_view import measured
 
 REQUESTS = 1000
 
@@ -88,7 +89,8 @@ def run(
     if args.json:
         sys.stdout.buffer.write(encode(problem, made, made.work, wall_s))
         return 0
-    lines = _lines(problem, made, made.work)
+    lines = [*_lines(problem, made, made.work), *measured(problem, made, profile)]
+    lines.append("Nothing was changed.")
     pages.show([_fleet(problem, made), _routing(problem, made.work)], lines)
     return 0
 
@@ -184,4 +186,3 @@ def _lines(problem: PlanningProblem, plan: Plan, work: Work) -> Iterator[str]:
     if plan.binding:
         yield "bound by  " + "; ".join(one.detail for one in plan.binding)
     yield from plan.notes
-    yield "Nothing was changed."

@@ -90,7 +90,7 @@ def lines(
     yield from _networks(problem, plan)
     yield from _facts(problem)
     yield from _capacities(problem, plan, profile)
-    yield from _measured(problem, plan, profile)
+    yield from measured(problem, plan, profile)
     if reasons is not None:
         yield from _measuring(problem, reasons)
     uncertain = [r.model for r in reasons.models if r.uncertain] if reasons else []
@@ -139,7 +139,7 @@ def _capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> Itera
         yield "capacity (90%)  " + "; ".join(said)
 
 
-def _measured(problem: PlanningProblem, plan: Plan, profile: Profile) -> Iterator[str]:
+def measured(problem: PlanningProblem, plan: Plan, profile: Profile) -> Iterator[str]:
     """Models whose chosen GPUs were measured by the user: when, and how well that is met."""
     for model, found in measurements_in(problem, plan, profile):
         gpu = short_gpu_name(found.gpu)

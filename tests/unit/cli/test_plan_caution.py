@@ -96,3 +96,5 @@ def test_budget_mode_goes_by_measurements(
         for slow in (1.0, 1.5)
     ]
     assert rates[1] < 0.75 * rates[0]
+    main(["plan", "--config", str(write(tmp_path, error=0.04)), "--budget", "9"])
+    assert "mini on L40S: measured 2026-11-20, error 4%" in capsys.readouterr().out
