@@ -183,11 +183,11 @@ class CauchyLoop:
 
 
 def build(setting: Setting, knob: float) -> Trial:
-    """Algorithm 1 for every model. knob: utilization, 0 = as declared."""
+    """Algorithm 1 for every model. knob: percentile, 0 = as declared."""
     scenario = setting.scenario
     cluster = scenario.cluster
     if knob > 0.0:
-        services = tuple(replace(s, utilization=knob) for s in cluster.services)
+        services = tuple(replace(s, percentile=knob) for s in cluster.services)
         cluster = replace(cluster, services=services)
     plan = partial(plan_with, strategy=strategy("cauchy"))
     return Trial(replace(scenario, cluster=cluster), CauchyLoop(cluster, setting.lengths), plan)
@@ -196,9 +196,9 @@ def build(setting: Setting, knob: float) -> Trial:
 POLICY = Policy(
     "cauchy",
     "Cauchy's Algorithm 1 with the ILP of eq. 16, prefill-decode combos of any two GPU types",
-    "target utilization",
+    "planned share of requests within SLO",
     0.0,
-    (0.6, 0.7, 0.8, 0.9, 1.0),
+    (0.9, 0.95, 0.98, 0.99, 0.995),
     "Cauchy (SoCC '25), Algorithm 1 and eq. 16",
     build,
 )

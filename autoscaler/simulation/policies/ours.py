@@ -1,6 +1,8 @@
 """Ours: the very fold and planner of production, and ours without each of its parts.
 
-Owns what each variant leaves out. The knob is the target utilization of every model.
+Owns what each variant leaves out. The knob is the share of requests that every model is planned
+for, whatever share is declared: capacity is sized by it. (The target utilization is no knob: what an
+instance is good for is measured at it, so a lower one leaves the same room.)
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from autoscaler.planning.strategies.table import strategy_for
 from autoscaler.simulation.live import LiveController, See
 from autoscaler.simulation.policies.policy import Policy, Setting, Trial
 
-_VALUES = (0.6, 0.7, 0.8, 0.9, 1.0)
+_VALUES = (0.9, 0.95, 0.98, 0.99, 0.995)
 _AS_DECLARED = 0.0
 Change = Callable[[Cluster], Cluster]
 
@@ -40,12 +42,12 @@ def build(
     strategy: Strategy | None = None,
     see: See | None = None,
 ) -> Trial:
-    """The production controller. knob: utilization, 0 = as declared. change: of the cluster that
+    """The production controller. knob: percentile, 0 = as declared. change: of the cluster that
     it is told; see: of the demand that it sees; strategy: of its planner."""
     scenario = setting.scenario
     cluster = change(scenario.cluster) if change else scenario.cluster
     if knob > 0.0:
-        services = tuple(replace(s, utilization=knob) for s in cluster.services)
+        services = tuple(replace(s, percentile=knob) for s in cluster.services)
         cluster = replace(cluster, services=services)
     plan = partial(plan_with, strategy=strategy or strategy_for(cluster.policy))
     return Trial(replace(scenario, cluster=cluster), LiveController(see=see), plan)
@@ -101,7 +103,7 @@ def local_window_only(demand: Mapping[str, ModelDemand]) -> Mapping[str, ModelDe
 
 def _variant(name: str, about: str, make: Callable[[Setting, float], Trial]) -> Policy:
     source = "autoscaler/decide.py, autoscaler/planning"
-    return Policy(name, about, "target utilization", _AS_DECLARED, _VALUES, source, make)
+    return Policy(name, about, "planned share of requests within SLO", _AS_DECLARED, _VALUES, source, make)
 
 
 SHOAL = _variant("shoal", "ours: the production controller and planner", build)
@@ -133,7 +135,7 @@ NO_SWITCH = _variant(
 HOMO = Policy(
     "homo",
     "our loop with Coral's Homo as its planner: each model on homogeneous instances, one by one",
-    "target utilization",
+    "planned share of requests within SLO",
     _AS_DECLARED,
     _VALUES,
     "Coral (arXiv 2605.04357), section 6",
