@@ -1,8 +1,8 @@
 """Ours: the very fold and planner of production, and ours without each of its parts.
 
 Owns what each variant leaves out. The knob is the share of requests that every model is planned
-for, whatever share is declared: capacity is sized by it. (The target utilization is no knob: what an
-instance is good for is measured at it, so a lower one leaves the same room.)
+for, whatever share is declared: capacity is sized by it. (The target utilization is no knob: what
+an instance is good for is measured at it, so a lower one leaves the same room.)
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from autoscaler.planning.strategies.table import strategy_for
 from autoscaler.simulation.live import LiveController, See
 from autoscaler.simulation.policies.policy import Policy, Setting, Trial
 
+_KNOB = "planned share of requests within SLO"
 _VALUES = (0.9, 0.95, 0.98, 0.99, 0.995)
 _AS_DECLARED = 0.0
 Change = Callable[[Cluster], Cluster]
@@ -103,7 +104,7 @@ def local_window_only(demand: Mapping[str, ModelDemand]) -> Mapping[str, ModelDe
 
 def _variant(name: str, about: str, make: Callable[[Setting, float], Trial]) -> Policy:
     source = "autoscaler/decide.py, autoscaler/planning"
-    return Policy(name, about, "planned share of requests within SLO", _AS_DECLARED, _VALUES, source, make)
+    return Policy(name, about, _KNOB, _AS_DECLARED, _VALUES, source, make)
 
 
 SHOAL = _variant("shoal", "ours: the production controller and planner", build)
@@ -135,7 +136,7 @@ NO_SWITCH = _variant(
 HOMO = Policy(
     "homo",
     "our loop with Coral's Homo as its planner: each model on homogeneous instances, one by one",
-    "planned share of requests within SLO",
+    _KNOB,
     _AS_DECLARED,
     _VALUES,
     "Coral (arXiv 2605.04357), section 6",
