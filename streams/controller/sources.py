@@ -13,7 +13,7 @@ from streams.files.config import Config
 from streams.files.errors import UserError
 from streams.ports.demand import DemandSource, Sink
 from streams.ports.demand_topic import MERGED
-from streams.ports.promql import PromqlDemand, prometheus
+from streams.ports.promql import FROM_VLLM, PromqlDemand, prometheus, vllm_query
 from topics.records import Telemetry
 from topics.reported import Reported
 
@@ -31,15 +31,18 @@ def demand_sources(
     count = merged_sink if merged else gateways_sink
     found: list[tuple[DemandSource, Sink]] = [(telemetry, count(windows, queries, on_news))]
     if queries:
-        # One Prometheus answers for all; several regions need a federated one.
-        url = next(iter(config.prometheus.values()))
-        found.append((PromqlDemand(prometheus(url), queries, clock), prometheus_sink(windows)))
+        asks = {name: prometheus(url) for name, url in config.prometheus.items()}
+        found.append((PromqlDemand(asks, queries, clock), prometheus_sink(windows)))
     return found
 
 
 def asked_of_prometheus(config: Config) -> dict[str, str]:
     """Model -> PromQL. UserError: a query, and nobody to ask."""
-    queries = {s.model: s.demand_query for s in config.cluster.services if s.demand_query}
+    queries = {
+        s.model: vllm_query(s.model) if s.demand_query == FROM_VLLM else s.demand_query
+        for s in config.cluster.services
+        if s.demand_query
+    }
     if queries and not config.prometheus:
         model = next(iter(queries))
         raise UserError(f"{config.path}: models.{model}.demand: no address under prometheus")

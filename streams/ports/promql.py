@@ -1,8 +1,9 @@
 """Demand from a user's own Prometheus: one PromQL query per model that gives requests per second.
 
-Owns asking, in a thread (the client is synchronous), and turning rates into telemetry of whole
-requests. A query that fails, is empty or gives NaN is no data: nothing is reported for that time,
-and windows show the gap. A rate of zero is reported as zero.
+Owns asking, in a thread (the client is synchronous), adding up what several servers say, and
+turning rates into telemetry of whole requests. A query that fails, is empty or gives NaN is no
+data: nothing is reported for that time, and windows show the gap. A rate of zero is reported as
+zero.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ Ask = Callable[[str], list[dict[str, Any]]]
 """An instant query: PromQL in, the result vector out. Raises what the client raises."""
 
 MAX_REQ_PER_S = 1e6
+HOLD_MS = 60_000
 _TRIES, _PAUSE_S = 2, 0.2
 
 
@@ -44,8 +46,38 @@ def prometheus(url: str, timeout_s: float = 5.0) -> Ask:
     return ask
 
 
+FROM_VLLM = "vllm"
+"""In place of a query: what the engines themselves say, see `vllm_query`."""
+
+
+def vllm_query(model: str) -> str:
+    """PromQL for the arrivals at the vLLM servers of `model`, saturated or not.
+
+    What arrives leaves or waits: arrivals = completions + growth of the requests held, so a queue
+    that grows is counted although no counter of vLLM's says so. Both terms are taken over the same
+    minute with the same extrapolation (so scrapes must come every 20 s at least). A queue that
+    drains is subtracted; below zero there is nothing.
+    """
+    labels = f'{{model_name="{model}"}}'
+    growth = " + ".join(
+        f"sum(delta(vllm:num_requests_{what}{labels}[1m])) / 60" for what in ("running", "waiting")
+    )
+    return f"clamp_min(sum(rate(vllm:request_success_total{labels}[1m])) + {growth}, 0)"
+
+
+class _Known:
+    """The last rate that a server gave for a model, and when, in domain ms."""
+
+    def __init__(self, rate: float, at_ms: int) -> None:
+        self.rate = rate
+        self.at_ms = at_ms
+
+
 class PromqlDemand:
-    """queries: model -> PromQL. every_s: domain seconds between questions: each second, so that a
+    """asks: of each Prometheus, by name. queries: model -> PromQL, asked of all of them; what they
+    say is added up. A server that never knew a model is not missed; one that knew it and does not
+    answer counts with its last rate for `HOLD_MS`, and then nothing is reported: part of a sum is
+    no demand. every_s: domain seconds between questions: each second, so that a
     Prometheus that is there is never taken for telemetry that stopped.
 
     Prometheus knows no single requests: its rate times the span is reported, in whole requests;
@@ -53,9 +85,14 @@ class PromqlDemand:
     """
 
     def __init__(
-        self, ask: Ask, queries: Mapping[str, str], clock: Clock, every_s: float = 1.0
+        self,
+        asks: Mapping[str, Ask],
+        queries: Mapping[str, str],
+        clock: Clock,
+        every_s: float = 1.0,
     ) -> None:
-        self._ask = ask
+        self._asks = dict(asks)
+        self._known: dict[tuple[str, str], _Known] = {}
         self._queries = dict(queries)
         self._clock = clock
         self._every_ms = int(every_s * 1000)
@@ -80,14 +117,35 @@ class PromqlDemand:
         """At once: there is no backlog."""
 
     async def ask_all(self, sink: Sink) -> None:
-        """Ask for every model once, side by side, and report what was answered."""
+        """Ask every server for every model once, side by side, and report what was answered."""
         event_ms = self._clock.now_ms()
-        rates = await asyncio.gather(*(self._rate(m, q) for m, q in self._queries.items()))
+        rates = await asyncio.gather(
+            *(self._rate(m, q, event_ms) for m, q in self._queries.items())
+        )
         for model, rate in zip(self._queries, rates, strict=True):
             if rate is not None:
                 sink(self._record(model, rate), event_ms)
 
-    async def _rate(self, model: str, query: str) -> float | None:
+    async def _rate(self, model: str, query: str, now_ms: int) -> float | None:
+        answers = await asyncio.gather(
+            *(self._answer(ask, model, query) for ask in self._asks.values())
+        )
+        total, heard = 0.0, False
+        for server, rate in zip(self._asks, answers, strict=True):
+            known = self._known.get((server, model))
+            if rate is not None:
+                self._known[server, model] = _Known(rate, now_ms)
+                total, heard = total + rate, True
+            elif known is not None and now_ms - known.at_ms <= HOLD_MS:
+                total += known.rate
+            elif known is not None:
+                log.warning("demand for %s: no data from %s; unknown without it", model, server)
+                return None
+        if not heard:
+            log.warning("demand for %s: no data for %s", model, query)
+        return total if heard else None
+
+    async def _answer(self, ask: Ask, model: str, query: str) -> float | None:
         trying = AsyncRetrying(
             retry=retry_if_exception_type(RequestException),
             stop=stop_after_attempt(_TRIES),
@@ -95,14 +153,11 @@ class PromqlDemand:
             reraise=True,
         )
         try:
-            answer: list[dict[str, Any]] = await trying(asyncio.to_thread, self._ask, query)
+            answer: list[dict[str, Any]] = await trying(asyncio.to_thread, ask, query)
         except (PrometheusApiClientException, RequestException, ValueError, KeyError) as error:
             log.warning("demand for %s: Prometheus did not answer: %s", model, error)
             return None
-        rate = rate_of(answer)
-        if rate is None:
-            log.warning("demand for %s: no data for %s", model, query)
-        return rate
+        return rate_of(answer)
 
     def _record(self, model: str, rate: float) -> Telemetry:
         exact = rate * self._every_ms / 1000 + self._carried[model]

@@ -46,17 +46,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture(scope="module")
-def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Debian's packages, unpacked by the project's own script; SHOAL_TEST_PROMETHEUS keeps them."""
-    kept = os.environ.get("SHOAL_TEST_PROMETHEUS")
-    folder = Path(kept) if kept else tmp_path_factory.mktemp("prometheus")
-    done = subprocess.run([DEPLOY / "fetch.sh", folder], capture_output=True, timeout=60)
-    if done.returncode:
-        pytest.skip(f"Prometheus cannot be fetched: {done.stderr.decode()[-200:].strip()}")
-    return folder / "usr" / "bin"
-
-
 class Engines:
     """Three servers with vLLM's metrics. waiting: requests that each says are waiting."""
 

@@ -65,7 +65,7 @@ async def test_zero_is_reported_and_no_data_is_not(monkeypatch: pytest.MonkeyPat
 
     seen: list[tuple[Telemetry, int]] = []
     queries = {"busy": "2", "idle": "0", "lost": "NaN", "gone": "gone"}
-    source = PromqlDemand(ask, queries, CLOCK, every_s=15.0)
+    source = PromqlDemand({"here": ask}, queries, CLOCK, every_s=15.0)
     await source.ask_all(lambda record, event_ms: seen.append((record, event_ms)))
     assert {record.model: record.arrivals for record, _ in seen} == {"busy": 30, "idle": 0}
     assert {event_ms for _, event_ms in seen} == {CLOCK.now_ms()}
@@ -78,7 +78,9 @@ async def test_fractions_of_requests_are_carried_on(rates: list[float]) -> None:
     """In the long run as many requests are reported as the rates say, within one."""
     answers = iter(rates)
     seen: list[int] = []
-    source = PromqlDemand(lambda _: vector(repr(next(answers))), {"m": "q"}, CLOCK, every_s=15.0)
+    source = PromqlDemand(
+        {"p": lambda _: vector(repr(next(answers)))}, {"m": "q"}, CLOCK, every_s=15.0
+    )
     for _ in rates:
         await source.ask_all(lambda record, _: seen.append(record.arrivals))
     assert len(seen) == len(rates)
@@ -96,7 +98,7 @@ async def test_a_question_that_failed_once_is_asked_again(monkeypatch: pytest.Mo
         return vector("3")
 
     seen: list[int] = []
-    source = PromqlDemand(ask, {"m": "q"}, CLOCK)
+    source = PromqlDemand({"here": ask}, {"m": "q"}, CLOCK)
     await source.ask_all(lambda record, _: seen.append(record.arrivals))
     assert seen == [3]
 
@@ -106,7 +108,7 @@ async def test_prometheus_counts_instead_of_our_gateways_and_confirms_no_routes(
     windows, now_ms = TelemetryWindows(600), CLOCK.now_ms()
     windows.advance(now_ms)
     records: list[Telemetry] = []
-    source = PromqlDemand(lambda _: vector("5"), {"asked": "q"}, CLOCK)
+    source = PromqlDemand({"p": lambda _: vector("5")}, {"asked": "q"}, CLOCK)
     await source.ask_all(lambda record, _: records.append(record))
     mine = replace(records[0], gateway="g", arrivals=5, route_generation=7)
     from_gateways = gateways_sink(windows, {"asked": "q"}, lambda: None)
@@ -119,6 +121,33 @@ async def test_prometheus_counts_instead_of_our_gateways_and_confirms_no_routes(
         found = windows.stats(model, now_ms, 10)
         assert isinstance(found, Stats) and found.arrivals == 5
         assert [g.route_generation for g in windows.gateways(model, now_ms)] == [7]
+
+
+async def test_several_servers_are_added_up_and_one_that_goes_away_is_no_falling_demand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its last rate counts for a minute; then the demand is unknown, not what the other one says.
+    A server that never knew the model is not missed."""
+    monkeypatch.setattr(module, "_PAUSE_S", 0.0)
+    now_s, away = [60.0], [False]
+    clock = Clock(
+        TimeBase(1.0, 1_000_000, 0), mono_ns=lambda: int(now_s[0] * 1e9), broker_ms=lambda: 0
+    )
+
+    def eu(_: str) -> list[dict[str, Any]]:
+        if away[0]:
+            raise NoConnection("refused")
+        return vector("3")
+
+    asks = {"us": lambda _: vector("5"), "eu": eu, "idle": lambda _: vector()}
+    source = PromqlDemand(asks, {"m": "q"}, clock)
+    seen: list[int] = []
+    for second in range(70):
+        away[0] = second >= 2
+        await source.ask_all(lambda record, _: seen.append(record.arrivals))
+        now_s[0] += 1.0
+    assert seen[:62] == [8] * 62
+    assert len(seen) == 62  # held from the second one on, for a minute
 
 
 def test_a_query_without_a_prometheus_is_refused(tmp_path: Path) -> None:

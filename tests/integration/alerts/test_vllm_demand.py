@@ -1,0 +1,148 @@
+"""Demand read off vLLM's own metrics against a truth that is known.
+
+Three servers with a fixed capacity are simulated, scraped as Prometheus would, and the samples
+loaded into a real Prometheus, which evaluates the query. Saturated, the completions stop at the
+capacity and the queue grows.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streams.ports.promql import rate_of, vllm_query
+
+SCRAPES_S = 15
+CAPACITY = 12.0  # requests/s of all servers: three with 16 slots of 4 s
+LOADS = (0.2, 0.6, 1.0, 1.5)
+QUIET_S, LOADED_S = 300, 600
+START_S = 1_700_000_000
+
+
+def arrivals_of(load: float, random: np.random.Generator) -> np.ndarray:
+    """Times of Poisson arrivals: quiet at a fifth of the capacity, then ten minutes of `load`."""
+    quiet = np.cumsum(random.exponential(1.0 / (0.2 * CAPACITY), 4000))
+    loaded = QUIET_S + np.cumsum(random.exponential(1.0 / (load * CAPACITY), 40_000))
+    both = [quiet[quiet < QUIET_S], loaded[loaded < QUIET_S + LOADED_S]]
+    return np.concatenate(both)
+
+
+def samples(
+    model: str, times: np.ndarray, random: np.random.Generator
+) -> Iterator[tuple[str, str, float, float]]:
+    """(metric, labels, value, at) of each scrape of each server."""
+    for server in range(3):
+        mine = times[server::3]
+        done: list[float] = []
+        slots = [0.0] * 16
+        for at, took in zip(mine, random.gamma(4.0, 1.0, len(mine)), strict=True):
+            free = heapq.heappop(slots)
+            done.append(max(at, free) + took)
+            heapq.heappush(slots, done[-1])
+        ends = np.sort(done)
+        for at in np.arange(server * 4.0, QUIET_S + LOADED_S, SCRAPES_S):
+            finished = int(np.searchsorted(ends, at))
+            held = int(np.searchsorted(mine, at)) - finished
+            label = f'{{model_name="{model}",instance="{server}"}}'
+            yield "vllm:request_success_total", label, finished, at
+            yield "vllm:num_requests_running", label, min(held, 16), at
+            yield "vllm:num_requests_waiting", label, max(0, held - 16), at
+
+
+@pytest.fixture(scope="module")
+def truth() -> dict[str, np.ndarray]:
+    return {f"m{load}": arrivals_of(load, np.random.default_rng(int(10 * load))) for load in LOADS}
+
+
+@pytest.fixture(scope="module")
+def server(
+    binaries: Path, truth: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The address of a Prometheus that holds all samples."""
+    folder = tmp_path_factory.mktemp("tsdb")
+    lines: dict[str, list[str]] = {}
+    for model, times in truth.items():
+        for metric, label, value, at in samples(model, times, np.random.default_rng(7)):
+            lines.setdefault(metric, []).append(f"{metric}{label} {value} {START_S + at}")
+    text = ""
+    for metric, own in lines.items():
+        kind = "counter" if metric.endswith("_total") else "gauge"
+        text += f"# TYPE {metric.removesuffix('_total')} {kind}\n" + "\n".join(own) + "\n"
+    dump = folder / "samples.om"
+    dump.write_text(text + "# EOF\n")
+    subprocess.run(
+        [binaries / "promtool", "tsdb", "create-blocks-from", "openmetrics", dump, folder / "data"],
+        check=True, capture_output=True, timeout=30,
+    )  # fmt: skip
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    config = folder / "prometheus.yml"
+    config.write_text("{}\n")
+    process = subprocess.Popen(
+        [
+            binaries / "prometheus", f"--config.file={config}",
+            f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}",
+            "--storage.tsdb.retention.time=100y",
+        ],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(150):
+            try:
+                urllib.request.urlopen(f"{url}/-/ready", timeout=1)  # noqa: S310
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def asked(url: str, query: str, at: float) -> float:
+    given = urllib.parse.urlencode({"query": query, "time": START_S + at})
+    with urllib.request.urlopen(f"{url}/api/v1/query?{given}", timeout=10) as reply:  # noqa: S310
+        rate = rate_of(json.load(reply)["data"]["result"])
+    assert rate is not None
+    return rate
+
+
+@pytest.mark.parametrize(("load", "within"), [(0.2, 0.1), (0.6, 0.1), (1.0, 0.1), (1.5, 0.2)])
+def test_demand_is_reconstructed_from_what_leaves_and_what_waits(
+    server: str, truth: dict[str, np.ndarray], load: float, within: float
+) -> None:
+    """Over ten minutes, and over each two minutes of them (the window that plans look at), within
+    a tenth of the truth, and a fifth where half of it has to wait."""
+    model, query = f"m{load}", vllm_query(f"m{load}")
+    grid = np.arange(QUIET_S + 60, QUIET_S + LOADED_S, 5.0)
+    rates = np.array([asked(server, query, at) for at in grid])
+    times = truth[model]
+
+    def true_rate(at: float) -> float:
+        return float(np.searchsorted(times, at) - np.searchsorted(times, at - 60.0)) / 60.0
+
+    true = np.array([true_rate(at) for at in grid])
+    errors = [
+        rates[k : k + 24].mean() / true[k : k + 24].mean() - 1.0
+        for k in range(0, len(grid) - 23, 12)
+    ]
+    print(f"{load} x capacity: whole {rates.mean() / true.mean() - 1.0:+.1%}, worst two minutes "
+          f"{max(errors, key=abs):+.1%}")  # fmt: skip
+    assert abs(rates.mean() / true.mean() - 1.0) <= within
+    assert max(map(abs, errors)) <= within
+    if load > 1.0:
+        served = asked(server, f'sum(rate(vllm:request_success_total{{model_name="{model}"}}[1m]))',
+                       QUIET_S + LOADED_S - 10)  # fmt: skip
+        assert served < 0.75 * load * CAPACITY  # what a counter of completions alone would say
