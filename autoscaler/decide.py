@@ -18,7 +18,7 @@ from autoscaler.effects import Effect, SolveRequested
 from autoscaler.explain import reasons
 from autoscaler.guards import guards
 from autoscaler.guards import said as guards_said
-from autoscaler.models import Inputs, known, silences, valued, views, with_states
+from autoscaler.models import Inputs, known, seen_again, silences, valued, views, with_states
 from autoscaler.moves import revive, waves, withdraw
 from autoscaler.planning.problem import with_prices
 from autoscaler.planning.request import Outcome, Urgency
@@ -97,10 +97,10 @@ def decide(
     seen = with_states(seen, models)
 
     # What is under way moves on.
-    groups = waves(groups, seen, sight, inputs)
-    sight = sight.with_new(groups)
-    groups = revive(groups, seen, sight, now_ms)
-    seen = views(inputs, groups, models, sight)
+    moved = waves(groups, seen, sight, inputs)
+    sight = sight.with_new(moved)
+    moved = revive(moved, seen, sight, now_ms)
+    seen, groups = seen_again(seen, inputs, groups, moved, models, sight), moved
 
     # What the planner answered is carried out.
     ground = Ground(
@@ -117,7 +117,7 @@ def decide(
     if settled.decisions:
         sight = sight.with_new(carried.groups)
         models = dict(carried.models)
-        seen = views(inputs, carried.groups, models, sight)
+        seen = seen_again(seen, inputs, groups, carried.groups, models, sight)
     replan: list[tuple[str, str]] = [*settled.replan]
     again: list[Trigger] = []
     failed_ms, told_ms = state.failed_full_ms, state.told_failed_ms
@@ -128,7 +128,8 @@ def decide(
             continue  # the answer to a request that was given up
         del pending[answer.urgency]
         scene = Scene(priced, sight, combos, seen, now_ms)
-        carried = carry_out(answer, asked, carried.groups, carried.site, carried.models, scene)
+        before = carried.groups
+        carried = carry_out(answer, asked, before, carried.site, carried.models, scene)
         decisions += carried.decisions
         replan += carried.replan
         if answer.urgency is Urgency.FULL and answer.outcome is Outcome.NONE:
@@ -139,7 +140,7 @@ def decide(
             gap = answer.gap
         sight = sight.with_new(carried.groups)
         models = dict(carried.models)
-        seen = views(inputs, carried.groups, models, sight)
+        seen = seen_again(seen, inputs, before, carried.groups, models, sight)
 
     # What to ask it now.
     ground = replace(ground, sight=sight, groups=carried.groups, models=models, views=seen)

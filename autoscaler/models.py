@@ -128,6 +128,30 @@ def views(
     }
 
 
+def seen_again(
+    views_: Mapping[str, ModelView],
+    inputs: Inputs,
+    before: tuple[Group, ...],
+    after: tuple[Group, ...],
+    models: Mapping[str, ModelState],
+    sight: Sight,
+) -> dict[str, ModelView]:
+    """The same views where neither groups nor the state of a model changed, else new ones."""
+    if after is before and all(view.state is models[model] for model, view in views_.items()):
+        return dict(views_)
+    old = {group.name: group for group in before}
+    touched = {group.model for group in after if old.pop(group.name, None) is not group}
+    touched |= {group.model for group in old.values()}
+    touched |= {model for model, view in views_.items() if view.state is not models[model]}
+    of = by_model(group for group in after if group.model in touched)
+    return {
+        model: _view(inputs, view.service, models[model], of.get(model, []), sight)
+        if model in touched
+        else view
+        for model, view in views_.items()
+    }
+
+
 def _view(
     inputs: Inputs, service: Service, state: ModelState, groups: list[Group], sight: Sight
 ) -> ModelView:

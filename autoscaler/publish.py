@@ -19,7 +19,12 @@ from autoscaler.effects import (
 )
 from autoscaler.state import ControllerState, ModelState
 from autoscaler.transitions.accounts import billed_usd_per_h, by_model
-from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
+from autoscaler.transitions.assignments import (
+    changed_assignments,
+    changed_nodes,
+    changed_routes,
+    route_groups,
+)
 from autoscaler.transitions.groups import Group, Life
 from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.ways import type_routes
@@ -53,6 +58,9 @@ def publish(
     routes = dict(after.routes)
     of = by_model(after.groups)
     told: dict[str, int] = {}
+    starts_s: dict[str, float] = {}
+    for combo in after.combos.values():
+        starts_s[combo.model] = max(starts_s.get(combo.model, 0.0), combo.start_s)
     for service in cluster.services:
         if not service.managed:
             continue
@@ -65,9 +73,7 @@ def publish(
         found = route_groups(heard, sight.views, after.combos, lengths, last)
         if not found:  # lost nodes may still serve; without any other they are all there is
             found = route_groups(own, sight.views, after.combos, lengths, last)
-        start_s = max(
-            (c.start_s for c in after.combos.values() if c.model == service.model), default=0
-        )
+        start_s = starts_s.get(service.model, 0.0)
         feeds = sight.load_feeds(own)
         ways = after.models[service.model].ways
         types = type_routes(service, ways, found, last) if cluster.policy.spends_budget else ()
@@ -78,14 +84,15 @@ def publish(
         told[service.model] = routes[service.model].generation
     groups = _confirmable(after.groups, told, routes)
     assignments = dict(after.assignments)
-    if _may_differ(before, groups):
+    nodes = _may_differ(before, groups)
+    if nodes is None or nodes:
         drain_ms = int(cluster.policy.drain_timeout_s * 1000)
-        for assignment in changed_assignments(groups, assignments, token, now_ms, drain_ms):
+        for assignment in changed_assignments(groups, assignments, token, now_ms, drain_ms, nodes):
             assignments[assignment.node] = assignment
             effects.append(PublishAssignment(assignment))
     models = _numbered(after.models, numbered)
     plan_number = before.plan_number
-    if _targets(groups) != _targets(before.groups):
+    if groups != before.groups and _targets(groups) != _targets(before.groups):
         plan_number += 1
         effects.append(PublishPlan(_plan(after, groups, sight, cluster, plan_number, now_ms)))
     return (
@@ -137,11 +144,13 @@ def _confirmable(
     return tuple(sorted(kept, key=lambda g: (g.created_ms, g.name)))
 
 
-def _may_differ(before: ControllerState, groups: tuple[Group, ...]) -> bool:
-    """Assignments are looked at only where groups or the leader token changed."""
+def _may_differ(before: ControllerState, groups: tuple[Group, ...]) -> frozenset[str] | None:
+    """Nodes whose assignments may have to change: those under groups that did, and all of them
+    (None) under another leader token."""
     tokens = {assignment.leader_token for assignment in before.assignments.values()}
-    same_token = tokens <= {before.leader_token} and (bool(tokens) or not groups)
-    return groups != before.groups or not same_token
+    if not tokens <= {before.leader_token} or (groups and not tokens):
+        return None
+    return changed_nodes(before.groups, groups) if groups != before.groups else frozenset()
 
 
 def _targets(groups: Iterable[Group]) -> Counter[tuple[str, str]]:

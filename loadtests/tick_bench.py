@@ -1,9 +1,10 @@
 """How long a tick takes on a large estate: `python -m loadtests.tick_bench`.
 
-Builds MODELS models on NODES nodes of twenty pools, lets the loop plan and start them, then ticks:
-quiet ones, and surges of one model at a time whose urgent plan is made in the same process. Prints
-CPU seconds of deciding, of deciding and planning together, and the share of each. The fleet's
-statuses are made up from the assignments: everything starts at once and is ready.
+Builds MODELS models on NODES nodes of twenty pools, a few more declared each second until all
+run, then ticks: quiet ones, and surges of one model at a time. Every declared node reports; what
+is assigned starts at once and is ready. Prints CPU seconds of windows and deciding (a tick), of the
+urgent plans that a thread makes beside it, and of both together. Full plans are made by another
+process (`loadtests.resolve_bench` measures them) and are not answered here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from autoscaler.decide import ControllerState, Observation, decide
 from autoscaler.demand.observed import observe
 from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
+from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.effects import PublishAssignment, SolveRequested
 from autoscaler.performance import catalog
@@ -32,6 +35,8 @@ from topics.telemetry import Telemetry
 
 START_MS = 1_700_000_000_000
 SOURCES = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B", "openai/gpt-oss-20b")
+_DECLARED_PER_S = 10
+_SETTLES_S = 20
 GPUS = ("L40S", "A100-SXM-80GB", "H100-SXM", "L4")
 
 
@@ -63,10 +68,18 @@ class Estate:
             )
             for k in range(models)
         ]
-        self.cluster = Cluster(tuple(pools), tuple(services), Policy())
+        self.services = tuple(services)
+        self.cluster = Cluster(tuple(pools), (), Policy())
+        self.idle = {
+            node: Status(node, pool.id, "x", 0, 0) for pool in pools for node in node_ids(pool)
+        }
         self.windows = TelemetryWindows()
         self.assignments: dict[str, Assignment] = {}
         self.sequence = 0
+
+    def declare(self, models: int) -> None:
+        """The first `models` models are declared."""
+        self.cluster = replace(self.cluster, services=self.services[:models])
 
     def report(self, now_ms: int, rates: dict[str, float], random: np.random.Generator) -> None:
         """One second of telemetry of every model."""
@@ -84,8 +97,8 @@ class Estate:
             )  # fmt: skip
 
     def statuses(self, now_ms: int) -> dict[str, Status]:
-        """Every assigned instance is ready."""
-        return {
+        """Every assigned instance is ready; nodes without an assignment report too."""
+        used = {
             node: Status(
                 node, a.pool, "x", a.generation, now_ms,
                 tuple(
@@ -97,6 +110,8 @@ class Estate:
             )
             for node, a in self.assignments.items()
         }  # fmt: skip
+        idle = {node: replace(s, at_ms=now_ms) for node, s in self.idle.items() if node not in used}
+        return {**idle, **used}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,64 +121,78 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--regions", type=int, default=5)
     parser.add_argument("--ticks", type=int, default=200)
-    parser.add_argument("--load", type=float, default=24.0, help="times 2 to 6 req/s a model")
+    parser.add_argument("--load", type=float, default=48.0, help="times 2 to 6 req/s a model")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(argv)
     estate = Estate(given.models, given.nodes, given.regions, given.load)
     random = np.random.default_rng(given.seed)
-    rates = {service.model: service.req_per_s for service in estate.cluster.services}
+    rates = {service.model: service.req_per_s for service in estate.services}
     state = ControllerState(started_ms=START_MS)
     answers: list[PlanAnswer] = []
-    quiet: list[float] = []
-    surge: list[float] = []
-    asked = 0
-    for second in range(1, 181 + given.ticks):
+    ticks: dict[bool, list[float]] = {False: [], True: []}
+    plans: list[float] = []
+    warm_up = -(-given.models // _DECLARED_PER_S) + _SETTLES_S
+    for second in range(1, warm_up + 1 + given.ticks):
         now_ms = START_MS + second * 1000
-        measured = second > 180
+        measured = second > warm_up
+        estate.declare(min(given.models, second * _DECLARED_PER_S))
         if measured and second % 4 == 0:
-            name = f"m{(second // 4) % given.models}"
-            rates[name] *= 1.5
+            rates[f"m{(second // 4) % given.models}"] *= 1.5
         estate.report(now_ms, rates, random)
         statuses = estate.statuses(now_ms)
         began = time.process_time()
         models = [service.model for service in estate.cluster.services]
         demand = observe(estate.windows, models, estate.cluster.policy, now_ms)
         seen = Observation(demand=demand, statuses=statuses, answers=tuple(answers))
+        urgent = bool(answers)
         state, effects = decide(state, seen, estate.cluster, now_ms)
-        answers, urgent = [], False
+        took = time.process_time() - began
+        answers = []
         for effect in effects:
             if isinstance(effect, PublishAssignment):
                 estate.assignments[effect.record.node] = effect.record
-            elif isinstance(effect, SolveRequested):
-                full = effect.request.urgency is Urgency.FULL
-                if full and measured:
-                    continue  # made by another process, and not what is measured here
+            elif isinstance(effect, SolveRequested) and effect.request.urgency is Urgency.URGENT:
+                began = time.process_time()
                 answers.append(answer(effect.request, estate.cluster, default_profile(), Shoal()))
-                urgent = urgent or not full
-        took = time.process_time() - began
+                urgent = True
+                if measured:
+                    plans.append(time.process_time() - began)
         if measured:
-            (surge if urgent else quiet).append(took)
-            asked += urgent
-        elif second % 30 == 0:
-            print(f"{second} s: {len(state.groups)} combos on {len(estate.assignments)} nodes")
+            ticks[urgent].append(took)
+        elif second % 10 == 0:
+            print(f"{second} s: {len(state.groups)} combos on {_used(estate)} nodes", flush=True)
+    every = ticks[False] + ticks[True]
     found = {
         "models": given.models,
         "declared_nodes": given.nodes,
         "combos": len(state.groups),
-        "nodes_in_use": sum(bool(a.instances) for a in estate.assignments.values()),
-        "ticks": len(quiet) + len(surge),
-        "urgent_plans": asked,
-        "quiet_p50_s": float(np.quantile(quiet, 0.5)),
-        "quiet_p99_s": float(np.quantile(quiet, 0.99)),
-        "urgent_p50_s": float(np.quantile(surge, 0.5)) if surge else None,
-        "urgent_p99_s": float(np.quantile(surge, 0.99)) if surge else None,
+        "nodes_in_use": _used(estate),
+        "ticks": len(every),
+        "ticks_with_surge": len(ticks[True]),
+        **_quantiles("tick", every),
+        **_quantiles("quiet_tick", ticks[False]),
+        **_quantiles("surge_tick", ticks[True]),
+        **_quantiles("urgent_plan", plans),
     }
     for key, value in found.items():
-        print(f"{key:16} {value}")
+        print(f"{key:18} {value if isinstance(value, int) else f'{value:.4f}'}")
     if given.json:
         given.json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
     return 0
+
+
+def _used(estate: Estate) -> int:
+    return sum(bool(a.instances) for a in estate.assignments.values())
+
+
+def _quantiles(name: str, seconds: list[float]) -> dict[str, float]:
+    if not seconds:
+        return {}
+    return {
+        f"{name}_p50_cpu_s": float(np.quantile(seconds, 0.5)),
+        f"{name}_p99_cpu_s": float(np.quantile(seconds, 0.99)),
+    }
 
 
 if __name__ == "__main__":

@@ -160,6 +160,7 @@ def _dataclass_reader(kind: type[Any]) -> Reader:
             field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
         )
         for field in dataclasses.fields(kind)
+        if field.init
     )
 
     def read(path: str, value: Any) -> Any:

@@ -28,6 +28,23 @@ def poisson_tail(count: int, mean: float) -> float:
     return _from(count, mean)
 
 
+def beyond_chance(count: int, mean: float, significance: float) -> bool:
+    """Whether poisson_tail(count, mean) <= significance, mostly without summing the tail.
+
+    A tail is at least its first term, and at most exp(-mean h) with Chernoff's
+    h = (x ln x - x + 1), x = count / mean >= 1; between the two it is summed.
+    """
+    if count <= mean or count <= 0:
+        return poisson_tail(count, mean) <= significance
+    if mean > 0.0:
+        limit = math.log(significance)
+        if _log_mass(count, mean) > limit + 1e-6:
+            return False
+        if count - mean - count * math.log(count / mean) < limit - 1e-6:
+            return True
+    return poisson_tail(count, mean) <= significance
+
+
 def lower_rate(count: int, window_s: float, significance: float) -> float:
     """Lower confidence bound in events/s of the rate behind `count` events in `window_s` seconds.
 

@@ -256,8 +256,12 @@ class Cluster:
     content_hash: str = ""
     routes: tuple[QualityRoute, ...] = ()
     measurements: tuple[Measurement, ...] = ()
+    _services: dict[str, Service] = field(init=False, repr=False, compare=False)
+    _pools: dict[str, Pool] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_services", {s.model: s for s in self.services})
+        object.__setattr__(self, "_pools", {pool.id: pool for pool in self.pools})
         for what, names in (
             ("pool", [pool.id for pool in self.pools]),
             ("model", [service.model for service in self.services]),
@@ -279,14 +283,14 @@ class Cluster:
 
     def service(self, model: str) -> Service:
         """The service of `model`, else InvalidValue."""
-        for service in self.services:
-            if service.model == model:
-                return service
-        raise InvalidValue("model", model, " or ".join(s.model for s in self.services))
+        found = self._services.get(model)
+        if found is None:
+            raise InvalidValue("model", model, " or ".join(s.model for s in self.services))
+        return found
 
     def pool(self, pool_id: str) -> Pool:
         """The pool called `pool_id`, else InvalidValue."""
-        for pool in self.pools:
-            if pool.id == pool_id:
-                return pool
-        raise InvalidValue("pool", pool_id, " or ".join(p.id for p in self.pools))
+        found = self._pools.get(pool_id)
+        if found is None:
+            raise InvalidValue("pool", pool_id, " or ".join(p.id for p in self.pools))
+        return found

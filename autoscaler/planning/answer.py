@@ -93,8 +93,8 @@ def _planned(
     made = plan(problem, strategy)
     if options.hold and made.status is PlanStatus.BEST_EFFORT and made.work is None:
         # What is asked for beyond the need must not cost anyone their share of it.
-        exact = replace(options, hold=0.0)
-        made = plan(replace(problem, options=exact), strategy)
+        exact = plan(replace(problem, options=replace(options, hold=0.0)), strategy)
+        made = made if exact.status is PlanStatus.FAILED else exact
     return made
 
 

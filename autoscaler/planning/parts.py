@@ -226,6 +226,9 @@ def mixes(markets: frozenset[Market]) -> bool:
 
 def members_of(count: int, part: Part) -> list[Member]:
     """`count` instances of `part`, equal slices of a stage taken together."""
+    if len(part.nodes) == 1:
+        ((pool, slice_, stage, layers),) = part.nodes
+        return [Member(part.phase, slice_.gpus, pool.id, count, stage, layers)]
     counted = Counter(
         (stage, pool.id, slice_.gpus, layers) for pool, slice_, stage, layers in part.nodes
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.demand.significance import poisson_tail
+from autoscaler.demand.significance import beyond_chance
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.state import ModelState
@@ -55,7 +55,7 @@ def missed(view: ModelView) -> bool:
     if misses < view.policy.min_samples:
         return False
     allowed = ended * (1.0 - view.service.percentile)
-    return poisson_tail(misses, allowed) <= view.policy.significance
+    return beyond_chance(misses, allowed, view.policy.significance)
 
 
 def share_attained(view: ModelView) -> tuple[float, int]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.present import present_rate
-from autoscaler.demand.significance import poisson_tail
+from autoscaler.demand.significance import beyond_chance
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.targets.sustained import sustained
@@ -36,8 +36,9 @@ def propose(view: ModelView) -> Proposal | None:
         for covered_s, arrivals in spans(demand)
         if arrivals >= policy.min_samples
         and arrivals > planned * covered_s
-        and poisson_tail(round(arrivals / spread), planned * covered_s / spread)
-        <= policy.significance
+        and beyond_chance(
+            round(arrivals / spread), planned * covered_s / spread, policy.significance
+        )
     ]
     if proving:
         # Beyond the local window only what came since the rate last changed speaks of the present:

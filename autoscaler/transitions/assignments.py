@@ -6,7 +6,7 @@ records, and a record is made anew only where it says something new.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
@@ -25,20 +25,26 @@ def changed_assignments(
     leader_token: int,
     now_ms: int,
     drain_timeout_ms: int = 0,
+    nodes: Collection[str] | None = None,
 ) -> tuple[Assignment, ...]:
     """Assignments of the nodes whose desired instances differ from `published`, by node.
 
     A changed node gets its generation + 1; a node that was emptied gets an empty assignment. All
     nodes are published anew under a new leader token. drain_timeout_ms: of the policy; a drain
-    always comes with a change of its node, so it is told with those.
+    always comes with a change of its node, so it is told with those. nodes: only these can have
+    changed; left out, any may have.
     """
     wanted: dict[str, tuple[str, list[DesiredInstance]]] = {
-        node: (old.pool, []) for node, old in published.items()
+        node: (published[node].pool, [])
+        for node in (published if nodes is None else nodes)
+        if node in published
     }
     for group in groups:
         # A switch that executors are not told of yet: they know the group as it was.
         held = group.switch if group.switch is not None and not group.switch.asked else None
         for placed in held.placed if held else group.placed:
+            if nodes is not None and placed.node not in nodes:
+                continue
             _, instances = wanted.setdefault(placed.node, (placed.pool, []))
             instances.append(
                 DesiredInstance(
@@ -76,6 +82,21 @@ def changed_assignments(
 def component_engine(model: str, deployment: str) -> str:
     """The engine that runs a deployment of a model of components; "" for other models."""
     return f"{model}.{deployment}" if deployment else ""
+
+
+def changed_nodes(before: Iterable[Group], after: Iterable[Group]) -> frozenset[str]:
+    """Nodes of groups that came, went or became others."""
+    left = {group.name: group for group in before}
+    changed: list[Group] = []
+    for group in after:
+        old = left.pop(group.name, None)
+        if old is not group:
+            changed += [group] if old is None else [group, old]
+    return frozenset(
+        placed.node
+        for group in (*changed, *left.values())
+        for placed in (*group.placed, *(group.switch.placed if group.switch else ()))
+    )
 
 
 def route_groups(

@@ -6,7 +6,12 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.workload import Lengths, Phase
-from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
+from autoscaler.transitions.assignments import (
+    changed_assignments,
+    changed_nodes,
+    changed_routes,
+    route_groups,
+)
 from autoscaler.transitions.groups import Group, GroupView, Life, Placed, slots
 from tests.unit.decide.decide_catalogue import DECODE, PREFILL, combo, pool, service
 
@@ -100,3 +105,17 @@ def test_routes_are_published_first_and_on_change() -> None:
     groups = route_groups([GROUP], view(0, 1, 2), {PAIR.id: PAIR}, BUCKET)
     second = changed_routes(served, groups, first, 1, 20)
     assert second is not None and second.generation == 2
+
+
+def test_only_nodes_of_groups_that_changed_are_looked_at() -> None:
+    """A group that came, went or became another names its nodes; one that stayed does not."""
+    other = replace(GROUP, name=f"{GROUP.name}9", placed=(replace(GROUP.placed[0], node="else"),))
+    assert changed_nodes((GROUP, other), (GROUP, other)) == frozenset()
+    assert changed_nodes((GROUP, other), (GROUP,)) == {"else"}
+    assert changed_nodes((GROUP,), (GROUP, other)) == {"else"}
+    assert changed_nodes((GROUP, other), (replace(GROUP, life=Life.DRAINING), other)) == {
+        placed.node for placed in GROUP.placed
+    }
+    (first,) = changed_assignments([other], {}, 5, 10, nodes={"else"})
+    assert first.node == "else"
+    assert changed_assignments([GROUP, other], {"else": first}, 5, 20, nodes={"else"}) == ()
