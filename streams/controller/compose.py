@@ -46,6 +46,7 @@ from streams.ports.demand_topic import DemandTopic
 from streams.ports.engine_views import LIMIT_S, EngineViews
 from streams.ports.observed import ExecutorStatuses
 from streams.ports.promql import prometheus
+from streams.ports.provision import Provisioner
 from streams.ports.routes import GatewayRoutes, RouteSink
 from streams.ports.seal import Seal, read_keys
 from streams.ports.telemetry_topic import TelemetryTopic
@@ -138,6 +139,17 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         refresh_ms=seal.valid_ms // 3,
     )
 
+    provisioner = None
+    if config.provision:
+        provisioner = Provisioner(
+            config.provision,
+            declared,
+            latest.assignments,
+            latest.statuses,
+            lambda: seat.leads() and _acts(declared()),
+            clock.now_ms,
+        )
+
     def alerted(alert: Alert, views: Mapping[str, EngineView]) -> None:
         latest.engines.update(views)
         latest.take(alert, 0)
@@ -192,6 +204,8 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         }
         for number, (source, sink) in enumerate(sources):
             loops[f"demand {number}"] = _following(source, sink)
+        if provisioner is not None:
+            loops["nodes"] = provisioner.run
         if not found.embedded:
             loops["topics"] = _watching(options, control, telemetry, loop)
         identity = Identity(options.controller_id, options.broker, options.prefix, found.embedded)
@@ -275,9 +289,13 @@ def sinks(
     """
 
     def acting() -> bool:
-        return any(service.managed for service in declared().services)
+        return _acts(declared())
 
     return ExecutorActuator(outbox, acting, seal), GatewayRoutes(outbox, acting, seal)
+
+
+def _acts(cluster: Cluster) -> bool:
+    return any(service.managed for service in cluster.services)
 
 
 def _following(source: DemandSource, sink: Sink) -> Callable[[], Awaitable[None]]:

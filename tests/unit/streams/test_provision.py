@@ -1,0 +1,156 @@
+"""Nodes by a command: created for what is assigned, deleted when idle, failures told as failed
+launches. The commands are real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from autoscaler.domain.cluster import Cluster, Market, Pool
+from autoscaler.performance import catalog
+from streams.files.errors import UserError
+from streams.ports.provision import HookFailed, Provisioner, ask
+from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
+
+POOL = Pool("us", "l4", catalog.gpu("L4"), 1, 3, Market.SPOT, 0.3)
+NODE = "us.l4.spot.0"
+HOOK = """
+import json, pathlib, sys
+folder, mode = pathlib.Path(sys.argv[1]), sys.argv[2]
+asked = json.load(sys.stdin)
+with (folder / "asked").open("a") as log:
+    log.write(json.dumps(asked) + "\\n")
+action, there = asked["action"], folder / "there"
+known = there.read_text().split() if there.exists() else []
+if action == mode:
+    print(json.dumps({"error": "no quota"}))
+elif action == "list":
+    print(json.dumps({"nodes": known}))
+else:
+    known = [n for n in known if n != asked["node"]] + [asked["node"]] * (action == "create")
+    there.write_text(" ".join(known))
+    print("{}")
+"""
+
+
+class Bench:
+    def __init__(self, folder: Path, mode: str = "none") -> None:
+        (folder / "hook.py").write_text(HOOK)
+        self.folder = folder
+        self.assignments: dict[str, Assignment] = {}
+        self.statuses: dict[str, Status] = {}
+        command = f"{sys.executable} -S {folder}/hook.py {folder} {mode}"
+        self.provisioner = Provisioner(
+            {POOL.id: command}, lambda: Cluster((POOL,), ()), self.assignments, self.statuses,
+            lambda: True, lambda: 1_000_000,
+        )  # fmt: skip
+
+    def assign(self, *instances: str, generation: int = 1) -> None:
+        wishes = tuple(
+            DesiredInstance(name, "m", "aggregated", "g:1", (n,))
+            for n, name in enumerate(instances)
+        )
+        self.assignments[NODE] = Assignment(NODE, POOL.id, generation, 1, 1_000_000, wishes)
+
+    def runs(self, *instances: str, state: InstanceState = InstanceState.READY) -> None:
+        seen = tuple(
+            ObservedInstance(name, "m", "aggregated", "g:1", state, (n,))
+            for n, name in enumerate(instances)
+        )
+        self.statuses[NODE] = Status(NODE, POOL.id, "x", 1, 1_000_000, seen)
+
+    async def step(self, now_s: float) -> None:
+        await self.provisioner.step(now_s)
+        await asyncio.gather(*self.provisioner._tasks.values())
+
+    def asked(self, action: str) -> list[dict[str, object]]:
+        path = self.folder / "asked"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [q for line in lines if (q := json.loads(line))["action"] == action]
+
+
+async def test_a_node_is_there_while_something_is_assigned_to_it(tmp_path: Path) -> None:
+    """Created once; kept while its instances end; deleted after an idle minute."""
+    b = Bench(tmp_path)
+    b.assign("a")
+    for at_s in (0.0, 5.0, 10.0):
+        await b.step(at_s)
+    assert b.asked("create") == [
+        {"action": "create", "node": NODE, "region": "us", "pool": "l4", "market": "spot",
+         "gpu": "L4", "gpus": 1}
+    ]  # fmt: skip
+    b.runs("a")
+    b.assign(generation=2)
+    await b.step(100.0)
+    await b.step(300.0)
+    assert not b.asked("delete")  # it runs still
+    b.runs("a", state=InstanceState.STOPPED)
+    await b.step(305.0)
+    await b.step(360.0)
+    assert not b.asked("delete")
+    await b.step(365.0)
+    assert b.asked("delete") == [{"action": "delete", "node": NODE}]
+    b.assign("b", generation=3)
+    await b.step(400.0)
+    assert len(b.asked("create")) == 2
+
+
+async def test_a_node_that_cannot_be_created_counts_as_failed_launches(tmp_path: Path) -> None:
+    """Told once per plan, and taken back when nothing of it is assigned any more."""
+    b = Bench(tmp_path, "create")
+    b.assign("a", "b")
+    await b.step(0.0)
+    await b.step(5.0)
+    assert len(b.asked("create")) == 1
+    found = b.statuses[NODE]
+    assert [seen.state for seen in found.instances] == [InstanceState.FAILED] * 2
+    assert "no quota" in found.instances[0].reason
+    assert found.observed_generation == 1
+    b.assign(generation=2)
+    await b.step(10.0)
+    assert NODE not in b.statuses
+    b.assign("c", generation=3)
+    await b.step(15.0)
+    assert len(b.asked("create")) == 2
+
+
+async def test_an_executor_that_is_alive_is_believed_and_not_the_command(tmp_path: Path) -> None:
+    b = Bench(tmp_path, "create")
+    b.assign("a")
+    b.runs("a")
+    await b.step(0.0)
+    assert b.statuses[NODE].executor == "x"
+
+
+async def test_nothing_is_changed_while_nobody_says_what_there_is(tmp_path: Path) -> None:
+    b = Bench(tmp_path, "list")
+    b.assign("a")
+    await b.step(0.0)
+    assert not b.asked("create")
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("raise SystemExit(3)", "exit code 3"),
+        ("print('[]')", "JSON object"),
+        ("print('yes')", "no JSON"),
+        ("import time; time.sleep(60)", "no answer within 0.3 s"),
+        ('print(\'{"error": "sold out"}\')', "sold out"),
+    ],
+)
+async def test_what_is_no_answer_is_a_failure(body: str, why: str) -> None:
+    with pytest.raises(HookFailed, match=why):
+        await ask(
+            (sys.executable, "-S", "-c", body), {"action": "list"}, 0.3 if "sleep" in body else 30.0
+        )
+
+
+def test_a_command_that_cannot_be_read_is_refused_at_the_start() -> None:
+    for line in ('nodes "', ""):
+        with pytest.raises(UserError, match="us/l4/spot"):
+            Provisioner({POOL.id: line}, lambda: Cluster((POOL,), ()), {}, {}, lambda: True, int)
