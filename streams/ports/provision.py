@@ -169,8 +169,8 @@ class Provisioner:
         """As the node's executor would if its engines did not start."""
         assignment, now_ms = self._assignments.get(node), self._now_ms()
         known = self._statuses.get(node)
-        alive = known is not None and known.executor != EXECUTOR
-        if assignment is None or (alive and now_ms - known.at_ms < _HEARD_LATELY_MS):
+        heard_ms = known.at_ms if known is not None and known.executor != EXECUTOR else 0
+        if assignment is None or (heard_ms and now_ms - heard_ms < _HEARD_LATELY_MS):
             return
         failed = tuple(
             ObservedInstance(

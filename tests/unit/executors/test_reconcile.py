@@ -182,11 +182,13 @@ def test_a_new_instance_waits_for_the_gpus_of_the_old_one() -> None:
     assert commands == (Launch(wish("b", (1, 2)), "aggregated"),)
 
 
-def test_a_dead_engine_is_started_again_with_growing_pauses_then_given_up() -> None:
-    """Three starts that do not last: FAILED, with the last reason, and no fourth."""
+@pytest.mark.parametrize("note", [DEAD.note, "exit code 0: out of memory"])
+def test_a_dead_engine_is_started_again_with_growing_pauses_then_given_up(note: str) -> None:
+    """Three starts that do not last: FAILED, with the last reason, and no fourth. An exit code of 0
+    proves nothing: vLLM's API server ends so when its core dies."""
     state, now_ms, pauses = begin(wish()), T0, []
     while state.held[0].state is not InstanceState.FAILED:
-        state, _ = reconcile(state, {"a": DEAD}, now_ms, RULES)
+        state, _ = reconcile(state, {"a": Seen(alive=False, note=note)}, now_ms, RULES)
         died_ms = now_ms
         while not state.held[0].process and state.held[0].state is InstanceState.STARTING:
             now_ms += 100
