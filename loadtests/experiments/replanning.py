@@ -1,0 +1,217 @@
+"""Demystifying Cost-Efficiency (ICML '25), Table 7: planning again after a shift and after a loss.
+
+    python -m loadtests.experiments.replanning [--budget 30] [--model 8b] [--seed 1] [--json OUT]
+
+The very controller and planner in the simulator, in virtual time, in budget mode: the paper's nine
+types in its mix 2 (Table 5), GPUs of its Table 4 on nodes of four. Two events, each in a run that
+plans again and in one whose planner is away from then on:
+
+    workload   90% of the requests have the short output from one moment on
+    GPU drop   a node of four H100 is gone
+
+More is offered than the fleet can do, and what is printed is the rate of the whole mix that it
+sustains: the rate offered times the share of requests served within a minute of the type that is
+served worst. The paper measured rented GPUs and has no SLO (limits are set far out here); our
+rates are those of the performance model, so what to compare is the changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Cluster, Market, Mode, Objective, Policy, Pool, Service
+from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
+from autoscaler.performance import catalog
+from autoscaler.performance.profile import default_profile
+from autoscaler.planning.problem import make_problem
+from autoscaler.planning.request import Urgency
+from autoscaler.planning.strategies.table import FOR_A_BUDGET
+from autoscaler.simulation.arrivals import Arrival
+from autoscaler.simulation.gateway import GatewayLimits
+from autoscaler.simulation.live import LiveController
+from autoscaler.simulation.requests import Call, Ending
+from autoscaler.simulation.scenario import Scenario
+from autoscaler.simulation.script import AvailabilityChanged, Happening, NodeLost, SolverAway
+from autoscaler.simulation.world import World
+from loadtests.experiments.demystifying import AVAILABLE, GPUS, MIXES, MODELS, PRICES, TYPES
+from topics.fleet import Assignment
+
+PER_NODE = 4
+LEAD_S, EVENT_S, SETTLED_S, END_S = 900.0, 600.0, 1200.0, 1800.0
+WAIT_MS = 60_000.0
+SHORT = 0.9
+PAPER = {
+    "workload": (26.89, 23.70, 29.61),
+    "GPU drop": (26.89, 20.80, 22.85),
+}
+LOST = "cloud/h100/on-demand"
+_NONE = Assignment("none", "none", 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Requests/s of the mix: before the event, after it, and after planning again."""
+
+    event: str
+    before: float
+    after: float
+    replanned: float
+    replans: int
+
+
+def mix_of(weights: Sequence[float]) -> tuple[float, ...]:
+    """Shares of the nine types."""
+    return tuple(weight / sum(weights) for weight in weights)
+
+
+BEFORE = mix_of(MIXES[1])
+
+
+def surged() -> tuple[float, ...]:
+    """The mix with SHORT of all requests having the shortest output, each group as it was."""
+    least = min(o for _, o in TYPES)
+    short = sum(s for s, (_, o) in zip(BEFORE, TYPES, strict=True) if o == least)
+    return tuple(
+        share * (SHORT / short if o == least else (1.0 - SHORT) / (1.0 - short))
+        for share, (_, o) in zip(BEFORE, TYPES, strict=True)
+    )
+
+
+def cluster_of(model: str, budget: float, req_per_s: float) -> Cluster:
+    """The paper's GPUs (Table 4, first column) on nodes of four, for one model in budget mode."""
+    pools = tuple(
+        Pool(
+            "cloud", name.lower(), catalog.gpu(name), PER_NODE, count // PER_NODE,
+            Market.ON_DEMAND, PER_NODE * price,
+        )
+        for name, count, price in zip(GPUS, AVAILABLE[0], PRICES, strict=True)
+        if count >= PER_NODE
+    )  # fmt: skip
+    types = tuple(
+        WorkloadType(f"{i}-{o}", share, Lengths(i, o))
+        for (i, o), share in zip(TYPES, BEFORE, strict=True)
+    )
+    service = Service(
+        model=model, architecture=catalog.model(MODELS[model]), slo=Slo(60_000.0, 500.0),
+        max_len_tokens=4096, types=types, utilization=1.0, mode=Mode.ACT, min_instances=1,
+        req_per_s=req_per_s,
+        lengths=Lengths(
+            sum(s * i for s, (i, _) in zip(BEFORE, TYPES, strict=True)),
+            sum(s * o for s, (_, o) in zip(BEFORE, TYPES, strict=True)),
+        ),
+    )  # fmt: skip
+    policy = Policy(budget_usd_per_h=budget, objective=Objective.THROUGHPUT)
+    return Cluster(pools, (service,), policy)
+
+
+def planned_req_per_s(cluster: Cluster, mix: Sequence[float]) -> float:
+    """What the planner says that the budget does of `mix`."""
+    service = cluster.services[0]
+    named = tuple((kind.name, share) for kind, share in zip(service.types, mix, strict=True))
+    demand = Demand(service.model, 1.0, service.lengths, mix=named)
+    made = FOR_A_BUDGET.solve(make_problem(cluster, {service.model: demand}, default_profile()))
+    return made.work.multiple if made.work else 0.0
+
+
+def arrivals(model: str, rate: float, after: Sequence[float], seed: int) -> list[Arrival]:
+    """Poisson arrivals at `rate`; from EVENT_S on in the mix `after`."""
+    random = np.random.default_rng(seed)
+    times = np.cumsum(random.exponential(1.0 / rate, int(1.2 * rate * END_S)))
+    times = times[times < END_S]
+    late = times >= EVENT_S
+    kinds = random.choice(len(TYPES), len(times), p=BEFORE)
+    kinds[late] = random.choice(len(TYPES), int(late.sum()), p=after)
+    return [Arrival(float(at), model, *TYPES[kind]) for at, kind in zip(times, kinds, strict=True)]
+
+
+def sustained(calls: Sequence[Call], rate: float, from_s: float, to_s: float) -> float:
+    """The rate of the whole mix that was served of what arrived then. A type with fewer than a
+    hundred requests says nothing."""
+    came: dict[tuple[int, int], list[int]] = {}
+    for call in calls:
+        if from_s <= call.arrival_ms / 1000.0 - LEAD_S < to_s:
+            seen = came.setdefault((call.input_tokens, call.output_tokens), [0, 0])
+            seen[0] += 1
+            seen[1] += call.ending is Ending.SERVED
+    return rate * min(served / of for of, served in came.values() if of >= 100)
+
+
+def run(event: str, cluster: Cluster, rate: float, replans: bool, seed: int) -> tuple[float, ...]:
+    """(before, after, full plans after the event) of one run."""
+    model = cluster.services[0].model
+    at_s = LEAD_S + EVENT_S
+    script: list[Happening] = [] if replans else [SolverAway(at_s - 1.0, LEAD_S + END_S)]
+    if event == "GPU drop":
+        lost = node_ids(cluster.pool(LOST))[0]
+        script += [NodeLost(at_s, lost), AvailabilityChanged(at_s, LOST, 0)]
+    after = surged() if event == "workload" else BEFORE
+    scenario = Scenario(
+        cluster,
+        arrivals(model, rate, after, seed),
+        END_S,
+        LEAD_S,
+        tuple(script),
+        limits=GatewayLimits(queue_ms=WAIT_MS, max_waiting=100_000),
+    )
+    world = World(scenario, LiveController())
+    world.advance(at_s)
+    if event == "GPU drop" and not world.assignments.get(lost, _NONE).instances:
+        raise InvalidValue("budget", cluster.policy.budget_usd_per_h, "one that buys an H100 node")
+    world.advance(scenario.end_s)
+    calls = world.finish().calls
+    asked = world.timeline.asked
+    plans = sum(at > at_s and ask.urgency is Urgency.FULL for at, ask in asked)
+    return (
+        sustained(calls, rate, EVENT_S / 3.0, EVENT_S),
+        sustained(calls, rate, SETTLED_S, END_S - WAIT_MS / 1000.0),
+        float(plans),
+    )
+
+
+def table(model: str, budget: float, seed: int) -> list[Row]:
+    """Both events."""
+    plain = cluster_of(model, budget, 1.0)
+    most = max(planned_req_per_s(plain, BEFORE), planned_req_per_s(plain, surged()))
+    rate = 1.25 * most
+    cluster = cluster_of(model, budget, rate)
+    rows = []
+    for event in PAPER:
+        before, after, _ = run(event, cluster, rate, False, seed)
+        _, replanned, plans = run(event, cluster, rate, True, seed)
+        rows.append(Row(event, before, after, replanned, int(plans)))
+    return rows
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--budget", type=float, default=30.0, help="USD/h")
+    parser.add_argument("--model", default="70b", choices=list(MODELS))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", default="", help="write the figures here")
+    args = parser.parse_args()
+    rows = table(args.model, args.budget, args.seed)
+    print(f"{MODELS[args.model]}, {args.budget:g} USD/h, seed {args.seed}; req/s of the mix")
+    print("event        before    after, same plan    planned again   |  paper: the same three")
+    for row in rows:
+        was, fell, rose = PAPER[row.event]
+        print(
+            f"{row.event:10s} {row.before:8.2f} {row.after:8.2f} ({row.after / row.before - 1:+.0%})"
+            f"       {row.replanned:8.2f} ({row.replanned / row.after - 1:+.0%})   |  "
+            f"{was:.2f} {fell:.2f} ({fell / was - 1:+.0%}) {rose:.2f} ({rose / fell - 1:+.0%})"
+        )
+    if args.json:
+        found = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
+        Path(args.json).write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
