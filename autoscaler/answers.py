@@ -106,7 +106,7 @@ def carry_out(
             now = dict(done.groups)
             if done.started or done.going:
                 decisions.append(decision)
-            elif models[model].ways.differ(ways):
+            elif answer.urgency is Urgency.FULL and models[model].ways.differ(ways):
                 why = f"requests are divided anew; {_why(answer, pending, scene.views[model], '')}"
                 decisions.append(hold(model, why, scene.now_ms))
         below_floor = not (done.started or done.switched) and len(counting) < service.min_instances

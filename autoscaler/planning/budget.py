@@ -129,10 +129,10 @@ def valued(problem: PlanningProblem, arrays: BudgetArrays, mix: Mix) -> dict[str
     for c, combo in enumerate(arrays.combos):
         mine = np.flatnonzero(arrays.combo_of == c)
         types = [arrays.types[w] for w in arrays.mix.type_of[mine]]
-        done = mix.fractions[mine] * arrays.mix.work[arrays.mix.type_of[mine]] * mix.multiple
-        if mix.copies[c] and done.sum() > 0.0:
-            most = _utilization(problem, combo.model)
-            rate = float(done.sum()) / mix.copies[c] / most
+        work = arrays.mix.work[arrays.mix.type_of[mine]]
+        done = (mix.fractions[mine] * work * mix.multiple).tolist()
+        if mix.copies[c] and sum(done) > 0.0:
+            rate = sum(done) / int(mix.copies[c]) / _utilization(problem, combo.model)
             used = [(typed, part) for typed, part in zip(types, done, strict=True) if part > 0.0]
         else:
             used = [(typed, typed.req_per_s) for typed in types]

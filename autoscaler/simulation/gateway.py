@@ -138,6 +138,7 @@ class SimGateway:
     def _send(self, front: _Front, call: Call, pick: Pick) -> None:
         call.attempts += 1
         call.group = pick.group
+        front.meter.went(call)
         engine = self._engines.get(pick.endpoint.address)
         if engine is None:
             front.router.eject(pick.endpoint, int(self._agenda.now_ms))

@@ -44,12 +44,15 @@ class Meter:
         self.input_lengths[_length_bucket(call.input_tokens)] += 1
         self.shapes[_shape(call.input_tokens, call.output_tokens)] += 1
 
+    def went(self, call: Call) -> None:
+        """A request is sent to its group."""
+        if call.kind:
+            to = self.sent.setdefault(call.kind, {})
+            to[call.group] = to.get(call.group, 0) + 1
+
     def ended(self, call: Call, too_long: bool, ttft_limit_ms: float, tpot_limit_ms: float) -> None:
         """A request that arrived has ended. too_long: no engine would have taken it."""
         self.in_flight -= 1
-        if call.kind and call.group:
-            to = self.sent.setdefault(call.kind, {})
-            to[call.group] = to.get(call.group, 0) + 1
         if call.ending is Ending.REFUSED:
             self.refused += 1
         elif too_long:

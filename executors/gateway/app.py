@@ -217,6 +217,7 @@ class Face:
         kind = router.kind_of(*lengths, media)
         trace = _trace(exchange)
         request = Request(call, exchange, arrived_ns, name, spent_ns, trace, lengths[1], kind)
+        request.on_sent = meter.sent
         outcome = Outcome(Ending.FAILED)
         try:
             outcome = await self._relay.serve(request)
@@ -233,7 +234,6 @@ class Face:
             routes = left.routes if left is not None else None
             limits = (routes.ttft_limit_ms, routes.tpot_limit_ms) if routes else (0.0, 0.0)
             meter.ended(outcome, call.tokens_guess, *limits)
-            meter.sent(kind, request.group)
             if through is not None:
                 through[0].ended(outcome, call.tokens_guess, *limits)
                 through[0].sent(EVERY, call.model)

@@ -85,7 +85,7 @@ class Meter:
         self.classes[number] = self.classes.get(number, 0) + 1
 
     def sent(self, kind: str, group: str) -> None:
-        """A request of `kind` has ended that `group` took; "" for either counts nothing."""
+        """A request of `kind` goes to `group`; "" for either counts nothing."""
         if kind and group:
             to = self.sent_to.setdefault(kind, {})
             to[group] = to.get(group, 0) + 1

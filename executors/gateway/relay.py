@@ -97,7 +97,7 @@ class Relay:
                 self.refuse(request, message.format(model=model), kind, status)
                 return Outcome(Ending.REFUSED)
             way = slot.pick.way
-            request.group = way.name if way is not None else slot.pick.group
+            request.sent(way.name if way is not None else slot.pick.group)
             try:
                 outcome = await self._attempt(request, slot)
             except EngineRefused as refusal:

@@ -38,8 +38,8 @@ class Request:
     """One request in flight: its marks in time and what this process spent on it.
 
     own_ns: real time spent here, not waiting for an engine, the client or an instance. headers:
-    rendered lines that go to engines beside its id. want: what it asks for. group: that took it
-    last, "" while none did. tried: instances it was sent to. faulty: those
+    rendered lines that go to engines beside its id. want: what it asks for. on_sent: told of
+    its kind and of where it goes, each time it is sent. tried: instances it was sent to. faulty: those
     that answered it with an error of their own.
     """
 
@@ -48,10 +48,10 @@ class Request:
         "call",
         "client",
         "faulty",
-        "group",
         "headers",
         "id",
         "mark_ns",
+        "on_sent",
         "own_ns",
         "started",
         "tried",
@@ -80,8 +80,13 @@ class Request:
         self.tried: frozenset[Endpoint] = frozenset()
         tokens = call.tokens_guess + int(output_tokens)
         self.want = Want(tokens, call.single, call.prefix, kind)
-        self.group = ""
+        self.on_sent: Callable[[str, str], None] | None = None
         self.faulty: tuple[Endpoint, ...] = ()
+
+    def sent(self, to: str) -> None:
+        """It goes to the group, or by the way, called `to`."""
+        if self.on_sent is not None:
+            self.on_sent(self.want.kind, to)
 
     def begin(self) -> None:
         """The client gets a byte of the answer now; from here on nothing is sent again."""

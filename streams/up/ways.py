@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autoscaler.serving.paths import planned_shares
+from autoscaler.transitions.groups import combo_id_of, serial_of
 from topics.records import Routes, Telemetry
 
 _MOST_ROUTES = 1000
@@ -60,11 +61,18 @@ class WaysSeen:
                 if not shares:
                     continue  # of routes that nobody has seen: nothing to hold it against
                 total = sum(ways.values())
-                served.setdefault((model, kind), Counter()).update(ways)
+                went = served.setdefault((model, kind), Counter())
+                for way, count in ways.items():
+                    went[_of(way)] += count
                 due = expected.setdefault((model, kind), Counter())
                 for way, share in shares.items():
-                    due[way] += share * total  # type: ignore[assignment]
+                    due[_of(way)] += share * total  # type: ignore[assignment]
         return list(_rows(expected, served))
+
+
+def _of(way: str) -> str:
+    """The copies of one combo are one way, whichever of them there were over time."""
+    return combo_id_of(way) if serial_of(way) else way
 
 
 def shares_of(routes: Routes) -> Mapping[str, Mapping[str, float]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.domain.cluster import Cluster, Market, Objective
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.measured import profile_of
 from autoscaler.performance.profile import Profile
@@ -65,6 +65,8 @@ def compare(
     """
     from_ms, every_s = picture.first_launch_ms, cluster.policy.replan_every_s
     stretches = windows(picture.demand, from_ms, until_ms, every_s)
+    # Budget mode is compared with what the same demand costs otherwise, too.
+    cluster = replace(cluster, policy=replace(cluster.policy, objective=Objective.COST))
     comparisons = Comparisons(cluster, profile_of(cluster), elapsed_s, limit_s)
     yield from comparisons.all(picture.demand, stretches)
 

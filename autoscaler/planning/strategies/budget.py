@@ -28,6 +28,8 @@ from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.readback import failed, read_back
 
 _EXACT = 1e-6
+_URGENT_S = 4.0
+"""Seconds for additions: they are wanted at once, and the next full plan does better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class Budget:
             why = "policy.objective is cost: there is no budget to make the most of"
             return failed(problem, self.name, why, ())
         seconds, asked, dropped = problem.options.time_limit_s, problem, []
+        if problem.additions_only:
+            seconds = min(seconds, _URGENT_S)
         arrays = budget_arrays(asked)
         best = self._best(arrays, problem, seconds / 2.0)
         while best is None and arrays.types:
