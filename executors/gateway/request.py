@@ -39,8 +39,8 @@ class Request:
 
     own_ns: real time spent here, not waiting for an engine, the client or an instance. headers:
     rendered lines that go to engines beside its id. want: what it asks for. on_sent: told of
-    its kind and of where it goes, each time it is sent. tried: instances it was sent to. faulty: those
-    that answered it with an error of their own.
+    its kind and of where it goes, each time it is sent. tried: instances it was sent to. faulty:
+    those that answered it with an error of their own.
     """
 
     __slots__ = (

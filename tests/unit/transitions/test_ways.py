@@ -1,0 +1,81 @@
+"""Planned fractions on a fleet that is on its way to the plan."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoscaler.domain.cluster import Service
+from autoscaler.domain.workload import Lengths, Slo, WorkloadType
+from autoscaler.performance import catalog
+from autoscaler.transitions.ways import PlannedWays, planned_ways, type_routes
+from topics.records import Endpoint, RouteGroup, Routes
+
+A, B, OLD = "m:a1@r/a/spot", "m:a1@r/b/spot", "m:a1@r/old/spot"
+SERVICE = Service(
+    model="m",
+    architecture=catalog.model("meta-llama/Llama-3.1-8B-Instruct"),
+    slo=Slo(2000.0, 60.0),
+    types=(
+        WorkloadType("long", 0.3, Lengths(4000, 80)),
+        WorkloadType("chat", 0.7, Lengths(300, 250)),
+    ),
+)
+WAYS = PlannedWays(
+    (
+        ("long", A, 0.75),
+        ("long", B, 0.25),
+        ("long", OLD, 0.0),
+        ("chat", B, 1.0),
+        ("chat", OLD, 0.0),
+    ),
+    ((A, 2), (B, 1)),
+)
+
+
+def group(name: str, weight: float = 1.0) -> RouteGroup:
+    return RouteGroup(name, weight, (Endpoint(name, "h:1"),))
+
+
+def shares(*groups: RouteGroup, ways: PlannedWays = WAYS) -> dict[str, dict[str, float]]:
+    found = type_routes(SERVICE, ways, groups)
+    return {
+        kind.name: {g.group: s for g, s in zip(groups, kind.shares, strict=True)} for kind in found
+    }
+
+
+def test_the_fleet_that_was_planned_gets_what_was_planned() -> None:
+    found = shares(group(f"{A}:1"), group(f"{A}:2"), group(f"{B}:3"))
+    assert found["long"] == pytest.approx({f"{A}:1": 0.375, f"{A}:2": 0.375, f"{B}:3": 0.25})
+    assert found["chat"] == pytest.approx({f"{A}:1": 0.0, f"{A}:2": 0.0, f"{B}:3": 1.0})
+
+
+def test_what_is_not_there_yet_is_shared_by_weight_among_those_that_can() -> None:
+    """One A of two is ready, B is not: the old one helps out, and A never gets chat."""
+    found = shares(group(f"{A}:1", 3.0), group(f"{OLD}:9", 1.0))
+    missing = 1.0 - 0.375
+    assert found["long"] == pytest.approx(
+        {f"{A}:1": 0.375 + missing * 0.75, f"{OLD}:9": missing * 0.25}, abs=1e-4
+    )
+    assert found["chat"] == pytest.approx({f"{A}:1": 0.0, f"{OLD}:9": 1.0})
+
+
+def test_what_leaves_gets_nothing_once_the_plan_is_there() -> None:
+    found = shares(group(f"{A}:1"), group(f"{A}:2"), group(f"{B}:3"), group(f"{OLD}:9"))
+    assert found["long"][f"{OLD}:9"] == found["chat"][f"{OLD}:9"] == 0.0
+
+
+def test_more_copies_than_planned_share_their_part() -> None:
+    found = shares(group(f"{A}:1"), group(f"{A}:2"), group(f"{A}:4"), group(f"{B}:3"))
+    assert found["long"][f"{A}:1"] == pytest.approx(0.25)
+
+
+def test_without_a_plan_the_published_shares_stand_as_long_as_their_groups_do() -> None:
+    groups = (group(f"{A}:1"), group(f"{B}:3"))
+    published = Routes("m", 1, 1, 0, 1.0, 1.0, groups, types=type_routes(SERVICE, WAYS, groups))
+    assert type_routes(SERVICE, PlannedWays(), groups, published) == published.types
+    assert type_routes(SERVICE, PlannedWays(), groups[:1], published) == ()
+
+
+def test_a_plan_of_several_models_is_taken_apart() -> None:
+    found = planned_ways("m", [("m", "long", A, 1.0), ("n", "long", B, 1.0)], [(A, 2), (B, 1)])
+    assert found == PlannedWays((("long", A, 1.0),), ((A, 2),))
