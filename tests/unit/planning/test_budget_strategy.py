@@ -1,0 +1,144 @@
+"""The most work for a budget, as a strategy on the ordinary problem: what stands, what goes short."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.domain.cluster import Cluster, Market, Objective, Policy, Pool, Service
+from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
+from autoscaler.performance import catalog
+from autoscaler.performance.profile import default_profile
+from autoscaler.planning.answer import answer
+from autoscaler.planning.plan import Plan
+from autoscaler.planning.problem import PlanOptions, make_problem
+from autoscaler.planning.request import Outcome, PlanRequest, Urgency
+from autoscaler.planning.strategies.table import FOR_A_BUDGET, STRATEGIES, strategy_for
+from topics.codec import encode
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+TYPES = (
+    WorkloadType("long", 0.3, Lengths(2455, 18)),
+    WorkloadType("chat", 0.7, Lengths(496, 510)),
+)
+
+
+def service(model: str, **more: object) -> Service:
+    found = Service(
+        model=model,
+        architecture=catalog.model(MODEL),
+        slo=Slo(2000.0, 60.0),
+        max_len_tokens=8192,
+        types=TYPES,
+        lengths=Lengths(1084, 362),
+        min_instances=1,
+    )
+    return replace(found, **more)  # type: ignore[arg-type]
+
+
+def cluster(budget: float, *services: Service, nodes: int = 8) -> Cluster:
+    pools = (
+        Pool("r", "l40s", catalog.gpu("L40S"), 1, nodes, Market.ON_DEMAND, 1.8),
+        Pool("r", "l4", catalog.gpu("L4"), 1, nodes, Market.ON_DEMAND, 0.85),
+    )
+    policy = Policy(budget_usd_per_h=budget, objective=Objective.THROUGHPUT)
+    return Cluster(pools, services or (service("m"),), policy)
+
+
+def solve(
+    where: Cluster,
+    rates: dict[str, float],
+    fleet: dict[str, int] | None = None,
+    hold: float = 0.0,
+    mix: tuple[tuple[str, float], ...] = (),
+    additions_only: bool = False,
+) -> Plan:
+    demands = {m: Demand(m, rate, where.service(m).lengths, mix=mix) for m, rate in rates.items()}
+    problem = make_problem(
+        where,
+        demands,
+        default_profile(),
+        fleet=fleet,
+        options=PlanOptions(gap=1e-4, hold=hold),
+        additions_only=additions_only,
+    )
+    return FOR_A_BUDGET.solve(problem)
+
+
+def test_the_policy_chooses_the_strategy() -> None:
+    assert strategy_for(Policy()) is STRATEGIES["shoal"]
+    spends = Policy(budget_usd_per_h=5.0, objective=Objective.MAKESPAN)
+    assert strategy_for(spends) is FOR_A_BUDGET
+
+
+def test_capacity_follows_the_work_that_is_done_and_stays_within_the_budget() -> None:
+    """Copies are worth their part of the plan, so the loop's sums are those of the planner."""
+    made = solve(cluster(6.0), {"m": 2.0})
+    assert made.work is not None
+    assert made.cost_usd_per_h <= 6.0
+    assert made.capacity_req_per_s["m"] * 0.8 == pytest.approx(2.0 * made.work.multiple, rel=1e-3)
+    for name in ("long", "chat"):
+        parts = [s.fraction for s in made.work.shares if s.type == name]
+        assert sum(parts) == pytest.approx(1.0)
+
+
+def test_the_measured_mix_is_planned_for_and_not_the_declared_one() -> None:
+    before = solve(cluster(6.0), {"m": 2.0})
+    after = solve(cluster(6.0), {"m": 2.0}, mix=(("long", 0.95), ("chat", 0.05)))
+    assert before.counts() != after.counts()
+
+
+def test_what_runs_stays_where_it_does_as_much_but_for_hold() -> None:
+    best = solve(cluster(6.0), {"m": 2.0})
+    assert solve(cluster(6.0), {"m": 2.0}, best.counts(), hold=0.025).counts() == best.counts()
+    worse = {"m:a1@r/l4/on-demand": 1}
+    moved = solve(cluster(6.0), {"m": 2.0}, worse, hold=0.025)
+    assert moved.counts() != worse
+
+
+def test_additions_leave_everything_that_runs() -> None:
+    fleet = {"m:a1@r/l4/on-demand": 2}
+    made = solve(cluster(4.0), {"m": 2.0}, fleet, additions_only=True)
+    assert made.counts()["m:a1@r/l4/on-demand"] >= 2
+    assert made.cost_usd_per_h <= 4.0
+
+
+def test_a_fleet_above_the_budget_is_no_reason_to_fail() -> None:
+    """A price rose, or the budget was lowered: additions are none, and what runs is divided."""
+    fleet = {"m:a1@r/l40s/on-demand": 3}
+    made = solve(cluster(2.0), {"m": 2.0}, fleet, additions_only=True)
+    assert made.counts() == fleet
+    assert made.work is not None
+
+
+def test_the_least_model_goes_without_where_the_budget_does_not_reach_for_all() -> None:
+    two = cluster(1.9, service("big", priority=1), service("small"))
+    made = solve(two, {"big": 2.0, "small": 1.0})
+    assert {i.split(":")[0] for i in made.counts()} == {"big"}
+    assert any("small: the budget does not reach" in note for note in made.notes)
+
+
+def test_a_type_that_nothing_serves_is_left_out_and_said() -> None:
+    endless = WorkloadType("book", 0.1, Lengths(8000, 100))
+    slo = Slo(50.0, 60.0)  # no GPU here reads 8,000 tokens in 50 ms
+    types = (replace(TYPES[1], share=0.9), endless)
+    made = solve(cluster(6.0, service("m", types=types, slo=slo)), {"m": 2.0})
+    assert made.work is None or ("m", "book") in made.work.unserved
+    assert any("SLO" in note for note in made.notes)
+
+
+def test_what_binds_is_named() -> None:
+    words = [one.detail for one in solve(cluster(3.0), {"m": 2.0}).binding]
+    assert "budget (3.00 USD/h)" in words
+    full = [one.detail for one in solve(cluster(1000.0, nodes=2), {"m": 2.0}).binding]
+    assert any("all 2 nodes" in one for one in full)
+
+
+def test_an_answer_carries_the_shares_and_goes_over_the_wire() -> None:
+    where = cluster(6.0)
+    request = PlanRequest(1, Urgency.FULL, 0, (Demand("m", 2.0, where.service("m").lengths),))
+    found = answer(request, where, default_profile(), strategy_for(where.policy))
+    assert found.outcome is not Outcome.NONE
+    assert {kind for _, kind, _, _ in found.shares} == {"long", "chat"}
+    assert encode(found)  # plain numbers only: a decision log and a pipe take nothing else
