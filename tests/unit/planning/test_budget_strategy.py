@@ -1,4 +1,4 @@
-"""The most work for a budget, as a strategy on the ordinary problem: what stands, what goes short."""
+"""The most work for a budget, as a strategy on the ordinary problem."""
 
 from __future__ import annotations
 
