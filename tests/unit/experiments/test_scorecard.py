@@ -1,0 +1,66 @@
+"""The scorecard: its traces are the same every time, its page lists every exception."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoscaler.simulation.policies.table import VARIANTS
+from loadtests.scorecard import SCENARIOS, _source, _traces, main
+from loadtests.scorecard_page import write
+from streams.replay.traces import load_trace
+
+
+def policy(name: str, usd: float, share: float, hours: float = 2.0, **more: Any) -> dict[str, Any]:
+    return {
+        "name": name, "simulated": True, "cost_usd": usd, "slo_attainment": share,
+        "gpu_hours": hours, "unserved_fraction": 0.0, "reaction_s": 0.0, "reversals_per_h": 0.0,
+        "starts": 3.0, "regret_to_oracle": 0.5, "knob": {"value": 0.95}, "undercut_by": [], **more,
+    }  # fmt: skip
+
+
+def report(undercut_by: list[str]) -> dict[str, Any]:
+    variants = [policy(name, 11.0, 0.97) for name in VARIANTS]
+    policies = [
+        policy("shoal", 10.0, 0.98, starts=7.0, undercut_by=undercut_by),
+        policy("knative", 9.0, 0.99, hours=1.5),
+        policy("fixed-peak", 8.0, 0.99),
+        *variants,
+        {"name": "oracle", "simulated": False, "cost_usd": 5.0},
+    ]
+    return {"policies": policies, "models": {"m": {"requests": 7}}, "duration_s": 600.0}
+
+
+def test_every_exception_is_listed_with_what_makes_the_difference(tmp_path: Path) -> None:
+    path = tmp_path / "card.md"
+    reports = {"a": ("rates", report(["knative", "fixed-peak"])), "b": ("more", report([]))}
+    write(path, reports, ["c"], "2030-01-01, commit abc.")
+    text = path.read_text()
+    assert "- a, knative: 10.0% cheaper, +1.00 points; -25% GPU hours at +20% of our price" in text
+    assert "7 starts against 3" in text
+    assert "- a, fixed-peak:" in text and "given this very trace beforehand" in text
+    assert "- b," not in text
+    assert "Not run: c" in text
+    assert "| surge | +10.0%, -1.00 points | +10.0%, -1.00 points |" in text
+    assert (tmp_path / "card" / "a.svg").read_text().startswith("<svg")
+
+
+def test_traces_are_the_same_each_time_and_knobs_are_tuned_on_another(tmp_path: Path) -> None:
+    found = []
+    for folder in (tmp_path / "x", tmp_path / "y"):
+        folder.mkdir()
+        scenario = next(s for s in SCENARIOS if s.name == "steps")
+        source = _source(scenario, None)
+        assert source is not None
+        judged, other = _traces(scenario, source, folder, 0.1)
+        found.append((judged.read_bytes(), other.read_bytes()))
+        assert load_trace(judged).models != load_trace(other).models
+    assert found[0] == found[1]
+
+
+def test_a_scenario_that_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--only", "moon"])
+    assert "moon: one of aibrix, bursts" in capsys.readouterr().err
