@@ -93,6 +93,7 @@ class Topics:
         elif isinstance(record, DeadLetter):
             self.letters.append(record)
         elif isinstance(record, Telemetry):
+            self.windows.advance(record.end_ms)
             self.windows.add(record, record.end_ms)
 
 

@@ -31,6 +31,7 @@ _TAKEOVER_S = 10.0
 _STRAY_SAID_S = 14.0
 _EVERY = 40  # every so many ticks is decided twice
 _EXACT_S = 40
+_LEAVING = (Life.UNROUTED, Life.DRAINING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Promises:
         self._said: set[str] = set()
         self._told: set[tuple[str, str]] = set()
         self._ticks = 0
+        self._serving: set[str] = set()
 
     # -- each tick of whoever leads -----------------------------------------------------------
 
@@ -136,17 +138,17 @@ class Promises:
             if service is None:
                 continue
             own = [g for g in done.after.groups if g.model == group.model]
-            leaving = [
-                g for g in own if g.life in (Life.UNROUTED, Life.DRAINING) and _routed(g, done)
-            ]
+            if _ready(group, done):
+                self._serving.add(group.name)  # one that does not serve takes nothing away
+            leaving = [g for g in own if g.life in _LEAVING and g.name in self._serving]
             rate = {g.name: _rate(g, done) for g in own}
             total = sum(rate[g.name] for g in own if _ready(g, done) or g in leaving)
             taken = sum(rate[g.name] for g in leaving)
             others = [g for g in leaving if g.name != group.name]
             within = not others or taken <= service.max_disruption * total + 1e-6
-            self._hold(
-                "6", within, f"{len(leaving)} groups of {group.model} leave at the same time"
-            )
+            self._hold("6", within, f"{len(leaving)} groups of {group.model} leave at once")
+            if group.yields:
+                continue  # the plan makes room for something larger, or for another model
             stays = [g for g in own if g.life in (Life.ACTIVE, Life.RETIRING) and _ready(g, done)]
             wanted = sum(g.counts for g in own)
             floor = min(service.min_instances, wanted)
@@ -353,10 +355,6 @@ def _rate(group: Group, done: TickDone) -> float:
 def _ready(group: Group, done: TickDone) -> bool:
     """Whether executors say that all of it serves."""
     return _states(group, done) == {InstanceState.READY}
-
-
-def _routed(group: Group, done: TickDone) -> bool:
-    return group.unrouted_generation > 0 or _ready(group, done)
 
 
 def _states(group: Group, done: TickDone) -> set[InstanceState | None]:
