@@ -181,7 +181,7 @@ def _executor_clock(world: World, fault: Fault, begins: bool) -> None:
     by_ms = (90_000, 300_000, -90_000, -3_600_000)[int(fault.pick * 4)]
     for node in world.nodes.values():
         if begins:
-            # More than 15 minutes ahead of the leader, assignments have expired to it: docs/invariants.md.
+            # To one that is 15 minutes ahead of the leader, assignments have expired.
             other_ms = min(300_000, -by_ms // 2)
             node.wall_skew_ms += by_ms if node.name.encode()[-1] % 2 else other_ms
 
