@@ -68,7 +68,7 @@ def carry_out(
     wanted = _counts(answer.counts)
     asked = _counts(pending.request.fleet)
     shortfall = dict(answer.shortfall_req_per_s)
-    sought = {demand.model: demand.req_per_s for demand in pending.request.demands}
+    sought = {d.model: d.req_per_s for d in (*pending.request.demands, *answer.demands)}
     current = by_model(groups)
     order = sorted(
         (s for s in scene.cluster.services if s.model in answer.scope),

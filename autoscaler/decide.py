@@ -26,6 +26,7 @@ from autoscaler.proposals import settle
 from autoscaler.publish import publish
 from autoscaler.rebuild import rebuild
 from autoscaler.requests import Ground, alive, full, short_models, urgent
+from autoscaler.routed import adopted, in_force, route_asks, routed
 from autoscaler.said import hold
 from autoscaler.scene import Scene
 from autoscaler.state import ControllerState, ModelState, Observation, Pending
@@ -74,7 +75,8 @@ def decide(
     decisions += [hold("*", f"{p}: {w}", now_ms) for p, w in supply_said(state.supply, supply)]
     priced = with_prices(cluster, supply.prices_usd_per_h())
     combos, worth = valued(state, observation, cluster)
-    inputs = Inputs(state, observation, priced, combos, now_ms, guarded.frozen)
+    sent = routed(cluster, state.splits, observation.demand)
+    inputs = Inputs(state, observation, priced, combos, now_ms, guarded.frozen, sent)
     sight = look_at(state.groups, observation.statuses, combos, priced, now_ms)
     others = {service.model for service in cluster.services if not service.managed}
     faults = notice(state.groups, sight, state.backoff, lambda m: m not in others, now_ms)
@@ -103,9 +105,10 @@ def decide(
     seen, groups = seen_again(seen, inputs, groups, moved, models, sight), moved
 
     # What the planner answered is carried out.
-    ground = Ground(
-        priced, sight, groups, models, seen, supply, swept(faults.backoff, now_ms), now_ms
-    )
+    backoff = swept(faults.backoff, now_ms)
+    ground = Ground(priced, sight, groups, models, seen, supply, backoff, now_ms)
+    splits, told = in_force(state.splits, seen, cluster, now_ms)
+    decisions += told
     heard = (s for node, s in observation.statuses.items() if node not in sight.gone)
     used = used_gpus(groups, heard)
     site = Site(priced, used, ground.obtainable(), ground.shut(), state.next_serial)
@@ -132,6 +135,8 @@ def decide(
         carried = carry_out(answer, asked, before, carried.site, carried.models, scene)
         decisions += carried.decisions
         replan += carried.replan
+        splits, told = adopted(splits, answer, asked.request, cluster, now_ms)
+        decisions += told
         if answer.urgency is Urgency.FULL and answer.outcome is Outcome.NONE:
             again += [Trigger(name, asked.request.scope, why) for name, why in asked.reasons]
             failed_ms = now_ms
@@ -155,6 +160,7 @@ def decide(
         alerts=observation.alerts,
         engines=observation.engines,
         replan=tuple(replan),
+        demand=observation.demand,
     )
     due = collect(news, (*(Trigger(*one) for one in state.due), *again))
     asks: list[Pending] = []
@@ -173,6 +179,7 @@ def decide(
         scope = tuple(seen)  # the models share what it buys
     if scope and Urgency.FULL not in pending and allowed(full_ms, now_ms):
         number += 1
+        ground = replace(ground, routes=route_asks(cluster, splits, observation.demand, models))
         asks.append(full(number, ground, scope, due))
         full_ms = (*(at_ms for at_ms in full_ms if now_ms - at_ms < _REMEMBER_MS), now_ms)
         due, planned_usd = (), supply.prices_usd_per_h()
@@ -201,6 +208,7 @@ def decide(
         announce="",
         held=guarded.held,
         strays=stray,
+        splits=splits,
     )
     new_state, published = publish(state, after, sight, priced, decisions, now_ms)
     return new_state, (*published, *(SolveRequested(one.request) for one in asks))

@@ -23,7 +23,7 @@ from autoscaler.domain.workload import Demand, WorkloadType
 from autoscaler.planning.request import Outcome
 from autoscaler.said import hold
 from autoscaler.state import ControllerState, ModelState, Observation
-from autoscaler.targets.view import ModelView
+from autoscaler.targets.view import ModelView, Routed
 from autoscaler.transitions.accounts import by_model, raw_req_per_s
 from autoscaler.transitions.faults import Faults
 from autoscaler.transitions.groups import Group
@@ -45,6 +45,7 @@ class Inputs:
     combos: Mapping[str, Combo]
     now_ms: int
     frozen: Mapping[str, str] = field(default_factory=dict)
+    routed: Mapping[str, Routed] = field(default_factory=dict)
 
 
 def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]:
@@ -189,6 +190,7 @@ def _view(
         held=held,
         route_generation=routes.generation if routes else 0,
         frozen=inputs.frozen.get(service.model, ""),
+        routed=inputs.routed.get(service.model),
     )
 
 
@@ -245,6 +247,6 @@ def valued(
         if answer.outcome is Outcome.NONE:
             continue
         combos.update({combo.id: combo for combo in answer.combos})
-        asked = pending.request.demands
+        asked = (*pending.request.demands, *answer.demands)
         demands.update({d.model: d for d in asked if d.model in answer.scope})
     return combos, demands

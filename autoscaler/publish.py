@@ -17,6 +17,7 @@ from autoscaler.effects import (
     PublishPlan,
     PublishRoutes,
 )
+from autoscaler.routed import split_routes
 from autoscaler.state import ControllerState, ModelState
 from autoscaler.transitions.accounts import billed_usd_per_h, by_model
 from autoscaler.transitions.assignments import (
@@ -82,6 +83,9 @@ def publish(
             routes[service.model] = record
             effects.append(PublishRoutes(record))
         told[service.model] = routes[service.model].generation
+    for record in split_routes(cluster, after.splits, routes, token, now_ms):
+        routes[record.model] = record
+        effects.append(PublishRoutes(record))
     groups = _confirmable(after.groups, told, routes)
     assignments = dict(after.assignments)
     nodes = _may_differ(before, groups)

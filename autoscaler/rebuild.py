@@ -12,6 +12,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Phase
 from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.routed import from_routes
 from autoscaler.state import ControllerState, ModelState
 from autoscaler.transitions.groups import Group, Life, Placed, combo_id_of, serial_of
 from autoscaler.transitions.turns import Turns, moved
@@ -76,6 +77,7 @@ def rebuild(
         decision_number=number,
         plan_number=plan_number,
         announce=_announcement(cluster, groups) if groups or number else "",
+        splits=from_routes(cluster, routes),
     )
 
 

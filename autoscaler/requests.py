@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Demand
-from autoscaler.planning.request import PlanRequest, Urgency
+from autoscaler.planning.request import PlanRequest, RouteAsk, Urgency
 from autoscaler.state import ModelState, Pending
 from autoscaler.targets.view import SLIVER, ModelView
 from autoscaler.transitions.accounts import nodes_of, rented_since_ms
@@ -41,6 +41,7 @@ class Ground:
     supply: Supply
     backoff: Mapping[str, Backoff]
     now_ms: int
+    routes: tuple[RouteAsk, ...] = ()
 
     def shut(self) -> frozenset[str]:
         """Nodes that get no launch now."""
@@ -150,6 +151,7 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
         prices_usd_per_h=tuple(sorted(ground.supply.prices_usd_per_h().items())),
         scope=scope,
         floors=tuple((s.model, s.min_instances) for s in ground.cluster.services if s.floors),
+        routes=ground.routes if urgency is Urgency.FULL else (),
     )
 
 

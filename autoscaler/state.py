@@ -15,8 +15,9 @@ from autoscaler.demand.mix import Mix
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.quality_route import Cuts, ScoreMix
 from autoscaler.domain.workload import Demand, Lengths
-from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
+from autoscaler.planning.request import ChosenSplit, PlanAnswer, PlanRequest, Urgency
 from autoscaler.transitions.backoff import Backoff
 from autoscaler.transitions.groups import Group
 from autoscaler.transitions.supply import Supply
@@ -133,6 +134,27 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitState:
+    """Thresholds of a service that stands for several models.
+
+    cuts: in force at gateways, () = none yet. chosen: what was last planned, at the mix `mix`; its
+    thresholds come into force when the fleet for them is there. changed_ms: when it last changed.
+    planned: requests/s of each of its models in that plan.
+    """
+
+    cuts: Cuts = ()
+    chosen: ChosenSplit | None = None
+    mix: ScoreMix | None = None
+    changed_ms: int = 0
+    planned: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def wanted(self) -> Cuts:
+        """The thresholds planned for."""
+        return self.chosen.cuts if self.chosen is not None else self.cuts
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerState:
     """All that the controller remembers.
 
@@ -145,6 +167,7 @@ class ControllerState:
     no plan (0: none since), told_failed_ms: when that was last said. planned_usd_per_h: node
     prices at the last full request. held: pauses, releases, scheduled floors and freezes in force,
     in words. strays: instances that run although nobody assigned them.
+    splits: thresholds of services that stand for several models, by name.
     """
 
     started_ms: int
@@ -174,3 +197,4 @@ class ControllerState:
     announce: str = ""
     held: Mapping[str, str] = field(default_factory=dict)
     strays: frozenset[str] = frozenset()
+    splits: Mapping[str, SplitState] = field(default_factory=dict)

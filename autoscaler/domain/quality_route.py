@@ -24,7 +24,7 @@ _ANYWHERE = ScoreSource()
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class ScoreMix:
     """How requests fall on classes. shares: of all requests, per class; unscored: of those without
     a score. Together 1. requests: how many were looked at, 0 where it is the declared sample."""
 
@@ -128,11 +128,11 @@ class QualityRoute:
         return self.unscored or self.models[-1]
 
     @property
-    def sample(self) -> Mix:
+    def sample(self) -> ScoreMix:
         """The declared sample, of which every request has a score."""
-        return Mix(self.shares)
+        return ScoreMix(self.shares)
 
-    def mix(self, counts: Mapping[int, int]) -> Mix:
+    def mix(self, counts: Mapping[int, int]) -> ScoreMix:
         """The mix of requests counted by class (classes that this route lacks are the last)."""
         found = [0] * len(self.shares)
         unscored = 0
@@ -144,9 +144,9 @@ class QualityRoute:
         total = sum(found) + unscored
         if not total:
             return self.sample
-        return Mix(tuple(n / total for n in found), unscored / total, total)
+        return ScoreMix(tuple(n / total for n in found), unscored / total, total)
 
-    def fractions(self, cuts: Cuts, mix: Mix) -> tuple[float, ...]:
+    def fractions(self, cuts: Cuts, mix: ScoreMix) -> tuple[float, ...]:
         """Each model's part of the requests."""
         upto = [0.0, *accumulate(mix.shares)]
         ends = (0, *cuts, len(self.shares))
@@ -155,7 +155,7 @@ class QualityRoute:
         parts[self.models.index(self.for_unscored)] += mix.unscored
         return tuple(round(part, 12) for part in parts)  # all of them are 1, not 0.9999999999999998
 
-    def mean_quality(self, cuts: Cuts, mix: Mix) -> float:
+    def mean_quality(self, cuts: Cuts, mix: ScoreMix) -> float:
         """Of all answers. Requests without a score count as an average request of the sample."""
         ends = (0, *cuts, len(self.shares))
         found = sum(
@@ -172,7 +172,7 @@ class QualityRoute:
         ends = (float("-inf"), *self.edges, float("inf"))
         return tuple(ends[cut] for cut in cuts)
 
-    def split(self, cuts: Cuts, mix: Mix) -> ScoreSplit:
+    def split(self, cuts: Cuts, mix: ScoreMix) -> ScoreSplit:
         """What gateways are told."""
         return ScoreSplit(
             self.models,

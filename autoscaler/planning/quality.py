@@ -16,7 +16,7 @@ from itertools import combinations_with_replacement
 from typing import Generic, TypeVar
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.domain.quality_route import Cuts, Mix, QualityRoute
+from autoscaler.domain.quality_route import Cuts, QualityRoute, ScoreMix
 
 _MOST_SPLITS = 5000
 
@@ -44,13 +44,13 @@ class Priced(Generic[Fleet]):
     short: bool
 
 
-def split_at(route: QualityRoute, cuts: Cuts, mix: Mix) -> Split:
+def split_at(route: QualityRoute, cuts: Cuts, mix: ScoreMix) -> Split:
     """What `cuts` make of `mix`."""
     fractions, quality = route.fractions(cuts, mix), route.mean_quality(cuts, mix)
     return Split(cuts, route.thresholds(cuts), fractions, quality)
 
 
-def splits(route: QualityRoute, mix: Mix | None = None) -> tuple[Split, ...]:
+def splits(route: QualityRoute, mix: ScoreMix | None = None) -> tuple[Split, ...]:
     """All splits whose thresholds stand between classes. mix: left out, the declared sample."""
     classes = len(route.edges) + 1
     found: list[Split] = []

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.quality_route import Cuts, Mix
+from autoscaler.domain.quality_route import Cuts, ScoreMix
 from autoscaler.domain.workload import Demand
 
 
@@ -31,7 +31,7 @@ class RouteAsk:
 
     name: str
     req_per_s: float
-    mix: Mix
+    mix: ScoreMix
     cuts: Cuts = ()
 
 

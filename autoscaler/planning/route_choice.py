@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from autoscaler.domain.quality_route import Cuts, Mix, QualityRoute
+from autoscaler.domain.quality_route import Cuts, QualityRoute, ScoreMix
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.quality import Priced, Split, best_of, priced, split_at, splits
 from autoscaler.planning.request import ChosenSplit, RouteAsk
@@ -69,7 +69,7 @@ def loaded(
     return made
 
 
-def chance(route: QualityRoute, cuts: Cuts, mix: Mix) -> float:
+def chance(route: QualityRoute, cuts: Cuts, mix: ScoreMix) -> float:
     """By how much the mean quality of so few requests differs from the true one by chance."""
     if not mix.requests:
         return 0.0
@@ -105,7 +105,7 @@ def shares_words(models: tuple[str, ...], fractions: tuple[float, ...]) -> str:
     return ", ".join(f"{m} {part:.1%}" for m, part in zip(models, fractions, strict=True))
 
 
-def _stays(route: QualityRoute, mix: Mix, now: Priced[Fleet], best: Priced[Fleet]) -> bool:
+def _stays(route: QualityRoute, mix: ScoreMix, now: Priced[Fleet], best: Priced[Fleet]) -> bool:
     if now.short and not best.short:
         return False
     enough = min(route.at_least, best.split.quality)

@@ -18,6 +18,19 @@ SLIVER = 0.025
 
 
 @dataclass(frozen=True, slots=True)
+class Routed:
+    """Requests that come to a model by way of a service that stands for several. by: its name.
+
+    sure_req_per_s: the least that it sends here, beyond doubt. planned_req_per_s: what the model
+    must be able to serve before the service's thresholds change; 0 where they stay.
+    """
+
+    by: str
+    sure_req_per_s: float
+    planned_req_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelView:
     """One model as it stands now.
 
@@ -25,6 +38,7 @@ class ModelView:
     In modes that do not act: of what was recommended. ready: combos of which every instance is
     ready. settled: nothing is starting. held: requests that engines hold. frozen: why nothing may
     be removed now, "" if it may. A proposal that waits for a person's word counts as carried out.
+    routed: what comes by way of another service.
     """
 
     service: Service
@@ -40,6 +54,7 @@ class ModelView:
     held: int = 0
     route_generation: int = 0
     frozen: str = ""
+    routed: Routed | None = None
 
     @property
     def is_surging(self) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoscaler.demand.engines import EngineView
+from autoscaler.demand.observed import ModelDemand
 from autoscaler.domain.cluster import Cluster
 from autoscaler.state import ControllerState
 from autoscaler.targets.view import ModelView
@@ -25,7 +26,8 @@ class News:
     state: as the tick found it. cluster: as declared now. supply: after the latest records.
     silent: nodes not heard of now. engines: by model, where somebody asked them. failures: launches
     that were given up in this tick. replan:
-    models of which a part of an answer was left out ("" for all), with the reason.
+    models of which a part of an answer was left out ("" for all), with the reason. demand: as
+    observed, of services that stand for several models too.
     """
 
     now_ms: int
@@ -39,6 +41,7 @@ class News:
     alerts: tuple[Alert, ...] = ()
     engines: Mapping[str, EngineView] = field(default_factory=dict)
     replan: tuple[tuple[str, str], ...] = ()
+    demand: Mapping[str, ModelDemand] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from autoscaler.triggers import (
     nodes,
     period,
     price,
+    scores,
     service,
 )
 from autoscaler.triggers.news import News, Trigger
@@ -37,6 +38,7 @@ TRIGGERS: tuple[Rule, ...] = (
     mix.fire,
     excess.fire,
     leftover.fire,
+    scores.fire,
 )
 
 MOST = 6

@@ -199,7 +199,7 @@ def _wishes(args: argparse.Namespace) -> Wishes:
     refuse_misfits(config)
     trace_path = Path(args.trace) if args.trace else Path(str(data.joinpath(demo_trace)))
     trace = load_trace(trace_path)
-    demands = with_first_minutes(config.cluster.services, trace, seed)
+    demands = with_first_minutes(config.cluster, trace, seed)
     return Wishes(
         config=replace(config, cluster=with_workload(config.cluster, demands)),
         config_path=config_path.resolve(),

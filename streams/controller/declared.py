@@ -58,10 +58,12 @@ class Declared:
         services = tuple(s for m, s in {**base, **self._good}.items() if m not in self._absent)
         said = "".join(f"{m}\n{r.declared}\n" for m, r in sorted(self._read.items()))
         told = f"{self._config.cluster.content_hash} {said} {sorted(self._absent)}"
+        known = {service.model for service in services}
         changed = services != self._config.cluster.services
         content = hashlib.sha256(told.encode()).hexdigest()[:12]
         return replace(
             self._config.cluster,
             services=services,
+            routes=tuple(r for r in self._config.cluster.routes if known.issuperset(r.models)),
             content_hash=content if changed else self._config.cluster.content_hash,
         )

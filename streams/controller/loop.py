@@ -106,6 +106,7 @@ class Loop:
         started = time.process_time()
         cluster = self.declared()
         models = [service.model for service in cluster.services]
+        models += [route.name for route in cluster.routes]
         answers = self.ports.solver.take()
         observation = Observation(
             demand=observe(self.windows, models, cluster.policy, now_ms),

@@ -67,6 +67,7 @@ class Config:
     engines: Mapping[str, EngineSpec] = field(default_factory=dict)
     provision: Mapping[str, str] = field(default_factory=dict)
     defaults: Defaults = field(default_factory=Defaults)
+    scores: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def graphs(self) -> tuple[ComponentGraph, ...]:
@@ -114,7 +115,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     models = root.section("models", required=True)
     assert models is not None  # noqa: S101  required
     services = _services(models, defaults, engines, pools, found_mode)
-    routes, services = read_routes(models, services)
+    routes, services, scores = read_routes(models, services)
     root.finish()
     for service in services:
         if service.graph is not None and policy.spends_budget:
@@ -139,6 +140,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
         engines,
         provision,
         defaults,
+        scores,
     )
 
 

@@ -46,15 +46,18 @@ def stands_for_models(section: Section) -> bool:
 
 def read_routes(
     models: Section, services: tuple[Service, ...]
-) -> tuple[tuple[QualityRoute, ...], tuple[Service, ...]]:
+) -> tuple[tuple[QualityRoute, ...], tuple[Service, ...], dict[str, Path]]:
     """The services among `models` that stand for several others, and `services` as their members:
-    without a floor or a part of a replayed trace of their own, unless they declare one."""
+    without a floor or a part of a replayed trace of their own, unless they declare one; and the
+    file of scores of each of the first."""
     routes: list[QualityRoute] = []
+    files: dict[str, Path] = {}
     for name, section in models.children():
         if stands_for_models(section):
             if routes:
                 raise models.error(name, f"one such service a file; {routes[0].name} is one")
-            routes.append(read_route(name, section, tuple(s.model for s in services)))
+            route, files[name] = read_route(name, section, tuple(s.model for s in services))
+            routes.append(route)
             section.finish()
     members = {model for route in routes for model in route.models}
     sections = dict(models.children())
@@ -66,12 +69,15 @@ def read_routes(
             share = service.traffic_share if "share" in declared else 0.0
             service = replace(service, min_instances=least, traffic_share=share)
         found.append(service)
-    return tuple(routes), tuple(found)
+    return tuple(routes), tuple(found), files
 
 
-def read_route(name: str, section: Section, declared: tuple[str, ...]) -> QualityRoute:
-    """The route that `section` declares. declared: models it may name. ConfigError or UserError."""
+def read_route(name: str, section: Section, declared: tuple[str, ...]) -> tuple[QualityRoute, Path]:
+    """The route that `section` declares, and its file of scores. declared: models it may name.
+    ConfigError or UserError."""
     models = section.take("models", units.texts)
+    if len(models) < 2 or len(set(models)) < len(models):
+        raise section.error("models", "two or more different models are needed")
     for model in models:
         if model not in declared:
             raise section.error("models", f"{model} is not declared; allowed: {_or(declared)}")
@@ -95,7 +101,7 @@ def read_route(name: str, section: Section, declared: tuple[str, ...]) -> Qualit
         )
     cells = [[_number(file, n, row, c) for c in columns] for n, row in enumerate(rows, 2)]
     try:
-        return QualityRoute.of_sample(
+        route = QualityRoute.of_sample(
             name,
             models,
             [row[0] for row in cells],
@@ -110,6 +116,7 @@ def read_route(name: str, section: Section, declared: tuple[str, ...]) -> Qualit
         )
     except InvalidValue as error:
         raise ConfigError(section.file, section.line, section.path, str(error)) from error
+    return route, file
 
 
 def sampled_scores(file: Path) -> tuple[float, ...]:

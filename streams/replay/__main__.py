@@ -11,11 +11,13 @@ import re
 import resource
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
 
 from streams.files.errors import UserError
+from streams.files.quality import sampled_scores
 from streams.replay.record import Limits, Record
 from streams.replay.schedule import Job, Kinds, schedule, with_media
 from streams.replay.sender import Sender
@@ -43,7 +45,12 @@ def main(argv: list[str] | None = None) -> int:
         }
         for_ms = math.inf if options.for_ms is None else _number("--for-ms", options.for_ms)
         kinds = {name: _kinds(text) for name, text in _pairs("--kinds", options)}
-        jobs = schedule(load_trace(options.trace), weights, longest, options.seed, for_ms)
+        headers, scores = {}, {}
+        for name, text in _pairs("--scores", options):
+            headers[name], _, file = text.partition(":")
+            scores[name] = sampled_scores(Path(file))
+        trace = load_trace(options.trace)
+        jobs = schedule(trace, weights, longest, options.seed, for_ms, scores)
         jobs = with_media(jobs, kinds, options.seed)
     except (UserError, InvalidRecord) as error:
         print(orjson.dumps({"error": str(error)}).decode(), flush=True)
@@ -51,21 +58,25 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    record = Record({model: limits.get(model) for model in weights})
+    record = Record({model: limits.get(model) for model in weights}, limits)
     gc.collect()
     gc.freeze()  # the schedule never changes: keep collections short
-    asyncio.run(_replay(options, base, jobs, record))
+    asyncio.run(_replay(options, base, jobs, record, headers))
     return 0
 
 
 async def _replay(
-    options: argparse.Namespace, base: TimeBase, jobs: list[Job], record: Record
+    options: argparse.Namespace,
+    base: TimeBase,
+    jobs: list[Job],
+    record: Record,
+    headers: Mapping[str, str],
 ) -> None:
     end = end_event(asyncio.get_running_loop())
     # On a busy machine reading the trace may have taken longer than planned for: then everything
     # is sent so much later, instead of the first seconds at once.
     start_ms = max(options.start_ms, base.now_ms(time.monotonic_ns()))
-    sender = Sender(options.url, base, start_ms, record, options.request_s)
+    sender = Sender(options.url, base, start_ms, record, options.request_s, headers)
     _say({"ready": True, "requests": len(jobs)})
     telling = asyncio.create_task(_tell(record))
     await sender.run(jobs, end, max(2.0, base.real_s(_DRAIN_S)))
@@ -108,6 +119,9 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-len", default="", help="tokens a request may have: chat=32768")
     parser.add_argument(
         "--kinds", default="", help="share:media of chats: omni=0.7:/0.2:image/0.1:audio+audio-out"
+    )
+    parser.add_argument(
+        "--scores", default="", help="scores to draw and to send: auto=X-Shoal-Score:scores.csv"
     )
     parser.add_argument("--request-s", type=float, default=600.0, help="life of a request")
     return parser.parse_args(argv)

@@ -23,7 +23,10 @@ class Limits:
 
 @dataclass(slots=True)
 class ModelRecord:
-    """The requests of one model. sent = served + failed + those in flight or dropped."""
+    """The requests for one model. sent = served + failed + those in flight or dropped.
+
+    answered_by: models that served them, which are several where the name stands for several.
+    """
 
     limits: Limits | None
     sent: int = 0
@@ -32,12 +35,24 @@ class ModelRecord:
     attained: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    answered_by: Counter[str] = field(default_factory=Counter)
     ttft_ms: array[float] = field(default_factory=lambda: array("d"))
     tpot_ms: array[float] = field(default_factory=lambda: array("d"))
 
-    def serve(self, first_ms: float, last_ms: float, input_tokens: int, output_tokens: int) -> None:
-        """One was answered in full: first token and end, after the scheduled arrival."""
+    def serve(
+        self,
+        first_ms: float,
+        last_ms: float,
+        input_tokens: int,
+        output_tokens: int,
+        by: str = "",
+        limits: Limits | None = None,
+    ) -> None:
+        """One was answered in full: first token and end, after the scheduled arrival. by: the model
+        that says so, limits: of that model, where they are not this one's."""
         self.served += 1
+        if by:
+            self.answered_by[by] += 1
         self.input_tokens += input_tokens
         self.output_tokens += output_tokens
         self.ttft_ms.append(first_ms)
@@ -45,15 +60,21 @@ class ModelRecord:
         if output_tokens > 1:
             tpot_ms = (last_ms - first_ms) / (output_tokens - 1)
             self.tpot_ms.append(tpot_ms)
-        limits = self.limits
+        limits = self.limits or limits
         if limits and first_ms <= limits.ttft_ms and tpot_ms <= limits.tpot_ms:
             self.attained += 1
 
 
 class Record:
-    """All models together. dropped: unanswered when the replay ended."""
+    """All models together. dropped: unanswered when the replay ended. limits: of every model that
+    may answer."""
 
-    def __init__(self, models: Mapping[str, Limits | None]) -> None:
+    def __init__(
+        self,
+        models: Mapping[str, Limits | None],
+        limits: Mapping[str, Limits] | None = None,
+    ) -> None:
+        self.limits = limits or {}
         self.models = {model: ModelRecord(limits) for model, limits in models.items()}
         self.reasons: Counter[str] = Counter()
         self.late_ms = array("d")
@@ -92,11 +113,12 @@ class Record:
 
 
 def _model(record: ModelRecord) -> dict[str, object]:
-    judged = record.limits is not None and record.sent > 0
+    judged = (record.limits is not None or bool(record.answered_by)) and record.sent > 0
     return {
         "requests": record.sent,
         "served": record.served,
         "failed": record.failed,
+        "answered_by": dict(record.answered_by),
         "input_tokens": record.input_tokens,
         "output_tokens": record.output_tokens,
         "ttft_ms": _quantiles(record.ttft_ms, (0.5, 0.95, 0.99)),

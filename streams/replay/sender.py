@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import aiohttp
 import orjson
@@ -31,6 +31,8 @@ _WORDS = {
     "overloaded": "no room in time",
     "engine_lost": "the engine was lost",
 }
+MODEL_HEADER = "X-Shoal-Model"
+"""Of answers: the model that gave them."""
 _TAIL_BYTES = 4096  # usage, an error event and [DONE] are the last things sent
 
 
@@ -41,11 +43,18 @@ class BrokenAnswer(Exception):
 class Sender:
     """One replay against one OpenAI-compatible front.
 
-    Times: job.at_ms after `start_ms` (domain ms since the epoch) on `base`.
+    Times: job.at_ms after `start_ms` (domain ms since the epoch) on `base`. headers: by model, the
+    header in which a job's score goes.
     """
 
     def __init__(
-        self, url: str, base: TimeBase, start_ms: float, record: Record, request_s: float
+        self,
+        url: str,
+        base: TimeBase,
+        start_ms: float,
+        record: Record,
+        request_s: float,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._url = url.rstrip("/") + "/v1/completions"
         self._chat_url = url.rstrip("/") + "/v1/chat/completions"
@@ -54,6 +63,7 @@ class Sender:
         self._record = record
         self._request_real_s = max(1.0, base.real_s(request_s))
         self._words = b""
+        self._score_headers = headers or {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
 
@@ -143,9 +153,12 @@ class Sender:
         first_ns = 0
         tail = b""
         headers = {"Content-Type": "application/json"}
+        if job.score is not None:
+            headers[self._score_headers[job.model]] = f"{job.score:.9g}"
         async with self._session.post(url, data=body, headers=headers) as answer:
             if answer.status != 200:
                 raise BrokenAnswer(f"{answer.status}, {_why(await answer.read())}")
+            by = answer.headers.get(MODEL_HEADER, "")
             while block := await answer.content.readany():
                 last_ns = time.monotonic_ns()
                 first_ns = first_ns or last_ns
@@ -161,6 +174,8 @@ class Sender:
             (last_ns - due_ns) * scale,
             _count(b"prompt_tokens", tail, job.input_tokens),
             _count(b"completion_tokens", tail, job.output_tokens),
+            by,
+            self._record.limits.get(by),
         )
 
 

@@ -22,6 +22,7 @@ from streams.files.components import stage_engines
 from streams.files.config import Config, EngineSpec
 from streams.up.children import Child
 from streams.up.real import RealEngines
+from streams.up.traffic import longest_of, weights
 from topics.loglines import DEFAULT_LEVEL
 from topics.timebase import TimeBase
 
@@ -104,8 +105,13 @@ def replayer(
     for_ms: of the trace, None = all of it.
     """
     services = run.config.cluster.services
-    shares = ",".join(f"{service.model}={service.traffic_share:g}" for service in services)
-    longest = [f"{service.model}={service.max_len_tokens}" for service in services]
+    shares = ",".join(f"{m}={share:g}" for m, share in weights(run.config.cluster).items())
+    longest = [f"{m}={most}" for m, most in longest_of(run.config.cluster).items()]
+    scores = [
+        f"{route.name}={route.source.header}:{run.config.scores[route.name].resolve()}"
+        for route in run.config.cluster.routes
+        if route.source.header
+    ]
     limits = [f"{s.model}={s.slo.ttft_ms:g}:{s.slo.tpot_ms:g}" for s in services]
     return _child(
         run, "replayer", "streams.replay",
@@ -114,6 +120,7 @@ def replayer(
         *([] if for_ms is None else ["--for-ms", str(for_ms)]), "--report", str(report),
         "--slo", ",".join(limits), "--max-len", ",".join(longest),
         "--kinds", ",".join(_kinds(s.model, s.graph) for s in services if s.graph is not None),
+        "--scores", ",".join(scores),
         restart=False,
     )  # fmt: skip
 

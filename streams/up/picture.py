@@ -90,7 +90,10 @@ class Picture:
         self.demand = DemandSeen()
         self.ways = WaysSeen()
         self._first_launch_ms = 0
-        self._telemetry = {service.model: _Seen() for service in cluster.services}
+        names = [service.model for service in cluster.services]
+        self._models = frozenset(names)
+        names += [route.name for route in cluster.routes]
+        self._telemetry = {name: _Seen() for name in names}
         self._meter = Meter(
             {
                 pool.id: Tariff(pool.price_usd_per_h, pool.gpu.name, pool.per_node)
@@ -114,7 +117,8 @@ class Picture:
             if seen is not None and key not in seen.known:
                 seen.known.add(key)
                 seen.spans.append(record)
-                self.demand.add(record)
+                if record.model in self._models:
+                    self.demand.add(record)  # what came by another name is in its model's, too
                 self.ways.add(record)
         elif isinstance(record, Status):
             latest = self.statuses.get(record.node)

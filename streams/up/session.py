@@ -240,13 +240,15 @@ class Session:
             if self._interrupted.is_set() or time.monotonic() >= deadline:
                 return False
             self._raise_if_failed()
+            unplanned, members = self._routed()
+            awaited |= members
             progress = self.picture.progress(awaited)
             unmet = self.picture.unmet(self._now_ms())
             done = f"{progress.ready} of {_several(progress.wanted, 'instance')} ready"
             so_far = f": {done}" if progress.wanted else ""
             self._state = f"waiting for the first fleet{so_far}"
             now = time.monotonic()
-            if awaited <= progress.settled | (unmet.keys() & progress.nothing):
+            if not unplanned and awaited <= progress.settled | (unmet.keys() & progress.nothing):
                 # What is decided arrives over several topics; look twice.
                 settled_at = min(settled_at, now)
                 if now - settled_at >= _SETTLED_S:
@@ -254,12 +256,26 @@ class Session:
             else:
                 settled_at = float("inf")
             if now >= give_up:
-                missing = ", ".join(sorted(awaited - progress.started - unmet.keys()))
+                missing = ", ".join(sorted((awaited | unplanned) - progress.started - unmet.keys()))
                 if missing:
                     raise ChildFailed(f"no instance of {missing} was ready within {limit_s:.0f} s")
                 self._say(f"first fleet incomplete after {limit_s:.0f} s: {done}", bad=True)
                 return True
             await asyncio.sleep(0.1)
+
+    def _routed(self) -> tuple[set[str], set[str]]:
+        """Services of several models without thresholds yet, and the models to which the others
+        send requests."""
+        known = self.picture.routes
+        names = {route.name for route in self._wishes.config.cluster.routes}
+        splits = [routes.split for name in names if (routes := known.get(name)) and routes.split]
+        members = {
+            model
+            for split in splits
+            for model, share in zip(split.models, split.shares, strict=False)
+            if share > 0.0
+        }
+        return names - known.keys(), members
 
     async def _load(self, run: parts.Run, url: str, deadline: float) -> dict[str, Any]:
         """Replay the trace; returns the replayer's report."""

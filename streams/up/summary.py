@@ -17,6 +17,7 @@ from rich.table import Table
 from streams.up.picture import Picture
 from streams.up.story import clock
 from streams.up.traffic import Traffic
+from topics.records import ScoreSplit
 
 JUDGED_UP_TO_SPEED = 5.0
 
@@ -77,6 +78,11 @@ def summarize(
             }
             for row in picture.ways.rows()
         ],
+        "thresholds": {
+            name: _thresholds(routes.split)
+            for name, routes in sorted(picture.routes.items())
+            if routes.split is not None
+        },
         "cost_usd": round(bill.usd, 4),
         "gpu_hours": {name: round(hours, 4) for name, hours in sorted(bill.gpu_hours.items())},
         "decisions": dict(sorted(counted.items())),
@@ -122,6 +128,9 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
     console.print(table)
     if summary["ways"]:
         console.print(_ways(summary["ways"]))
+    for name, marks in summary["thresholds"].items():
+        said = ", ".join("-" if mark is None else f"{mark:.4g}" for mark in marks)
+        say(f"{name}: score thresholds {said} at the end")
     gpus = ", ".join(f"{hours:.2f} {name}" for name, hours in summary["gpu_hours"].items())
     say(f"cost {summary['cost_usd']:.2f} USD, GPU hours: {gpus or 'none'}")
     decisions = ", ".join(f"{count} {kind}" for kind, count in summary["decisions"].items())
@@ -139,6 +148,12 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
             f"at speed {summary['speed']:g} the overhead counts {summary['speed']:g} times in the "
             f"latencies above: judge them at speed {JUDGED_UP_TO_SPEED:g} or less"
         )
+
+
+def _thresholds(split: ScoreSplit) -> list[float | None]:
+    """Scores below which each model but the last answers; None where it gets all or nothing."""
+    ends = (None, *split.edges, None)
+    return [ends[cut] for cut in split.cuts]
 
 
 def _attained(models: Mapping[str, Any]) -> float | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from autoscaler.domain.cluster import Service
+from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand, Lengths
 from streams.replay.schedule import schedule
 from streams.replay.traces import Trace
@@ -55,18 +55,29 @@ def gaps(arrivals_ms: Sequence[float]) -> tuple[Gap, ...]:
     )
 
 
-def with_first_minutes(services: Sequence[Service], trace: Trace, seed: int) -> dict[str, Demand]:
+def weights(cluster: Cluster) -> dict[str, float]:
+    """Shares of the trace, by name that requests may be for."""
+    found = {service.model: service.traffic_share for service in cluster.services}
+    return found | {route.name: route.traffic_share for route in cluster.routes}
+
+
+def longest_of(cluster: Cluster) -> dict[str, int]:
+    """Tokens that a request for each name may have; any model that it stands for must hold it."""
+    found = {service.model: service.max_len_tokens for service in cluster.services}
+    return found | {r.name: min(found[model] for model in r.models) for r in cluster.routes}
+
+
+def with_first_minutes(cluster: Cluster, trace: Trace, seed: int) -> dict[str, Demand]:
     """Demand of the trace's first minutes, of models that declare no rate and get requests.
 
     The rate is that of the five minutes after the first request, the lengths are their means.
     """
-    weights = {service.model: service.traffic_share for service in services}
-    limits = {service.model: service.max_len_tokens for service in services}
     start_ms = trace.arrivals_ms[0]
     span_s = min(FIRST_S, max(1.0, trace.duration_s - start_ms / 1000.0))
-    jobs = schedule(trace, weights, limits, seed, start_ms + FIRST_S * 1000.0)
+    first_ms = start_ms + FIRST_S * 1000.0
+    jobs = schedule(trace, weights(cluster), longest_of(cluster), seed, first_ms)
     found = {}
-    for service in services:
+    for service in cluster.services:
         mine = [job for job in jobs if job.model == service.model]
         if service.req_per_s > 0.0 or not mine:
             continue

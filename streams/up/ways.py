@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from autoscaler.serving.paths import planned_shares
 from autoscaler.transitions.groups import combo_id_of, serial_of
 from topics.records import Routes, Telemetry
+from topics.scoring import EVERY
 
 _MOST_ROUTES = 1000
 
@@ -76,8 +77,11 @@ def _of(way: str) -> str:
 
 
 def shares_of(routes: Routes) -> Mapping[str, Mapping[str, float]]:
-    """Kind -> way -> planned share: paths of a model of components, groups of workload types."""
+    """Kind -> way -> planned share: paths of a model of components, groups of workload types, the
+    models that a name stands for."""
     found: dict[str, Mapping[str, float]] = dict(planned_shares(routes.groups))
+    if routes.split is not None:
+        found[EVERY] = dict(zip(routes.split.models, routes.split.shares, strict=False))
     for kind in routes.types:
         total = sum(kind.shares)
         if total > 0.0:

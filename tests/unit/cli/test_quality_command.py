@@ -30,8 +30,8 @@ def test_the_cheapest_split_of_the_declared_quality_is_planned(
     routing = shown["routing"]
     assert routing["quality"] >= 87.0
     small, large = routing["fractions"]
-    assert shown["plan"]["models"]["mini"]["req_per_s"] == pytest.approx(100.0 * small)
-    assert shown["plan"]["models"]["chat"]["req_per_s"] == pytest.approx(100.0 * large)
+    assert shown["plan"]["models"]["mini"]["req_per_s"] == pytest.approx(6.0 * small)
+    assert shown["plan"]["models"]["chat"]["req_per_s"] == pytest.approx(6.0 * large)
     costs = [row["cost_usd_per_h"] for row in shown["front"]]
     assert costs == sorted(costs)
     assert len(costs) >= 3
@@ -50,7 +50,24 @@ def test_the_cheapest_split_of_the_declared_quality_is_planned(
         ("at_least: 87", "at_least: much", "models.auto.quality.at_least"),
         ("at_least: 87", "at_last: 87", "did you mean at_least?"),
         ("at_least: 87", "at_least: 99", "at most"),
-        ("req_per_s: 100", "req_per_s: -1", "models.auto.req_per_s"),
+        ("at_least: 87", "at_least: 87, steps: 0", "models.auto.quality.steps"),
+        ("req_per_s: 6", "req_per_s: -1", "models.auto.req_per_s"),
+        ("unscored: chat", "unscored: chet", "did you mean chat?"),
+        ("fallback: true", "fallback: mini", "models.auto.fallback"),
+        ("fallback: true", "fall_back: true", "did you mean fallback?"),
+        ("fallback: true", "share: -1", "models.auto.share"),
+        ("{header: X-Difficulty}", "{}", "names no header, no rules and no http"),
+        ("{header: X-Difficulty}", "{header: 'a b'}", "1 to 64 letters"),
+        ("{header: X-Difficulty}", "{head: X-Difficulty}", "models.auto.score.head"),
+        ("{header: X-Difficulty}", "{http: {url: 'ftp://h/'}}", "http://HOST:PORT/PATH"),
+        ("{header: X-Difficulty}", "{http: {timeout: 1s}}", "models.auto.score.http.url"),
+        ("{header: X-Difficulty}", "{http: {url: 'http://h/', timeout: 9m}}", "1ms to 60s"),
+        ("{header: X-Difficulty}", "{rules: {code: true}}", "models.auto.score.rules"),
+        ("{header: X-Difficulty}", "{rules: [{code: true}]}", "a rule with its score"),
+        ("{header: X-Difficulty}", "{rules: [{cod: true, score: 1}]}", "longer_than"),
+        ("{header: X-Difficulty}", "{rules: [{languages: [xx], score: 1}]}", "'xx'"),
+        ("{header: X-Difficulty}", "{rules: [{score: hard}]}", "'hard'"),
+        ("{header: X-Difficulty}", "{rules: [{score: 1, longer_than: -1}]}", "-1"),
     ],
 )
 def test_bad_keys_are_refused_in_one_line(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.domain.quality_route import Mix, QualityRoute
+from autoscaler.domain.quality_route import QualityRoute, ScoreMix
 from autoscaler.planning.quality import Split, cheapest, front, priced, splits
 from autoscaler.planning.request import RouteAsk
 from autoscaler.planning.route_choice import choose
@@ -161,6 +161,6 @@ def test_a_load_that_cannot_be_served_at_the_quality_says_so() -> None:
     found, _ = choose(r, RouteAsk("auto", 10.0, r.sample), lambda s: ("fleet", 1.0, True))
     assert "not all of the load" in found.bound_by
     none = QualityRoute.of_sample("auto", ("a", "b"), [0.1, 0.9], [[1, 2], [1, 2]], 5.0, 1.0, 2)
-    reach, _ = choose(none, RouteAsk("auto", 1.0, Mix(none.shares)), price_of)
+    reach, _ = choose(none, RouteAsk("auto", 1.0, ScoreMix(none.shares)), price_of)
     assert reach.fractions == (0.0, 1.0)
     assert "no split" in reach.bound_by

@@ -46,7 +46,7 @@ def test_models_without_a_rate_are_planned_for_the_first_minutes_of_the_trace() 
     """For their share of it, with its lengths; a declared rate stands."""
     cluster = load_config(SAMPLE, Mode.ACT).cluster
     busy = trace(*(60.0 + second / 8.0 for second in range(8 * 300)), *(1000.0, 1001.0))
-    found = with_first_minutes(cluster.services, busy, seed=1)
+    found = with_first_minutes(cluster, busy, seed=1)
     assert set(found) == {"chat", "code", "mini"}
     assert sum(demand.req_per_s for demand in found.values()) == pytest.approx(8.0, rel=0.01)
     assert found["mini"].req_per_s == pytest.approx(0.4 * 8.0, rel=0.1)
@@ -54,4 +54,4 @@ def test_models_without_a_rate_are_planned_for_the_first_minutes_of_the_trace() 
     filled = with_workload(cluster, found)
     assert filled.service("mini").req_per_s == found["mini"].req_per_s
     assert filled.service("mini").lengths == found["mini"].lengths
-    assert with_first_minutes(filled.services, busy, seed=1) == {}
+    assert with_first_minutes(filled, busy, seed=1) == {}

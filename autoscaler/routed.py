@@ -1,0 +1,199 @@
+"""Services that stand for several models, in the loop: how much they send where, and the life of
+their thresholds.
+
+Thresholds are chosen with the plan (`planning.route_choice`) and come into force when the fleet is
+there: the models that get more of the requests have their capacity first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from autoscaler.demand.observed import UNKNOWN, ModelDemand
+from autoscaler.demand.present import RateEstimate, present_rate
+from autoscaler.demand.score_mix import present_mix
+from autoscaler.demand.timeline import BLOCK_S
+from autoscaler.domain.cluster import Cluster, Mode, Policy, Service
+from autoscaler.domain.quality_route import QualityRoute
+from autoscaler.planning.request import ChosenSplit, PlanAnswer, PlanRequest, RouteAsk
+from autoscaler.planning.route_choice import shares_words
+from autoscaler.said import hold
+from autoscaler.state import ModelState, SplitState
+from autoscaler.targets.view import SLIVER, ModelView, Routed
+from topics.decisions import Decision
+from topics.routing import Routes
+
+Demands = Mapping[str, ModelDemand]
+Splits = Mapping[str, SplitState]
+
+_NOWHERE = SplitState()
+_SURELY = 2.4  # times as far below the mean as the bound of 95%: four standard deviations
+
+
+def route_asks(
+    cluster: Cluster, splits: Splits, demands: Demands, models: Mapping[str, ModelState]
+) -> tuple[RouteAsk, ...]:
+    """What a full plan must know of each service.
+
+    Its rate is what the targets of its models hold for it together: then a split that only moves
+    requests asks for as much as the one in force, whatever headroom they have.
+    """
+    found = []
+    for route in cluster.routes:
+        demand = demands.get(route.name, UNKNOWN)
+        rate, mix = _rate(route, demand, cluster.policy), present_mix(route, demand)
+        known = splits.get(route.name, _NOWHERE)
+        held = 0.0
+        for model, part in zip(route.models, route.fractions(known.cuts, mix) if known.cuts else (),
+                               strict=False):  # fmt: skip
+            own = _own(cluster.service(model), models[model], demands, part * rate.req_per_s,
+                       cluster.policy)  # fmt: skip
+            held += max(0.0, models[model].target_req_per_s - own)
+        found.append(RouteAsk(route.name, min(max(held, rate.low), rate.high), mix, known.wanted))
+    return tuple(found)
+
+
+def _own(
+    service: Service, state: ModelState, demands: Demands, routed_req_per_s: float, policy: Policy
+) -> float:
+    """Requests/s that surely come to a model beside those of the service."""
+    if not state.informed:
+        return service.req_per_s
+    seen = present_rate(demands.get(service.model, UNKNOWN), policy)
+    return max(0.0, seen.low - routed_req_per_s)
+
+
+def routed(cluster: Cluster, splits: Splits, demands: Demands) -> dict[str, Routed]:
+    """By model, what services send it now, and what they shall."""
+    found = {}
+    for route in cluster.routes:
+        known = splits.get(route.name)
+        if known is None or not known.cuts:
+            continue
+        demand = demands.get(route.name, UNKNOWN)
+        rate, planned = _rate(route, demand, cluster.policy), dict(known.planned)
+        sure = max(0.0, rate.req_per_s - _SURELY * (rate.req_per_s - rate.low))
+        parts = route.fractions(known.cuts, present_mix(route, demand))
+        for model, part in zip(route.models, parts, strict=True):
+            changing = planned.get(model, 0.0) if known.cuts != known.wanted else 0.0
+            found[model] = Routed(route.name, sure * part, changing)
+    return found
+
+
+def adopted(
+    splits: Splits, answer: PlanAnswer, request: PlanRequest, cluster: Cluster, now_ms: int
+) -> tuple[dict[str, SplitState], list[Decision]]:
+    """`splits` with the thresholds that `answer` chose, and what is worth saying of them. The first
+    are in force at once: gateways learn of the name, and hold its requests until instances come."""
+    found, said = dict(splits), []
+    mixes = {ask.name: ask.mix for ask in request.routes}
+    for chosen in answer.splits:
+        route = _route(cluster, chosen.name)
+        if route is None:
+            continue
+        before = found.get(chosen.name, _NOWHERE)
+        changed = chosen.cuts != before.wanted
+        found[chosen.name] = SplitState(
+            before.cuts or chosen.cuts,
+            chosen,
+            mixes[chosen.name],
+            now_ms if changed else before.changed_ms,
+            tuple((d.model, d.req_per_s) for d in answer.demands if d.model in route.models),
+        )
+        if changed:
+            said.append(_decision(route, chosen, cluster, now_ms))
+    return found, said
+
+
+def in_force(
+    splits: Splits, views: Mapping[str, ModelView], cluster: Cluster, now_ms: int
+) -> tuple[Splits, list[Decision]]:
+    """`splits` with thresholds that wait no longer: the capacity they need is ready, or did not
+    come in the time that a start may take (where a person must approve it, they wait on)."""
+    found, said = dict(splits), []
+    for route in cluster.routes:
+        known = found.get(route.name)
+        if known is None or known.chosen is None or known.cuts == known.wanted:
+            continue
+        waited_ms = now_ms - known.changed_ms
+        acts = all(s.mode is Mode.ACT for s in cluster.services if s.model in route.models)
+        late = acts and waited_ms >= cluster.policy.start_timeout_s * 1000
+        ready = waited_ms > 0 and all(_is_ready(views[m]) for m in route.models if m in views)
+        if not (late or ready) or not is_managed(route, cluster):
+            continue
+        found[route.name] = replace(known, cuts=known.wanted)
+        why = f"thresholds {thresholds_words(route, known.wanted)} in force"
+        said.append(hold(route.name, f"{why}; the fleet for them is not ready" if late else why,
+                         now_ms))  # fmt: skip
+    return (found if said else splits), said
+
+
+def split_routes(
+    cluster: Cluster,
+    splits: Splits,
+    published: Mapping[str, Routes],
+    leader_token: int,
+    now_ms: int,
+) -> Iterable[Routes]:
+    """New routes of services that stand for several models, where they say something new."""
+    for route in cluster.routes:
+        known = splits.get(route.name)
+        if known is None or not known.cuts or not is_managed(route, cluster):
+            continue
+        split = route.split(known.cuts, known.mix or route.sample)
+        last = published.get(route.name)
+        if last is None or last.leader_token != leader_token or last.split != split:
+            generation = last.generation + 1 if last else 1
+            yield Routes(route.name, generation, leader_token, now_ms, 0.0, 0.0, split=split)
+
+
+def from_routes(cluster: Cluster, published: Mapping[str, Routes]) -> dict[str, SplitState]:
+    """What was in force by the last routes, where classes are still the declared ones."""
+    found = {}
+    for route in cluster.routes:
+        last = published.get(route.name)
+        split = last.split if last else None
+        if split is not None and (split.models, split.edges) == (route.models, route.edges):
+            found[route.name] = SplitState(split.cuts)
+    return found
+
+
+def is_managed(route: QualityRoute, cluster: Cluster) -> bool:
+    """Whether all of its models are Shoal's to change."""
+    return all(s.managed for s in cluster.services if s.model in route.models)
+
+
+def thresholds_words(route: QualityRoute, cuts: tuple[int, ...]) -> str:
+    """ "0.42, 0.61"; "none" and "all" where a model gets everything below or nothing."""
+    marks = {float("-inf"): "none", float("inf"): "all"}
+    return ", ".join(marks.get(mark, f"{mark:.4g}") for mark in route.thresholds(cuts))
+
+
+def _decision(route: QualityRoute, chosen: ChosenSplit, cluster: Cluster, now_ms: int) -> Decision:
+    why = (
+        f"{shares_words(route.models, chosen.fractions)} (thresholds "
+        f"{thresholds_words(route, chosen.cuts)}); quality {chosen.quality:.4g}, at least "
+        f"{route.at_least:g} is asked for; bound by {chosen.bound_by}"
+    )
+    said = hold(route.name, why[:2000], now_ms, kind="replan")
+    return replace(said, applied=is_managed(route, cluster))
+
+
+def _is_ready(view: ModelView) -> bool:
+    ready = sum(combo.req_per_s for combo in view.ready)
+    held = ready * view.service.utilization * view.state.derate
+    return held >= view.state.target_req_per_s * (1.0 - SLIVER)
+
+
+def _rate(route: QualityRoute, demand: ModelDemand, policy: Policy) -> RateEstimate:
+    """The present rate; the declared one until a local window of requests was seen."""
+    blocks = demand.blocks
+    first = next((k for k, (_, arrivals) in enumerate(blocks) if arrivals), len(blocks))
+    if BLOCK_S * (len(blocks) - first) < policy.local_window_s:
+        return RateEstimate(route.req_per_s, route.req_per_s, route.req_per_s, 0, None)
+    return present_rate(demand, policy)
+
+
+def _route(cluster: Cluster, name: str) -> QualityRoute | None:
+    return next((route for route in cluster.routes if route.name == name), None)

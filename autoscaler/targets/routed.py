@@ -1,0 +1,23 @@
+"""Requests that come, or shall come, by way of a service that stands for several models.
+
+Before thresholds change, the model that is to get more of the requests needs its capacity; and one
+whose requests others answer for want of room needs it although they do not arrive there.
+"""
+
+from __future__ import annotations
+
+from autoscaler.explain import reasons
+from autoscaler.targets.view import ModelView, Proposal
+
+_HOLDS = 0.97
+
+
+def propose(view: ModelView) -> Proposal | None:
+    """What was planned for, while thresholds wait to be changed, and what surely comes."""
+    routed = view.routed
+    if routed is None:
+        return None
+    rate = max(routed.sure_req_per_s, routed.planned_req_per_s)
+    if rate <= 0.0 or rate < _HOLDS * view.state.target_req_per_s:
+        return None  # nothing to hold; where more is planned, a lasting excess may lower it
+    return Proposal("routed", rate, f"{reasons.rate(rate)} req/s by way of {routed.by}")

@@ -1,0 +1,24 @@
+"""The scores of a service's requests fall otherwise than its thresholds were planned for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoscaler.demand.observed import UNKNOWN
+from autoscaler.demand.score_mix import has_drifted
+from autoscaler.planning.request import Urgency
+from autoscaler.triggers.news import News, Trigger
+
+
+def fire(news: News) -> Iterator[Trigger]:
+    """Models of services whose requests moved between score classes since their last plan."""
+    if Urgency.FULL in news.state.pending:
+        return  # its answer may know already
+    for route in news.cluster.routes:
+        known = news.state.splits.get(route.name)
+        if known is None or known.mix is None:
+            continue
+        now = route.mix(news.demand.get(route.name, UNKNOWN).local_lengths.classes)
+        if has_drifted(route, known.mix, now):
+            why = f"the scores of {route.name}'s requests have changed"
+            yield Trigger("scores", route.models, why)
