@@ -1,7 +1,8 @@
 """Topics exist before any worker starts: created on a real Kafka, checked on the embedded one.
 
-Owns addresses of brokers, the creation of topics and the errors about both. Knows nothing of what
-is written to them. Creation is idempotent: several processes may do it at once.
+Owns addresses of brokers, the creation of topics and the errors about both; settings of topics that
+exist are for `settings`. Knows nothing of what is written to them. Creation is idempotent: several
+processes may do it at once.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiokafka.admin import NewTopic
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 from tenacity import AsyncRetrying, retry_if_exception, wait_fixed
 
 from autoscaler.domain.checks import InvalidValue
 from streams.broker.clients import admin as new_admin
+from streams.broker.settings import TopicsUnusable as TopicsUnusable
+from streams.broker.settings import put_right
 from topics.table import PREFIX, TABLE, Topic
 
 _EMBEDDED_CLUSTER = "mockCluster"
@@ -34,19 +36,16 @@ class BrokerUnreachable(ConnectionError):
         self.address = address
 
 
-class TopicsUnusable(RuntimeError):
-    """A topic is missing and cannot be made, or it exists with settings that lose records."""
-
-
 @dataclass(frozen=True, slots=True)
 class EnsuredTopics:
-    """What `ensure_topics` found. created: names on the wire of the topics that it made.
-    partitions: how many each topic has, by short name."""
+    """What `ensure_topics` found. created, changed: names on the wire of the topics that it made,
+    and of those whose settings it put right. partitions: how many each topic has, by short name."""
 
     cluster_id: str
     embedded: bool
     created: tuple[str, ...]
     partitions: Mapping[str, int]
+    changed: tuple[str, ...] = ()
 
 
 def parse_address(text: str) -> str:
@@ -72,7 +71,7 @@ async def ensure_topics(
     """Every topic of `table` exists with its settings when this returns.
 
     timeout_s: real seconds for each of connecting and creating. BrokerUnreachable: nobody
-    answers, or not as a Kafka broker. TopicsUnusable: see there; nothing that exists is changed.
+    answers, or not as a Kafka broker. TopicsUnusable: see there.
     """
     await probe(bootstrap, timeout_s)
     admin = new_admin(bootstrap, "shoal-admin", request_timeout_ms=int(timeout_s * 1e3))
@@ -147,12 +146,12 @@ async def _ensure(
             )
         partitions = await _partitions(admin, wanted)
         return EnsuredTopics(cluster_id, True, (), partitions or {})
-    await _refuse_lossy(admin, {n: t for n, t in wanted.items() if n not in missing})
+    changed = await put_right(admin, {n: t for n, t in wanted.items() if n not in missing})
     replicas = min(_MAX_REPLICAS, len(cluster["brokers"]))
     created = await _create(admin, [(name, wanted[name]) for name in missing], replicas)
     while (partitions := await _partitions(admin, wanted)) is None:
         await asyncio.sleep(0.1)
-    return EnsuredTopics(cluster_id, False, created, partitions)
+    return EnsuredTopics(cluster_id, False, created, partitions, changed)
 
 
 async def _create(
@@ -188,23 +187,3 @@ async def _partitions(admin: Any, wanted: Mapping[str, Topic]) -> dict[str, int]
         if topic["error_code"] or any(part["leader"] < 0 for part in topic["partitions"]):
             return None
     return {wanted[topic["topic"]].name: len(topic["partitions"]) for topic in described}
-
-
-async def _refuse_lossy(admin: Any, existing: dict[str, Topic]) -> None:
-    """Refuse a topic whose clean-up policy or clock differs: records would go or be misdated."""
-    if not existing:
-        return
-    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in existing]
-    for response in await admin.describe_configs(resources):
-        for _error, _message, _kind, name, entries in response.resources:
-            found = {entry[0]: entry[1] for entry in entries}
-            _compare(name, found, existing[name].settings())
-
-
-def _compare(name: str, found: dict[str, str], wanted: dict[str, str]) -> None:
-    for key in ("cleanup.policy", "message.timestamp.type"):
-        if key in found and found[key] != wanted[key]:
-            raise TopicsUnusable(
-                f"topic {name} exists with {key}={found[key]}, Shoal needs {wanted[key]}: "
-                "change it or use another prefix"
-            )

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from streams.broker.admin import TopicsUnusable, ensure_topics
 from tests.contract.brokers import Broker
@@ -216,3 +217,32 @@ async def test_a_topic_that_would_lose_records_is_refused_by_name(broker: Broker
     wrong = Topic("plans", 1, Cleanup.DELETE, 1000, None, (), lambda _: "")
     with pytest.raises(TopicsUnusable, match=r"plans exists with cleanup\.policy=compact"):
         await ensure_topics(broker.bootstrap, broker.prefix, table=[wrong])
+
+
+async def test_settings_of_a_topic_that_exists_are_put_right_once(broker: Broker) -> None:
+    """A broker's clock dates records and nothing goes too early, whoever made the topic; what an
+    operator set beyond that stays."""
+    if broker.kind == "embedded":
+        pytest.skip("the embedded broker has no settings of topics")
+    declared = Topic("mine", 2, Cleanup.DELETE, 7_200_000, None, (), lambda _: "")
+    name = broker.name(declared)
+    admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    await admin.start()
+    try:
+        theirs = {
+            "cleanup.policy": "delete", "message.timestamp.type": "CreateTime",
+            "retention.ms": "60000", "max.message.bytes": "2000000",
+        }  # fmt: skip
+        await admin.create_topics([NewTopic(name, 1, 1, topic_configs=theirs)])
+        first = await ensure_topics(broker.bootstrap, broker.prefix, table=[declared])
+        again = await ensure_topics(broker.bootstrap, broker.prefix, table=[declared])
+        (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
+    finally:
+        await admin.delete_topics([name])
+        await admin.close()
+    assert (first.changed, again.changed) == ((name,), ())
+    assert first.partitions == {"mine": 1}, "keys would move"
+    found = {entry[0]: entry[1] for entry in answer.resources[0][4]}
+    assert found["message.timestamp.type"] == "LogAppendTime"
+    assert found["retention.ms"] == "7200000"
+    assert found["max.message.bytes"] == "2000000"

@@ -1,0 +1,69 @@
+"""Settings of topics that exist already: put right where that loses nothing, refused otherwise.
+
+Owns which settings may be changed. Partitions are left alone: more of them would send keys
+elsewhere, and readers take their number from the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import for_code
+
+from topics.table import Topic
+
+_SET_ON_TOPIC = 1  # Kafka's number for a setting of the topic itself, not a default of the broker
+_FOR_EVER = -1
+
+
+class TopicsUnusable(RuntimeError):
+    """A topic is missing and cannot be made, or it exists with settings that lose records."""
+
+
+async def put_right(admin: Any, existing: Mapping[str, Topic]) -> tuple[str, ...]:
+    """Give topics that exist the settings of the table; the names of those that were changed.
+
+    existing: by name on the wire. Another clean-up policy is refused (TopicsUnusable): such a
+    topic is somebody else's. A longer retention is an operator's choice and stays, and so does
+    what the table does not name.
+    """
+    if not existing:
+        return ()
+    changes: list[ConfigResource] = []
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in existing]
+    for response in await admin.describe_configs(resources):
+        for _error, _message, _kind, name, entries in response.resources:
+            found = {entry[0]: entry[1] for entry in entries}
+            wanted = existing[name].settings()
+            _refuse_another_policy(name, found, wanted)
+            change = {k: v for k, v in wanted.items() if _differs(k, found.get(k), v)}
+            if change:
+                # Kafka replaces all settings of the topic by those that are sent.
+                own = {entry[0]: entry[1] for entry in entries if entry[3] == _SET_ON_TOPIC}
+                kind = ConfigResourceType.TOPIC
+                changes.append(ConfigResource(kind, name, {**own, **change}))
+    if not changes:
+        return ()
+    for response in await admin.alter_configs(changes):
+        for code, message, _kind, name in response.resources:
+            if code:
+                why = message or for_code(code).__name__
+                raise TopicsUnusable(f"settings of topic {name} cannot be changed: {why}")
+    return tuple(sorted(change.name for change in changes))
+
+
+def _refuse_another_policy(name: str, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    key = "cleanup.policy"
+    if found.get(key, wanted[key]) != wanted[key]:
+        raise TopicsUnusable(
+            f"topic {name} exists with {key}={found[key]}, Shoal needs {wanted[key]}: "
+            "change it or use another prefix"
+        )
+
+
+def _differs(key: str, found: str | None, wanted: str) -> bool:
+    if found is None or key != "retention.ms":
+        return found is not None and found != wanted
+    return int(found) != _FOR_EVER and int(found) < int(wanted)
