@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoscaler.simulation.policies.table import VARIANTS
+from autoscaler.simulation.policies.table import POLICIES, VARIANTS
 from streams.backtest.charts import Series, line_chart
 from streams.backtest.report import WITHIN
 
@@ -35,6 +35,8 @@ def write(
         parts += ["", f"## {name}: {about}", ""]
         parts += [f"{asked} requests in {report['duration_s'] / 60:.1f} min.", ""]
         parts += _table(report)
+        if old := _old_knobs(report):
+            parts += ["", old]
         parts += ["", f"![cost against attainment]({charts.name}/{chart.name})"]
     path.write_text("\n".join(parts) + "\n")
 
@@ -78,11 +80,22 @@ def _cause(ours: Report, other: Report) -> str:
         f"{less:.1%} cheaper, {points:+.2f} points; {hours:+.0%} GPU hours at {price:+.0%} of our "
         f"price per GPU hour"
     )
+    gaps = {
+        model: (_share(other["models"][model]) - _share(found), _share(found))
+        for model, found in ours["models"].items()
+    }
+    model, (gap, share) = max(gaps.items(), key=lambda item: item[1][0])
+    if gap > WITHIN:
+        text += f"; most of ours miss at {model}: {share:.1%} met against {share + gap:.1%}"
     if other["name"] in HINDSIGHT:
         text += "; it is given this very trace beforehand and starts nothing during it"
     elif ours["starts"] > other["starts"]:
         text += f"; {ours['starts']:.0f} starts against {other['starts']:.0f}"
     return text
+
+
+def _share(model: Report) -> float:
+    return float(model["attained"] / model["requests"]) if model["requests"] else 1.0
 
 
 def _parts(reports: Mapping[str, Report]) -> list[str]:
@@ -121,6 +134,18 @@ def _table(report: Report) -> list[str]:
             f"| {policy['reversals_per_h']:.0f} | {policy['starts']:.0f} | {knob:g} |"
         )
     return lines
+
+
+def _old_knobs(report: Report) -> str:
+    """What is to be said of policies whose knob was another one when they were run."""
+    found: dict[str, list[str]] = {}
+    for policy in report["policies"]:
+        known = POLICIES.get(policy["name"])
+        if policy["simulated"] and known is not None and policy["knob"]["name"] != known.knob:
+            found.setdefault(policy["knob"]["name"], []).append(policy["name"])
+    return " ".join(
+        f"Run when the knob of {', '.join(names)} was the {knob}." for knob, names in found.items()
+    )
 
 
 def _chart(report: Report) -> str:

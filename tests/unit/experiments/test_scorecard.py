@@ -17,7 +17,9 @@ def policy(name: str, usd: float, share: float, hours: float = 2.0, **more: Any)
     return {
         "name": name, "simulated": True, "cost_usd": usd, "slo_attainment": share,
         "gpu_hours": hours, "unserved_fraction": 0.0, "reaction_s": 0.0, "reversals_per_h": 0.0,
-        "starts": 3.0, "regret_to_oracle": 0.5, "knob": {"value": 0.95}, "undercut_by": [], **more,
+        "starts": 3.0, "regret_to_oracle": 0.5, "undercut_by": [],
+        "knob": {"value": 0.95, "name": "its old one"},
+        "models": {"m": {"requests": 1000, "attained": round(1000 * share)}}, **more,
     }  # fmt: skip
 
 
@@ -39,10 +41,11 @@ def test_every_exception_is_listed_with_what_makes_the_difference(tmp_path: Path
     write(path, reports, ["c"], "2030-01-01, commit abc.")
     text = path.read_text()
     assert "- a, knative: 10.0% cheaper, +1.00 points; -25% GPU hours at +20% of our price" in text
-    assert "7 starts against 3" in text
+    assert "most of ours miss at m: 98.0% met against 99.0%; 7 starts against 3" in text
     assert "- a, fixed-peak:" in text and "given this very trace beforehand" in text
     assert "- b," not in text
     assert "Not run: c" in text
+    assert "Run when the knob of shoal, knative" in text
     assert "| surge | +10.0%, -1.00 points | +10.0%, -1.00 points |" in text
     assert (tmp_path / "card" / "a.svg").read_text().startswith("<svg")
 
