@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoscaler.demand.mix import apart, declared_mix, estimate_mix
+from autoscaler.demand.mix import apart, declared_mix, estimate_kinds, estimate_mix
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.seen import LengthsSeen
 from autoscaler.domain.workload import Lengths, WorkloadType
@@ -51,3 +51,14 @@ def test_a_slow_drift_is_seen_in_the_long_window_if_the_local_one_agrees() -> No
 
 def test_apart_counts_the_requests_that_are_of_other_kinds() -> None:
     assert apart({"a": 0.5, "b": 0.5}, {"a": 0.2, "c": 0.8}) == pytest.approx(0.8)
+
+
+def test_kinds_of_a_model_of_components_are_believed_beyond_chance() -> None:
+    planned = (("text", 0.7), ("photo", 0.3))
+    few = ModelDemand(kinds={"text": 4, "photo": 6})
+    assert estimate_kinds(planned, few, 5e-5) is planned
+    same = ModelDemand(kinds={"text": 690, "photo": 310})
+    assert estimate_kinds(planned, same, 5e-5) is planned
+    moved = dict(estimate_kinds(planned, ModelDemand(kinds={"text": 200, "photo": 800}), 5e-5))
+    assert moved["photo"] == pytest.approx((800 + 20 * 0.3) / 1020)
+    assert sum(moved.values()) == pytest.approx(1.0)
