@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _STEP_S = 0.1
 _MANNERS_S, _END_S = 1.0, 2.0
 _CLAIM_S = 10.0
-_MOST_OFFERS = 8
+_MOST_OFFERS = 1000
 _TELL_AGAIN_S = 60.0
 
 
@@ -78,7 +78,14 @@ class Executor:
             if before is None or record.generation >= before[0].generation:
                 offered[record.leader_token] = record, time.monotonic()
             if len(offered) > _MOST_OFFERS:
-                del offered[max(offered)]
+                self._drop_one(offered)
+
+    def _drop_one(self, offered: dict[int, tuple[Assignment, float]]) -> None:
+        """Too many leaders wait: an assignment that a later claimed one supersedes goes first, else
+        the highest token, which nobody has claimed. A topic keeps words of many past leaders."""
+        bound = self._kafka.highest_token
+        claimed = [token for token in offered if bound is not None and token <= bound]
+        del offered[min(claimed) if len(claimed) > 1 else max(offered)]
 
     def on_gone(self, topic: str, key: str) -> None:
         """A tombstone. Of an assignment it says that nobody plans for the node any more, and as

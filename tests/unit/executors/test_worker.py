@@ -150,6 +150,25 @@ async def test_an_assignment_waits_for_the_claim_of_its_leader(
     assert bench.refused("node") == 1
 
 
+@pytest.mark.parametrize(("leaders", "known"), [(300, False), (3000, True)])
+async def test_after_many_leaders_the_last_one_is_followed(
+    tmp_path: Path, client: aiohttp.ClientSession, leaders: int, known: bool
+) -> None:
+    """A restarted executor reads the words of all leaders that the topic keeps before it knows who
+    leads; one that knows it bears more of them."""
+    bench = Bench(tmp_path, client)
+    bench.broker.caught_up = False
+    bench.broker.highest_token = leaders if known else None
+    for token in range(1, leaders + 1):
+        bench.executor.on_record("assignments", "n0", want(1, token=token))
+    bench.broker.highest_token, bench.broker.caught_up = leaders, True
+    bench.occupancy.claimed = True
+    bench.executor.on_leadership()
+    assert bench.worker.state.assignment is not None
+    assert bench.worker.state.assignment.leader_token == leaders
+    await bench.worker.close()
+
+
 async def test_a_node_that_another_executor_holds_is_left_alone(
     tmp_path: Path, client: aiohttp.ClientSession
 ) -> None:
