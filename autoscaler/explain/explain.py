@@ -49,6 +49,9 @@ def explain(
     if plan.status in (PlanStatus.FAILED, PlanStatus.LAST_GOOD):
         return Explanation((), plan.binding, (), spot_losses(problem, plan))
     planned = problem.planned_models()
+    if plan.work is not None:
+        models = tuple(_of_budget(problem, plan, model) for model in planned)
+        return Explanation(models, plan.binding, (), spot_losses(problem, plan))
     asked = sorted(planned, key=lambda m: (-plan.shortfall_req_per_s.get(m, 0.0), -_usd(plan, m)))
     asked = asked[:_ASK_AT_MOST]
     return Explanation(
@@ -59,6 +62,21 @@ def explain(
         relief=(*budget_relief(problem, plan, strategy), *node_reliefs(problem, plan, strategy)),
         spot_loss=spot_losses(problem, plan),
         savings=savings(problem, plan, strategy),
+    )
+
+
+def _of_budget(problem: PlanningProblem, plan: Plan, model: str) -> ModelReasons:
+    """Where the most is made of a budget: the limits without which more could be done, found by
+    taking each away. Less cost is not asked for, so nothing is said of it."""
+    return ModelReasons(
+        model=model,
+        demand_req_per_s=problem.demands[model].req_per_s,
+        needed_req_per_s=problem.needed_req_per_s(model),
+        capacity_req_per_s=plan.capacity_req_per_s[model],
+        bound_by=tuple(binding.detail for binding in plan.binding),
+        rejected=(),
+        relief=(),
+        uncertain=any(target.combo.uncertain for target in plan.of(model) if target.count),
     )
 
 

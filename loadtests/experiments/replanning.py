@@ -46,7 +46,7 @@ from loadtests.experiments.demystifying import AVAILABLE, GPUS, MIXES, MODELS, P
 from topics.fleet import Assignment
 
 PER_NODE = 4
-LEAD_S, EVENT_S, SETTLED_S, END_S = 900.0, 600.0, 1200.0, 1800.0
+LEAD_S, EVENT_S, SETTLED_S, END_S = 420.0, 360.0, 800.0, 1200.0
 WAIT_MS = 60_000.0
 SHORT = 0.9
 PAPER = {

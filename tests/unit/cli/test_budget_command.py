@@ -115,6 +115,9 @@ def test_a_bad_budget_is_refused_in_one_line(
         ("share: 30%", "share: 0%", "share above 0"),
         ("output: 18}", "output: 18, ouput: 3}", "ouput"),
         ("input: 2455", "input: -1", "input"),
+        ("long: {", "so long: {", "a name is 1 to 63 letters"),
+        ("regions:", "policy: {objective: throughput}\nregions:", "above 0 with objective"),
+        ("regions:", "policy: {budget: 5, objective: speed}\nregions:", "cost or throughput or"),
     ],
 )
 def test_bad_types_name_file_line_and_key(
@@ -147,3 +150,13 @@ def test_types_of_a_trace_can_be_pasted_into_a_workload(
     assert {row["type"] for row in shown["assignment"]} == {  # type: ignore[attr-defined]
         "2000-20", "2000-400", "200-20", "200-400",
     }  # fmt: skip
+
+
+def test_the_file_may_ask_for_budget_mode(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the controller plans for is what `shoal plan` shows; the option has the last word."""
+    said = "policy: {budget: 5, objective: throughput}\nregions:"
+    config.write_text(CONFIG.replace("regions:", said))
+    declared = plan(config, capsys)
+    assert declared["budget_usd_per_h"] == 5.0
+    assert declared["combos"] == plan(config, capsys, "--budget", "5")["combos"]
+    assert plan(config, capsys, "--budget", "9")["budget_usd_per_h"] == 9.0
