@@ -13,7 +13,7 @@ from autoscaler.domain.quality_route import QualityRoute, ScoreMix
 
 _LEAST = 100  # requests that say more than the declared sample
 _MATTERS = 0.05  # share of the requests that must have moved, beyond what chance moves
-_CHANCE = 2.0
+_CHANCE = 1.5
 
 
 def present_mix(route: QualityRoute, demand: ModelDemand) -> ScoreMix:

@@ -81,6 +81,9 @@ def load_workload(demand: Demand, seed: int) -> Workload:
             raise UserError(f"{path}: {len(trace.arrivals_ms)} requests; allowed: {_MOST}")
         traces.append((model, trace))
     cluster = load_config(demand.config or DEFAULT_CONFIG, cautious=False).cluster
+    if cluster.routes:
+        name = cluster.routes[0].name
+        raise UserError(f"{demand.config}: models.{name}: backtests do not route by answer quality")
     if demand.config is None:
         cluster = _with_names(cluster, [trace for _, trace in traces], notes)
     cluster = replace(cluster, services=tuple(replace(s, mode=Mode.ACT) for s in cluster.services))

@@ -24,6 +24,7 @@ from streams.broker.clients import producer as new_producer
 from streams.cli.run_part import bootstrap
 from streams.files.config import Config, load_config, parse_service
 from streams.files.errors import UserError
+from streams.files.quality import stands_for_models
 from streams.files.yamltree import read
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
@@ -58,14 +59,19 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--broker {broker}: {error or 'no answer in time'}") from error
     for model, what in changes.items():
         print(f"{model}: {what}")
+    for route in config.cluster.routes:
+        print(f"{route.name}: left out; the controller reads it from its own file")
     return 0
 
 
 def declared_texts(path: Path) -> dict[str, str]:
-    """Each model's section of a valid file, as YAML text."""
+    """Each model's section of a valid file, as YAML text. Services that stand for several models
+    are not declared this way: their scores are a file of the controller's host."""
     root, _ = read(path)
     models = root.section("models", required=True)
-    return {} if models is None else {name: part.as_yaml() for name, part in models.children()}
+    if models is None:
+        return {}
+    return {name: part.as_yaml() for name, part in models.children() if not stands_for_models(part)}
 
 
 def changes_of(

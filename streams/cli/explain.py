@@ -51,6 +51,8 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Explain and print."""
     found = explained(args.url, args.model)
+    if "route" in found:
+        return _show_route(found, args.json)
     reasons = None if args.quick else planned_again(found, args.model)
     if args.json:
         value = {k: v for k, v in found.items() if k not in ("request", "cluster")}
@@ -114,6 +116,38 @@ def _all(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str
     yield "guard     " + "; ".join(found["guards"])
     if now["proposal"]:
         yield f"proposal  #{now['proposal']} waits: shoal approve {now['proposal']}"
+
+
+def _show_route(found: Mapping[str, Any], as_json: bool) -> int:
+    if as_json:
+        options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+        sys.stdout.buffer.write(orjson.dumps(found, option=options))
+        return 0
+    for line in route_lines(found):
+        print(line if len(line) <= _WIDTH else line[: _WIDTH - 3] + "...")
+    return 0
+
+
+def route_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """What there is to say of a service that stands for several models."""
+    now, present = found["route"], found["present"]
+    if found["decisions"]:
+        last = found["decisions"][-1]
+        yield f"#{last['number']} {clock_words(last['at_ms'])} {now['name']}: {last['reason']}"
+    if not now["thresholds"]:
+        yield f"{now['name']}: no thresholds yet; the first full plan chooses them"
+        return
+    yield f"in force  thresholds {now['thresholds']}: " + ", ".join(
+        f"{model} {share:.1%}" for model, share in zip(now["models"], now["shares"], strict=True)
+    )
+    if now["planned_thresholds"] != now["thresholds"]:
+        yield f"planned   thresholds {now['planned_thresholds']}, once the fleet for them is ready"
+    seen = f"{now['requests']} requests" if now["requests"] else "the declared sample"
+    yield f"quality   {now['quality']:.4g} by {seen}, at least {now['at_least']:g} is asked for"
+    if present is not None:
+        yield f"demand    {present['req_per_s']:.3g} req/s; {now['unscored']:.1%} without a score"
+    if now["bound_by"]:
+        yield f"bound by  {now['bound_by']}"
 
 
 def _decision(one: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoscaler.demand.present import present_rate
+from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.effects import (
     PublishAssignment,
     PublishDecision,
@@ -20,7 +21,9 @@ from autoscaler.effects import (
     SolveRequested,
 )
 from autoscaler.planning.request import PlanRequest
+from autoscaler.routed import thresholds_words
 from autoscaler.standing import ModelStanding, Standing, standing
+from autoscaler.state import SplitState
 from autoscaler.transitions.turns import may_go_in
 from streams.controller.loop import Loop, TickDone
 from topics.decisions import Decision
@@ -143,6 +146,10 @@ class Facts:
     def explain(self, model: str) -> dict[str, Any] | None:
         """Everything that `shoal explain` needs of `model`; None where it is not declared."""
         done, now = self.last, self.standing()
+        if done is not None:
+            for route in done.cluster.routes:
+                if route.name == model:
+                    return self._explain_route(route, done)
         found = next((one for one in now.models if one.model == model), None) if now else None
         if done is None or found is None:
             return None
@@ -157,6 +164,31 @@ class Facts:
             "present": _present(done, model),
             "request": request,
             "cluster": cluster,
+        }
+
+    def _explain_route(self, route: QualityRoute, done: TickDone) -> dict[str, Any]:
+        """Of a service that stands for several models: thresholds, shares, and what binds."""
+        known = done.after.splits.get(route.name, SplitState())
+        mix = known.mix or route.sample
+        chosen = known.chosen
+        return {
+            "now_ms": done.now_ms,
+            "route": {
+                "name": route.name,
+                "models": route.models,
+                "thresholds": thresholds_words(route, known.cuts) if known.cuts else "",
+                "shares": route.fractions(known.cuts, mix) if known.cuts else (),
+                "unscored": mix.unscored,
+                "quality": route.mean_quality(known.cuts, mix) if known.cuts else None,
+                "at_least": route.at_least,
+                "requests": mix.requests,
+                "bound_by": chosen.bound_by if chosen else "",
+                "planned_thresholds": thresholds_words(route, known.wanted) if known.wanted else "",
+            },
+            "decisions": [
+                dataclasses.asdict(one) for one in self.decisions if one.model == route.name
+            ][-20:],
+            "present": _present(done, route.name),
         }
 
 

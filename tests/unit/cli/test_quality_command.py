@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from streams.cli.explain import route_lines
 from streams.cli.main import main
 
 EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
@@ -98,3 +99,18 @@ def test_bad_scores_name_file_and_line(
     err = capsys.readouterr().err
     assert f"{scores.name}:3" in err
     assert said in err
+
+
+def test_explain_says_what_binds_and_what_is_in_force() -> None:
+    """Of a service that stands for several models."""
+    now = {
+        "name": "auto", "models": ["mini", "chat"], "thresholds": "0.5", "shares": [0.6, 0.4],
+        "unscored": 0.05, "quality": 88.2, "at_least": 87.0, "requests": 700,
+        "bound_by": "quality >= 87; 86.5 would save 2.00/h", "planned_thresholds": "0.6",
+    }  # fmt: skip
+    said = {"route": now, "decisions": [], "present": {"req_per_s": 5.5}}
+    lines = list(route_lines(said))
+    assert "in force  thresholds 0.5: mini 60.0%, chat 40.0%" in lines
+    assert any(line.startswith("planned   thresholds 0.6") for line in lines)
+    assert "bound by  quality >= 87; 86.5 would save 2.00/h" in lines
+    assert "demand    5.5 req/s; 5.0% without a score" in lines

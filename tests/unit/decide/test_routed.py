@@ -1,0 +1,128 @@
+"""Services that stand for several models, in the loop: life of thresholds, targets, drift."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoscaler.demand.observed import UNKNOWN, ModelDemand
+from autoscaler.demand.score_mix import has_drifted, present_mix
+from autoscaler.demand.seen import LengthsSeen
+from autoscaler.domain.cluster import Cluster, Mode
+from autoscaler.domain.quality_route import QualityRoute
+from autoscaler.planning.request import (
+    ChosenSplit,
+    Outcome,
+    PlanAnswer,
+    PlanRequest,
+    RouteAsk,
+    Urgency,
+)
+from autoscaler.routed import adopted, from_routes, in_force, route_asks, routed, split_routes
+from autoscaler.state import ModelState, SplitState
+from autoscaler.targets import routed as rule
+from autoscaler.targets.view import ModelView, Routed
+from tests.unit.decide.decide_catalogue import pool, service
+
+SCORES = [(i + 0.5) / 400 for i in range(400)]
+ROUTE = QualityRoute.of_sample(
+    "auto", ("small", "large"), SCORES, [[100 * (1 - s), 90.0] for s in SCORES], 80.0, 10.0, 20
+)
+CLUSTER = Cluster(
+    (pool("l4"),),
+    tuple(replace(service(m), mode=Mode.ACT, req_per_s=0.0) for m in ROUTE.models),
+    routes=(ROUTE,),
+)
+MODELS = {s.model: ModelState(s.lengths) for s in CLUSTER.services}
+NOW = 1_700_000_000_000
+
+
+def chosen(cut: int) -> ChosenSplit:
+    fractions = ROUTE.fractions((cut,), ROUTE.sample)
+    return ChosenSplit("auto", (cut,), fractions, 85.0, 5.0, "quality >= 80")
+
+
+def answered(cut: int, splits: dict[str, SplitState]) -> tuple[dict[str, SplitState], list[str]]:
+    request = PlanRequest(1, Urgency.FULL, NOW, (), routes=route_asks(CLUSTER, splits, {}, MODELS))
+    made = PlanAnswer(1, Urgency.FULL, Outcome.PLANNED, splits=(chosen(cut),))
+    found, said = adopted(splits, made, request, CLUSTER, NOW)
+    return found, [one.reason for one in said]
+
+
+def view(model: str, target: float) -> ModelView:
+    own = CLUSTER.service(model)
+    state = replace(MODELS[model], target_req_per_s=target)
+    return ModelView(own, CLUSTER.policy, NOW, NOW, state, UNKNOWN)
+
+
+def seen(counts: dict[int, int], long: dict[int, int] | None = None) -> ModelDemand:
+    return ModelDemand(
+        local_lengths=LengthsSeen(classes=counts),
+        long_lengths=LengthsSeen(classes=counts if long is None else long),
+    )
+
+
+def test_the_first_thresholds_are_told_at_once_and_carry_the_declared_rate() -> None:
+    asks = route_asks(CLUSTER, {}, {}, MODELS)
+    assert asks == (RouteAsk("auto", 10.0, ROUTE.sample, ()),)
+    splits, said = answered(12, {})
+    assert "60.0%" in said[0]
+    (record,) = split_routes(CLUSTER, splits, {}, 7, NOW)
+    assert record.split is not None
+    assert (record.split.cuts, record.split.shares) == ((12,), (0.6, 0.4))
+    assert routed(CLUSTER, splits, {})["small"].sure_req_per_s == 6.0
+    assert list(split_routes(CLUSTER, splits, {"auto": record}, 7, NOW)) == []
+    assert from_routes(CLUSTER, {"auto": record})["auto"].cuts == (12,)
+
+
+def test_new_thresholds_wait_for_the_fleet_but_not_for_ever() -> None:
+    splits, _ = answered(12, {})
+    splits, said = answered(8, splits)
+    assert said
+    assert splits["auto"].cuts == (12,)
+    views = {"small": view("small", 6.0), "large": view("large", 6.0)}  # nothing of it is ready
+    same, said_now = in_force(splits, views, CLUSTER, NOW + 1000)
+    assert (same["auto"].cuts, said_now) == ((12,), [])
+    late, words = in_force(splits, views, CLUSTER, NOW + 601_000)
+    assert late["auto"].cuts == (8,)
+    assert "not ready" in words[0].reason
+    enough = {"small": view("small", 0.0), "large": view("large", 0.0)}
+    ready, words = in_force(splits, enough, CLUSTER, NOW + 1000)
+    assert ready["auto"].cuts == (8,)
+    assert "in force" in words[0].reason
+
+
+def test_nobody_is_told_of_thresholds_of_models_that_are_not_managed() -> None:
+    watched = replace(
+        CLUSTER, services=tuple(replace(s, mode=Mode.RECOMMEND) for s in CLUSTER.services)
+    )
+    splits, _ = answered(12, {})
+    assert list(split_routes(watched, splits, {}, 7, NOW)) == []
+
+
+def test_a_model_that_is_to_get_more_is_planned_for_before_it_does() -> None:
+    moving = replace(view("large", 2.0), routed=Routed("auto", 1.0, 6.0))
+    proposal = rule.propose(moving)
+    assert proposal is not None
+    assert proposal.req_per_s == 6.0
+    assert proposal.evident
+    assert rule.propose(replace(view("large", 8.0), routed=Routed("auto", 1.0, 6.0))) is None
+    assert rule.propose(view("large", 2.0)) is None
+
+
+def test_a_shift_of_scores_is_told_from_chance() -> None:
+    usual = dict.fromkeys(range(20), 20)
+    shifted = {k: 20 + 60 * (k >= 14) for k in range(20)}
+    assert not has_drifted(ROUTE, ROUTE.sample, ROUTE.mix(usual | {3: 26, 8: 12}))
+    assert has_drifted(ROUTE, ROUTE.sample, ROUTE.mix(shifted))
+    assert not has_drifted(ROUTE, ROUTE.sample, ROUTE.mix({19: 30}))  # too few to say anything
+    unscored = {-1: 200} | usual
+    assert has_drifted(ROUTE, ROUTE.sample, ROUTE.mix(unscored))
+
+
+def test_the_mix_is_of_the_longest_time_that_still_speaks_of_now() -> None:
+    usual = dict.fromkeys(range(20), 100)
+    shifted = {19: 500}
+    assert present_mix(ROUTE, UNKNOWN) == ROUTE.sample
+    assert present_mix(ROUTE, seen({0: 20}, {0: 50})) == ROUTE.sample
+    assert present_mix(ROUTE, seen(dict.fromkeys(range(20), 10), usual)).requests == 2000
+    assert present_mix(ROUTE, seen(shifted, usual)) == ROUTE.mix(shifted)
