@@ -59,7 +59,7 @@ def main() -> None:
     )
     study.optimize(objective, n_trials=args.trials)
     searched_s = time.process_time() - started
-    found = sorted((t.values[0], t.values[1]) for t in study.best_trials)
+    found = sorted({(t.values[0], t.values[1]) for t in study.best_trials})
 
     print(
         f"exact front: {len(exact)} points, {len(grid)} thresholds planned in {exact_s:.1f} CPU s"
