@@ -1,26 +1,23 @@
-"""A user's own measurements: what they say of one model on one GPU, over the model's estimate.
+"""A user's own measurements: what benchmark points say of one model on one GPU, over its estimate.
 
-Owns fitting a `Measurement` to benchmark points, and a profile that knows some. Two factors are
-fitted, of the time of prompts and of decode iterations, so a short sweep is enough. Knows no files.
+Two factors are fitted, of the time of prompts and of decode iterations, so a short sweep is enough.
+What a profile makes of them is in `known`. Knows no files.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import lru_cache
 from statistics import fmean
 
-from autoscaler.domain.checks import InvalidValue, finite, whole
-from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.measurement import Measurement
 from autoscaler.performance.closed_loop import estimate_scaled
+from autoscaler.performance.known import without
 from autoscaler.performance.leastsquares import fit
 from autoscaler.performance.plausible import peak_share
 from autoscaler.performance.points import Estimate, MeasuredPoint
-from autoscaler.performance.profile import Profile, architecture, default_profile
+from autoscaler.performance.profile import Profile, architecture
 
 _BOUNDS = {"prefill": (1e-3, 1e5), "decode": (1e-3, 1e5)}
 _PRIOR = 1e-3
@@ -67,44 +64,6 @@ def measure(points: Sequence[MeasuredPoint], profile: Profile, day: str) -> Meas
     )
 
 
-def with_measurements(profile: Profile, found: Sequence[Measurement]) -> Profile:
-    """`profile` that knows `found`; a later one of the same model, GPU and width counts."""
-    kept = {_key(one): one for one in (*profile.measurements, *found)}
-    text = f"{profile.content_hash} {sorted(map(repr, kept.values()))}"
-    content_hash = hashlib.sha256(text.encode()).hexdigest()
-    return replace(profile, measurements=tuple(kept.values()), content_hash=content_hash)
-
-
-def profile_of(cluster: Cluster) -> Profile:
-    """What is known of engines in `cluster`: the packaged profile and the user's measurements."""
-    return known(cluster.measurements)
-
-
-@lru_cache(maxsize=16)
-def known(found: tuple[Measurement, ...]) -> Profile:
-    """The packaged profile with `found` on top."""
-    return with_measurements(default_profile(), found) if found else default_profile()
-
-
-def without(profile: Profile, point: MeasuredPoint) -> Profile:
-    """`profile` without what it knows of this model on this GPU by the user's measurements."""
-    key = architecture(point.spec), point.gpu.name
-    rest = tuple(m for m in profile.measurements if (m.architecture, m.gpu) != key)
-    if len(rest) == len(profile.measurements):
-        return profile
-    return with_measurements(replace(profile, measurements=()), rest)
-
-
-def checked(found: Measurement) -> Measurement:
-    """`found`, or InvalidValue that names what of it cannot be."""
-    finite("measurement: prefill", found.prefill, 1e-4, 1e6)
-    finite("measurement: decode", found.decode, 1e-4, 1e6)
-    finite("measurement: error", found.error, 0.0, 1e3)
-    whole("measurement: points", found.points, 1, 10**6)
-    whole("measurement: tp", found.tp, 1, 1024)
-    return found
-
-
 def _fitted(points: Sequence[MeasuredPoint], profile: Profile) -> tuple[float, float]:
     def residuals(factors: dict[str, float]) -> list[float]:
         found = []
@@ -136,7 +95,3 @@ def _errors(point: MeasuredPoint, guess: Estimate) -> list[float]:
     if point.tpot_ms is not None:
         found.append(abs(guess.tpot_ms / point.tpot_ms - 1.0))
     return found
-
-
-def _key(found: Measurement) -> tuple[object, ...]:
-    return found.architecture, found.weight_dtype, found.gpu, found.tp

@@ -15,7 +15,7 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S, batched_tokens
-from autoscaler.performance.measured import known
+from autoscaler.performance.known import known
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.roofline import kv_transfer_ms
 from autoscaler.performance.startup import startup_s

@@ -16,7 +16,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.slices import SLICE_SIZES
 from autoscaler.domain.workload import Lengths, Phase
-from autoscaler.performance.measured import profile_of
+from autoscaler.performance.known import profile_of
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.combos import combo_named, usable_pools
 from autoscaler.simulation.fixed import combos_of, placed

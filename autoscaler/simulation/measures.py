@@ -33,7 +33,7 @@ from itertools import pairwise
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Arrivals, Lengths, Slo
-from autoscaler.performance.measured import profile_of
+from autoscaler.performance.known import profile_of
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import combo_named
 from autoscaler.simulation.arrivals import Arrival

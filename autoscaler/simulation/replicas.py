@@ -18,7 +18,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths, Phase
-from autoscaler.performance.measured import profile_of
+from autoscaler.performance.known import profile_of
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.combos import combo_named
 from autoscaler.simulation.crew import Crew

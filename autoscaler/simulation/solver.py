@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Cluster
-from autoscaler.performance.measured import profile_of
+from autoscaler.performance.known import profile_of
 from autoscaler.planning.answer import answer
 from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
 from autoscaler.planning.strategies.table import strategy_for

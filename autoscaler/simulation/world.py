@@ -16,7 +16,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
-from autoscaler.performance.measured import profile_of
+from autoscaler.performance.known import profile_of
 from autoscaler.planning.links import link_gb_s
 from autoscaler.serving.setup import EngineSetup, setup_on
 from autoscaler.simulation.agenda import Agenda

@@ -19,7 +19,7 @@ from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.names import several
-from autoscaler.performance.measured import profile_of
+from autoscaler.performance.known import profile_of
 from autoscaler.planning.plan import Plan, PlannedCount
 from autoscaler.planning.problem import PlanningProblem, PlanOptions
 from autoscaler.planning.shares import usd_per_h_by_model

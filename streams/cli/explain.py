@@ -18,7 +18,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.explain.explain import explain
 from autoscaler.explain.names import change_words
 from autoscaler.explain.values import ModelReasons
-from autoscaler.performance.measured import profile_of
+from autoscaler.performance.known import profile_of
 from autoscaler.planning.answer import explained_plan
 from autoscaler.planning.request import PlanRequest, Urgency
 from autoscaler.planning.strategies.table import strategy_for

@@ -18,7 +18,8 @@ from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.models import ModelSpec
 from autoscaler.explain.values import Measuring
 from autoscaler.performance import catalog
-from autoscaler.performance.measured import measure, without
+from autoscaler.performance.known import without
+from autoscaler.performance.measured import measure
 from autoscaler.performance.points import MeasuredPoint, PointKind
 from autoscaler.performance.profile import default_profile
 from streams.bench.sweep import Sweep, sweep

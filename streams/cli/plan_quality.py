@@ -22,7 +22,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.explain import explain
-from autoscaler.performance.measured import profile_of
+from autoscaler.performance.known import profile_of
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import Plan, PlanStatus, plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem

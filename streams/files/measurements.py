@@ -12,7 +12,7 @@ from pathlib import Path
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.measurement import Measurement
-from autoscaler.performance.measured import checked, with_measurements
+from autoscaler.performance.known import checked, with_measurements
 from autoscaler.performance.profile import default_profile
 from streams.files.csv_rows import cause_of
 from streams.files.errors import UserError

@@ -12,7 +12,7 @@ import sys
 import time
 from dataclasses import replace
 
-from autoscaler.performance.measured import profile_of
+from autoscaler.performance.known import profile_of
 from autoscaler.planning.answer import OPTIONS, answer
 from autoscaler.planning.request import unanswered
 from autoscaler.planning.strategies.table import strategy_for

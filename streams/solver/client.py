@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.performance.measured import profile_of
+from autoscaler.performance.known import profile_of
 from autoscaler.planning.answer import answer
 from autoscaler.planning.request import (
     Outcome,

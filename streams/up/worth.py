@@ -13,7 +13,7 @@ from typing import Any
 
 from autoscaler.domain.cluster import Cluster, Market, Objective
 from autoscaler.domain.workload import Demand
-from autoscaler.performance.measured import profile_of
+from autoscaler.performance.known import profile_of
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import Plan, PlanStatus, plan
 from autoscaler.planning.problem import PlanOptions, make_problem

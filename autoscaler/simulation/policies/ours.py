@@ -14,7 +14,7 @@ from functools import partial
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
-from autoscaler.performance.measured import profile_of
+from autoscaler.performance.known import profile_of
 from autoscaler.planning.answer import answer
 from autoscaler.planning.plan import Plan, Strategy
 from autoscaler.planning.problem import PlanningProblem

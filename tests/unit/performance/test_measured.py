@@ -11,7 +11,8 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog
 from autoscaler.performance.closed_loop import estimate, estimate_scaled
-from autoscaler.performance.measured import measure, with_measurements
+from autoscaler.performance.known import with_measurements
+from autoscaler.performance.measured import measure
 from autoscaler.performance.points import MeasuredPoint, PointKind
 from autoscaler.performance.profile import default_profile
 from autoscaler.performance.steps import step_times

@@ -1,0 +1,62 @@
+"""What is known of engines: the packaged profile, and a user's own measurements on top.
+
+Imports nothing heavy: simulated engines start with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from autoscaler.domain.checks import finite, whole
+from autoscaler.domain.measurement import Measurement
+from autoscaler.performance.profile import Profile, architecture, default_profile
+
+if TYPE_CHECKING:
+    from autoscaler.domain.cluster import Cluster
+    from autoscaler.performance.points import MeasuredPoint
+
+
+def with_measurements(profile: Profile, found: Sequence[Measurement]) -> Profile:
+    """`profile` that knows `found`; a later one of the same model, GPU and width counts."""
+    kept = {_key(one): one for one in (*profile.measurements, *found)}
+    text = f"{profile.content_hash} {sorted(map(repr, kept.values()))}"
+    content_hash = hashlib.sha256(text.encode()).hexdigest()
+    return replace(profile, measurements=tuple(kept.values()), content_hash=content_hash)
+
+
+def profile_of(cluster: Cluster) -> Profile:
+    """What is known of engines in `cluster`: the packaged profile and the user's measurements."""
+    return known(cluster.measurements)
+
+
+@lru_cache(maxsize=16)
+def known(found: tuple[Measurement, ...]) -> Profile:
+    """The packaged profile with `found` on top."""
+    return with_measurements(default_profile(), found) if found else default_profile()
+
+
+def without(profile: Profile, point: MeasuredPoint) -> Profile:
+    """`profile` without what it knows of this model on this GPU by the user's measurements."""
+    key = architecture(point.spec), point.gpu.name
+    rest = tuple(m for m in profile.measurements if (m.architecture, m.gpu) != key)
+    if len(rest) == len(profile.measurements):
+        return profile
+    return with_measurements(replace(profile, measurements=()), rest)
+
+
+def checked(found: Measurement) -> Measurement:
+    """`found`, or InvalidValue that names what of it cannot be."""
+    finite("measurement: prefill", found.prefill, 1e-4, 1e6)
+    finite("measurement: decode", found.decode, 1e-4, 1e6)
+    finite("measurement: error", found.error, 0.0, 1e3)
+    whole("measurement: points", found.points, 1, 10**6)
+    whole("measurement: tp", found.tp, 1, 1024)
+    return found
+
+
+def _key(found: Measurement) -> tuple[object, ...]:
+    return found.architecture, found.weight_dtype, found.gpu, found.tp
