@@ -49,8 +49,9 @@ def candidates(route: QualityRoute, ask: RouteAsk) -> list[Split]:
     good = [s for s in found if s.quality >= route.at_least - 1e-9] or found[-1:]
     if len(good) > _MOST:
         good = [good[round(i * (len(good) - 1) / (_MOST - 1))] for i in range(_MOST)]
-    # The next one below what is asked for shows what the quality costs.
-    below = [s for s in found if s.quality < route.at_least - 1e-9][-1:]
+    # The next one below what is asked for, and the lowest, show what the quality costs.
+    worse = [s for s in found if s.quality < route.at_least - 1e-9]
+    below = worse[:1] + worse[-1:]
     wanted = {s.cuts: s for s in (*below, *good)}
     if ask.cuts:
         wanted.setdefault(ask.cuts, split_at(route, ask.cuts, ask.mix))

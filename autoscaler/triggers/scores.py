@@ -11,12 +11,16 @@ from autoscaler.triggers.news import News, Trigger
 
 
 def fire(news: News) -> Iterator[Trigger]:
-    """Models of services whose requests moved between score classes since their last plan."""
+    """Models of services whose requests moved between score classes since their last plan, or that
+    had none."""
     if Urgency.FULL in news.state.pending:
         return  # its answer may know already
     for route in news.cluster.routes:
         known = news.state.splits.get(route.name)
-        if known is None or known.mix is None:
+        if known is None or not known.wanted:
+            yield Trigger("scores", route.models, f"{route.name} has no thresholds yet")
+            continue
+        if known.mix is None:  # taken over from routes: the next plan learns what it was for
             continue
         now = route.mix(news.demand.get(route.name, UNKNOWN).local_lengths.classes)
         if has_drifted(route, known.mix, now):

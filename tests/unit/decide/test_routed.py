@@ -18,9 +18,12 @@ from autoscaler.planning.request import (
     Urgency,
 )
 from autoscaler.routed import adopted, from_routes, in_force, route_asks, routed, split_routes
-from autoscaler.state import ModelState, SplitState
+from autoscaler.state import ControllerState, ModelState, SplitState
 from autoscaler.targets import routed as rule
 from autoscaler.targets.view import ModelView, Routed
+from autoscaler.transitions.supply import Supply
+from autoscaler.triggers.news import News
+from autoscaler.triggers.scores import fire
 from tests.unit.decide.decide_catalogue import pool, service
 
 SCORES = [(i + 0.5) / 400 for i in range(400)]
@@ -107,6 +110,20 @@ def test_a_model_that_is_to_get_more_is_planned_for_before_it_does() -> None:
     assert proposal.evident
     assert rule.propose(replace(view("large", 8.0), routed=Routed("auto", 1.0, 6.0))) is None
     assert rule.propose(view("large", 2.0)) is None
+
+
+def test_thresholds_are_asked_for_at_once_and_again_when_scores_shift() -> None:
+    def fired(splits: dict[str, SplitState], counts: dict[int, int]) -> list[str]:
+        state = ControllerState(NOW, splits=splits)
+        demand = {"auto": seen(counts)}
+        news = News(NOW, state, CLUSTER, Supply(), {}, demand=demand)
+        return [trigger.why for trigger in fire(news)]
+
+    usual, shifted = dict.fromkeys(range(20), 20), {19: 400}
+    assert fired({}, {}) == ["auto has no thresholds yet"]
+    splits, _ = answered(12, {})
+    assert fired(splits, usual) == []
+    assert fired(splits, shifted) == ["the scores of auto's requests have changed"]
 
 
 def test_a_shift_of_scores_is_told_from_chance() -> None:
