@@ -20,6 +20,7 @@ from autoscaler.domain.workload import Lengths
 from autoscaler.simulation.arrivals import Arrival, measured_lengths
 from autoscaler.simulation.scenario import Scenario
 from streams.backtest.supply import load_supply
+from streams.files.components import refuse_components
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.replay.schedule import Job, schedule
@@ -80,7 +81,9 @@ def load_workload(demand: Demand, seed: int) -> Workload:
         if len(trace.arrivals_ms) > _MOST:
             raise UserError(f"{path}: {len(trace.arrivals_ms)} requests; allowed: {_MOST}")
         traces.append((model, trace))
-    cluster = load_config(demand.config or DEFAULT_CONFIG, cautious=False).cluster
+    config = load_config(demand.config or DEFAULT_CONFIG, cautious=False)
+    refuse_components(config, "backtest: models of components are not simulated")
+    cluster = config.cluster
     if cluster.routes:
         name = cluster.routes[0].name
         raise UserError(f"{demand.config}: models.{name}: backtests do not route by answer quality")

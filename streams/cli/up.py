@@ -25,6 +25,7 @@ from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.cluster import Mode
 from streams.broker.admin import parse_address
 from streams.controller.options import add_operated, operated_argv
+from streams.files.components import refuse_components
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.files.fit import refuse_misfits
@@ -197,6 +198,10 @@ def _wishes(args: argparse.Namespace) -> Wishes:
     config_path = Path(args.config) if args.config else Path(str(data.joinpath(demo_config)))
     config = load_config(config_path, mode=Mode.ACT, cautious=False)
     refuse_misfits(config)
+    if args.engine == "vllm":
+        refuse_components(
+            config, "--engine vllm: no vLLM server runs a stage of a model of components"
+        )
     trace_path = Path(args.trace) if args.trace else Path(str(data.joinpath(demo_trace)))
     trace = load_trace(trace_path)
     demands = with_first_minutes(config.cluster, trace, seed)

@@ -66,3 +66,22 @@ def test_bad_keys_are_refused_in_one_line(
     assert len(err.splitlines()) == 1
     assert "shoal.yaml:" in err
     assert said in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["backtest", "--trace", "TRACE", "--config", str(EXAMPLE)], "are not simulated"),
+        (["up", "--engine", "vllm", "--config", str(EXAMPLE)], "no vLLM server runs a stage"),
+    ],
+)
+def test_what_cannot_run_components_says_so_in_one_line(
+    argv: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("timestamp_ms,input_tokens,output_tokens\n0,10,10\n1000,10,10\n")
+    assert main([str(trace) if word == "TRACE" else word for word in argv]) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert "models.omni: " in err
+    assert said in err
