@@ -145,6 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )  # fmt: skip
         if code:
             return code
+        report.with_suffix(".commit").write_text(_commit())
         print(
             f"{scenario.name}: {time.process_time() - begin:.0f} CPU s in this process\n",
             flush=True,
