@@ -9,7 +9,8 @@ plans again and in one whose planner is away from then on:
     workload   90% of the requests have the short output from one moment on
     GPU drop   a node of four H100 is gone
 
-As much is offered as the best plan does of the mix of that moment (after a drop: as before it).
+As much is offered as the best plan does of the mix of that moment (after a drop: as before it; after
+the shift a quarter more, since the simulated engines do better than plans count on).
 What is printed is what was served of it without waiting for more than a minute, and in brackets the
 share that was served of the type that fared worst: what a plan starves is no throughput of the mix.
 The paper measured rented GPUs and has no SLO (limits are set far out here); our rates are those of
@@ -49,6 +50,7 @@ PER_NODE = 4
 LEAD_S, EVENT_S, SETTLED_S, END_S = 420.0, 360.0, 800.0, 1200.0
 WAIT_MS = 60_000.0
 SHORT = 0.9
+SURGE = 1.25
 PAPER = {
     "workload": (26.89, 23.70, 29.61),
     "GPU drop": (26.89, 20.80, 22.85),
@@ -196,7 +198,8 @@ def table(model: str, budget: float, seed: int) -> list[Row]:
     cluster = cluster_of(model, budget, rate)
     rows = []
     for event in PAPER:
-        offered = planned_req_per_s(plain, surged()) if event == "workload" else rate
+        shift = event == "workload"
+        offered = SURGE * planned_req_per_s(plain, surged()) if shift else rate
         before, after, _ = run(event, cluster, offered, False, seed)
         _, replanned, plans = run(event, cluster, offered, True, seed)
         rows.append(Row(event, offered, before, after, replanned, plans))
