@@ -9,8 +9,8 @@ plans again and in one whose planner is away from then on:
     workload   90% of the requests have the short output from one moment on
     GPU drop   a node of four H100 is gone
 
-As much is offered as the best plan does of the mix of that moment (after a drop: as before it; after
-the shift a quarter more, since the simulated engines do better than plans count on).
+As much is offered as the best plan does of the mix of that moment (after a drop: as before it;
+after the shift a quarter more, since the simulated engines do better than plans count on).
 What is printed is what was served of it without waiting for more than a minute, and in brackets the
 share that was served of the type that fared worst: what a plan starves is no throughput of the mix.
 The paper measured rented GPUs and has no SLO (limits are set far out here); our rates are those of
