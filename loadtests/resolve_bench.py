@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", type=int, default=40)
     parser.add_argument("--gpus", type=int, default=600)
     parser.add_argument("--regions", type=int, default=3)
-    parser.add_argument("--load", type=float, default=24.0, help="times 2 to 6 req/s a model")
+    parser.add_argument("--load", type=float, default=8.0, help="times 2 to 6 req/s a model")
     parser.add_argument("--solves", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
