@@ -42,14 +42,15 @@ _TOKENS = 256
 _CONFIG = (
     """
 mode: act
-defaults: {percentile: 95, utilization: 0.8, slo: {ttft: 1s, tpot: 40ms}, min: 1, max_len: 2048}
+defaults: {percentile: 95, utilization: 0.8}
 policy: {start_timeout: 2m}
 regions:
   east: {l4: {gpu: L4, per_node: 8, max: 4, price: 6.8}}
 models:
 """
     + "".join(
-        f"  {name}: {{source: meta-llama/Llama-3.1-8B-Instruct, engine: fp8,"
+        f"  {name}: {{source: meta-llama/Llama-3.1-8B-Instruct, engine: fp8, min: 1, max_len: 2048,"
+        f" slo: {{ttft: 1s, tpot: 40ms}},"
         f" workload: {{req_per_s: 1, input: 32, output: {_TOKENS}}}}}\n"
         for name in MODELS
     )
