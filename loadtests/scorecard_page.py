@@ -23,7 +23,7 @@ def write(
 ) -> None:
     """The page and its charts. reports: scenario -> (what it is, its JSON)."""
     charts = path.with_suffix("")
-    charts.mkdir(exist_ok=True)
+    charts.mkdir(parents=True, exist_ok=True)
     parts = ["# Scorecard", "", head, ""]
     if left_out:
         parts += [f"Not run: {', '.join(left_out)} (no trace file, or not asked for).", ""]

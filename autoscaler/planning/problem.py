@@ -28,6 +28,7 @@ _KEEP_FOR_PLANS = 16
 _KEEP_PER_TYPE = 8
 _NEXT_TO_NOTHING = 1e-6
 _MOST_CANDIDATES = 5000
+_SOME = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,9 @@ class PlanOptions:
     service's disruption budget (the waves of a transition do in any case). hold: a fleet that
     covers what is needed is not made smaller than this share above the need, so that a demand
     that goes up and down by less does not start and stop instances. late: where the lengths that
-    were measured put an SLO out of reach, serve on what comes nearest; an SLO that is out of reach
-    at the declared lengths already buys nothing in any case.
+    were measured put an SLO out of reach of the declared percentile, serve on what comes nearest;
+    where not even half of the requests can attain it at the declared lengths, nothing is bought in
+    any case.
     """
 
     gap: float = 1e-4
@@ -238,7 +240,7 @@ def make_problem(
             candidates[model] = typed_candidates(now, service, profile, min(keep, _KEEP_PER_TYPE))
             continue
         found = candidate_combos(now, service, demand.lengths, profile, keep, arrivals)
-        if not found and options.late and candidate_combos(now, service, service.lengths, profile):
+        if not found and options.late and _some_attain(now, service, profile):
             found = late_combos(now, service, demand.lengths, profile, keep, arrivals)
         elif not found:
             nearest = out_of_reach(now, service, demand.lengths, profile)
@@ -274,6 +276,13 @@ def make_problem(
         unreachable=unreachable,
         types=tuple(types),
     )
+
+
+def _some_attain(cluster: Cluster, service: Service, profile: Profile) -> bool:
+    """Whether at least half of the requests of `service`, by its declared lengths, attain its SLO
+    somewhere. Where only a tail of them cannot, the rest is better served than left alone."""
+    enough = replace(service, percentile=min(service.percentile, _SOME))
+    return bool(candidate_combos(cluster, enough, service.lengths, profile))
 
 
 def _worth_keeping(combo: Combo, candidates: Iterable[Combo], late: bool) -> Combo:

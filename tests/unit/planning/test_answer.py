@@ -427,3 +427,18 @@ def test_an_slo_that_no_hardware_meets_gets_nothing_in_the_loop_either_its_floor
     assert found.outcome is Outcome.BEST_EFFORT
     assert found.shortfall_req_per_s == (("m", 3.0),)
     assert re.search(r"m: TPOT 1 ms cannot be met; fastest here \S+ ms on", found.notes[0])
+
+
+def test_a_tail_of_requests_that_no_hardware_serves_in_time_leaves_the_others_served() -> None:
+    """Declared so from the start: most prompts attain on an L4, one in five does not."""
+    long = Lengths.expected(2500.0, 200.0, cv=1.5)
+    some = replace(one_model((L4,), min_instances=1), services=(late_service(long, 1500.0),))
+    plan = ask(some, URGENT, {"m": 1.0}, lengths=long)
+    assert plan.counts
+    assert not at(some, plan.counts[0][0], long).meets_slo
+    never = replace(some, services=(late_service(long, 20.0),))
+    assert not ask(never, URGENT, {"m": 1.0}, lengths=long).counts
+
+
+def late_service(lengths: Lengths, ttft_ms: float) -> Service:
+    return service("m", LLAMA, Slo(ttft_ms, 150.0), lengths=lengths)
