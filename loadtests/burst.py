@@ -38,7 +38,7 @@ from topics.table import ASSIGNMENTS, STATUS, TELEMETRY, short_name
 MODELS = ("m1", "m2", "m3", "m4")
 _BASE, _BURST = 1.0, 10.0
 _QUIET_S, _BETWEEN_S, _GIVE_UP_S = 30.0, 5.0, 30.0
-_TOKENS = 256
+_TOKENS = 640  # one instance carries well below 10 requests/s of this length
 _CONFIG = (
     """
 mode: act
@@ -122,9 +122,8 @@ class Watch:
         return Burst(model, at_ms - since_ms, at_ms - records[-1])
 
 
-async def one_round(bootstrap: str, folder: Path) -> list[Burst | None]:
+async def one_round(bootstrap: str, prefix: str, folder: Path) -> list[Burst | None]:
     """A stack, and a burst of each of its models; None for one that got no answer in time."""
-    prefix = f"burst-{secrets.token_hex(4)}."
     await ensure_topics(bootstrap, prefix)
     stack = Stack(
         folder, bootstrap, prefix, _CONFIG, ("controller-a",), ("executor-east",), ("gateway-a",)
@@ -167,7 +166,7 @@ async def _answered(watch: Watch, model: str, since_ms: int) -> Burst | None:
 
 async def _load(session: ClientSession, stack: Stack, model: str, rates: dict[str, float]) -> None:
     url = f"http://127.0.0.1:{stack.ports['gateway-a']}/v1/completions"
-    body = {"model": model, "prompt": "word " * 32, "max_tokens": _TOKENS}
+    body = {"model": model, "prompt": "word " * 32, "max_tokens": _TOKENS, "ignore_eos": True}
     asked: set[asyncio.Task[None]] = set()
 
     async def ask() -> None:
@@ -210,16 +209,17 @@ def main(argv: list[str] | None = None) -> int:
 
 async def _run(options: argparse.Namespace) -> list[Burst | None]:
     found: list[Burst | None] = []
-    async with AsyncExitStack() as closing:
-        bootstrap = options.broker or await closing.enter_async_context(own_broker("burst."))
-        while len(found) < options.bursts:
-            with tempfile.TemporaryDirectory(prefix="shoal-burst-") as folder:
-                found += await one_round(bootstrap, Path(folder))
-            for one in found[-len(MODELS) :]:
-                first = f"{one.first_to_assignment_ms} ms" if one else "no answer"
-                last = f"{one.record_to_assignment_ms} ms" if one else ""
-                print(f"{len(found):3d}  first request to assignment {first:>9}  "
-                      f"last record to assignment {last:>7}", flush=True)  # fmt: skip
+    while len(found) < options.bursts:
+        prefix = f"burst-{secrets.token_hex(4)}."
+        async with AsyncExitStack() as closing:
+            folder = closing.enter_context(tempfile.TemporaryDirectory(prefix="shoal-burst-"))
+            bootstrap = options.broker or await closing.enter_async_context(own_broker(prefix))
+            found += await one_round(bootstrap, prefix, Path(folder))
+        for one in found[-len(MODELS) :]:
+            first = f"{one.first_to_assignment_ms} ms" if one else "no answer"
+            last = f"{one.record_to_assignment_ms} ms" if one else ""
+            print(f"{len(found):3d}  first request to assignment {first:>9}  "
+                  f"last record to assignment {last:>7}", flush=True)  # fmt: skip
     return found[: options.bursts]
 
 
