@@ -1,6 +1,6 @@
 """A provision command whose nodes are processes on this machine: for trials, and to copy from.
 
-    provision: python deploy/examples/local_nodes.py --folder /var/tmp/nodes -- shoal executor
+    provision: python deploy/examples/local_nodes.py --folder ./nodes -- shoal executor
                --config shoal.yaml --broker 127.0.0.1:9092 --node {node} --engine simulated
 
 Reads one question as JSON on standard input and prints one answer (docs/provisioning.md). Every

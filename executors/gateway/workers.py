@@ -97,6 +97,7 @@ class Workers:
                 pass_fds=(self._supervision[0],),
                 env={**os.environ, VARIABLE: str(self._supervision[0])},
             )
+            self._tell_late(process)
             assert process.stdout is not None  # noqa: S101 - a pipe
             line = await process.stdout.readline()
             if line and not said.done():
@@ -113,6 +114,12 @@ class Workers:
             pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
 
         return code
+
+    def _tell_late(self, process: asyncio.subprocess.Process) -> None:
+        """The end may have been said while `process` was being made, when nobody could tell it."""
+        if self._ending:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
 
     def _let_go(self) -> None:
         """Our supervisor is gone: workers see that of theirs, and end at once."""
