@@ -83,7 +83,7 @@ class SimGateway:
     def take(self, call: Call) -> None:
         """A request arrives."""
         front = self._fronts[call.model]
-        front.meter.arrived(call)
+        front.meter.count_arrival(call.input_tokens, call.output_tokens)
         call.kind = front.router.kind_of(call.input_tokens, call.output_tokens)
         self._enter(front, call)
 
@@ -108,7 +108,13 @@ class SimGateway:
                 continue
             self._sequence += 1
             yield front.meter.report(
-                front.model, self.name, self._sequence, end_ms, span_ms, routes.generation
+                model=front.model,
+                gateway=self.name,
+                boot="simulated",
+                sequence=self._sequence,
+                end_ms=end_ms,
+                span_ms=span_ms,
+                route_generation=routes.generation,
             )
 
     # -- one request --------------------------------------------------------------------------
@@ -138,7 +144,7 @@ class SimGateway:
     def _send(self, front: _Front, call: Call, pick: Pick) -> None:
         call.attempts += 1
         call.group = pick.group
-        front.meter.went(call)
+        front.meter.count_sent(call.kind, call.group)
         engine = self._engines.get(pick.endpoint.address)
         if engine is None:
             front.router.eject(pick.endpoint, int(self._agenda.now_ms))

@@ -217,7 +217,7 @@ class Face:
         kind = router.kind_of(*lengths, media)
         trace = _trace(exchange)
         request = Request(call, exchange, arrived_ns, name, spent_ns, trace, lengths[1], kind)
-        request.on_sent = meter.sent
+        request.on_sent = meter.count_sent
         outcome = Outcome(Ending.FAILED)
         try:
             outcome = await self._relay.serve(request)
@@ -236,7 +236,7 @@ class Face:
             meter.ended(outcome, call.tokens_guess, *limits)
             if through is not None:
                 through[0].ended(outcome, call.tokens_guess, *limits)
-                through[0].sent(EVERY, call.model)
+                through[0].count_sent(EVERY, call.model)
             self._metrics.ended(call.model, outcome.ending)
             request.pause()
             self._metrics.overhead(request.own_ns / 1e6)

@@ -116,9 +116,9 @@ def test_the_expected_output_is_what_was_asked_for_or_what_is_usual() -> None:
 
 def test_where_each_kind_went_is_told_once() -> None:
     meter = Meter()
-    meter.sent("long", "g1")
-    meter.sent("long", "g1")
-    meter.sent("", "g1")  # kinds are not told apart
-    meter.sent("long", "")  # nothing took it
+    meter.count_sent("long", "g1")
+    meter.count_sent("long", "g1")
+    meter.count_sent("", "g1")  # kinds are not told apart
+    meter.count_sent("long", "")  # nothing took it
     assert report(meter).sent == {"long": {"g1": 2}}
     assert report(meter).sent == {}

@@ -1,0 +1,144 @@
+"""The counts of one model between two records of telemetry.
+
+Owns how an arrival and an answer are counted, and the record they become. Knows nothing of who
+counts: a gateway, or a simulated one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from topics.shapes import shape_of
+from topics.sketch import bucket_of
+from topics.telemetry import Telemetry
+
+_LONGEST_SPAN_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class Span:
+    """Counts since the last record; meanings as in `Telemetry`. in_flight is of now."""
+
+    in_flight: int = 0
+    arrivals: int = 0
+    completions: int = 0
+    failures: int = 0
+    refused: int = 0
+    withdrawn: int = 0
+    attained: int = 0
+    input_tokens_arrived: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    ttft_ms: dict[int, int] = field(default_factory=dict)
+    tpot_ms: dict[int, int] = field(default_factory=dict)
+    input_lengths: dict[int, int] = field(default_factory=dict)
+    output_lengths: dict[int, int] = field(default_factory=dict)
+    shapes: dict[int, int] = field(default_factory=dict)
+    sent_to: dict[str, dict[str, int]] = field(default_factory=dict)
+    classes: dict[int, int] = field(default_factory=dict)
+
+    def count_arrival(self, input_tokens: int, output_tokens: int) -> None:
+        """A request came in. output_tokens: as expected."""
+        self.arrivals += 1
+        self.in_flight += 1
+        self.input_tokens_arrived += input_tokens
+        _count(self.input_lengths, _length_bucket(input_tokens))
+        _count(self.shapes, _shape(input_tokens, output_tokens))
+
+    def count_sent(self, kind: str, to: str) -> None:
+        """A request of `kind` went there; "" for either counts nothing."""
+        if kind and to:
+            places = self.sent_to.setdefault(kind, {})
+            places[to] = places.get(to, 0) + 1
+
+    def count_answer(
+        self,
+        first_ms: float | None,
+        last_ms: float,
+        input_tokens: int,
+        output_tokens: int,
+        ttft_limit_ms: float,
+        tpot_limit_ms: float,
+    ) -> None:
+        """A request was answered in full; times from its arrival.
+
+        first_ms None: the answer was not streamed and shows no first token. It attains when it
+        came within what both limits allow together, and adds nothing to the latency sketches.
+        """
+        self.completions += 1
+        self.input_tokens += input_tokens
+        self.output_tokens += output_tokens
+        _count(self.output_lengths, _length_bucket(output_tokens))
+        gaps = max(0, output_tokens - 1)
+        if first_ms is None:
+            self.attained += last_ms <= ttft_limit_ms + tpot_limit_ms * gaps
+            return
+        _count(self.ttft_ms, bucket_of(first_ms))
+        tpot_ms = 0.0
+        if gaps:
+            tpot_ms = (last_ms - first_ms) / gaps
+            _count(self.tpot_ms, bucket_of(tpot_ms))
+        self.attained += first_ms <= ttft_limit_ms and tpot_ms <= tpot_limit_ms
+
+    def report(
+        self,
+        model: str,
+        gateway: str,
+        boot: str,
+        sequence: int,
+        end_ms: int,
+        span_ms: int,
+        route_generation: int,
+        leaving: bool = False,
+    ) -> Telemetry:
+        """The span that ends now, zeros included; the next one begins. leaving: it is the last."""
+        record = Telemetry(
+            model=model,
+            gateway=gateway,
+            boot=boot,
+            sequence=sequence,
+            end_ms=end_ms,
+            span_ms=min(span_ms, _LONGEST_SPAN_MS),
+            age_ms=0,
+            arrivals=self.arrivals,
+            completions=self.completions,
+            failures=self.failures,
+            refused=self.refused,
+            attained=self.attained,
+            input_tokens_arrived=self.input_tokens_arrived,
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            in_flight=self.in_flight,
+            route_generation=route_generation,
+            ttft_ms=self.ttft_ms,
+            tpot_ms=self.tpot_ms,
+            withdrawn=self.withdrawn,
+            input_lengths=self.input_lengths,
+            output_lengths=self.output_lengths,
+            leaving=leaving,
+            shapes=self.shapes,
+            sent=self.sent_to,
+            classes=self.classes,
+        )
+        self.arrivals = self.completions = self.failures = self.refused = self.attained = 0
+        self.withdrawn = 0
+        self.input_tokens_arrived = self.input_tokens = self.output_tokens = 0
+        self.ttft_ms, self.tpot_ms = {}, {}
+        self.input_lengths, self.output_lengths = {}, {}
+        self.shapes, self.sent_to, self.classes = {}, {}, {}
+        return record
+
+
+def _count(sketch: dict[int, int], bucket: int) -> None:
+    sketch[bucket] = sketch.get(bucket, 0) + 1
+
+
+@lru_cache(maxsize=65_536)
+def _length_bucket(tokens: int) -> int:
+    return bucket_of(float(tokens))
+
+
+@lru_cache(maxsize=65_536)
+def _shape(input_tokens: int, output_tokens: int) -> int:
+    return shape_of(input_tokens, output_tokens)
