@@ -1,9 +1,10 @@
 """The serving plane's edge to Kafka: follow topics from the start, publish records.
 
-Owns connecting and reconnecting. What cannot be understood is counted here; its dead letter is the
-controller's, one for all readers. It must not know what a record means, and it never stands in the
-way of serving: while the broker is away, `publish` says no at once and following goes on by itself
-once it is back (what is kept comes again).
+Owns following and publishing across connections, which `kafka_reach` makes. What cannot be
+understood is counted here; its dead letter is the controller's, one for all readers. It must not
+know what a record means, and it never stands in the way of serving: while the broker is away,
+`publish` says no at once and following goes on by itself once it is back (what is kept comes
+again).
 """
 
 from __future__ import annotations
@@ -11,21 +12,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable, Container, Coroutine, Iterable
-from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
-from aiokafka.helpers import create_ssl_context
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
+from executors.kafka_reach import reached, security_options
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
-from topics.connection import Security
 from topics.leadership import token_of
 from topics.records import Leadership
 from topics.signing import Keys, refusal
@@ -41,9 +38,7 @@ OnGone = Callable[[str, str], None]
 
 _Deliver = Callable[[Any], None]
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _AFTER_LOSS_S = 0.5
-_START_TIMEOUT_S = 10.0
 _SEND_TIMEOUT_S = 2.0
 _TOLD_FORGERIES = 20
 
@@ -196,11 +191,11 @@ class KafkaClient:
         task.add_done_callback(self._tasks.discard)
 
     async def _connect_producer(self) -> None:
-        self._producer = await _reached(self._bootstrap, self._new_producer)
+        self._producer = await reached(self._bootstrap, self._new_producer)
 
     def _new_producer(self) -> AIOKafkaProducer:
         return AIOKafkaProducer(
-            **_security_options(),
+            **security_options(),
             bootstrap_servers=self._bootstrap,
             client_id=self._client_id,
             acks="all",
@@ -218,7 +213,7 @@ class KafkaClient:
         at_end: Callable[[int], None] | None = None,
     ) -> None:
         while True:
-            consumer = await _reached(self._bootstrap, lambda: self._new_consumer(topics))
+            consumer = await reached(self._bootstrap, lambda: self._new_consumer(topics))
             try:
                 await self._read(consumer, deliver, caught_up, at_end)
             except (KafkaError, OSError) as error:
@@ -231,7 +226,7 @@ class KafkaClient:
     def _new_consumer(self, topics: tuple[str, ...]) -> AIOKafkaConsumer:
         return AIOKafkaConsumer(
             *(self._prefix + topic for topic in topics),
-            **_security_options(),
+            **security_options(),
             # What a leader wrote in a transaction that was aborted was never said.
             isolation_level="read_committed",
             bootstrap_servers=self._bootstrap,
@@ -293,39 +288,3 @@ class KafkaClient:
             on_record(topic, key, record)
         except Exception:
             log.exception("%s: record at %d not handled", topic, message.offset)
-
-
-def _security_options() -> dict[str, Any]:
-    settings = Security.from_environment(os.environ)
-    return settings.options(lambda path: Path(path).read_text(), create_ssl_context)
-
-
-_Client = TypeVar("_Client", AIOKafkaConsumer, AIOKafkaProducer)
-
-
-async def _reached(bootstrap: str, make: Callable[[], _Client]) -> _Client:
-    """A started client, tried for ever with pauses that grow within one outage."""
-
-    async def start() -> _Client:
-        client = make()
-        try:
-            async with asyncio.timeout(_START_TIMEOUT_S):
-                await client.start()
-        except BaseException:
-            with contextlib.suppress(Exception):
-                await client.stop()
-            raise
-        return client
-
-    def tell(state: RetryCallState) -> None:
-        # Once per outage is enough for a person; the rest is for debugging.
-        level = logging.WARNING if state.attempt_number == 1 else logging.DEBUG
-        error = state.outcome.exception() if state.outcome else None
-        log.log(level, "no broker at %s, trying for ever: %s", bootstrap, error)
-
-    trying = AsyncRetrying(
-        retry=retry_if_exception_type((KafkaError, OSError, TimeoutError)),
-        wait=wait_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
-        before_sleep=tell,
-    )
-    return await trying(start)

@@ -26,9 +26,10 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 from aiokafka import TopicPartition
 
 from loadtests.chaos.stack import Stack
-from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics
+from streams.broker.admin import TopicsUnusable, ensure_topics
 from streams.broker.clients import consumer
 from streams.broker.own import own_broker
+from streams.broker.reach import BrokerUnreachable
 from streams.files.errors import UserError
 from streams.up.host import remove_topics
 from topics.checks import InvalidRecord

@@ -30,10 +30,11 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from autoscaler.demand.observed import observe
 from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Policy
-from streams.broker.admin import ensure_topics, parse_address
+from streams.broker.admin import ensure_topics
 from streams.broker.clients import admin as new_admin
 from streams.broker.clients import consumer as new_consumer
 from streams.broker.clients import producer as new_producer
+from streams.broker.reach import parse_address
 from streams.clock import Clock
 from streams.ports.telemetry_topic import TelemetryTopic
 from topics.codec import encode

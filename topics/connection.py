@@ -58,6 +58,39 @@ class Security:
         found = {field: environment[name] for field, name in names.items() if environment.get(name)}
         return cls(**found)
 
+    def why(self, error: BaseException, waited_s: float) -> str:
+        """Why a connection with these settings failed, and which of them to look at.
+
+        error: of the connection, of TLS or of Kafka's client (its kind is told by its name: this
+        module knows no client). waited_s: real seconds after which one was given up.
+        """
+        kind = type(error).__name__
+        said = str(error)
+        protocol = f"{_VARIABLE}PROTOCOL is {self.protocol}"
+        if kind == "SSLCertVerificationError":
+            trusted = self.ca_file or "not set, so the system's authorities count"
+            reason = getattr(error, "verify_message", said)
+            return f"its certificate is not trusted ({reason}); {_VARIABLE}CA_FILE is {trusted}"
+        if "SaslAuth" in kind or "AuthenticationFailed" in kind:
+            return (
+                f"it refuses the login of {self.username} by {self.mechanism}; see "
+                f"{_VARIABLE}USERNAME, {_VARIABLE}PASSWORD_FILE and {_VARIABLE}MECHANISM"
+            )
+        if "SaslMechanism" in kind:
+            return f"it does not know the mechanism {self.mechanism}; see {_VARIABLE}MECHANISM"
+        if kind == "IllegalSaslState":
+            return f"it takes no login on this port; {protocol}"
+        if kind.startswith("SSL"):
+            return f"TLS failed ({getattr(error, 'reason', '') or said}); {protocol}"
+        if kind == "ConnectionRefusedError":
+            return "connection refused"
+        if kind in ("TimeoutError", "CancelledError", "RequestTimedOutError"):
+            return f"no answer within {waited_s:g} s; {protocol}"
+        if kind in ("KafkaConnectionError", "ConnectionResetError", "IncompleteReadError"):
+            other = "another protocol" if self.tls and self.sasl else "TLS or a login"
+            return f"it closed the connection; {protocol}: does the port demand {other}?"
+        return getattr(error, "strerror", None) or said or kind
+
     def options(
         self, read: Callable[[str], str], ssl_context: Callable[..., Any]
     ) -> dict[str, Any]:

@@ -1,22 +1,27 @@
 #!/usr/bin/env bash
 # A real Apache Kafka on loopback, in the foreground until Ctrl-C. For one machine and for tests:
-# one broker, no TLS, its data in a temporary folder that is removed at the end.
+# one broker, its data in a temporary folder that is removed at the end. With --secure FOLDER its
+# only listener for clients demands SASL over TLS, and FOLDER gets what a client needs for it.
 # The jars are fetched once with Maven (version: pom.xml beside this file) into the user's cache.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 port=9092
+secure=
 
 fail() { echo "make kafka: $*" >&2; exit 2; }
 
 usage() {
-  echo "usage: deploy/kafka/run.sh [--port PORT]   (make kafka ARGS=\"--port 9095\")"
+  echo "usage: deploy/kafka/run.sh [--port PORT] [--secure FOLDER]   (make kafka ARGS=\"--port 9095\")"
+  echo "  --secure FOLDER  demand TLS and SASL; FOLDER gets ca.pem, password and environment"
 }
 
 while (($#)); do
   case $1 in
     --port) (($# > 1)) || fail "--port needs a number"; port=$2; shift 2 ;;
     --port=*) port=${1#--port=}; shift ;;
+    --secure) (($# > 1)) && [[ -n $2 ]] || fail "--secure needs a folder"; secure=$2; shift 2 ;;
+    --secure=?*) secure=${1#--secure=}; shift ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; fail "unknown argument: $1" ;;
   esac
@@ -67,6 +72,39 @@ stop() {
 trap stop EXIT
 trap 'stop; exit 0' INT TERM
 
+listener=PLAINTEXT
+format=()
+if [[ -n $secure ]]; then
+  listener=SASL_SSL
+  command -v openssl >/dev/null || fail "openssl is needed with --secure: 'openssl' was not found"
+  mkdir -p "$secure" 2>/dev/null && [[ -w $secure ]] || fail "--secure: '$secure' is not a folder that can be written to"
+  secure=$(cd "$secure" && pwd)
+  umask 077
+  password=$(openssl rand -hex 16)
+  {
+    openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj "/CN=shoal test CA" \
+      -addext keyUsage=critical,keyCertSign,cRLSign \
+      -keyout "$data/ca.key" -out "$secure/ca.pem"
+    openssl req -new -newkey rsa:2048 -nodes -subj "/CN=localhost" \
+      -keyout "$data/broker.key" -out "$data/broker.csr"
+    openssl x509 -req -in "$data/broker.csr" -CA "$secure/ca.pem" -CAkey "$data/ca.key" \
+      -CAcreateserial -days 30 -out "$data/broker.crt" \
+      -extfile <(printf "%s\n" subjectAltName=DNS:localhost,IP:127.0.0.1 authorityKeyIdentifier=keyid)
+  } 2>"$data/openssl.log" || { cat "$data/openssl.log" >&2; fail "the certificates could not be made (see above)"; }
+  cat "$data/broker.key" "$data/broker.crt" >"$data/broker.pem"
+  printf '%s\n' "$password" >"$secure/password"
+  cat >"$secure/environment" <<ENVIRONMENT
+export SHOAL_KAFKA_PROTOCOL=SASL_SSL
+export SHOAL_KAFKA_CA_FILE='$secure/ca.pem'
+export SHOAL_KAFKA_MECHANISM=SCRAM-SHA-512
+export SHOAL_KAFKA_USERNAME=shoal
+export SHOAL_KAFKA_PASSWORD_FILE='$secure/password'
+ENVIRONMENT
+  for mechanism in SCRAM-SHA-256 SCRAM-SHA-512; do
+    format+=(--add-scram "$mechanism=[name=shoal,password=$password]")
+  done
+fi
+
 controller_port=$((port + 1))
 while in_use "$controller_port"; do controller_port=$((controller_port + 1)); done
 
@@ -74,10 +112,11 @@ cat >"$data/server.properties" <<PROPERTIES
 process.roles=broker,controller
 node.id=1
 controller.quorum.bootstrap.servers=127.0.0.1:$controller_port
-listeners=PLAINTEXT://127.0.0.1:$port,CONTROLLER://127.0.0.1:$controller_port
-advertised.listeners=PLAINTEXT://127.0.0.1:$port,CONTROLLER://127.0.0.1:$controller_port
+listeners=$listener://127.0.0.1:$port,CONTROLLER://127.0.0.1:$controller_port
+advertised.listeners=$listener://127.0.0.1:$port,CONTROLLER://127.0.0.1:$controller_port
+inter.broker.listener.name=$listener
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=$listener:$listener,CONTROLLER:PLAINTEXT
 log.dirs=$data/log
 auto.create.topics.enable=false
 group.initial.rebalance.delay.ms=0
@@ -90,6 +129,17 @@ share.coordinator.state.topic.num.partitions=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 PROPERTIES
+[[ -z $secure ]] || cat >>"$data/server.properties" <<PROPERTIES
+ssl.keystore.type=PEM
+ssl.keystore.location=$data/broker.pem
+ssl.truststore.type=PEM
+ssl.truststore.location=$secure/ca.pem
+sasl.enabled.mechanisms=SCRAM-SHA-512,SCRAM-SHA-256,PLAIN
+sasl.mechanism.inter.broker.protocol=PLAIN
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_ssl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required username="shoal" password="$password" user_shoal="$password";
+PROPERTIES
 cat >"$data/log4j2.yaml" <<LOGGING
 Configuration:
   Appenders:
@@ -101,7 +151,7 @@ LOGGING
 run=("$java" -Xmx512m -XX:+UseSerialGC "-Dlog4j2.configurationFile=$data/log4j2.yaml" -cp "$lib/*")
 "${run[@]}" kafka.tools.StorageTool random-uuid >"$data/id" 2>"$data/tool.log" &&
   "${run[@]}" kafka.tools.StorageTool format --standalone -t "$(cat "$data/id")" \
-    -c "$data/server.properties" >>"$data/tool.log" 2>&1 || {
+    -c "$data/server.properties" "${format[@]}" >>"$data/tool.log" 2>&1 || {
   cat "$data/tool.log" >&2
   fail "Kafka's storage could not be formatted (see above)"
 }
@@ -119,6 +169,7 @@ for _ in {1..600}; do
 done
 in_use "$port" || fail "Kafka did not listen on 127.0.0.1:$port within 60 s"
 echo "Apache Kafka $version is ready: --broker kafka://127.0.0.1:$port   (Ctrl-C stops it; its data goes with it)"
+[[ -z $secure ]] || echo "clients need: source $secure/environment"
 wait "$broker" && code=0 || code=$?
 broker=
 fail "Kafka ended by itself with exit code $code"

@@ -15,8 +15,9 @@ from loadtests.chaos import report
 from loadtests.chaos.run import Chaos
 from loadtests.chaos.script import FAULTS
 from loadtests.chaos.stack import Stack
-from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics
+from streams.broker.admin import TopicsUnusable, ensure_topics
 from streams.broker.own import own_broker
+from streams.broker.reach import BrokerUnreachable
 from streams.files.errors import UserError
 from streams.up.host import remove_topics
 

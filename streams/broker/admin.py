@@ -1,8 +1,7 @@
 """Topics exist before any worker starts: created on a real Kafka, checked on the embedded one.
 
-Owns addresses of brokers, the creation of topics and the errors about both; settings of topics that
-exist are for `settings`. Knows nothing of what is written to them. Creation is idempotent: several
-processes may do it at once.
+Owns the creation of topics; settings of topics that exist are for `settings`. Knows nothing of what
+is written to them. Creation is idempotent: several processes may do it at once.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from aiokafka.admin import NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 from tenacity import AsyncRetrying, retry_if_exception, wait_fixed
 
-from autoscaler.domain.checks import InvalidValue
 from streams.broker.clients import admin as new_admin
+from streams.broker.clients import security
+from streams.broker.reach import BrokerUnreachable, greet
 from streams.broker.settings import TopicsUnusable as TopicsUnusable
 from streams.broker.settings import put_right
 from topics.table import PREFIX, TABLE, Topic
@@ -26,14 +26,6 @@ from topics.table import PREFIX, TABLE, Topic
 _EMBEDDED_CLUSTER = "mockCluster"
 _MAX_REPLICAS = 3
 _PAUSE_S = 0.2
-
-
-class BrokerUnreachable(ConnectionError):
-    """No broker answers at `address`."""
-
-    def __init__(self, address: str, why: str) -> None:
-        super().__init__(f"no Kafka broker answers at {address}: {why}")
-        self.address = address
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +40,6 @@ class EnsuredTopics:
     changed: tuple[str, ...] = ()
 
 
-def parse_address(text: str) -> str:
-    """The bootstrap servers in "kafka://HOST:PORT" (the scheme and further ",HOST:PORT" optional).
-
-    InvalidValue: no host, no port, a port outside 1..65535, another scheme.
-    """
-    servers = text.removeprefix("kafka://")
-    for server in servers.split(","):
-        host, colon, port = server.rpartition(":")
-        ok = colon and host and "/" not in host and port.isascii() and port.isdigit()
-        if not ok or not 0 < int(port) < 65536:
-            raise InvalidValue("broker", text, "kafka://HOST:PORT or HOST:PORT")
-    return servers
-
-
 async def ensure_topics(
     bootstrap: str,
     prefix: str = PREFIX,
@@ -73,7 +51,7 @@ async def ensure_topics(
     timeout_s: real seconds for each of connecting and creating. BrokerUnreachable: nobody
     answers, or not as a Kafka broker. TopicsUnusable: see there.
     """
-    await probe(bootstrap, timeout_s)
+    await greet(bootstrap, timeout_s)
     admin = new_admin(bootstrap, "shoal-admin", request_timeout_ms=int(timeout_s * 1e3))
     try:
         try:
@@ -81,8 +59,7 @@ async def ensure_topics(
                 await admin.start()
                 cluster = await admin.describe_cluster()
         except (TimeoutError, KafkaError, OSError) as error:
-            why = "it does not speak Kafka's protocol" if not str(error) else str(error)
-            raise BrokerUnreachable(bootstrap, why) from None
+            raise BrokerUnreachable(bootstrap, security().why(error, timeout_s)) from None
         try:
             async with asyncio.timeout(2 * timeout_s):
                 return await ensure_patiently(admin, cluster, prefix, table)
@@ -95,29 +72,6 @@ async def ensure_topics(
     finally:
         with contextlib.suppress(Exception):
             await admin.close()
-
-
-async def probe(bootstrap: str, timeout_s: float) -> None:
-    """Whether anybody listens there; BrokerUnreachable if not.
-
-    Early and quiet: a Kafka client logs several lines for a refused connection.
-    """
-    why = "no address given"
-    for server in bootstrap.split(","):
-        host, _, port = server.rpartition(":")
-        try:
-            async with asyncio.timeout(timeout_s):
-                _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-        except TimeoutError:
-            why = f"no connection within {timeout_s:g} s"
-        except OSError as error:
-            why = error.strerror or str(error)
-            if isinstance(error, ConnectionRefusedError):
-                why = "connection refused"
-        else:
-            writer.close()
-            return
-    raise BrokerUnreachable(bootstrap, why)
 
 
 async def ensure_patiently(

@@ -18,9 +18,10 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from autoscaler.domain.checks import InvalidValue
-from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics
+from streams.broker.admin import TopicsUnusable, ensure_topics
 from streams.broker.clients import consumer as new_consumer
 from streams.broker.clients import producer as new_producer
+from streams.broker.reach import BrokerUnreachable
 from streams.cli.run_part import bootstrap
 from streams.files.config import Config, load_config, parse_service
 from streams.files.errors import UserError

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from streams.broker.admin import BrokerUnreachable, probe
+from streams.broker.reach import BrokerUnreachable, greet
 from streams.cli.controller_client import add_url, status
 from streams.cli.times import age_words
 from streams.files.config import Config, load_config
@@ -97,9 +97,10 @@ def _broker(config: Config) -> Finding:
     if not config.kafka:
         return Finding(True, "kafka", "none named: an embedded broker, for one machine")
     try:
-        asyncio.run(probe(config.kafka, 3.0))
+        asyncio.run(greet(config.kafka, 3.0))
     except (BrokerUnreachable, ValueError) as error:
-        return Finding(False, "kafka", str(error), f"mend kafka in {config.path}, or start it")
+        mend = f"mend kafka in {config.path} or the variables named here, or start it"
+        return Finding(False, "kafka", str(error), mend)
     return Finding(True, "kafka", f"{config.kafka} answers")
 
 

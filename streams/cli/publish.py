@@ -14,9 +14,10 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics, parse_address
+from streams.broker.admin import TopicsUnusable, ensure_topics
 from streams.broker.clients import consumer as new_consumer
 from streams.broker.clients import producer as new_producer
+from streams.broker.reach import BrokerUnreachable, parse_address
 from streams.cli.controller_client import add_url, status
 from streams.files.errors import UserError
 from topics.checks import InvalidRecord

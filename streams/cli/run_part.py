@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.serving.policies import Between, Inside
-from streams.broker.admin import BrokerUnreachable, parse_address, probe
+from streams.broker.reach import BrokerUnreachable, greet, parse_address
 from streams.controller.options import HTTP, add_operated, operated_argv
 from streams.decisionlog.place import default_folder
 from streams.files.config import Config, load_config
@@ -63,7 +63,7 @@ def reachable(args: argparse.Namespace, config: Config, remembers: str = "") -> 
     """
     address = bootstrap(args, config)
     try:
-        asyncio.run(probe(address, _PROBE_S))
+        asyncio.run(greet(address, _PROBE_S))
     except BrokerUnreachable as error:
         if not remembers:
             raise UserError(str(error)) from None

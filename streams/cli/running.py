@@ -17,7 +17,8 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.rebuild import rebuild
 from autoscaler.transitions.groups import Life
-from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics
+from streams.broker.admin import TopicsUnusable, ensure_topics
+from streams.broker.reach import BrokerUnreachable
 from streams.controller.control_topics import ControlTopics
 from streams.controller.latest import Latest
 from streams.files.errors import UserError

@@ -23,7 +23,7 @@ import orjson
 
 from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.cluster import Mode
-from streams.broker.admin import parse_address
+from streams.broker.reach import parse_address
 from streams.controller.options import add_operated, operated_argv
 from streams.files.components import refuse_components
 from streams.files.config import load_config

@@ -20,8 +20,9 @@ from pathlib import Path
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Mode
-from streams.broker.admin import BrokerUnreachable, TopicsUnusable, parse_address
+from streams.broker.admin import TopicsUnusable
 from streams.broker.own import own_broker
+from streams.broker.reach import BrokerUnreachable, parse_address
 from streams.controller.compose import Options, run_controller
 from streams.controller.options import add_operated, operated_of
 from streams.files.defaults import CAPACITY, CAUTIOUS

@@ -21,8 +21,9 @@ from autoscaler.decide import ControllerState
 from autoscaler.demand.engines import EngineView
 from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster, Mode
-from streams.broker.admin import BrokerUnreachable, EnsuredTopics, TopicsUnusable, ensure_topics
+from streams.broker.admin import EnsuredTopics, TopicsUnusable, ensure_topics
 from streams.broker.clients import producer as new_producer
+from streams.broker.reach import BrokerUnreachable
 from streams.clock import BrokerClock, Clock
 from streams.controller.control_topics import ControlTopics
 from streams.controller.declared import Declared

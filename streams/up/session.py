@@ -21,7 +21,8 @@ import orjson
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.workload import Demand
 from autoscaler.explain import reasons
-from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics
+from streams.broker.admin import TopicsUnusable, ensure_topics
+from streams.broker.reach import BrokerUnreachable
 from streams.files.config import Config
 from streams.files.errors import UserError
 from streams.ports.seal import read_keys

@@ -15,7 +15,8 @@ import faust
 from faust.types import TP
 
 from autoscaler.domain.checks import InvalidValue
-from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics, parse_address
+from streams.broker.admin import TopicsUnusable, ensure_topics
+from streams.broker.reach import BrokerUnreachable, parse_address
 from streams.files.errors import UserError
 from streams.logs import add_log_level, log_to_stderr
 from streams.windows.app import make_app

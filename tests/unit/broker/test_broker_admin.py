@@ -14,7 +14,8 @@ from aiokafka.errors import KafkaError, NotControllerError, TopicAuthorizationFa
 
 from autoscaler.domain.checks import InvalidValue
 from streams.broker import admin
-from streams.broker.admin import BrokerUnreachable, TopicsUnusable, ensure_topics, parse_address
+from streams.broker.admin import TopicsUnusable, ensure_topics
+from streams.broker.reach import BrokerUnreachable, parse_address
 
 
 @pytest.mark.parametrize("text", ["kafka://a:1", "a:1", "10.0.0.1:65535", "[::1]:9092", "a:1,b:2"])

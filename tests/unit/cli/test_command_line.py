@@ -63,7 +63,7 @@ def test_a_role_without_its_broker_refuses_at_once(
 ) -> None:
     assert main([role, "--config", CONFIG, "--broker", nobody, *ROLES[role]]) == 2
     said = capsys.readouterr().err
-    assert said == f"shoal: no Kafka broker answers at {nobody}: connection refused\n"
+    assert said == f"shoal: Kafka at {nobody} cannot be used: connection refused\n"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_a_role_remembers_lets_it_start_without_a_broker(
     assert len(became) == 1
     assert "debug" in became[0]
     said = capsys.readouterr().err
-    assert f"no Kafka broker answers at {nobody}" in said
+    assert f"Kafka at {nobody} cannot be used" in said
     assert "going on with" in said
 
 

@@ -1,4 +1,4 @@
-"""A kafka tries for ever to reach its broker, gently within an outage and eagerly in a new one."""
+"""A client tries for ever to reach its broker, gently within an outage and eagerly in a new one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_second_outage_is_told_and_tried_as_eagerly_as_the_first(
     monkeypatch.setattr(module, "AIOKafkaConsumer", FakeConsumer)
     monkeypatch.setattr(asyncio, "sleep", sleep)
     kafka = KafkaClient("127.0.0.1:1", "test")
-    with caplog.at_level(logging.WARNING, logger="executors.kafka_client"):
+    with caplog.at_level(logging.WARNING, logger="executors"):
         kafka.follow(("routes",), lambda topic, key, record: None)
         await asyncio.wait_for(FakeConsumer.reading.wait(), 5.0)
         await kafka.__aexit__(None, None, None)
