@@ -109,7 +109,11 @@ def decide(
     ground = Ground(priced, sight, groups, models, seen, supply, backoff, now_ms)
     splits, told = in_force(state.splits, seen, cluster, now_ms)
     decisions += told
-    heard = (s for node, s in observation.statuses.items() if node not in sight.gone)
+    heard = (
+        status
+        for node, status in observation.statuses.items()
+        if status.instances and node not in sight.gone
+    )
     used = used_gpus(groups, heard)
     site = Site(priced, used, ground.obtainable(), ground.shut(), state.next_serial)
     pending = alive(state.pending, now_ms)

@@ -49,6 +49,8 @@ class Ground:
 
     def closed_pools(self) -> frozenset[str]:
         """Pools that get no launch now."""
+        if not self.backoff:
+            return self.sight.cut_pools
         serving = self.sight.serving_pools()
         return self.sight.cut_pools | scarce_pools(self.backoff, serving, self.now_ms)
 

@@ -118,6 +118,12 @@ def spread(spans: Sequence[Span]) -> Iterator[tuple[int, Values, Cells]]:
     Each second gets counts in proportion to time, rounded so that they add up exactly; sketches go
     to the last second. A span of 0 ms falls on the second before its end.
     """
+    if len(spans) == 1:
+        end_ms, span_ms, values, packed = spans[0]
+        second = (end_ms - 1) // 1000
+        if (end_ms - max(1, span_ms)) // 1000 == second:  # one gateway, whole seconds: no arrays
+            yield second, values if any(values) else _ZEROS, _cells([packed])
+            return
     counts = np.array([span[2] for span in spans], np.int64)
     ends = np.array([span[0] for span in spans], np.int64)
     lengths = np.maximum(1, np.array([span[1] for span in spans], np.int64))

@@ -9,7 +9,6 @@ finishes, then the engine of the new phase starts on the same GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -97,7 +96,7 @@ class SimNode:
         self._assignment: Assignment | None = None
         self._held: dict[str, _Held] = {}
         self._launches = 0
-        self._told_ms = -IDLE_HEARTBEAT_MS
+        self.due_ms = 0.0  # when its next heartbeat is
         self._polling = False
         self._reclaim_ms = 0
         self._idle: Status | None = None  # what it said last, where nothing runs
@@ -136,9 +135,8 @@ class SimNode:
         self._tell()
 
     def heartbeat(self) -> None:
-        """Ask every two seconds."""
-        due_ms = HEARTBEAT_MS if self._held else IDLE_HEARTBEAT_MS
-        if self.up and self._ground.agenda.now_ms - self._told_ms >= due_ms - 1.0:
+        """Ask every two seconds, from `due_ms` on."""
+        if self.up:
             self._tell()
 
     # -- inside -------------------------------------------------------------------------------
@@ -320,7 +318,8 @@ class SimNode:
 
     def _tell(self) -> None:
         ground = self._ground
-        self._told_ms = ground.agenda.now_ms
+        every_ms = HEARTBEAT_MS if self._held else IDLE_HEARTBEAT_MS
+        self.due_ms = ground.agenda.now_ms + every_ms - 1.0
         if self._idle is not None and not self._held:
             ground.tell(_again(self._idle, ground.epoch_ms(ground.agenda.now_ms)))
             return
@@ -354,16 +353,6 @@ class SimNode:
             held_kv=engine.held_kv if engine else 0,
             reason=item.reason,
         )
-
-
-def nodes_heartbeat(nodes: Callable[[], list[SimNode]]) -> Callable[[], None]:
-    """An action that lets every node say how it is, where that is due."""
-
-    def beat() -> None:
-        for node in nodes():
-            node.heartbeat()
-
-    return beat
 
 
 def _again(status: Status, at_ms: int) -> Status:

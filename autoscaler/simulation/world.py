@@ -24,7 +24,7 @@ from autoscaler.simulation.bill import Bill
 from autoscaler.simulation.decider import Decider, Said, Seen
 from autoscaler.simulation.engine import SimEngine
 from autoscaler.simulation.gateway import LOOK_MS, SimGateway
-from autoscaler.simulation.node import HEARTBEAT_MS, SimNode, nodes_heartbeat
+from autoscaler.simulation.node import HEARTBEAT_MS, SimNode
 from autoscaler.simulation.requests import Call
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.script import (
@@ -126,7 +126,7 @@ class World:
         self._started = True
         for event in sorted(scenario.script, key=lambda e: e.at_s):
             agenda.at(1000.0 * event.at_s, partial(self._happen, event))
-        agenda.every(HEARTBEAT_MS, nodes_heartbeat(lambda: list(self.nodes.values())))
+        agenda.every(HEARTBEAT_MS, self._beat)
         agenda.every(LOOK_MS, self._look)
         agenda.every(_TICK_MS, self._tick)
         self._pending = len(scenario.arrivals)
@@ -246,6 +246,12 @@ class World:
             self.routes[routes.model] = routes
             for gateway in self.gateways:
                 gateway.apply(routes)
+
+    def _beat(self) -> None:
+        now_ms = self.agenda.now_ms
+        for node in self.nodes.values():
+            if node.due_ms <= now_ms:
+                node.heartbeat()
 
     def _look(self) -> None:
         for gateway in self.gateways:

@@ -78,7 +78,8 @@ class Sight:
         return frozenset(
             status.pool
             for node, status in self.fleet.statuses.items()
-            if node not in self.silent
+            if status.instances
+            and node not in self.silent
             and any(seen.state is InstanceState.READY for seen in status.instances)
         )
 
@@ -92,22 +93,19 @@ def look_at(
 ) -> Sight:
     """How everything is doing, from the latest status per node."""
     fleet = fleet_view(statuses)
-    ages_ms = {node: now_ms - status.at_ms for node, status in statuses.items()}
     silent_ms = int(cluster.policy.node_silent_s * 1000)
+    # Thousands of nodes, every tick: all is well with most of them, and told by one comparison.
     silent = frozenset(
         node
-        for node, age_ms in ages_ms.items()
-        if age_ms > silent_ms * (1 if statuses[node].instances else _IDLE)
+        for node, status in statuses.items()
+        if (age_ms := now_ms - status.at_ms) > silent_ms
+        and age_ms > silent_ms * (1 if status.instances else _IDLE)
     )
-    # In a region that is cut off the last word of a node that runs nothing may be younger than that
-    # of one that serves, by as long as it may be silent in order.
-    heard_ms = max(0.75 * silent_ms, _IDLE_SPEAKS_MS)
-    heard = frozenset(node for node, age_ms in ages_ms.items() if age_ms <= heard_ms)
-    cut_pools = _cut_pools(cluster, statuses, heard) if silent else frozenset()
+    cut_pools = _cut_pools(cluster, statuses, now_ms, silent_ms) if silent else frozenset()
     gone = frozenset(
         node
         for node in silent
-        if ages_ms[node] > FORGOTTEN_MS and statuses[node].pool not in cut_pools
+        if now_ms - statuses[node].at_ms > FORGOTTEN_MS and statuses[node].pool not in cut_pools
     )
     owned = {pool.id for pool in cluster.pools if pool.market is Market.OWNED}
     unusable = frozenset(
@@ -126,17 +124,20 @@ def look_at(
 
 
 def _cut_pools(
-    cluster: Cluster, statuses: Mapping[str, Status], heard: frozenset[str]
+    cluster: Cluster, statuses: Mapping[str, Status], now_ms: int, silent_ms: int
 ) -> frozenset[str]:
+    # In a region that is cut off the last word of a node that runs nothing may be younger than that
+    # of one that serves, by as long as it may be silent in order.
+    heard_ms = max(0.75 * silent_ms, _IDLE_SPEAKS_MS)
     region_of = {pool.id: pool.region for pool in cluster.pools}
     known: dict[str, int] = {}
     alive: set[str] = set()
-    for node, status in statuses.items():
+    for status in statuses.values():
         region = region_of.get(status.pool)
         if region is None:
             continue
         known[region] = known.get(region, 0) + 1
-        if node in heard:
+        if now_ms - status.at_ms <= heard_ms:
             alive.add(region)
     cut = {region for region, count in known.items() if count >= _CUT_OFF and region not in alive}
     return frozenset(pool for pool, region in region_of.items() if region in cut)
