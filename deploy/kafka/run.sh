@@ -120,6 +120,7 @@ listener.security.protocol.map=$listener:$listener,CONTROLLER:PLAINTEXT
 log.dirs=$data/log
 auto.create.topics.enable=false
 group.initial.rebalance.delay.ms=0
+log.cleaner.backoff.ms=1000
 offsets.topic.num.partitions=4
 offsets.topic.replication.factor=1
 transaction.state.log.num.partitions=4

@@ -1,14 +1,21 @@
-"""The value that names a broker under test, and what a controller reads of it at its start."""
+"""The value that names a broker under test, and how tests write to it and read from it."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from streams.broker.admin import ensure_topics
 from streams.controller.control_topics import ControlTopics
 from streams.controller.latest import Latest
 from streams.poison import Poison
-from topics.table import Topic
+from topics.codec import decode, encode
+from topics.records import Status, Telemetry
+from topics.table import Topic, key_of, topic_of
 
 
 @dataclass(frozen=True)
@@ -19,6 +26,81 @@ class Broker:
 
     def name(self, topic: Topic) -> str:
         return topic.wire_name(self.prefix)
+
+
+async def new_producer(broker: Broker, **more: Any) -> AIOKafkaProducer:
+    """A started producer."""
+    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, acks="all", **more)
+    await producer.start()
+    return producer
+
+
+async def read_raw(broker: Broker, partitions: list[TopicPartition], count: int) -> list[Any]:
+    """The first `count` records of these partitions, as one reader without a group sees them."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        consumer.assign(partitions)
+        await consumer.seek_to_beginning(*partitions)
+        found: list[Any] = []
+        async with asyncio.timeout(15):
+            while len(found) < count:
+                for records in (await consumer.getmany(timeout_ms=500)).values():
+                    found += records
+        return found
+    finally:
+        await consumer.stop()
+
+
+async def end_of(broker: Broker, partition: TopicPartition) -> int:
+    """One past the last record of a partition."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap)
+    await consumer.start()
+    try:
+        return int((await consumer.end_offsets([partition]))[partition])
+    finally:
+        await consumer.stop()
+
+
+def status(node: str, generation: int) -> Status:
+    """A node's status."""
+    return Status(node, "there/l4/owned", "executor-1", generation, 1000 + generation)
+
+
+def telemetry(sequence: int) -> Telemetry:
+    """A gateway's record."""
+    return Telemetry("other", "g", "b", sequence, 1000, 1000, 0, 3, *[0] * 9)
+
+
+async def write(producer: AIOKafkaProducer, broker: Broker, record: Any) -> None:
+    """Write a record to its topic."""
+    await producer.send_and_wait(broker.name(topic_of(record)), encode(record), key=key_of(record))
+
+
+async def read(broker: Broker, topic: Topic, enough: Callable[[list[Any]], bool]) -> list[Any]:
+    """Records of a topic from its beginning until there are enough of them."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, fetch_max_wait_ms=50)
+    await consumer.start()
+    try:
+        parts = [TopicPartition(broker.name(topic), n) for n in range(topic.partitions)]
+        consumer.assign(parts)
+        await consumer.seek_to_beginning(*parts)
+        found: list[Any] = []
+        async with asyncio.timeout(30):
+            while not enough(found):
+                for messages in (await consumer.getmany(timeout_ms=200)).values():
+                    found += [decode(topic.name, message.value) for message in messages]
+        return found
+    finally:
+        await consumer.stop()
+
+
+async def until(condition: Callable[[], bool], changed: asyncio.Event) -> None:
+    """Wait for a condition, looked at whenever `changed` is set."""
+    async with asyncio.timeout(30):
+        while not condition():
+            changed.clear()
+            await changed.wait()
 
 
 async def read_latest(broker: Broker) -> tuple[Latest, list[Poison]]:

@@ -1,45 +1,34 @@
-"""The controller's edge over both brokers: rebuild, agents, hot path, and the whole process."""
+"""The controller as a process over both brokers: refusals, restarts, a standby, its end."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+from aiokafka import AIOKafkaProducer
 
-from streams.broker.admin import ensure_topics
-from streams.clock import Clock
-from streams.controller.control_topics import ControlTopics
-from streams.controller.latest import Latest
 from streams.poison import Poison
-from streams.ports.telemetry_topic import TelemetryTopic
-from tests.contract.brokers import Broker, read_latest
-from topics.codec import decode, encode
-from topics.records import Assignment, DesiredInstance, Leadership, Status, Telemetry
+from tests.contract.brokers import (
+    Broker,
+    read,
+    write,
+)
+from topics.records import Assignment
 from topics.table import (
     ASSIGNMENTS,
-    DAY_MS,
     DEAD_LETTERS,
     DECISIONS,
-    LEADERSHIP,
     STATUS,
-    TABLE,
     TELEMETRY,
-    Cleanup,
-    Topic,
-    key_of,
-    topic_of,
 )
 from topics.timebase import TimeBase
 
@@ -57,230 +46,6 @@ models:
 engines:
   fp8: {args: [--quantization=fp8]}
 """
-
-
-def status(node: str, generation: int) -> Status:
-    return Status(node, "there/l4/owned", "executor-1", generation, 1000 + generation)
-
-
-def telemetry(sequence: int) -> Telemetry:
-    return Telemetry("other", "g", "b", sequence, 1000, 1000, 0, 3, *[0] * 9)
-
-
-@pytest.fixture
-async def producer(broker: Broker) -> AsyncIterator[AIOKafkaProducer]:
-    made = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, acks="all")
-    await made.start()
-    yield made
-    await made.stop()
-
-
-async def write(producer: AIOKafkaProducer, broker: Broker, record: Any) -> None:
-    await producer.send_and_wait(broker.name(topic_of(record)), encode(record), key=key_of(record))
-
-
-async def read(broker: Broker, topic: Topic, enough: Callable[[list[Any]], bool]) -> list[Any]:
-    """Records of a topic from its beginning until there are enough of them."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, fetch_max_wait_ms=50)
-    await consumer.start()
-    try:
-        parts = [TopicPartition(broker.name(topic), n) for n in range(topic.partitions)]
-        consumer.assign(parts)
-        await consumer.seek_to_beginning(*parts)
-        found: list[Any] = []
-        async with asyncio.timeout(30):
-            while not enough(found):
-                for messages in (await consumer.getmany(timeout_ms=200)).values():
-                    found += [decode(topic.name, message.value) for message in messages]
-        return found
-    finally:
-        await consumer.stop()
-
-
-async def until(condition: Callable[[], bool], changed: asyncio.Event) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            changed.clear()
-            await changed.wait()
-
-
-async def test_following_goes_on_exactly_where_the_start_ended(
-    broker: Broker, producer: AIOKafkaProducer
-) -> None:
-    """Nothing is read twice and nothing missed; poison is told, hides nothing and stops nobody."""
-    for number in range(20):
-        await write(producer, broker, status(f"n{number % 5}", number))
-    await producer.send_and_wait(broker.name(STATUS), b"before", key=b"n1")
-    latest, poison = await read_latest(broker)
-    assert {n: s.observed_generation for n, s in latest.statuses.items()} == {
-        f"n{k}": 15 + k for k in range(5)
-    }
-    assert [one.value for one in poison] == [b"before"]
-
-    seen: list[int] = []
-    bad: list[bytes] = []
-    gone: list[tuple[str, str]] = []
-    changed = asyncio.Event()
-
-    def on_record(_topic: str, record: Any, _offset: int, _ms: int) -> None:
-        seen.append(record.observed_generation)
-        changed.set()
-
-    found = await ensure_topics(broker.bootstrap, broker.prefix)
-    control = ControlTopics(
-        broker.bootstrap,
-        broker.prefix,
-        found.partitions,
-        on_record,
-        lambda topic, key: gone.append((topic, key)),
-        lambda one: bad.append(one.value),
-        embedded=found.embedded,
-        topics=[STATUS],
-    )
-    await control.start()
-    started, bad[:] = len(seen), []
-    await write(producer, broker, status("n1", 100))
-    await producer.send_and_wait(broker.name(STATUS), b"while away", key=b"n1")
-    await producer.send_and_wait(broker.name(STATUS), None, key=b"n4")
-    following = asyncio.create_task(control.follow())
-    try:
-        await write(producer, broker, status("n1", 101))
-        await until(lambda: 101 in seen, changed)
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        await control.close()  # as after a lost connection
-        following = asyncio.create_task(control.follow())
-        await write(producer, broker, status("n2", 102))
-        await write(producer, broker, status("n4", 103))
-        await until(lambda: {102, 103} <= set(seen), changed)
-        await control.caught_up()
-    finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        await control.close()
-    assert sorted(seen[started:]) == [100, 101, 102, 103]
-    assert bad == [b"while away"]
-    assert gone == [("status", "n4")]
-
-
-async def test_a_start_decodes_the_last_records_of_each_key_only(
-    broker: Broker, producer: AIOKafkaProducer
-) -> None:
-    """An hour of heartbeats costs no more than the last few, and a node that was heard of long ago
-    is found where it is assigned something."""
-    old = Status("n-old", "there/l4/owned", "executor-1", 7, 1000)
-    await write(producer, broker, old)
-    desired = DesiredInstance("i", "m", "aggregated", "g:1", (0,))
-    await write(producer, broker, Assignment("n-old", "there/l4/owned", 7, 1, 0, (desired,)))
-    await write(producer, broker, Leadership("x", "x", "claim", 1, "", 100))
-    beats = [encode(status(f"n{node}", 1)) for node in range(40)]
-    for _ in range(250):
-        for node, beat in enumerate(beats):
-            await producer.send(broker.name(STATUS), beat, key=b"n%d" % node)
-    await producer.flush()
-    latest = Latest()
-    found = await ensure_topics(broker.bootstrap, broker.prefix)
-    control = ControlTopics(
-        broker.bootstrap,
-        broker.prefix,
-        found.partitions,
-        lambda _topic, record, offset, _ms: latest.take(record, offset),
-        latest.drop,
-        lambda _poison: None,
-        lambda: [node for node, record in latest.assignments.items() if record.instances],
-        found.embedded,
-        topics=[LEADERSHIP, ASSIGNMENTS, STATUS],
-    )
-    try:
-        await control.start()
-    finally:
-        await control.close()
-    assert {f"n{node}" for node in range(40)} <= set(latest.statuses)
-    assert latest.statuses["n-old"].observed_generation == 7
-    assert control.read < 250
-
-
-async def test_telemetry_with_other_than_the_declared_partitions_is_read_whole(
-    broker: Broker,
-) -> None:
-    """How many there are is what the broker says, also where some are added later."""
-    if broker.kind == "embedded":
-        pytest.skip("the embedded broker has the declared partitions")
-    prefix = f"{broker.prefix}few."
-    few = Topic("telemetry", 3, Cleanup.DELETE, DAY_MS, Telemetry, (), lambda r: str(r.model))
-    await ensure_topics(broker.bootstrap, prefix, table=[few])
-    found = await ensure_topics(broker.bootstrap, prefix)
-    assert found.partitions[TELEMETRY.name] == 3
-    clock = Clock(TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns()))
-    seen: set[int] = set()
-    changed = asyncio.Event()
-
-    def sink(record: Telemetry, _event_ms: int) -> None:
-        seen.add(record.sequence)
-        changed.set()
-
-    source = TelemetryTopic(broker.bootstrap, prefix, clock, print, found.partitions, 60)
-    writer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, acks="all")
-    await writer.start()
-    following = asyncio.create_task(source.follow(sink))
-    admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
-    await admin.start()
-    try:
-        name = TELEMETRY.wire_name(prefix)
-        for part in range(3):
-            await writer.send_and_wait(name, encode(telemetry(part)), partition=part)
-        await until(lambda: seen >= {0, 1, 2}, changed)
-        await admin.create_partitions({name: NewPartitions(5)})
-        while (found := await ensure_topics(broker.bootstrap, prefix)).partitions["telemetry"] < 5:
-            await asyncio.sleep(0.05)
-        source.repartition(found.partitions)
-        late = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, acks="all")
-        await late.start()
-        for part in range(5):
-            await late.send_and_wait(name, encode(telemetry(10 + part)), partition=part)
-        await late.stop()
-        await until(lambda: seen >= set(range(10, 15)), changed)
-    finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        await writer.stop()
-        await admin.delete_topics([topic.wire_name(prefix) for topic in TABLE])
-        await admin.close()
-
-
-async def test_telemetry_is_replayed_to_the_end_and_followed_from_there(
-    broker: Broker, producer: AIOKafkaProducer
-) -> None:
-    """Every record once, across the seam, with its event time; poison is told."""
-    clock = Clock(TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns()))
-    for sequence in range(30):
-        await write(producer, broker, telemetry(sequence))
-    await producer.send_and_wait(broker.name(TELEMETRY), b"rubbish", key=b"tiny")
-    bad: list[Poison] = []
-    seen: list[tuple[int, int]] = []
-    changed = asyncio.Event()
-
-    def sink(record: Telemetry, event_ms: int) -> None:
-        seen.append((record.sequence, event_ms))
-        changed.set()
-
-    source = TelemetryTopic(
-        broker.bootstrap, broker.prefix, clock, bad.append, {}, 60, broker.kind == "embedded"
-    )
-    await source.replay(sink)
-    assert [sequence for sequence, _ in seen] == list(range(30))
-    assert [one.value for one in bad] == [b"rubbish"]
-    await write(producer, broker, telemetry(30))
-    task = asyncio.create_task(source.follow(sink))
-    try:
-        await write(producer, broker, telemetry(31))
-        await until(lambda: len(seen) >= 32, changed)
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-    assert [sequence for sequence, _ in seen] == list(range(32))
-    assert all(clock.now_ms() - 60_000 < event <= clock.now_ms() for _, event in seen)
 
 
 class Controller:

@@ -1,0 +1,266 @@
+"""What a real Kafka guarantees and the embedded broker does not: each gap is a strict expected
+failure there, so a gap that closes, or a guarantee that nobody tests, is noticed.
+
+Shoal may rely on these only where `EnsuredTopics.embedded` is false.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError, ProducerFenced
+
+from streams.broker.admin import TopicsUnusable, ensure_topics
+from tests.contract.brokers import Broker, end_of, new_producer, read_raw
+from topics.table import PLANS, TELEMETRY, Cleanup, Topic
+
+gap = pytest.mark.embedded_gap
+
+
+@pytest.fixture
+async def admin(broker: Broker) -> AsyncIterator[AIOKafkaAdminClient]:
+    client = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap, request_timeout_ms=5000)
+    await client.start()
+    yield client
+    await client.close()
+
+
+async def _committed(broker: Broker, partition: TopicPartition, start: int) -> list[bytes]:
+    """What a reader of committed records sees from `start` to the end."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=broker.bootstrap,
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+    )
+    await consumer.start()
+    try:
+        consumer.assign([partition])
+        consumer.seek(partition, start)
+        end = (await consumer.end_offsets([partition]))[partition]
+        found: list[bytes] = []
+        async with asyncio.timeout(15):
+            while await consumer.position(partition) < end:
+                for records in (await consumer.getmany(timeout_ms=200)).values():
+                    found += [record.value for record in records]
+        return found
+    finally:
+        await consumer.stop()
+
+
+@gap("its transactions fence nobody: a leader that was replaced could go on writing")
+async def test_a_second_leader_fences_the_first(broker: Broker) -> None:
+    """One transactional id per cluster: the broker itself refuses a stale leader."""
+    ours = {"transactional_id": f"{broker.prefix}fencing"}
+    stale = await new_producer(broker, **ours)
+    try:
+        await stale.begin_transaction()
+        await stale.send_and_wait(broker.name(PLANS), b"open", key=b"p")
+        leader = await new_producer(broker, **ours)
+        await leader.stop()
+        with pytest.raises(ProducerFenced):
+            await stale.send_and_wait(broker.name(PLANS), b"stale", key=b"p")
+    finally:
+        await _stopped(stale)
+
+
+@gap("readers of committed records see aborted ones")
+async def test_what_was_aborted_was_never_said(broker: Broker) -> None:
+    """A plan and its assignments are seen together or not at all."""
+    place = TopicPartition(broker.name(PLANS), 0)
+    start = await end_of(broker, place)
+    writer = await new_producer(broker, transactional_id=f"{broker.prefix}aborting")
+    try:
+        await writer.begin_transaction()
+        await writer.send_and_wait(place.topic, b"aborted", key=b"p")
+        await writer.abort_transaction()
+        async with writer.transaction():
+            await writer.send_and_wait(place.topic, b"said", key=b"p")
+    finally:
+        await writer.stop()
+    assert await _committed(broker, place, start) == [b"said"]
+
+
+async def _stopped(producer: AIOKafkaProducer) -> None:
+    with contextlib.suppress(KafkaError):
+        await producer.stop()
+
+
+@gap("topics exist only if the broker was started with them")
+async def test_topics_are_created_while_the_broker_runs(
+    broker: Broker, admin: AIOKafkaAdminClient
+) -> None:
+    """Another prefix gets topics of its own, beside what runs."""
+    one = Topic("one", 2, Cleanup.DELETE, 7_200_000, None, (), lambda _: "")
+    prefix = f"{broker.prefix}other."
+    try:
+        found = await ensure_topics(broker.bootstrap, prefix, table=[one])
+        assert found.created == (f"{prefix}one",)
+        assert found.partitions == {"one": 2}
+    finally:
+        await admin.delete_topics([f"{prefix}one"])
+
+
+@gap("it dates records as their writers do, with whatever clock these have")
+async def test_the_broker_dates_records(broker: Broker) -> None:
+    """Wall clocks of executors and gateways do not count."""
+    place = TopicPartition(broker.name(TELEMETRY), 6)
+    ahead_ms = int(time.time() * 1e3) + 3_600_000
+    producer = await new_producer(broker)
+    try:
+        await producer.send_and_wait(place.topic, b"ahead", partition=6, timestamp_ms=ahead_ms)
+    finally:
+        await producer.stop()
+    (record,) = await read_raw(broker, [place], 1)
+    assert record.timestamp < ahead_ms - 3_500_000
+
+
+@gap("it finds no offset by time: controllers scan back from the end instead")
+async def test_offsets_are_found_by_time(broker: Broker) -> None:
+    """A controller's windows start where they are covered."""
+    place = TopicPartition(broker.name(TELEMETRY), 7)
+    producer = await new_producer(broker)
+    for number in range(3):
+        await producer.send_and_wait(place.topic, b"%d" % number, partition=7)
+        await asyncio.sleep(0.01)
+    await producer.stop()
+    second = (await read_raw(broker, [place], 3))[1]
+    consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap)
+    await consumer.start()
+    try:
+        found = await consumer.offsets_for_times({place: second.timestamp})
+        past_the_end = await consumer.offsets_for_times({place: second.timestamp + 60_000})
+    finally:
+        await consumer.stop()
+    assert found[place].offset == second.offset
+    assert past_the_end[place] is None
+
+
+@gap("it keeps about 5 MB per partition, whatever the retention")
+async def test_everything_is_kept_for_as_long_as_was_asked(broker: Broker) -> None:
+    """A day of telemetry is there after a busy hour."""
+    place = TopicPartition(broker.name(TELEMETRY), 2)
+    producer = await new_producer(broker)
+    first = await producer.send_and_wait(place.topic, b"first", partition=2)
+    for _ in range(10):
+        await producer.send_and_wait(place.topic, bytes(900_000), partition=2)
+    await producer.stop()
+    consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap)
+    await consumer.start()
+    try:
+        assert (await consumer.beginning_offsets([place]))[place] <= first.offset
+    finally:
+        await consumer.stop()
+
+
+@gap("two members of a group do not share its partitions reliably")
+async def test_members_of_a_group_share_partitions_and_take_over(broker: Broker) -> None:
+    """Window workers may join and leave."""
+    options: dict[str, Any] = {
+        "bootstrap_servers": broker.bootstrap, "group_id": f"{broker.prefix}{uuid.uuid4().hex}",
+        "session_timeout_ms": 6000, "heartbeat_interval_ms": 500,
+    }  # fmt: skip
+    first = AIOKafkaConsumer(broker.name(TELEMETRY), **options)
+    second = AIOKafkaConsumer(broker.name(TELEMETRY), **options)
+    every = set(range(TELEMETRY.partitions))
+
+    async def until(share: int, *members: AIOKafkaConsumer) -> None:
+        """Each of `members` has `share` partitions, and together they have all of them."""
+        async with asyncio.timeout(8):
+            while True:
+                shares = [{place.partition for place in one.assignment()} for one in members]
+                if set().union(*shares) == every and {len(one) for one in shares} == {share}:
+                    return
+                for one in members:
+                    await one.getmany(timeout_ms=50)
+
+    await first.start()
+    try:
+        await until(8, first)
+        await second.start()
+        try:
+            await until(4, first, second)
+        finally:
+            await second.stop()
+        await until(8, first)
+    finally:
+        await first.stop()
+
+
+@gap("it compacts nothing, and takes no topic with settings of its own")
+async def test_the_last_record_of_each_key_is_kept(
+    broker: Broker, admin: AIOKafkaAdminClient
+) -> None:
+    """Control topics stay as small as what they say."""
+    name = f"{broker.prefix}compacted"
+    settings = {
+        "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01",
+    }  # fmt: skip
+    await admin.create_topics([NewTopic(name, 1, 1, topic_configs=settings)])
+    try:
+        place = TopicPartition(name, 0)
+        producer = await new_producer(broker)
+        async with asyncio.timeout(40), contextlib.aclosing(_rounds()) as rounds:
+            async for number in rounds:
+                for key in (b"a", b"b"):
+                    await producer.send_and_wait(name, b"%d" % number, key=key)
+                kept = await _committed(broker, place, 0)
+                if kept and kept[0] != b"0":
+                    break
+        await producer.stop()
+    finally:
+        await admin.delete_topics([name])
+    assert kept[-2:] == [b"%d" % number] * 2
+    assert len(kept) < 2 * (number + 1)
+
+
+async def _rounds() -> AsyncIterator[int]:
+    """Numbers, a segment's time apart."""
+    for number in itertools.count():
+        yield number
+        await asyncio.sleep(0.15)
+
+
+@gap("it has no clean-up policies")
+async def test_a_topic_that_would_lose_records_is_refused_by_name(broker: Broker) -> None:
+    """A compacted topic that deletes by age would forget assignments: said, not repaired."""
+    wrong = Topic("plans", 1, Cleanup.DELETE, 1000, None, (), lambda _: "")
+    with pytest.raises(TopicsUnusable, match=r"plans exists with cleanup\.policy=compact"):
+        await ensure_topics(broker.bootstrap, broker.prefix, table=[wrong])
+
+
+@gap("it has no settings of topics")
+async def test_settings_of_a_topic_that_exists_are_put_right_once(broker: Broker) -> None:
+    """A broker's clock dates records and nothing goes too early, whoever made the topic; what an
+    operator set beyond that stays."""
+    declared = Topic("mine", 2, Cleanup.DELETE, 7_200_000, None, (), lambda _: "")
+    name = broker.name(declared)
+    admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    await admin.start()
+    try:
+        theirs = {
+            "cleanup.policy": "delete", "message.timestamp.type": "CreateTime",
+            "retention.ms": "60000", "max.message.bytes": "2000000",
+        }  # fmt: skip
+        await admin.create_topics([NewTopic(name, 1, 1, topic_configs=theirs)])
+        first = await ensure_topics(broker.bootstrap, broker.prefix, table=[declared])
+        again = await ensure_topics(broker.bootstrap, broker.prefix, table=[declared])
+        (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
+    finally:
+        await admin.delete_topics([name])
+        await admin.close()
+    assert (first.changed, again.changed) == ((name,), ())
+    assert first.partitions == {"mine": 1}, "keys would move"
+    found = {entry[0]: entry[1] for entry in answer.resources[0][4]}
+    assert found["message.timestamp.type"] == "LogAppendTime"
+    assert found["retention.ms"] == "7200000"
+    assert found["max.message.bytes"] == "2000000"

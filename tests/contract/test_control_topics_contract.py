@@ -1,0 +1,122 @@
+"""Control topics over both brokers: the last value of every key, then everything that comes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+
+from streams.broker.admin import ensure_topics
+from streams.controller.control_topics import ControlTopics
+from streams.controller.latest import Latest
+from tests.contract.brokers import (
+    Broker,
+    read_latest,
+    status,
+    until,
+    write,
+)
+from topics.codec import encode
+from topics.records import Assignment, DesiredInstance, Leadership, Status
+from topics.table import (
+    ASSIGNMENTS,
+    LEADERSHIP,
+    STATUS,
+)
+
+
+async def test_following_goes_on_exactly_where_the_start_ended(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    """Nothing is read twice and nothing missed; poison is told, hides nothing and stops nobody."""
+    for number in range(20):
+        await write(producer, broker, status(f"n{number % 5}", number))
+    await producer.send_and_wait(broker.name(STATUS), b"before", key=b"n1")
+    latest, poison = await read_latest(broker)
+    assert {n: s.observed_generation for n, s in latest.statuses.items()} == {
+        f"n{k}": 15 + k for k in range(5)
+    }
+    assert [one.value for one in poison] == [b"before"]
+
+    seen: list[int] = []
+    bad: list[bytes] = []
+    gone: list[tuple[str, str]] = []
+    changed = asyncio.Event()
+
+    def on_record(_topic: str, record: Any, _offset: int, _ms: int) -> None:
+        seen.append(record.observed_generation)
+        changed.set()
+
+    found = await ensure_topics(broker.bootstrap, broker.prefix)
+    control = ControlTopics(
+        broker.bootstrap,
+        broker.prefix,
+        found.partitions,
+        on_record,
+        lambda topic, key: gone.append((topic, key)),
+        lambda one: bad.append(one.value),
+        embedded=found.embedded,
+        topics=[STATUS],
+    )
+    await control.start()
+    started, bad[:] = len(seen), []
+    await write(producer, broker, status("n1", 100))
+    await producer.send_and_wait(broker.name(STATUS), b"while away", key=b"n1")
+    await producer.send_and_wait(broker.name(STATUS), None, key=b"n4")
+    following = asyncio.create_task(control.follow())
+    try:
+        await write(producer, broker, status("n1", 101))
+        await until(lambda: 101 in seen, changed)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await control.close()  # as after a lost connection
+        following = asyncio.create_task(control.follow())
+        await write(producer, broker, status("n2", 102))
+        await write(producer, broker, status("n4", 103))
+        await until(lambda: {102, 103} <= set(seen), changed)
+        await control.caught_up()
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await control.close()
+    assert sorted(seen[started:]) == [100, 101, 102, 103]
+    assert bad == [b"while away"]
+    assert gone == [("status", "n4")]
+
+
+async def test_a_start_decodes_the_last_records_of_each_key_only(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    """An hour of heartbeats costs no more than the last few, and a node that was heard of long ago
+    is found where it is assigned something."""
+    old = Status("n-old", "there/l4/owned", "executor-1", 7, 1000)
+    await write(producer, broker, old)
+    desired = DesiredInstance("i", "m", "aggregated", "g:1", (0,))
+    await write(producer, broker, Assignment("n-old", "there/l4/owned", 7, 1, 0, (desired,)))
+    await write(producer, broker, Leadership("x", "x", "claim", 1, "", 100))
+    beats = [encode(status(f"n{node}", 1)) for node in range(40)]
+    for _ in range(250):
+        for node, beat in enumerate(beats):
+            await producer.send(broker.name(STATUS), beat, key=b"n%d" % node)
+    await producer.flush()
+    latest = Latest()
+    found = await ensure_topics(broker.bootstrap, broker.prefix)
+    control = ControlTopics(
+        broker.bootstrap,
+        broker.prefix,
+        found.partitions,
+        lambda _topic, record, offset, _ms: latest.take(record, offset),
+        latest.drop,
+        lambda _poison: None,
+        lambda: [node for node, record in latest.assignments.items() if record.instances],
+        found.embedded,
+        topics=[LEADERSHIP, ASSIGNMENTS, STATUS],
+    )
+    try:
+        await control.start()
+    finally:
+        await control.close()
+    assert {f"n{node}" for node in range(40)} <= set(latest.statuses)
+    assert latest.statuses["n-old"].observed_generation == 7
+    assert control.read < 250

@@ -1,0 +1,114 @@
+"""Telemetry over both brokers: replayed to the end, followed from there, from all partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+
+from streams.broker.admin import ensure_topics
+from streams.clock import Clock
+from streams.poison import Poison
+from streams.ports.telemetry_topic import TelemetryTopic
+from tests.contract.brokers import (
+    Broker,
+    telemetry,
+    until,
+    write,
+)
+from topics.codec import encode
+from topics.records import Telemetry
+from topics.table import (
+    DAY_MS,
+    TABLE,
+    TELEMETRY,
+    Cleanup,
+    Topic,
+)
+from topics.timebase import TimeBase
+
+
+@pytest.mark.embedded_gap("it has the partitions that it was started with")
+async def test_telemetry_with_other_than_the_declared_partitions_is_read_whole(
+    broker: Broker,
+) -> None:
+    """How many there are is what the broker says, also where some are added later."""
+    prefix = f"{broker.prefix}few."
+    few = Topic("telemetry", 3, Cleanup.DELETE, DAY_MS, Telemetry, (), lambda r: str(r.model))
+    await ensure_topics(broker.bootstrap, prefix, table=[few])
+    found = await ensure_topics(broker.bootstrap, prefix)
+    assert found.partitions[TELEMETRY.name] == 3
+    clock = Clock(TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns()))
+    seen: set[int] = set()
+    changed = asyncio.Event()
+
+    def sink(record: Telemetry, _event_ms: int) -> None:
+        seen.add(record.sequence)
+        changed.set()
+
+    source = TelemetryTopic(broker.bootstrap, prefix, clock, print, found.partitions, 60)
+    writer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, acks="all")
+    await writer.start()
+    following = asyncio.create_task(source.follow(sink))
+    admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    await admin.start()
+    try:
+        name = TELEMETRY.wire_name(prefix)
+        for part in range(3):
+            await writer.send_and_wait(name, encode(telemetry(part)), partition=part)
+        await until(lambda: seen >= {0, 1, 2}, changed)
+        await admin.create_partitions({name: NewPartitions(5)})
+        while (found := await ensure_topics(broker.bootstrap, prefix)).partitions["telemetry"] < 5:
+            await asyncio.sleep(0.05)
+        source.repartition(found.partitions)
+        late = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, acks="all")
+        await late.start()
+        for part in range(5):
+            await late.send_and_wait(name, encode(telemetry(10 + part)), partition=part)
+        await late.stop()
+        await until(lambda: seen >= set(range(10, 15)), changed)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await writer.stop()
+        await admin.delete_topics([topic.wire_name(prefix) for topic in TABLE])
+        await admin.close()
+
+
+async def test_telemetry_is_replayed_to_the_end_and_followed_from_there(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    """Every record once, across the seam, with its event time; poison is told."""
+    clock = Clock(TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns()))
+    for sequence in range(30):
+        await write(producer, broker, telemetry(sequence))
+    await producer.send_and_wait(broker.name(TELEMETRY), b"rubbish", key=b"tiny")
+    bad: list[Poison] = []
+    seen: list[tuple[int, int]] = []
+    changed = asyncio.Event()
+
+    def sink(record: Telemetry, event_ms: int) -> None:
+        seen.append((record.sequence, event_ms))
+        changed.set()
+
+    source = TelemetryTopic(
+        broker.bootstrap, broker.prefix, clock, bad.append, {}, 60, broker.kind == "embedded"
+    )
+    await source.replay(sink)
+    assert [sequence for sequence, _ in seen] == list(range(30))
+    assert [one.value for one in bad] == [b"rubbish"]
+    await write(producer, broker, telemetry(30))
+    task = asyncio.create_task(source.follow(sink))
+    try:
+        await write(producer, broker, telemetry(31))
+        await until(lambda: len(seen) >= 32, changed)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    assert [sequence for sequence, _ in seen] == list(range(32))
+    assert all(clock.now_ms() - 60_000 < event <= clock.now_ms() for _, event in seen)
