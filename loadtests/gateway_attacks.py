@@ -1,10 +1,14 @@
 """Attacks on a running gateway under load: what other clients and its memory feel of them.
 
-    python -m loadtests.gateway_attacks [--seconds 4] [--json OUT]
+    python -m loadtests.gateway_attacks [--seconds 3] [--rounds 2] [--only ATTACK] [--json OUT]
 
-Ordinary clients ask at a steady rate while one client misbehaves. Per attack: the 99th percentile
-of the ordinary requests (streams, time to the last byte, real ms), beside the quiet one measured
-just before; the gateway's peak memory with its parser process; what the attacker was answered.
+Ordinary clients ask at a steady rate, first alone and then while one client misbehaves. Per
+attack: the 99th percentile of the ordinary requests (whole answers, real ms) in the quiet rounds
+and in the attacked ones, and the peak memory of the gateway with its parser process. All of it is
+done to `swallow` as well (`loadtests.gateway_targets`), a proxy that throws away what it is
+attacked with: the ratio of its two figures is what the attack costs whoever has to read it on this
+machine. The attacker runs when nothing else does (SCHED_IDLE), because it would not sit on the
+gateway's own cores elsewhere.
 """
 
 from __future__ import annotations
@@ -13,11 +17,13 @@ import argparse
 import asyncio
 import gzip
 import json
+import os
 import statistics
 import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvloop
@@ -26,7 +32,7 @@ from executors.gateway.wire.pool import Broken, Pool
 from loadtests.gateway_load import _PLAIN, Target, ask, children, rss_mib, started
 
 _HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
-_RATE = 50.0
+_RATE = 100.0
 Attack = Callable[[str, Counter[str]], Awaitable[None]]
 
 
@@ -114,35 +120,58 @@ async def ordinary(pool: Pool, target: Target, seconds: float) -> list[float]:
     return found
 
 
-async def suffered(address: str, pid: int, name: str, seconds: float) -> dict[str, object]:
-    """One attack, in a process of its own, and the quiet time before it."""
-    pool, target = Pool(5.0, 2.0, 1 << 24), Target("shoal", address)
-    quiet = await ordinary(pool, target, seconds)
+@dataclass
+class Suffered:
+    """What an attack did to a target's other clients. Latencies in ms."""
+
+    quiet: list[float] = field(default_factory=list)
+    attacked: list[float] = field(default_factory=list)
+    peak_mib: float = 0.0
+    failed: int = 0
+    answers: Counter[str] = field(default_factory=Counter)
+
+    def figures(self) -> dict[str, object]:
+        quiet, attacked = p99(self.quiet), p99(self.attacked)
+        return {
+            "quiet_p99_ms": round(quiet, 2),
+            "attacked_p99_ms": round(attacked, 2),
+            "ratio": round(attacked / quiet, 2),
+            "peak_mib": round(self.peak_mib),
+            "failed": self.failed,
+            "attacker": dict(self.answers),
+        }
+
+
+def p99(found: list[float]) -> float:
+    return statistics.quantiles(found, n=100)[98]
+
+
+async def suffer(shown: Target, name: str, seconds: float, found: Suffered) -> None:
+    """One quiet time and one under attack, by a process of its own."""
+    pool, target = Pool(5.0, 2.0, 1 << 24), Target(shown.name, shown.address)
+    await ordinary(pool, target, 0.3)  # connections
+    found.quiet += await ordinary(pool, target, seconds)
     attacker = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "loadtests.gateway_attacks", "--attack", name,
-        "--address", address, "--seconds", str(seconds), stdout=asyncio.subprocess.PIPE,
+        "--address", shown.address, "--seconds", str(seconds), stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert attacker.stdout is not None
     await attacker.stdout.readline()  # it is ready
-    peak = 0.0
+    pid = shown.pids[0]
     loading = asyncio.create_task(ordinary(pool, target, seconds))
     while not loading.done():
-        peak = max(peak, rss_mib((pid, *children(pid))))
-        await asyncio.sleep(0.02)
-    said = await attacker.stdout.readline()
+        found.peak_mib = max(found.peak_mib, rss_mib((pid, *children(pid))))
+        await asyncio.sleep(0.05)
+    found.attacked += loading.result()
+    found.answers += Counter(json.loads(await attacker.stdout.readline()))
     await attacker.wait()
+    found.failed += target.failed
     pool.close()
-    return {
-        "quiet_p99_ms": round(statistics.quantiles(quiet, n=100)[98], 2),
-        "attacked_p99_ms": round(statistics.quantiles(loading.result(), n=100)[98], 2),
-        "failed": target.failed,
-        "peak_mib": round(peak),
-        "attacker": json.loads(said),
-    }
 
 
 async def attack(name: str, address: str, seconds: float) -> None:
     """Again and again for `seconds`."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     print("ready", flush=True)
     answers: Counter[str] = Counter()
     until = time.monotonic() + seconds
@@ -157,8 +186,10 @@ async def attack(name: str, address: str, seconds: float) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--json")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each part of a round")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", choices=sorted(ATTACKS), help="one attack")
+    parser.add_argument("--json", help="write the figures here")
     parser.add_argument("--attack", choices=sorted(ATTACKS), help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -166,14 +197,21 @@ def main() -> int:
         uvloop.run(attack(options.attack, options.address, options.seconds))
         return 0
     found = {}
-    with started(1) as targets:
-        shoal = targets[-1]
-        uvloop.run(suffered(shoal.address, shoal.pids[0], "unknown models", 1.0))
-        for name in ATTACKS:
-            found[name] = row = uvloop.run(
-                suffered(shoal.address, shoal.pids[0], name, options.seconds)
+    with started(1, "swallow") as (_, swallow, shoal):
+        print(f"{'p99 in ms':<24}    quiet  attacked  ratio  (swallow)   MiB  failed  answers")
+        for name in [options.only] if options.only else ATTACKS:
+            ours, theirs = Suffered(), Suffered()
+            for _ in range(options.rounds):
+                uvloop.run(suffer(shoal, name, options.seconds, ours))
+                uvloop.run(suffer(swallow, name, options.seconds, theirs))
+            row, other = ours.figures(), theirs.figures()
+            found[name] = {**row, "swallow": other}
+            print(
+                f"{name:<24} {row['quiet_p99_ms']:>8}  {row['attacked_p99_ms']:>8}"
+                f"  {row['ratio']:>5}  {other['ratio']:>9}  {row['peak_mib']:>4}"
+                f"  {row['failed']:>6}  {row['attacker']}",
+                flush=True,
             )
-            print(f"{name}: {json.dumps(row)}", flush=True)
     if options.json:
         Path(options.json).write_text(json.dumps(found, indent=2) + "\n")
     return 1 if any(row["failed"] for row in found.values()) else 0

@@ -195,8 +195,9 @@ def said_port(process: subprocess.Popen[str]) -> int:
 
 
 @contextmanager
-def started(workers: int) -> Iterator[list[Target]]:
-    """All processes, ended afterwards."""
+def started(workers: int, beside: str = "bare") -> Iterator[list[Target]]:
+    """All processes, ended afterwards. beside: the part of `gateway_targets` that stands next to
+    our gateway; with `bare`, nginx does so too where it is installed."""
     processes: list[subprocess.Popen[str]] = []
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing is left behind then either
 
@@ -211,12 +212,12 @@ def started(workers: int) -> Iterator[list[Target]]:
     with tempfile.TemporaryDirectory() as folder:
         try:
             engine = f"127.0.0.1:{said_port(run(*part, 'engine'))}"
-            bare = run(*part, "bare", "--upstream", engine)
+            other = run(*part, beside, "--upstream", engine)
             targets = [
                 Target("direct", engine),
-                Target("bare", f"127.0.0.1:{said_port(bare)}", (bare.pid,)),
+                Target(beside, f"127.0.0.1:{said_port(other)}", (other.pid,)),
             ]
-            if shutil.which("nginx"):
+            if beside == "bare" and shutil.which("nginx"):
                 with socket.socket() as probe:
                     probe.bind(("127.0.0.1", 0))
                     port = probe.getsockname()[1]

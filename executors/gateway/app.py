@@ -111,8 +111,8 @@ class Face:
     async def generate(self, exchange: Exchange) -> None:
         """Completions, chat completions and embeddings."""
         arrived_ns = self._clock.mono_ns()
-        raw, exchange.body = exchange.body, b""
-        size = len(raw)
+        raw, exchange.body = exchange.body, ()
+        size = sum(map(len, raw))
         fits = self._budget.take(size)
         try:
             if not fits and not self.make_room():

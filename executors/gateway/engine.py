@@ -13,6 +13,7 @@ from types import TracebackType
 import orjson
 
 from executors.gateway.settings import Clock, Settings
+from executors.gateway.wire.blocks import Blocks
 from executors.gateway.wire.pool import Answer, Broken, NoSockets, Pool
 from topics.records import Endpoint
 
@@ -109,7 +110,7 @@ class Engines:
         self._pool.close()
 
     async def post(
-        self, endpoint: Endpoint, model: str, path: str, body: bytes, headers: bytes
+        self, endpoint: Endpoint, model: str, path: str, body: Blocks, headers: bytes
     ) -> Answer:
         """The answer of `endpoint`, its status 200; EngineError or EngineRefused otherwise.
 
@@ -118,18 +119,18 @@ class Engines:
         head = b"POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n%s" % (
             path.encode(),
             endpoint.address.encode(),
-            headers + self._key + b"Content-Length: %d\r\n\r\n" % len(body),
+            headers + self._key + b"Content-Length: %d\r\n\r\n" % sum(map(len, body)),
         )
         try:
             try:
-                answer = await self._pool.send(endpoint.address, head, body)
+                answer = await self._pool.send(endpoint.address, head, *body)
             except Broken as error:
                 if not error.stale:
                     raise
                 # It closed a kept connection, or died of this request: ask it once more, and
                 # nobody else if that fails.
                 try:
-                    answer = await self._pool.send(endpoint.address, head, body, fresh=True)
+                    answer = await self._pool.send(endpoint.address, head, *body, fresh=True)
                 except Broken as again:
                     raise EngineLost(str(again)) from again
             if answer.status == 200:

@@ -24,6 +24,7 @@ from executors.gateway.fields import (
     check,
 )
 from executors.gateway.media import media_of
+from executors.gateway.wire.blocks import Blocks
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -65,7 +66,7 @@ class Call:
 
     path: str
     model: str
-    core: bytes
+    core: Blocks
     varying: dict[str, Any]
     stream: bool
     single: bool
@@ -106,7 +107,7 @@ def parse_call(
     return Call(
         path,
         model,
-        orjson.dumps(body)[:-1],
+        (orjson.dumps(body)[:-1],),
         varying,
         stream,
         single,
@@ -119,11 +120,16 @@ def parse_call(
     )
 
 
-def is_heavy(raw: bytes) -> bool:
+def is_heavy(raw: Blocks) -> bool:
     """Whether parsing `raw` would hold up an event loop for more than a few milliseconds."""
-    if len(raw) <= _SMALL:
+    size = sum(map(len, raw))
+    if size <= _SMALL:
         return False
-    return len(raw) > _MEDIUM or raw.count(b'"') + raw.count(b"[") + raw.count(b"{") > _EASY
+    return size > _MEDIUM or sum(map(_marks, raw)) > _EASY
+
+
+def _marks(block: bytes) -> int:
+    return block.count(b'"') + block.count(b"[") + block.count(b"{")
 
 
 def _json(raw: bytes) -> dict[str, Any]:
@@ -151,7 +157,7 @@ def _json(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def engine_body(call: Call, **extra: Any) -> bytes:
+def engine_body(call: Call, **extra: Any) -> Blocks:
     """What the answering instance gets: usage is always asked for. extra: fields of ours beside,
     such as the KV to take over."""
     varying = call.varying
@@ -164,7 +170,7 @@ def engine_body(call: Call, **extra: Any) -> bytes:
     return with_fields(call, {**varying, **extra})
 
 
-def prefill_body(call: Call) -> bytes:
+def prefill_body(call: Call) -> Blocks:
     """What the prefill instance gets: the same prompt, one token, its KV kept for a decoder."""
     most = "max_completion_tokens" if "max_completion_tokens" in call.varying else "max_tokens"
     return with_fields(call, {"stream": False, most: 1, "kv_transfer_params": _FOR_A_DECODER})
@@ -180,10 +186,11 @@ _FOR_A_DECODER = {
 }
 
 
-def with_fields(call: Call, fields: Mapping[str, Any]) -> bytes:
+def with_fields(call: Call, fields: Mapping[str, Any]) -> Blocks:
     """A whole body from what never varies, the name of the model, and `fields`."""
-    comma = b"," if len(call.core) > 1 else b""
-    return call.core + comma + orjson.dumps({"model": call.model, **fields})[1:]
+    *core, last = call.core
+    comma = b"," if core or len(last) > 1 else b""
+    return (*core, last + comma + orjson.dumps({"model": call.model, **fields})[1:])
 
 
 def handed_over(raw: bytes) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import signal
 import sys
 from collections.abc import Collection, Mapping
@@ -19,8 +20,10 @@ import orjson
 
 from executors.gateway.fields import BadRequest
 from executors.gateway.openai import Call, is_heavy, parse_call
+from executors.gateway.wire.blocks import Blocks, Gathering
 
 _MOST_WAITING = 32
+_NICE = 10  # where cores are short, heavy bodies wait for everybody else
 
 
 class ParserBusy(Exception):
@@ -36,11 +39,11 @@ class Parser:
         self._waiting = 0
 
     async def parse(
-        self, path: str, raw: bytes, names: Mapping[str, str], scored: Collection[str] = ()
+        self, path: str, raw: Blocks, names: Mapping[str, str], scored: Collection[str] = ()
     ) -> Call:
         """The call in `raw`; BadRequest, ParserBusy."""
         if not is_heavy(raw):
-            return parse_call(path, raw, names, scored)
+            return parse_call(path, b"".join(raw), names, scored)
         if self._waiting >= _MOST_WAITING:
             raise ParserBusy
         self._waiting += 1
@@ -63,8 +66,8 @@ class Parser:
         if process is not None and process.returncode is None:
             process.kill()
 
-    async def _asked(self, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
-        """The answer's head and body; whatever goes wrong, the next one asks a new process."""
+    async def _asked(self, head: bytes, raw: Blocks) -> tuple[bytes, Blocks]:
+        """The answer's head and the core; whatever goes wrong, the next one asks a new process."""
         process = self.process
         if process is None or process.returncode is not None:
             process = self.process = await asyncio.create_subprocess_exec(
@@ -77,20 +80,28 @@ class Parser:
         assert process.stdin is not None and process.stdout is not None  # noqa: S101 - pipes
         done = False
         try:
-            process.stdin.writelines((_frame(head, raw), head, raw))
-            await process.stdin.drain()
+            process.stdin.write(_frame(len(head), sum(map(len, raw))) + head)
+            for block in raw:
+                process.stdin.write(block)
+                await process.stdin.drain()
             sizes = (await process.stdout.readuntil(b"\n")).split()
             answer = await process.stdout.readexactly(int(sizes[0]))
-            core = await process.stdout.readexactly(int(sizes[1]))
+            core, left = Gathering(), int(sizes[1])
+            while left:
+                part = await process.stdout.read(left)
+                if not part:
+                    raise EOFError("the parser ended amid an answer")
+                core.add(part)
+                left -= len(part)
             done = True
         finally:
             if not done:  # cut off in the middle, by a client that left too
                 self.close()
-        return answer, core
+        return answer, core.take()
 
 
-def _frame(head: bytes, body: bytes) -> bytes:
-    return b"%d %d\n" % (len(head), len(body))
+def _frame(head: int, body: int) -> bytes:
+    return b"%d %d\n" % (head, body)
 
 
 def _answer(head: bytes, raw: bytes) -> tuple[bytes, bytes]:
@@ -104,7 +115,7 @@ def _answer(head: bytes, raw: bytes) -> tuple[bytes, bytes]:
         for field in dataclasses.fields(call)
         if field.name != "core"
     }
-    return orjson.dumps(fields), call.core
+    return orjson.dumps(fields), b"".join(call.core)
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
@@ -112,10 +123,11 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
     while line := source.readline():
         sizes = line.split()
         head, core = _answer(source.read(int(sizes[0])), source.read(int(sizes[1])))
-        sink.writelines((_frame(head, core), head, core))
+        sink.writelines((_frame(len(head), len(core)), head, core))
         sink.flush()
 
 
 if __name__ == "__main__":
+    os.nice(_NICE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the gateway's to handle
     serve(sys.stdin.buffer, sys.stdout.buffer)

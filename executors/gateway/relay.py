@@ -43,6 +43,7 @@ from executors.gateway.request import Request
 from executors.gateway.settings import Clock, Settings
 from executors.gateway.stages import body_of, last_body, outputs_of
 from executors.gateway.table import RouteTable
+from executors.gateway.wire.blocks import Blocks
 from executors.gateway.wire.pool import Broken
 from topics.records import Endpoint
 
@@ -200,7 +201,7 @@ class Relay:
                 taken.give_back()
         raise AssertionError("a path has a last hop")
 
-    async def _answer(self, request: Request, endpoint: Endpoint, body: bytes) -> Outcome:
+    async def _answer(self, request: Request, endpoint: Endpoint, body: Blocks) -> Outcome:
         """The answer of `endpoint`, given to the client."""
         if request.call.stream:
             return await self._stream(request, endpoint, body)
@@ -213,7 +214,7 @@ class Relay:
         last_ms = self._clock.elapsed_ms(request.arrived_ns, ended_ns)
         return Outcome(Ending.COMPLETED, last_ms, None, prompt, completion)
 
-    async def _whole(self, request: Request, endpoint: Endpoint, body: bytes) -> bytes:
+    async def _whole(self, request: Request, endpoint: Endpoint, body: Blocks) -> bytes:
         """The whole answer of `endpoint`."""
         async with self._attempting(request, endpoint):
             call = request.call
@@ -231,7 +232,7 @@ class Relay:
         self._praise(endpoint)
         return raw
 
-    async def _stream(self, request: Request, endpoint: Endpoint, body: bytes) -> Outcome:
+    async def _stream(self, request: Request, endpoint: Endpoint, body: Blocks) -> Outcome:
         """Pass the events of `endpoint` through."""
         async with self._attempting(request, endpoint) as scope:
             call = request.call

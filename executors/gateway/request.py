@@ -92,7 +92,7 @@ class Request:
         """The client gets a byte of the answer now; from here on nothing is sent again."""
         if not self.started:
             self.started = True
-            self.call.core = b""
+            self.call.core = ()
 
     def engine_headers(self) -> bytes:
         """What goes to an engine beside the body's own headers."""

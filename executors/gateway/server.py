@@ -25,7 +25,8 @@ from executors.gateway.settings import Clock, Settings
 from executors.gateway.spool import Spool
 from executors.gateway.table import RouteTable
 from executors.gateway.wire.budget import Budget
-from executors.gateway.wire.server import Limits, Server
+from executors.gateway.wire.limits import Limits
+from executors.gateway.wire.server import Server
 
 log = logging.getLogger(__name__)
 

@@ -13,16 +13,17 @@ from typing import Any
 import orjson
 
 from executors.gateway.openai import Call, engine_body, with_fields
+from executors.gateway.wire.blocks import Blocks
 from topics.routing import Hop
 
 
-def body_of(call: Call, hop: Hop, outputs: Mapping[str, Any]) -> bytes:
+def body_of(call: Call, hop: Hop, outputs: Mapping[str, Any]) -> Blocks:
     """What a stage before the last one gets."""
     varying = {k: v for k, v in call.varying.items() if k not in ("stream", "stream_options")}
     return with_fields(call, {**varying, "stream": False, "stage": _stage(hop, outputs, False)})
 
 
-def last_body(call: Call, hop: Hop, outputs: Mapping[str, Any]) -> bytes:
+def last_body(call: Call, hop: Hop, outputs: Mapping[str, Any]) -> Blocks:
     """What the stage that answers the client gets."""
     return engine_body(call, stage=_stage(hop, outputs, True))
 

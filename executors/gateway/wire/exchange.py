@@ -9,6 +9,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Protocol
 
+from executors.gateway.wire.blocks import Blocks
+
 _LINES = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
 _JSON = b"application/json"
 
@@ -29,7 +31,7 @@ class Exchange:
     """A request as it was read, and its answer as it is written.
 
     headers: by lower-case name, the last of each. gone: the client has left. blocked: the client
-    reads slower than we write, until `on_unblocked` is called.
+    reads slower than we write, until `on_unblocked` is called. good: its answer is no refusal.
     """
 
     __slots__ = (
@@ -41,6 +43,7 @@ class Exchange:
         "body",
         "ended",
         "gone",
+        "good",
         "headers",
         "keep_alive",
         "method",
@@ -56,10 +59,10 @@ class Exchange:
         self.method = b""
         self.target = b""
         self.headers: dict[bytes, bytes] = {}
-        self.body: bytes = b""
+        self.body: Blocks = ()
         self.keep_alive = True
         self.old_http = False
-        self.begun = self.ended = self.gone = self.blocked = False
+        self.begun = self.ended = self.gone = self.blocked = self.good = False
         self.on_unblocked: Callable[[], None] | None = None
         self._extra = b""
         self._open_stream = b""
@@ -82,6 +85,7 @@ class Exchange:
         if self.begun:
             return
         self.begun = True
+        self.good = status < 400
         head = self._head(status, kind) + b"Content-Length: %d\r\n\r\n" % len(body)
         if self.method == b"HEAD":
             body = b""
@@ -97,7 +101,7 @@ class Exchange:
         if self.ended:
             return
         if not self.begun:
-            self.begun = True
+            self.begun = self.good = True
             head = self._head(200, b"text/event-stream; charset=utf-8")
             head += b"Cache-Control: no-cache\r\n"
             if self.old_http:  # HTTP/1.0 knows no chunks: the end of the connection is the end

@@ -7,10 +7,13 @@ failure means for the engine is `executors.gateway.engine`'s business. Parsing i
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
 import httptools
+
+from executors.gateway.wire.blocks import Blocks
 
 Sink = Callable[[bytes], None]
 
@@ -135,6 +138,7 @@ class _Line(asyncio.Protocol):
     __slots__ = (
         "_address",
         "_answer",
+        "_full",
         "_interim",
         "_keep",
         "_loop",
@@ -142,6 +146,7 @@ class _Line(asyncio.Protocol):
         "_parts",
         "_pool",
         "_transport",
+        "_unsent",
         "_until_close",
         "reused",
         "since",
@@ -155,18 +160,32 @@ class _Line(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._answer: Answer | None = None
         self._parts: list[bytes] = []
-        self._keep = self._interim = self._until_close = False
+        self._unsent: deque[bytes] = deque()
+        self._full = self._keep = self._interim = self._until_close = False
         self.reused = False
         self.since = 0.0
 
-    def send(self, head: bytes, body: bytes, limit: int) -> Answer:
+    def send(self, head: bytes, body: Blocks, limit: int) -> Answer:
         answer = self._answer = Answer(self, self._loop, limit)
         assert self._transport is not None  # noqa: S101 - connected
-        if len(body) < 65_536:
-            self._transport.write(head + body)
+        if len(body) == 1 and len(body[0]) < 65_536:
+            self._transport.write(head + body[0])
         else:
-            self._transport.writelines((head, body))
+            self._transport.write(head)
+            self._unsent.extend(body)
+            self._send_on()
         return answer
+
+    def _send_on(self) -> None:
+        while self._unsent and not self._full and self.open and self._transport is not None:
+            self._transport.write(self._unsent.popleft())
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._send_on()
 
     @property
     def open(self) -> bool:
@@ -235,7 +254,7 @@ class _Line(asyncio.Protocol):
     def _free(self, answer: Answer) -> None:
         self._answer = None
         self.reused = True
-        if self._keep and self.open:
+        if self._keep and self.open and not self._unsent:
             self._pool.give_back(self._address, self)
         else:
             self.abort()
@@ -266,8 +285,8 @@ class Pool:
         self._idle: dict[str, list[_Line]] = {}
         self._all: set[_Line] = set()
 
-    async def send(self, address: str, head: bytes, body: bytes, fresh: bool = False) -> Answer:
-        """Send a request and wait for the head of its answer; Broken.
+    async def send(self, address: str, head: bytes, *body: bytes, fresh: bool = False) -> Answer:
+        """Send a request and wait for the head of its answer; Broken. body: in blocks.
 
         fresh: not on a kept connection. Cancellation closes the connection.
         """

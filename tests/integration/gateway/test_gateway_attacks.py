@@ -207,3 +207,16 @@ async def test_an_old_client_gets_a_stream_that_ends_with_the_connection(bench: 
     assert text.endswith(b"data: [DONE]\n\n")
     assert b"chunked" not in text
     writer.close()
+
+
+async def test_requests_piled_up_ahead_of_their_answers_are_bounded(bench: MakeBench) -> None:
+    b = await ready(bench)
+    body = orjson.dumps(b.body())
+    first = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    reader, writer = await raw(b, first + b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n" * 5000)
+    await until(lambda: b.gateway._server.refused == 1)
+    text = await asyncio.wait_for(reader.read(), 5.0)
+    assert text.startswith(b"HTTP/1.1 200")
+    assert text.count(b"HTTP/1.1 ") <= 34
+    writer.close()
+    assert (await b.post())[0] == 200
