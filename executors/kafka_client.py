@@ -30,8 +30,9 @@ from topics.table import LEADERSHIP, PREFIX, short_name
 
 log = logging.getLogger(__name__)
 
-OnRecord = Callable[[str, str, Any], None]
-"""Called as (short topic name, key, record) on the event loop; it must not block."""
+OnRecord = Callable[[str, str, Any, int], None]
+"""Called as (short topic name, key, record, ms of the broker's clock when it was appended) on the
+event loop; it must not block."""
 
 OnGone = Callable[[str, str], None]
 """Called as (short topic name, key) for a tombstone: the key is withdrawn."""
@@ -144,7 +145,7 @@ class KafkaClient:
                 on_change()
 
         def deliver(message: Any) -> None:
-            def on_record(_topic: str, _key: str, record: object) -> None:
+            def on_record(_topic: str, _key: str, record: object, _append_ms: int) -> None:
                 nonlocal claimed
                 if isinstance(record, Leadership) and record.kind == "claim":
                     claimed = max(claimed, token_of(record, message.offset))
@@ -285,6 +286,6 @@ class KafkaClient:
             log.warning("%s: record at %d not understood: %s", topic, message.offset, error)
             return
         try:
-            on_record(topic, key, record)
+            on_record(topic, key, record, message.timestamp)
         except Exception:
             log.exception("%s: record at %d not handled", topic, message.offset)

@@ -61,9 +61,11 @@ class Assignment:
     """What one node should run: desired state, not an order.
 
     generation counts changes of this node; leader_token orders leaders: an executor refuses
-    a lower (leader_token, generation) than it has seen. expires_ms: from then on it starts nothing
-    new, and never stops anything; 0 = it does not expire. drain_timeout_ms: how long a drain may
-    wait for requests and KV leases; 0 = the executor's own limit. signature: see `topics.signing`.
+    a lower (leader_token, generation) than it has seen. said_ms: when it was said last, by the
+    leader's clock; a copy that was said later is valid anew. valid_ms: for how long, counted from
+    when the broker took it; then it starts nothing new, and never stops anything; 0 = for ever.
+    drain_timeout_ms: how long a drain may wait for requests and KV leases; 0 = the executor's own
+    limit. signature: see `topics.signing`.
     """
 
     node: str
@@ -72,7 +74,8 @@ class Assignment:
     leader_token: int
     issued_ms: int
     instances: tuple[DesiredInstance, ...] = ()
-    expires_ms: int = 0
+    said_ms: int = 0
+    valid_ms: int = 0
     drain_timeout_ms: int = 0
     signature: str = ""
 
@@ -83,7 +86,8 @@ class Assignment:
         checks.count("generation", self.generation)
         checks.count("leader_token", self.leader_token)
         checks.time_ms("issued_ms", self.issued_ms)
-        checks.time_ms("expires_ms", self.expires_ms)
+        checks.time_ms("said_ms", self.said_ms)
+        checks.count("valid_ms", self.valid_ms)
         checks.text("signature", self.signature, 64)
         used = [gpu for instance in self.instances for gpu in instance.gpus]
         if len(used) != len(set(used)):

@@ -150,7 +150,7 @@ class Routes:
     """Where the requests of one model go; generation counts changes of this model's routes.
 
     ttft_limit_ms / tpot_limit_ms: the model's SLO, by which gateways count attained requests.
-    expires_ms: part of what is signed; routes in force stay in force past it (0 = it is not set).
+    said_ms, valid_ms: as of an assignment, but routes in force stay in force.
     signature: see `topics.signing`.
     start_s: how long the slowest of its combos takes from launch to ready, 0 = not known; requests
     of a model at zero wait at least that long. aliases: other names clients may call it by (its
@@ -167,7 +167,8 @@ class Routes:
     ttft_limit_ms: float
     tpot_limit_ms: float
     groups: tuple[RouteGroup, ...] = ()
-    expires_ms: int = 0
+    said_ms: int = 0
+    valid_ms: int = 0
     signature: str = ""
     start_s: float = 0.0
     aliases: tuple[str, ...] = ()
@@ -190,7 +191,8 @@ class Routes:
         checks.count("generation", self.generation)
         checks.count("leader_token", self.leader_token)
         checks.time_ms("issued_ms", self.issued_ms)
-        checks.time_ms("expires_ms", self.expires_ms)
+        checks.time_ms("said_ms", self.said_ms)
+        checks.count("valid_ms", self.valid_ms)
         checks.text("signature", self.signature, 64)
         checks.number("ttft_limit_ms", self.ttft_limit_ms, 0.0, 1e9)
         checks.number("tpot_limit_ms", self.tpot_limit_ms, 0.0, 1e9)

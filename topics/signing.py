@@ -1,7 +1,7 @@
 """Signatures of what changes a fleet: assignments and routes.
 
 Holds how they are signed and checked: HMAC-SHA256 over the topic, the key and the body (node or
-model, leader token, generation, expiry), with a key per node or model that is derived from the
+model, leader token, generation, validity), with a key per node or model that is derived from the
 cluster's. A node that holds its own key cannot sign for others. Pure: whoever opens files or reads
 the environment gives it the text.
 """
@@ -78,9 +78,9 @@ def keys_from(environ: Mapping[str, str], read: Callable[[str], str]) -> Keys:
     return Keys(key(CLUSTER_KEY), key(NODE_KEY), engine)
 
 
-def signed(record: Signed, keys: Keys, expires_ms: int) -> Signed:
-    """`record` with its expiry and, where there is a key for it, its signature."""
-    dated = replace(record, expires_ms=expires_ms, signature="")
+def signed(record: Signed, keys: Keys, said_ms: int, valid_ms: int) -> Signed:
+    """`record` as said at `said_ms` for `valid_ms`, with its signature where there is a key."""
+    dated = replace(record, said_ms=said_ms, valid_ms=valid_ms, signature="")
     topic, key = topic_of(record).name, (key_of(record) or b"").decode()
     secret = keys.of(topic, key)
     if not secret:

@@ -13,7 +13,10 @@ from topics import checks
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """How many nodes of a pool can be had. pool: "region/name/market"."""
+    """How many nodes of a pool can be had. pool: "region/name/market".
+
+    observed_ms: tells one reading from another; how old it is, the broker's append time says.
+    """
 
     pool: str
     nodes: int
@@ -27,7 +30,7 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a node of a pool costs. pool: "region/name/market"."""
+    """What a node of a pool costs. pool: "region/name/market". observed_ms: as above."""
 
     pool: str
     usd_per_node_h: float

@@ -113,7 +113,7 @@ async def _serve(options: argparse.Namespace, settings: Settings, clock: Clock, 
     ):
         table = gateway.table
 
-        def on_record(topic: str, key: str, record: object) -> None:
+        def on_record(_topic: str, _key: str, record: object, _append_ms: int) -> None:
             if isinstance(record, Routes):
                 table.offer(record)
 

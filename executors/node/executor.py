@@ -16,8 +16,10 @@ from typing import Any, Protocol
 from executors.node import reclaim
 from executors.node.config import ExecutorConfig
 from executors.node.metrics import Metrics
+from executors.node.reconcile import expiry_ms
 from executors.node.store import Store
 from executors.node.worker import NodeWorker
+from topics.brokerclock import BrokerClock
 from topics.fleet import Assignment, InstanceState, Status
 from topics.table import ASSIGNMENTS
 
@@ -28,6 +30,10 @@ _MANNERS_S, _END_S = 1.0, 2.0
 _CLAIM_S = 10.0
 _MOST_OFFERS = 1000
 _TELL_AGAIN_S = 60.0
+
+
+_Offer = tuple[Assignment, float, int]
+"""An assignment, when it came (monotonic s), when the broker took it (ms of its clock)."""
 
 
 class Broker(Protocol):
@@ -58,14 +64,19 @@ class Executor:
         self.workers = workers
         self._metrics = metrics
         self._store = store
-        self._waiting: dict[str, dict[int, tuple[Assignment, float]]] = {}
+        self._waiting: dict[str, dict[int, _Offer]] = {}
+        # A node is claimed by reading its own status back, so it is heard before any assignment.
+        self._broker_clock = BrokerClock(time.monotonic_ns, lambda: 0)
         self._told_s: dict[str, float] = {}
 
-    def on_record(self, _topic: str, key: str, record: Any) -> None:
+    def on_record(self, _topic: str, key: str, record: Any, append_ms: int) -> None:
         """A record from Kafka; those of other executors' nodes are none of our business."""
         if isinstance(record, Status):
             worker = self.workers.get(record.node)
             if worker is not None:
+                if record.boot == worker.occupancy.boot:  # said between then and now
+                    sent_ns = self._config.time_base.mono_ns_at(record.at_ms)
+                    self._broker_clock.heard(append_ms, sent_ns)
                 worker.occupancy.heard(record, self._now_ms(), self._kafka.caught_up)
             return
         if not isinstance(record, Assignment):
@@ -76,11 +87,11 @@ class Executor:
             offered = self._waiting.setdefault(key, {})
             before = offered.get(record.leader_token)
             if before is None or record.generation >= before[0].generation:
-                offered[record.leader_token] = record, time.monotonic()
+                offered[record.leader_token] = record, time.monotonic(), append_ms
             if len(offered) > _MOST_OFFERS:
                 self._drop_one(offered)
 
-    def _drop_one(self, offered: dict[int, tuple[Assignment, float]]) -> None:
+    def _drop_one(self, offered: dict[int, _Offer]) -> None:
         """Too many leaders wait: an assignment that a later claimed one supersedes goes first, else
         the highest token, which nobody has claimed. A topic keeps words of many past leaders."""
         bound = self._kafka.highest_token
@@ -171,7 +182,7 @@ class Executor:
                 self._say_contested(worker, now_s)
                 continue
             for token in sorted(offered):
-                record, since_s = offered[token]
+                record, since_s, append_ms = offered[token]
                 # A claim may be on its way: two topics are read one beside the other.
                 if token > bound and now_s - since_s <= _CLAIM_S:
                     continue
@@ -179,9 +190,15 @@ class Executor:
                 if token > bound:
                     worker.refuse(record, "unclaimed token")
                 else:
-                    worker.accept(record)
+                    worker.accept(record, self._expiry_ms(record, append_ms))
             if not offered:
                 del self._waiting[node]
+
+    def _expiry_ms(self, record: Assignment, append_ms: int) -> int:
+        """By the broker's clock alone how old it is; the leader's and ours may differ by hours."""
+        age_ms = max(0, self._broker_clock.now_ms() - append_ms)
+        age_ms = int(age_ms * self._config.time_base.speed)
+        return expiry_ms(record, self._now_ms(), age_ms)
 
     def _say_contested(self, worker: NodeWorker, now_s: float) -> None:
         fault = worker.occupancy.fault(self._now_ms())

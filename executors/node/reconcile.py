@@ -15,11 +15,17 @@ from executors.node.state import Command, Held, Launch, NodeState, Rules, Seen
 from topics.fleet import Assignment, InstanceState, ObservedInstance
 
 
-def accept(state: NodeState, assignment: Assignment) -> NodeState:
+def expiry_ms(assignment: Assignment, now_ms: int, age_ms: int) -> int:
+    """Until when, by the clock of `now_ms`, an assignment is in force that the broker took `age_ms`
+    ago; 0 = for ever. Whatever its leader's clock says: only how long it is valid counts."""
+    return now_ms - age_ms + assignment.valid_ms if assignment.valid_ms else 0
+
+
+def accept(state: NodeState, assignment: Assignment, expires_ms: int = 0) -> NodeState:
     """Take an assignment over, unless it is older than the one in force (refused, counted).
 
-    The order is (leader_token, generation). The same one again only moves the expiry on: what it
-    says was said the first time.
+    The order is (leader_token, generation). The same one, said again later, only moves the expiry
+    on: what it says was said the first time. expires_ms: see `expiry_ms`.
     """
     if assignment.node != state.node:
         return refused(state, "node")
@@ -27,14 +33,15 @@ def accept(state: NodeState, assignment: Assignment) -> NodeState:
         current = (state.assignment.leader_token, state.assignment.generation)
         offered = (assignment.leader_token, assignment.generation)
         if offered == current:
-            expires_ms = max(state.assignment.expires_ms, assignment.expires_ms)
-            if expires_ms == state.assignment.expires_ms:
+            if assignment.said_ms <= state.assignment.said_ms:
                 return state
-            return replace(state, assignment=replace(state.assignment, expires_ms=expires_ms))
+            again = replace(state.assignment, said_ms=assignment.said_ms)
+            later_ms = expires_ms and max(expires_ms, state.expires_ms)
+            return replace(state, assignment=again, expires_ms=later_ms)
         if offered < current:
             older = assignment.leader_token < state.assignment.leader_token
             return refused(state, "leader token" if older else "generation")
-    return replace(state, assignment=assignment)
+    return replace(state, assignment=assignment, expires_ms=expires_ms)
 
 
 def refused(state: NodeState, why: str) -> NodeState:
@@ -44,8 +51,7 @@ def refused(state: NodeState, why: str) -> NodeState:
 
 def expired(state: NodeState, now_ms: int) -> bool:
     """Whether the assignment in force may start nothing new any more."""
-    found = state.assignment
-    return found is not None and 0 < found.expires_ms <= now_ms
+    return state.assignment is not None and 0 < state.expires_ms <= now_ms
 
 
 def reconcile(

@@ -59,6 +59,7 @@ class Held:
 class NodeState:
     """One node: the assignment in force (None: never seen one) and its instances by id.
 
+    expires_ms: when it stops being in force, by this executor's own clock; 0 = never.
     refused: assignments refused, by reason ("leader token", "generation", "node", ...).
     """
 
@@ -67,6 +68,7 @@ class NodeState:
     assignment: Assignment | None = None
     held: tuple[Held, ...] = ()
     refused: Mapping[str, int] = field(default_factory=dict)
+    expires_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

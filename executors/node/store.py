@@ -118,6 +118,7 @@ class Store:
         value = {
             "boot_id": procfs.boot_id(),
             "assignment": orjson.Fragment(encode(state.assignment)) if state.assignment else None,
+            "expires_ms": state.expires_ms,
             "refused": dict(state.refused),
             "instances": [_dump(item, processes.get(item.instance)) for item in state.held],
         }
@@ -174,7 +175,9 @@ def _restored(state: NodeState, raw: dict[str, Any]) -> tuple[NodeState, dict[st
         if assignment.node != state.node:
             raise ValueError(f"it is of node {assignment.node}")
     refused = {str(why): int(count) for why, count in raw["refused"].items()}
-    return replace(state, assignment=assignment, held=held, refused=refused), recorded
+    expires_ms = int(raw["expires_ms"])
+    found = replace(state, assignment=assignment, expires_ms=expires_ms, held=held, refused=refused)
+    return found, recorded
 
 
 def _dump(item: Held, process: EngineProcess | None) -> dict[str, Any]:

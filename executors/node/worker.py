@@ -102,10 +102,10 @@ class NodeWorker:
         self._state = self.engines.adopt(state, recorded)
         return len(self.engines.processes)
 
-    def accept(self, assignment: Assignment) -> None:
+    def accept(self, assignment: Assignment, expires_ms: int = 0) -> None:
         """A new assignment, or an old one that is refused."""
         before = self._state
-        self._state = reconcile.accept(before, assignment)
+        self._state = reconcile.accept(before, assignment, expires_ms)
         for why, count in self._state.refused.items():
             if count > before.refused.get(why, 0):
                 self._say_refused(assignment, why)
@@ -258,8 +258,8 @@ def _durable(state: NodeState) -> object:
     held = tuple(replace(item, in_flight=0, held_kv=0) for item in state.held)
     found = state.assignment
     if found is not None:
-        found = replace(found, expires_ms=found.expires_ms // _EXPIRY_STEP_MS)
-    return found, held, tuple(state.refused.items())
+        found = replace(found, said_ms=0)
+    return found, state.expires_ms // _EXPIRY_STEP_MS, held, tuple(state.refused.items())
 
 
 def _shape(status: Status) -> object:

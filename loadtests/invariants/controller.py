@@ -18,7 +18,7 @@ from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unansw
 from loadtests.invariants.clients import Followed, SimLeaderProducer, SimProducer
 from loadtests.invariants.log import T0, Entry, Link, Log, Reader
 from loadtests.invariants.virtual import Process
-from streams.clock import BrokerClock, Clock
+from streams.clock import Clock
 from streams.controller.compose import sinks
 from streams.controller.control_topics import FOLLOWED
 from streams.controller.election import Election
@@ -31,6 +31,7 @@ from streams.controller.term import Terms
 from streams.ports.observed import ExecutorStatuses
 from streams.ports.seal import Seal
 from streams.solver.client import plan_here
+from topics.brokerclock import BrokerClock
 from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.reported import read_reported

@@ -178,12 +178,10 @@ def _unheard(world: World, fault: Fault, begins: bool) -> None:
 
 
 def _executor_clock(world: World, fault: Fault, begins: bool) -> None:
-    by_ms = (90_000, 300_000, -90_000, -3_600_000)[int(fault.pick * 4)]
+    by_ms = (90_000, 3_600_000, -90_000, -3_600_000)[int(fault.pick * 4)]
     for node in world.nodes.values():
         if begins:
-            # To one that is 15 minutes ahead of the leader, assignments have expired.
-            other_ms = min(300_000, -by_ms // 2)
-            node.wall_skew_ms += by_ms if node.name.encode()[-1] % 2 else other_ms
+            node.wall_skew_ms += by_ms if node.name.encode()[-1] % 2 else -by_ms // 2
 
 
 def _executor_killed(world: World, fault: Fault, begins: bool) -> None:
@@ -256,7 +254,7 @@ def _stale_leader(world: World, fault: Fault, begins: bool) -> None:
         found = node.state.assignment
         if found is not None and found.leader_token > 1:
             old = replace(found, instances=(), leader_token=found.leader_token - 1)
-            world.log.append("assignments", node.name, encode(signed(old, KEYS, _FAR_MS)))
+            world.log.append("assignments", node.name, encode(signed(old, KEYS, _FAR_MS, 900_000)))
 
 
 def _forged(world: World, fault: Fault, begins: bool) -> None:
@@ -271,8 +269,8 @@ def _forged(world: World, fault: Fault, begins: bool) -> None:
         ghost = Assignment(node.name, node.pool, 1, GHOST, found.issued_ms)
         for value in (
             encode(empty),
-            encode(replace(signed(found, KEYS, _FAR_MS), instances=())),
-            encode(signed(ghost, KEYS, _FAR_MS)),
+            encode(replace(signed(found, KEYS, _FAR_MS, 900_000), instances=())),
+            encode(signed(ghost, KEYS, _FAR_MS, 900_000)),
         ):
             world.log.append("assignments", node.name, value)
 

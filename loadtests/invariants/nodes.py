@@ -14,6 +14,7 @@ from executors.node import reconcile
 from executors.node.state import Command, Launch, NodeState, Rules, Seen, Terminate
 from loadtests.invariants.controller import KEYS
 from loadtests.invariants.log import T0, Link, Log, Reader
+from topics.brokerclock import BrokerClock
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
@@ -71,7 +72,9 @@ class Node:
         self.foreign: tuple[ObservedInstance, ...] = ()
         self.forged = 0
         self._log, self._start_s, self._rng = log, start_s, rng
-        self._vouched, self._waiting = Vouched(), dict[int, Assignment]()
+        self._vouched, self._waiting = Vouched(), dict[int, tuple[Assignment, int]]()
+        self._now_s = 0.0
+        self._broker_clock = BrokerClock(lambda: int(self._now_s * 1e9), lambda: 0)
         self._follow()
         self._told_s = -IDLE_HEARTBEAT_S * rng.random()
         self._shown: tuple[object, ...] = ()
@@ -105,6 +108,7 @@ class Node:
         if not (self.up and self.executor_up):
             return
         now_ms = self._now_ms(now_s)
+        self._now_s = now_s
         for _, entry in self._leaders.poll(now_s):
             try:
                 word = decode("leadership", entry.value or b"")
@@ -112,10 +116,13 @@ class Node:
                 continue
             self._vouched.heard(word, entry.offset)
         for _, entry in self._orders.poll(now_s):
-            self._offered(entry.value or b"")
+            self._offered(entry.value or b"", entry.append_ms)
         for token in sorted(self._waiting):
             if token <= self._vouched.highest:
-                self.state = reconcile.accept(self.state, self._waiting.pop(token))
+                record, append_ms = self._waiting.pop(token)
+                age_ms = max(0, self._broker_clock.now_ms() - append_ms)
+                expires_ms = reconcile.expiry_ms(record, now_ms, age_ms)
+                self.state = reconcile.accept(self.state, record, expires_ms)
         seen = {name: self._look(process, now_s) for name, process in self.processes.items()}
         for held in self.state.held:
             if held.process and held.instance not in seen:
@@ -132,7 +139,7 @@ class Node:
     def _now_ms(self, now_s: float) -> int:
         return T0 + int(now_s * 1000) + self.wall_skew_ms
 
-    def _offered(self, value: bytes) -> None:
+    def _offered(self, value: bytes, append_ms: int) -> None:
         if refusal("assignments", value, KEYS):
             self.forged += 1
             return
@@ -142,8 +149,8 @@ class Node:
             self.forged += 1
             return
         known = self._waiting.get(record.leader_token)
-        if known is None or record.generation >= known.generation:
-            self._waiting[record.leader_token] = record
+        if known is None or record.generation >= known[0].generation:
+            self._waiting[record.leader_token] = record, append_ms
 
     def _look(self, process: EngineProcess, now_s: float) -> Seen:
         if now_s >= process.ends_s:
@@ -191,7 +198,8 @@ class Node:
             reclaim_ms=T0 + int(self.reclaim_s * 1000) + self.wall_skew_ms if self.reclaim_s else 0,
         )  # fmt: skip
         for _ in range(1 + (self._rng.random() < self.link.copies)):
-            self._log.append("status", self.name, encode(status))
+            entry = self._log.append("status", self.name, encode(status))
+            self._broker_clock.heard(entry.append_ms, int(now_s * 1e9))
 
     def ready(self) -> set[str]:
         """Instances that its executor says are ready."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -24,7 +25,7 @@ from autoscaler.domain.cluster import Cluster, Mode
 from streams.broker.admin import EnsuredTopics, TopicsUnusable, ensure_topics
 from streams.broker.clients import producer as new_producer
 from streams.broker.reach import BrokerUnreachable
-from streams.clock import BrokerClock, Clock
+from streams.clock import Clock, wall_ms
 from streams.controller.control_topics import ControlTopics
 from streams.controller.declared import Declared
 from streams.controller.election import Election
@@ -52,6 +53,7 @@ from streams.ports.routes import GatewayRoutes, RouteSink
 from streams.ports.seal import Seal, read_keys
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.solver.client import Solver, solver_argv
+from topics.brokerclock import BrokerClock
 from topics.records import Alert
 from topics.table import DEMAND, LEADERSHIP, TELEMETRY
 from topics.timebase import TimeBase
@@ -101,7 +103,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     if options.workload is not None:
         demands = load_demand(options.workload, config.cluster)
         config = replace(config, cluster=with_workload(config.cluster, demands))
-    broker_clock = BrokerClock()
+    broker_clock = BrokerClock(time.monotonic_ns, wall_ms)
     clock = Clock(options.time_base, broker_ms=broker_clock.now_ms)
     queries = asked_of_prometheus(config)  # refused before this controller claims to lead
     keys = read_keys()

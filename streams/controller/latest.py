@@ -172,7 +172,9 @@ def into_latest(
     overwrite: told of what leaders wrote. on_alert: told of alerts that are news.
     """
 
-    def on_record(_topic: str, record: Any, offset: int, append_ms: int) -> None:
+    offered: dict[tuple[str, str], int] = {}
+
+    def on_record(topic: str, record: Any, offset: int, append_ms: int) -> None:
         if isinstance(record, Leadership):
             election.heard(record, offset, clock.real_age_s(append_ms))
         elif isinstance(record, Alert):
@@ -185,6 +187,11 @@ def into_latest(
             known = latest.statuses.get(record.node)
             heard_ms = clock.event_ms(append_ms)
             record = as_heard(record, max(heard_ms, known.at_ms) if known else heard_ms)
+        elif isinstance(record, (Availability, Price)):
+            if offered.get((topic, record.pool)) == record.observed_ms:
+                return  # read again
+            offered[topic, record.pool] = record.observed_ms
+            record = replace(record, observed_ms=clock.event_ms(append_ms))
         latest.take(record, offset)
         if isinstance(record, (Assignment, Routes)):
             overwrite(record)
@@ -206,7 +213,8 @@ def as_heard(status: Status, heard_ms: int) -> Status:
         )
         for seen in status.instances
     )
-    return replace(status, at_ms=heard_ms, instances=instances)
+    reclaim_ms = max(1, status.reclaim_ms - ahead_ms) if status.reclaim_ms else 0
+    return replace(status, at_ms=heard_ms, instances=instances, reclaim_ms=reclaim_ms)
 
 
 def _order(record: Assignment | Routes) -> tuple[int, int]:

@@ -29,7 +29,7 @@ class Seal:
     def __call__(self, record: Signed) -> Signed:
         """`record` as it may be published now, valid for 15 domain minutes (one real minute at
         least)."""
-        return signed(record, self.keys, self.clock.now_ms() + self.valid_ms)
+        return signed(record, self.keys, self.clock.now_ms(), self.valid_ms)
 
     @property
     def valid_ms(self) -> int:

@@ -60,7 +60,7 @@ async def test_a_second_outage_is_told_and_tried_as_eagerly_as_the_first(
     monkeypatch.setattr(asyncio, "sleep", sleep)
     kafka = KafkaClient("127.0.0.1:1", "test")
     with caplog.at_level(logging.WARNING, logger="executors"):
-        kafka.follow(("routes",), lambda topic, key, record: None)
+        kafka.follow(("routes",), lambda *_: None)
         await asyncio.wait_for(FakeConsumer.reading.wait(), 5.0)
         await kafka.__aexit__(None, None, None)
     first, later = pauses[:7], pauses[7:]

@@ -239,15 +239,16 @@ def test_the_status_tells_what_is_there() -> None:
 
 
 def test_an_assignment_that_has_expired_starts_nothing_new_and_stops_nothing() -> None:
-    """What served before is started again; a copy with a later expiry puts it into force again."""
-    late = replace(want(2, wish("b", (1,))), expires_ms=T0 + 2000)
-    state = accept(ready(wish()), late)
+    """What served before is started again; a later word puts it into force again."""
+    late = want(2, wish("b", (1,)))
+    state = accept(ready(wish()), late, T0 + 2000)
     state, commands = reconcile(state, {"a": UP}, T0 + 2000, RULES)
     assert (commands, [item.instance for item in state.held]) == ((), ["a"])
     state, commands = reconcile(state, {"a": DEAD}, T0 + 3000, RULES)
     state, commands = reconcile(state, {}, T0 + 3000 + RULES.backoff_ms, RULES)
     assert commands == (Launch(wish(), "aggregated"),)
-    state = accept(state, replace(late, expires_ms=T0 + 90_000))
+    assert accept(state, late, T0 + 90_000) == state, "a copy was not said again"
+    state = accept(state, replace(late, said_ms=1), T0 + 90_000)
     state, commands = reconcile(state, {"a": UP}, T0 + 20_000, RULES)
     assert Launch(wish("b", (1,)), "aggregated") in commands
     assert state.held[0].state is InstanceState.STOPPING

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -24,6 +24,7 @@ from executors.node.occupancy import Occupancy
 from executors.node.ports import Ports
 from executors.node.probes import Patience
 from executors.node.processes import start
+from executors.node.reconcile import expired as expired_at
 from executors.node.store import StateFolderUnusable, Store
 from executors.node.worker import NodeWorker, rules_at
 from topics.fleet import Assignment, DesiredInstance, Status
@@ -131,7 +132,10 @@ async def test_an_assignment_waits_for_the_claim_of_its_leader(
     monkeypatch.setattr("time.monotonic", lambda: now_s[0])
     bench = Bench(tmp_path, client)
     bench.occupancy.claimed = True
-    deliver = bench.executor.on_record
+
+    def deliver(topic: str, key: str, record: Assignment) -> None:
+        bench.executor.on_record(topic, key, record, 0)
+
     deliver("assignments", "n0", want(9, token=10**12))
     deliver("assignments", "n0", want(1, token=6))
     deliver("assignments", "n0", want(1, WISH))
@@ -160,12 +164,47 @@ async def test_after_many_leaders_the_last_one_is_followed(
     bench.broker.caught_up = False
     bench.broker.highest_token = leaders if known else None
     for token in range(1, leaders + 1):
-        bench.executor.on_record("assignments", "n0", want(1, token=token))
+        bench.executor.on_record("assignments", "n0", want(1, token=token), 0)
     bench.broker.highest_token, bench.broker.caught_up = leaders, True
     bench.occupancy.claimed = True
     bench.executor.on_leadership()
     assert bench.worker.state.assignment is not None
     assert bench.worker.state.assignment.leader_token == leaders
+    await bench.worker.close()
+
+
+@pytest.mark.parametrize("ours_ahead_h", [-1, 0, 1])
+async def test_how_long_an_assignment_is_in_force_does_not_depend_on_clocks(
+    ours_ahead_h: int,
+    tmp_path: Path,
+    client: aiohttp.ClientSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """15 minutes from when the broker took it, whatever the leader, the broker and this host take
+    the time for; only a later word, not a copy, moves that on."""
+    mono_ms = [0]
+    monkeypatch.setattr("time.monotonic_ns", lambda: mono_ms[0] * 1_000_000)
+    bench = Bench(tmp_path, client)
+    start_ms = 1_700_000_000_000  # of our clock
+    leader_ms, broker_ms = start_ms - ours_ahead_h * 3_600_000, start_ms + 7_200_000
+
+    def expired(after_ms: int) -> bool:
+        return expired_at(bench.worker.state, start_ms + after_ms)
+
+    own = Status("n0", POOL, "ex", 0, start_ms, boot="b1", place="here")
+    mono_ms[0] = 50
+    bench.executor.on_record("status", "n0", own, broker_ms + 20)
+    said = replace(want(1, WISH), said_ms=leader_ms, valid_ms=900_000)
+    mono_ms[0] = 60_000  # it is read a minute after it was written
+    for _ in range(2):
+        bench.executor.on_record("assignments", "n0", said, broker_ms)
+        bench.executor.on_leadership()
+    assert not expired(899_900) and expired(900_100)
+    mono_ms[0] = 400_000
+    again = replace(said, said_ms=leader_ms + 300_000)
+    bench.executor.on_record("assignments", "n0", again, broker_ms + 300_000)
+    bench.executor.on_leadership()
+    assert not expired(1_199_900)
     await bench.worker.close()
 
 
@@ -177,7 +216,7 @@ async def test_a_node_that_another_executor_holds_is_left_alone(
     now_ms = 1_700_000_000_000
     other = Status("n0", POOL, "ex-2", 1, now_ms, boot="b2", place="there")
     bench.occupancy.heard(other, now_ms, live=True)
-    bench.executor.on_record("assignments", "n0", want(1, WISH))
+    bench.executor.on_record("assignments", "n0", want(1, WISH), 0)
     bench.executor.on_leadership()
     bench.worker.step(now_ms + 1, 1.0, set())
     await asyncio.sleep(0)

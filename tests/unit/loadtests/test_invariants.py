@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
@@ -12,6 +12,7 @@ from loadtests.invariants import faults
 from loadtests.invariants.__main__ import main, run
 from loadtests.invariants.scenario import KINDS, Fault, scenario
 from loadtests.invariants.world import World
+from topics.codec import decode
 
 
 @pytest.mark.parametrize("seed", range(1, 7))
@@ -71,3 +72,40 @@ def test_bad_numbers_are_refused(words: list[str]) -> None:
 
 def test_a_fault_says_when_it_is() -> None:
     assert str(Fault("pause", 10.0, 20.0, 0.5)) == "pause at 10 s until 20 s"
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """How many seconds clocks are ahead from the start."""
+
+    broker: int = 0
+    hosts: tuple[float, float] = (0.0, 0.0)
+    executors: int = 0
+
+    def decided(self) -> list[tuple[str, str]]:
+        """What controllers decide in a quiet run, and whether all promises hold."""
+        quiet = replace(scenario(11), faults=(), end_s=150.0, skew_s=self.hosts)
+        world = World(quiet)
+        world.log.skew_ms = self.broker * 1000
+        for number, node in enumerate(world.nodes.values()):
+            node.wall_skew_ms = self.executors * 1000 * (-1) ** number
+        assert world.run() == []
+        found = (decode("decisions", e.value or b"") for e in world.log.parts["decisions", 0])
+        return [(decision.kind, decision.model) for decision in found]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Clocks(broker=60),
+        Clocks(broker=-3600),
+        Clocks(hosts=(3600.0, -3600.0)),
+        Clocks(executors=3600),
+        Clocks(broker=60, hosts=(-3600.0, 3600.0), executors=-3600),
+    ],
+    ids=str,
+)
+def test_clocks_that_are_wrong_from_the_start_change_no_decision(wrong: Clocks) -> None:
+    """A broker 60 s ahead once planned 79 nodes instead of 4; to executors an hour ahead every
+    assignment had expired."""
+    assert wrong.decided() == Clocks().decided()

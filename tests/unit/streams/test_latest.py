@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.clock import BrokerClock, Clock
+from streams.clock import Clock
 from streams.controller.election import Election
 from streams.controller.latest import KEPT_DEAD, Latest, as_heard, into_latest
+from topics.brokerclock import BrokerClock
 from topics.records import (
     Assignment,
     Availability,
@@ -127,3 +130,27 @@ def test_a_broker_clock_that_is_set_back_makes_no_node_silent() -> None:
     take("status", Status("n", "p", "x", 2, 0), 1, 542_000)
     assert latest.statuses["n"].observed_generation == 2
     assert latest.statuses["n"].at_ms == 1_000_000
+
+
+def test_the_age_of_supply_is_that_of_its_record_whatever_the_feed_takes_the_time_for() -> None:
+    """A feed whose clock is an hour behind is not stale, and one read again is not news."""
+    mono = [5_000_000_000]
+    clock = Clock(TimeBase(1.0, 9_000_000, 0), lambda: mono[0], lambda: 700_000)
+    latest = Latest()
+    take = into_latest(latest, Election("b"), clock, lambda _record: None, lambda _alert: None)
+    behind_ms = clock.now_ms() - 3_600_000
+    take("supply.prices", Price("r/p/spot", 2.0, behind_ms), 0, 698_000)
+    take("supply.availability", Availability("r/p/spot", 3, behind_ms), 0, 699_000)
+    assert latest.usd_per_node_h["r/p/spot"].observed_ms == clock.now_ms() - 2_000
+    assert latest.nodes_obtainable["r/p/spot"].observed_ms == clock.now_ms() - 1_000
+    before = latest.usd_per_node_h["r/p/spot"]
+    mono[0] += 10_000_000
+    take("supply.prices", Price("r/p/spot", 2.0, behind_ms), 0, 698_000)
+    assert latest.usd_per_node_h["r/p/spot"] is before
+
+
+def test_a_reclaim_is_when_the_executor_says_by_our_clock() -> None:
+    """Its own may be an hour ahead: the notice says two minutes from its word."""
+    told = Status("n", "p", "x", 1, 3_610_000, reclaim_ms=3_730_000)
+    assert as_heard(told, 10_000).reclaim_ms == 130_000
+    assert as_heard(replace(told, reclaim_ms=0), 10_000).reclaim_ms == 0

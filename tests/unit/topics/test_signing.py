@@ -22,7 +22,7 @@ ROUTES = Routes("m", 3, 7, 1000, 500.0, 50.0)
 
 def wire(**changes: Any) -> bytes:
     """The signed assignment with some fields of its JSON changed afterwards."""
-    value = orjson.loads(encode(signed(ASSIGNMENT, CLUSTER, 9000)))
+    value = orjson.loads(encode(signed(ASSIGNMENT, CLUSTER, 9000, 900)))
     return orjson.dumps({**value, **changes})
 
 
@@ -44,13 +44,14 @@ def test_a_signed_assignment_is_believed_by_the_cluster_and_by_its_node(keys: Ke
         {"node": "n2"},
         {"leader_token": 10**12},
         {"generation": 4},
-        {"expires_ms": 10**12},
+        {"said_ms": 10**12},
+        {"valid_ms": 10**9},
         {"instances": []},
         {"signature": "0" * 64},
     ],
 )
 def test_whatever_is_changed_afterwards_is_refused(change: dict[str, Any]) -> None:
-    """Node, leader token, generation, expiry and body are all under the signature."""
+    """Node, leader token, generation, validity and body are all under the signature."""
     assert refusal("assignments", wire(**change), CLUSTER) == "signature does not match"
 
 
@@ -64,11 +65,11 @@ def test_unsigned_is_refused_where_there_is_a_key_and_believed_where_there_is_no
 
 def test_the_key_of_a_node_signs_for_no_other_node_and_for_no_model() -> None:
     """A node that was broken into cannot write assignments of its neighbours, nor routes."""
-    other = signed(replace(ASSIGNMENT, node="n2"), NODE, 9000)
+    other = signed(replace(ASSIGNMENT, node="n2"), NODE, 9000, 900)
     assert refusal("assignments", encode(other), CLUSTER) == "signature does not match"
-    routes = signed(ROUTES, NODE, 9000)
+    routes = signed(ROUTES, NODE, 9000, 900)
     assert refusal("routes", encode(routes), CLUSTER) == "signature does not match"
-    assert refusal("routes", encode(signed(ROUTES, CLUSTER, 9000)), CLUSTER) == ""
+    assert refusal("routes", encode(signed(ROUTES, CLUSTER, 9000, 900)), CLUSTER) == ""
 
 
 def test_keys_come_from_the_environment_or_files_and_are_not_shown() -> None:
