@@ -48,7 +48,8 @@ def waves(
 
 
 def _rests(group: Group) -> bool:
-    return group.life is Life.ACTIVE and group.switch is None
+    met = all(placed.gang is None or placed.gang.rendezvous for placed in group.placed)
+    return group.life is Life.ACTIVE and group.switch is None and met
 
 
 def _wave_inputs(

@@ -129,7 +129,9 @@ def _groups(
 
 
 def _placed(instance: DesiredInstance | ObservedInstance, node: str, pool: str) -> Placed:
-    return Placed(instance.instance, Phase(instance.phase), node, pool, instance.gpus)
+    return Placed(
+        instance.instance, Phase(instance.phase), node, pool, instance.gpus, instance.gang
+    )
 
 
 def _unassigned(

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}\Z")
+_COMBO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+>&-]{0,999}\Z")
 
 MAX_COUNT = 10**12
 MAX_MS = 4_102_444_800_000  # 2100-01-01, so a time in microseconds is refused as a time in ms
@@ -32,6 +33,13 @@ def name(field: str, value: object) -> None:
     """An id: letters, digits and . _ : / @ + -, at most 200 characters, no trailing newline."""
     if not isinstance(value, str) or not _NAME.match(value):
         raise InvalidRecord(field, value, "1 to 200 letters, digits or ._:/@+-")
+
+
+def combo(field: str, value: object) -> None:
+    """The name of a combo or of a group of one, which says what it is made of: also > and &
+    between the nodes of an instance, and longer than other names."""
+    if not isinstance(value, str) or not _COMBO.match(value):
+        raise InvalidRecord(field, value, "1 to 1000 letters, digits or ._:/@+->&")
 
 
 def text(field: str, value: object, limit: int = 2000) -> None:

@@ -59,7 +59,7 @@ class Decision:
         checks.time_ms("over_since_ms", self.over_since_ms)
         checks.time_ms("expires_ms", self.expires_ms)
         for combo, change in self.change:
-            checks.name("change", combo)
+            checks.combo("change", combo)
             checks.number("change", change, -1_000_000, 1_000_000)
 
 
@@ -75,7 +75,7 @@ class PlannedCombo:
 
     def __post_init__(self) -> None:
         checks.name("model", self.model)
-        checks.name("combo", self.combo)
+        checks.combo("combo", self.combo)
         checks.count("count", self.count, 1_000_000)
         checks.number("req_per_s", self.req_per_s, 0.0, 1e9)
         checks.number("usd_per_h", self.usd_per_h, 0.0, 1e9)

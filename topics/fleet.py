@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from topics import checks
+from topics.gangs import GangRank
 
 
 class InstanceState(StrEnum):
@@ -35,7 +36,7 @@ class DesiredInstance:
     phase: another one than the instance serves asks it to switch roles. group: the combo it belongs
     to (affinity group of routes). gpus: indices on the node. engine: name of an engine in the
     operator's configuration. drain: it should finish what it has and then stop; it stays in the
-    assignment until it is gone.
+    assignment until it is gone. gang: of which it is a part, None for an instance on one node.
     """
 
     instance: str
@@ -45,15 +46,19 @@ class DesiredInstance:
     gpus: tuple[int, ...]
     engine: str = "default"
     drain: bool = False
+    gang: GangRank | None = None
 
     def __post_init__(self) -> None:
-        for key in ("instance", "model", "group", "engine"):
+        for key in ("instance", "model", "engine"):
             checks.name(key, getattr(self, key))
+        checks.combo("group", self.group)
         checks.one_of("phase", self.phase, PHASES)
         if not self.gpus or len(set(self.gpus)) != len(self.gpus):
             raise checks.InvalidRecord("gpus", self.gpus, "at least one GPU index, each once")
         for index in self.gpus:
             checks.count("gpus", index, 63)
+        if self.gang is not None and self.gang.stages[self.gang.rank].gpus != len(self.gpus):
+            raise checks.InvalidRecord("gpus", self.gpus, f"as many as {self.gang.place} holds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,8 @@ class Assignment:
 @dataclass(frozen=True, slots=True)
 class ObservedInstance:
     """One instance as its executor sees it. endpoint: "host:port" under which gateways reach it,
-    empty before it listens. phase: the one it serves, whatever is desired.
+    empty before it listens and for what serves nobody. phase: the one it serves, whatever is
+    desired. gang: of which it is a part; rank 0 tells where it waits for the others.
 
     since_ms: when it entered its state. launched_ms: when its process was started. restarts:
     how often it was started again. in_flight: requests it holds. held_kv: prefill KV leases.
@@ -116,10 +122,12 @@ class ObservedInstance:
     in_flight: int = 0
     held_kv: int = 0
     reason: str = ""
+    gang: GangRank | None = None
 
     def __post_init__(self) -> None:
-        for key in ("instance", "model", "group"):
+        for key in ("instance", "model"):
             checks.name(key, getattr(self, key))
+        checks.combo("group", self.group)
         checks.one_of("phase", self.phase, PHASES)
         checks.one_of("state", self.state, tuple(InstanceState))
         if self.endpoint:

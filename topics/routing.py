@@ -110,7 +110,7 @@ class RouteGroup:
     paths: tuple[RoutePath, ...] = ()
 
     def __post_init__(self) -> None:
-        checks.name("group", self.group)
+        checks.combo("group", self.group)
         checks.number("weight", self.weight, 0.0, 1e9)
         if bool(self.prefill) != bool(self.decode):
             raise checks.InvalidRecord("prefill", self.prefill, "prefill and decode together")

@@ -109,5 +109,5 @@ class Telemetry:
         for kind, ways in self.sent.items():
             checks.name("sent", kind)
             for way, seen in ways.items():
-                checks.name(f"sent.{kind}", way)
+                checks.combo(f"sent.{kind}", way)
                 checks.count(f"sent.{kind}.{way}", seen)

@@ -15,15 +15,13 @@ from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.performance.memory import kv_capacity_tokens
+from autoscaler.performance.pipeline import HOP_GB_S, HOP_LATENCY_MS
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.roofline import Roofline
 from autoscaler.performance.steps import bind
 from autoscaler.performance.tables import Correction
 
 Floats = NDArray[np.float64]
-# Between the nodes of a pipeline: 100 Gbit/s Ethernet and its round trip.
-_HOP_GB_S = 12.5
-_HOP_LATENCY_MS = 0.05
 _PREFILL_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 # Engines put at most this many prompt tokens into one iteration (vLLM's default on such GPUs).
 _MAX_BATCHED_TOKENS = 8192
@@ -110,7 +108,7 @@ def _best(
     share = layers / model.layers
     per_layer = np.array([bound.layer_ms(tokens * b, b, context) for b in batches])
     head = np.array([bound.head_ms(b) for b in batches])
-    hop = _HOP_LATENCY_MS + np.array([bound.hop_ms(tokens * b, _HOP_GB_S) for b in batches])
+    hop = HOP_LATENCY_MS + np.array([bound.hop_ms(tokens * b, HOP_GB_S) for b in batches])
     capacity = np.array([kv_capacity_tokens(model, bound.gpu, bound.tp, int(j)) for j in layers])
     stages = np.arange(1.0, len(budgets) + 1)
     # A lone stage hands nothing on.

@@ -21,11 +21,14 @@ ENGINE_BASE_S = 45.0
 LOAD_GB_PER_S = 2.0
 
 
-def startup_s(model: ModelSpec, node: NodeSlice) -> float:
+def startup_s(model: ModelSpec, node: NodeSlice, layers: int = 0) -> float:
     """Seconds from the launch of `model` on `node` to ready: launch + weights / bandwidth + base.
+
+    layers: that a stage of a pipeline loads, 0 = all of them.
 
     Weights in 1e9 bytes (of the quantized model). The copy to the GPUs overlaps with reading and
     counts only where all PCIe links of the slice together are the slower part.
     """
     bandwidth_gb_s = min(LOAD_GB_PER_S, node.gpu.pcie_gb_s * node.gpus)
-    return NODE_LAUNCH_S + model.weight_bytes / 1e9 / bandwidth_gb_s + ENGINE_BASE_S
+    weights_gb = model.weight_bytes / 1e9 * (layers / model.layers if layers else 1.0)
+    return NODE_LAUNCH_S + weights_gb / bandwidth_gb_s + ENGINE_BASE_S

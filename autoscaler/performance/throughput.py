@@ -1,4 +1,4 @@
-"""Throughput of one single-node instance under its SLOs, in each phase.
+"""Throughput of one instance under its SLOs, in each phase.
 
 Owns the search for the highest rate at which the declared percentile of requests attains both
 limits. Knows no prices and no fleet; `stage_table` (pipelines) is offered here too, so that
@@ -19,6 +19,7 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance.attainment import GRID, Engine, Run, engine
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S
+from autoscaler.performance.pipeline import PipelineSlices, pipeline_times
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.sample import MEASURED_REQUESTS
 from autoscaler.performance.stages import stage_table
@@ -52,7 +53,7 @@ class InstanceRate:
 
 def instance_throughput(
     model: ModelSpec,
-    node: NodeSlice,
+    node: NodeSlice | PipelineSlices,
     phase: Phase,
     slo: Slo,
     lengths: Lengths,
@@ -62,7 +63,7 @@ def instance_throughput(
     arrival_cv: float = 1.0,
     link_gb_s: float = KV_LINK_GB_PER_S,
 ) -> InstanceRate:
-    """Requests/s of one instance of `model` on `node` at `lengths` within `slo`.
+    """Requests/s of one instance of `model` on `node`, or on several, at `lengths` within `slo`.
 
     The rate is the capacity: the caller loads the instance to `utilisation` of it at most. It is
     the lesser of the rate at which the instance saturates and lambda* / utilisation, lambda* the
@@ -76,7 +77,11 @@ def instance_throughput(
     """
     finite("utilisation", utilisation, 1e-3, 1.0)
     finite("percentile", percentile, 0.0, 1.0)
-    times = step_times(model, node, phase, profile)
+    lanes = 1
+    if isinstance(node, NodeSlice):
+        times = step_times(model, node, phase, profile)
+    else:
+        times, lanes = pipeline_times(model, node, phase, profile)
     if times.kv_capacity_tokens < 1.0:
         return InstanceRate(0.0, 0.0, 0.0, 0.0, "does not fit", times.uncertain, 0.0)
     wanted = percentile if phase is Phase.AGGREGATED else 0.5 + 0.5 * percentile
@@ -106,8 +111,8 @@ def instance_throughput(
         capacity, bound = min(saturation, rate / utilisation), _late(built, late, slo)
     planned = built.at(min(low, int(utilisation * GRID)))
     return InstanceRate(
-        req_per_s=capacity,
-        batch=planned.batch,
+        req_per_s=capacity * lanes,
+        batch=planned.batch * lanes,
         ttft_ms=float(np.quantile(built.own_ttft_ms(planned), wanted, method="lower")),
         tpot_ms=float(np.quantile(planned.tpot_ms, wanted, method="lower")),
         bound_by=bound,

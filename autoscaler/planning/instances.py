@@ -17,6 +17,7 @@ from autoscaler.domain.workload import ALONE, Arrivals, Lengths, Phase, Slo
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S
 from autoscaler.performance.intervals import planned_share
 from autoscaler.performance.memory import kv_capacity_tokens
+from autoscaler.performance.pipeline import PipelineSlices
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.startup import startup_s
 from autoscaler.performance.throughput import InstanceRate, instance_throughput
@@ -84,6 +85,22 @@ def instance(
     )
 
 
+def rate_over(
+    service: Service,
+    slices: PipelineSlices,
+    lengths: Lengths,
+    profile: Profile,
+    stretch: float,
+    arrivals: Arrivals,
+) -> InstanceRate:
+    """What an aggregated instance of `service` over several nodes sustains, as it is predicted."""
+    slo = Slo(service.slo.ttft_ms * stretch, service.slo.tpot_ms * stretch)
+    limits = service.utilization, service.percentile, KV_LINK_GB_PER_S
+    phase = Phase.AGGREGATED
+    asked = (service.architecture, slices, phase, slo, lengths, profile, *limits)
+    return _shared(asked, arrivals)
+
+
 def planned_for(service: Service, node: NodeSlice, profile: Profile) -> float:
     """Share of the rate predicted for `service` on `node` that plans rest on."""
     if not service.cautious:
@@ -92,7 +109,9 @@ def planned_for(service: Service, node: NodeSlice, profile: Profile) -> float:
     return planned_share(spec, profile.measurement(spec, node.gpu, node.gpus))
 
 
-_Asked = tuple[ModelSpec, NodeSlice, Phase, Slo, Lengths, Profile, float, float, float]
+_Asked = tuple[
+    ModelSpec, NodeSlice | PipelineSlices, Phase, Slo, Lengths, Profile, float, float, float
+]
 
 
 def _shared(asked: _Asked, arrivals: Arrivals) -> InstanceRate:
@@ -120,7 +139,7 @@ def on_grid(cv: float) -> float:
 @lru_cache(maxsize=16384)
 def _rate(
     spec: ModelSpec,
-    node: NodeSlice,
+    node: NodeSlice | PipelineSlices,
     phase: Phase,
     slo: Slo,
     lengths: Lengths,

@@ -21,7 +21,7 @@ from autoscaler.performance.startup import startup_s
 from autoscaler.planning.combo_names import Member
 from autoscaler.planning.instances import Instance, instance
 from autoscaler.planning.links import link_gb_s
-from autoscaler.planning.pipelines import Pipeline, irreducible, rate_of
+from autoscaler.planning.pipelines import Pipeline, irreducible, rate_of, spread
 
 # Owned GPUs cost nothing at the margin, yet some order among them is wanted: fewer and smaller
 # GPUs first. A thousandth of a USD per 100 TFLOPS and hour never outweighs a real price.
@@ -73,26 +73,23 @@ def _on_one_node(pool: Pool, made: Instance, link_gb_s: float) -> Part:
     )
 
 
-def _on_many(
-    service: Service, pipeline: Pipeline, pools: Mapping[str, Pool], stretch: float
-) -> Part:
-    """`pipeline` with each kind of slice in the pool that `pools` has for its name.
-
-    Its latencies are what the SLO leaves it: it is sized to meet them, not below.
-    """
+def _on_many(service: Service, pipeline: Pipeline, pools: Mapping[str, Pool]) -> Part:
+    """`pipeline` with each kind of slice in the pool that `pools` has for its name."""
     nodes = tuple(
         (pools[node.name], node, stage, layers)
         for stage, (slices, layers) in enumerate(pipeline.stages, start=1)
         for node in slices
     )
-    prefill = pipeline.phase is Phase.PREFILL
     return Part(
         pipeline.phase,
         nodes,
         pipeline.req_per_s,
-        service.slo.ttft_ms * stretch if prefill else 0.0,
-        0.0 if prefill else service.slo.tpot_ms * stretch,
-        max(startup_s(service.architecture, node) + pool.provision_s for pool, node, _, _ in nodes),
+        pipeline.ttft_ms,
+        pipeline.tpot_ms,
+        max(
+            startup_s(service.architecture, node, layers) + pool.provision_s
+            for pool, node, _, layers in nodes
+        ),
         pipeline.uncertain,
         min(link_gb_s(pool, pool) for pool, _, _, _ in nodes),
     )
@@ -123,9 +120,9 @@ def part_named(
         held, _ = stages.get(member.stage, ((), 0))
         stages[member.stage] = ((*held, *(node,) * (member.count // count)), member.layers)
     made_of = tuple(stages[stage] for stage in sorted(stages))
-    pipeline = rate_of(service, first.phase, made_of, lengths, profile, stretch)
+    pipeline = rate_of(service, first.phase, made_of, lengths, profile, stretch, arrivals)
     by_name = {node.name: pool for _, (pool, node) in members}
-    return count, _on_many(service, pipeline, by_name, stretch)
+    return count, _on_many(service, pipeline, by_name)
 
 
 def parts_of(
@@ -147,11 +144,10 @@ def parts_of(
                 made = instance(service, node, phase, lengths, profile, stretch, arrivals, own)
                 if made.req_per_s > 0.0:
                     parts.append(_on_one_node(pool, made, own))
-    if phase is Phase.AGGREGATED:
-        return parts
-    if service.pipelines != "none":
-        parts += _pipelines(service, phase, lengths, pools, profile, stretch)
-    return _worth_pairing(parts)
+    # An external scaler keeps a count of equal replicas on nodes of their own.
+    if service.pipelines != "none" and not service.scale_targets:
+        parts += _pipelines(service, phase, lengths, pools, profile, stretch, arrivals)
+    return parts if phase is Phase.AGGREGATED else _worth_pairing(parts)
 
 
 def over(
@@ -194,8 +190,9 @@ def _pipelines(
     pools: tuple[Pool, ...],
     profile: Profile,
     stretch: float,
+    arrivals: Arrivals,
 ) -> list[Part]:
-    """The library's pipelines in every region, on pools of one market; the cheapest few of each."""
+    """The best pipelines in every region, on pools of one market; the cheapest few of each."""
     where: dict[str, dict[str, list[Pool]]] = {}
     slices: dict[str, NodeSlice] = {}
     for pool in pools:
@@ -205,11 +202,16 @@ def _pipelines(
                 slices.setdefault(node.name, node)
                 where.setdefault(pool.region, {}).setdefault(node.name, []).append(pool)
     groups: dict[tuple[str, frozenset[Market]], list[Part]] = {}
-    for pipeline in irreducible(service, phase, tuple(slices.values()), lengths, profile, stretch):
+    every = tuple(slices.values())
+    if phase is Phase.AGGREGATED:
+        found = spread(service, every, lengths, profile, stretch, arrivals)
+    else:
+        found = irreducible(service, phase, every, lengths, profile, stretch)
+    for pipeline in found:
         names = list(dict.fromkeys(n.name for nodes, _ in pipeline.stages for n in nodes))
         for region, there in where.items():
             for chosen in product(*(there.get(name, ()) for name in names)):
-                part = _on_many(service, pipeline, dict(zip(names, chosen, strict=True)), stretch)
+                part = _on_many(service, pipeline, dict(zip(names, chosen, strict=True)))
                 if not mixes(part.markets):
                     groups.setdefault((region, part.markets), []).append(part)
     return [

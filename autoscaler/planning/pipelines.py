@@ -1,7 +1,8 @@
 """Instances over several nodes: irreducible pipelines of a service, and the rate of a given one.
 
 Owns the bridge from the template library (`autoscaler.templates`) to candidates, for engines that
-declare pipelines. Libraries are built for the lengths that are planned for: with a dozen slices
+declare pipelines, and aggregated instances over equal nodes, which libraries (of one phase) do not
+know. Libraries are built for the lengths that are planned for: with a dozen slices
 that takes about 20 ms. Knows no pools and no prices.
 """
 
@@ -12,14 +13,19 @@ from functools import lru_cache
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.slices import NodeSlice
-from autoscaler.domain.workload import Lengths, Phase
+from autoscaler.domain.workload import ALONE, Arrivals, Lengths, Phase
 from autoscaler.performance.memory import kv_capacity_tokens
+from autoscaler.performance.pipeline import PipelineSlices
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.instances import planned_for
+from autoscaler.planning.instances import instance, planned_for, rate_over
 from autoscaler.templates.build import build_library
 from autoscaler.templates.declared import capabilities, request_of
+from autoscaler.templates.engines import VLLM
+from autoscaler.templates.partitions import MAX_NODES
 from autoscaler.templates.request import MAX_CONFIGS, LibraryRequest
 from autoscaler.templates.tables import throughput_table, uncertain_configs
+
+_TRIED = 2
 
 Stages = tuple[tuple[tuple[NodeSlice, ...], int], ...]
 """Per stage its node slices and the layers that each of them holds."""
@@ -27,12 +33,18 @@ Stages = tuple[tuple[tuple[NodeSlice, ...], int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One instance of `phase` over several nodes, and what it sustains within the SLO."""
+    """One instance of `phase` over several nodes, and what it sustains within the SLO.
+
+    ttft_ms, tpot_ms: predicted; of the library's, which are sized to meet them, what the SLO
+    leaves them.
+    """
 
     phase: Phase
     stages: Stages
     req_per_s: float
     uncertain: bool
+    ttft_ms: float
+    tpot_ms: float
 
 
 def irreducible(
@@ -63,8 +75,12 @@ def rate_of(
     lengths: Lengths,
     profile: Profile,
     stretch: float = 1.0,
+    arrivals: Arrivals = ALONE,
 ) -> Pipeline:
     """The pipeline with these stages; req_per_s is 0 where it cannot run or meet the SLO."""
+    if phase is Phase.AGGREGATED:
+        flat = tuple((nodes[0], layers) for nodes, layers in stages)
+        return _aggregated(service, flat, lengths, profile, stretch, arrivals)
     slices = tuple(dict.fromkeys(node for nodes, _ in stages for node in nodes))
     request = _request(service, phase, slices, lengths, profile, stretch)
     table = throughput_table(request, profile)
@@ -77,7 +93,66 @@ def rate_of(
     if not _holds(service, stages, longest):
         rate = 0.0
     rate *= _share(service, stages, profile)
-    return Pipeline(phase, stages, rate, bool(marks.any()))
+    return Pipeline(phase, stages, rate, bool(marks.any()), *_limits(request))
+
+
+def spread(
+    service: Service,
+    slices: tuple[NodeSlice, ...],
+    lengths: Lengths,
+    profile: Profile,
+    stretch: float = 1.0,
+    arrivals: Arrivals = ALONE,
+) -> tuple[Pipeline, ...]:
+    """Aggregated instances over equal nodes: of each of `slices` the two smallest that can serve,
+    where these do more than their nodes would one by one."""
+    spec = service.architecture
+    found = []
+    for node in slices:
+        if not VLLM.runs(spec, node):
+            continue
+        lone = instance(
+            service, node, Phase.AGGREGATED, lengths, profile, stretch, arrivals
+        ).req_per_s
+        able = 0
+        for count in range(2, min(MAX_NODES, spec.layers) + 1):
+            stages = tuple((node, layers) for layers in even(spec.layers, count))
+            made = _aggregated(service, stages, lengths, profile, stretch, arrivals)
+            able += made.req_per_s > 0.0
+            if made.req_per_s > count * lone:
+                found.append(made)
+            if able == _TRIED:
+                break
+    return tuple(found)
+
+
+def even(layers: int, stages: int) -> tuple[int, ...]:
+    """`layers` in as many parts as can be equal, larger ones first: 61 over 2 is 31 and 30."""
+    least, more = divmod(layers, stages)
+    return tuple(least + (stage < more) for stage in range(stages))
+
+
+def _aggregated(
+    service: Service,
+    stages: tuple[tuple[NodeSlice, int], ...],
+    lengths: Lengths,
+    profile: Profile,
+    stretch: float,
+    arrivals: Arrivals,
+) -> Pipeline:
+    held = tuple(((node,), layers) for node, layers in stages)
+    longest = min(service.max_len_tokens, service.architecture.max_position)
+    if not _holds(service, held, longest):
+        return Pipeline(Phase.AGGREGATED, held, 0.0, False, 0.0, 0.0)
+    slices = PipelineSlices(stages, longest)
+    rate = rate_over(service, slices, lengths, profile, stretch, arrivals)
+    planned = rate.req_per_s * _share(service, held, profile)
+    return Pipeline(Phase.AGGREGATED, held, planned, rate.uncertain, rate.ttft_ms, rate.tpot_ms)
+
+
+def _limits(request: LibraryRequest) -> tuple[float, float]:
+    prefill = request.phase is Phase.PREFILL
+    return (request.slo.ttft_ms, 0.0) if prefill else (0.0, request.slo.tpot_ms)
 
 
 def _share(service: Service, stages: Stages, profile: Profile) -> float:
@@ -110,7 +185,8 @@ def _library(request: LibraryRequest, profile: Profile) -> tuple[Pipeline, ...]:
                 for stage in template.stages
             )
             rate = template.throughput_req_per_s
-            found.append(Pipeline(request.phase, stages, rate, template.uncertain))
+            limits = _limits(request)
+            found.append(Pipeline(request.phase, stages, rate, template.uncertain, *limits))
     return tuple(found)
 
 

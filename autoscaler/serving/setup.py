@@ -6,6 +6,7 @@ the domain. Knows no processes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.checks import InvalidValue, whole
@@ -16,6 +17,7 @@ from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S, batched_tokens
 from autoscaler.performance.known import known
+from autoscaler.performance.pipeline import PipelineSlices, pipeline_times
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.roofline import kv_transfer_ms
 from autoscaler.performance.startup import startup_s
@@ -30,13 +32,15 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
     """One engine's timings and limits; `startup_s` in domain seconds, kv_gb_s: rate at which KV
-    comes from other nodes, in 1e9 bytes/s."""
+    comes from other nodes, in 1e9 bytes/s. lanes: batches that it works on at once, as a pipeline
+    does; timings and limits are those of each."""
 
     model: ModelSpec
     times: StepTimes
     limits: Limits
     startup_s: float
     kv_gb_s: float = KV_LINK_GB_PER_S
+    lanes: int = 1
 
     def transfer_ms(self, tokens: int) -> float:
         """How long the KV of `tokens` tokens takes from a prefill to a decode instance."""
@@ -53,10 +57,11 @@ def _placed(
 
 
 def engine_startup_s(
-    source: str | ModelSpec, gpu: str, gpus: int, quantization: str | None = None
+    source: str | ModelSpec, gpu: str, gpus: int, quantization: str | None = None, layers: int = 0
 ) -> float:
-    """Predicted seconds from launch to ready; InvalidValue for names nobody knows."""
-    return startup_s(*_placed(source, gpu, gpus, quantization))
+    """Predicted seconds from launch to ready; InvalidValue for names nobody knows. layers: of a
+    stage of a pipeline, 0 = all."""
+    return startup_s(*_placed(source, gpu, gpus, quantization), layers)
 
 
 def engine_setup(
@@ -69,8 +74,10 @@ def engine_setup(
     max_num_seqs: int | None = None,
     kv_gb_s: float | None = None,
     measurements: tuple[Measurement, ...] = (),
+    stages: tuple[tuple[str, int, int], ...] = (),
 ) -> EngineSetup:
-    """The engine of `source` on `gpus` GPUs of type `gpu`, tensor parallel over all of them.
+    """The engine of `source` on `gpus` GPUs of type `gpu`, tensor parallel over all of them; or
+    over several nodes, with (GPU type, GPUs, layers) of each in `stages`.
 
     InvalidValue: an unknown model, GPU, phase or quantization; the weights do not fit; a request
     of `max_len` tokens would not fit the KV cache (an engine refuses to start then, too).
@@ -78,24 +85,36 @@ def engine_setup(
     if phase not in tuple(Phase):
         raise InvalidValue("phase", phase, " or ".join(Phase))
     spec, node = _placed(source, gpu, gpus, quantization)
-    found = setup_on(spec, node, Phase(phase), max_len, known(measurements), max_num_seqs)
+    place: NodeSlice | PipelineSlices = node
+    if stages:
+        slices = tuple((NodeSlice(catalog.gpu(name), n), layers) for name, n, layers in stages)
+        place = PipelineSlices(slices, max_len)
+    found = setup_on(spec, place, Phase(phase), max_len, known(measurements), max_num_seqs)
     return found if kv_gb_s is None else replace(found, kv_gb_s=kv_gb_s)
 
 
 def setup_on(
     spec: ModelSpec,
-    node: NodeSlice,
+    place: NodeSlice | PipelineSlices,
     phase: Phase,
     max_len: int,
     profile: Profile,
     max_num_seqs: int | None = None,
 ) -> EngineSetup:
-    """The engine of `spec` on the slice `node`; InvalidValue as for `engine_setup`."""
-    times = step_times(spec, node, phase, profile)
+    """The engine of `spec` on a slice of one node or on those of a pipeline; InvalidValue as for
+    `engine_setup`."""
+    lanes = 1
+    if isinstance(place, NodeSlice):
+        times, names = step_times(spec, place, phase, profile), place.name
+        start_s = startup_s(spec, place)
+    else:
+        times, lanes = pipeline_times(spec, place, phase, profile)
+        names = " and ".join(node.name for node, _ in place.stages)
+        start_s = max(startup_s(spec, node, layers) for node, layers in place.stages)
     kv_tokens = int(times.kv_capacity_tokens)
     if kv_tokens < 1:
-        raise InvalidValue("gpus", node.name, f"a slice that holds the weights of {spec.name}")
+        raise InvalidValue("gpus", names, f"a slice that holds the weights of {spec.name}")
     whole("max_len", max_len, 1, kv_tokens)
-    seqs = times.max_batch if max_num_seqs is None else max_num_seqs
+    seqs = times.max_batch if max_num_seqs is None else math.ceil(max_num_seqs / lanes)
     batched = batched_tokens(phase, seqs)
-    return EngineSetup(spec, times, Limits(seqs, kv_tokens, batched), startup_s(spec, node))
+    return EngineSetup(spec, times, Limits(seqs, kv_tokens, batched), start_s, lanes=lanes)

@@ -15,7 +15,16 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths
 from autoscaler.simulation.decider import Said, Seen
 from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
-from autoscaler.transitions.groups import Group, GroupView, Life, fleet_view, look
+from autoscaler.transitions.gangs import without
+from autoscaler.transitions.groups import (
+    FleetView,
+    Group,
+    GroupView,
+    Life,
+    Placed,
+    fleet_view,
+    look,
+)
 from autoscaler.transitions.placement import place, used_gpus
 from topics.decisions import Decision
 from topics.fleet import Assignment, InstanceState
@@ -23,6 +32,11 @@ from topics.routing import Routes
 
 _LOST_MS = 30_000
 _ENDED = (InstanceState.STOPPED, InstanceState.FAILED)
+
+
+def _ended(placed: Placed, fleet: FleetView) -> bool:
+    seen = fleet.instances.get(placed.instance)
+    return seen is not None and seen.state in _ENDED
 
 
 class Crew:
@@ -46,6 +60,8 @@ class Crew:
         kept = []
         for group in self._groups:
             view = self._views[group.name]
+            if group.life is Life.DRAINING:
+                group = without(group, lambda placed: _ended(placed, fleet))
             states = [
                 fleet.instances[p.instance].state
                 for p in group.placed

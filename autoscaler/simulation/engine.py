@@ -10,6 +10,7 @@ from typing import Protocol
 
 from autoscaler.performance.timing_grid import timing_grid
 from autoscaler.serving.compiled_batching import CompiledBatcher
+from autoscaler.serving.lanes import Lanes
 from autoscaler.serving.requests import FirstToken, Work
 from autoscaler.serving.setup import EngineSetup
 from autoscaler.simulation.agenda import Agenda
@@ -42,7 +43,8 @@ class SimEngine:
         self.address = address
         self._agenda = agenda
         grid = timing_grid(setup.times, setup.limits.batched_tokens)
-        self._batcher = CompiledBatcher(grid, setup.limits)
+        lanes = [CompiledBatcher(grid, setup.limits) for _ in range(setup.lanes)]
+        self._batcher = lanes[0] if len(lanes) == 1 else Lanes(lanes)
         self._batcher.advance(agenda.now_ms)
         self._jobs: dict[int, Job] = {}
         self._due_ms = _NEVER

@@ -17,6 +17,7 @@ from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.known import profile_of
+from autoscaler.performance.pipeline import PipelineSlices
 from autoscaler.planning.links import link_gb_s
 from autoscaler.serving.setup import EngineSetup, setup_on
 from autoscaler.simulation.agenda import Agenda
@@ -145,14 +146,18 @@ class World:
         service = self.cluster.service(desired.model)
         spec = service.architecture
         pool = self.cluster.pool(node.pool)
-        slice_ = NodeSlice(pool.gpu, len(desired.gpus))
         longest = min(service.max_len_tokens, spec.max_position)
+        place: NodeSlice | PipelineSlices = NodeSlice(pool.gpu, len(desired.gpus))
+        if desired.gang is not None:
+            gpus = {pool.gpu.name: pool.gpu for pool in self.cluster.pools}
+            stages = ((NodeSlice(gpus[s.gpu], s.gpus), s.layers) for s in desired.gang.stages)
+            place = PipelineSlices(tuple(stages), longest)
         over_gb_s = link_gb_s(pool, pool)
-        key = spec, slice_, desired.phase, longest, over_gb_s
+        key = spec, place, desired.phase, longest, over_gb_s
         found = self._setups.get(key)
         if found is None:
             profile = profile_of(self.cluster)
-            found = setup_on(spec, slice_, Phase(desired.phase), longest, profile)
+            found = setup_on(spec, place, Phase(desired.phase), longest, profile)
             found = self._setups[key] = replace(found, kv_gb_s=over_gb_s)
         return found
 

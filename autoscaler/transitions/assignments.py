@@ -12,6 +12,7 @@ from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.transitions.cells import cell_route
+from autoscaler.transitions.gangs import drains
 from autoscaler.transitions.groups import Group, GroupView, Life, ready_req_per_s, slots
 from topics.fleet import Assignment, DesiredInstance
 from topics.routing import Endpoint, RequestKind, RouteGroup, Routes, TypeRoute
@@ -54,7 +55,8 @@ def changed_assignments(
                     held.source if held else group.name,
                     placed.gpus,
                     component_engine(group.model, placed.deployment) or group.engine,
-                    drain=group.life is Life.DRAINING,
+                    drain=drains(group, placed),
+                    gang=placed.gang,
                 )
             )
     changed: list[Assignment] = []

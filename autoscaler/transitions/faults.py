@@ -1,8 +1,9 @@
 """Groups that will not come up, and nodes that went silent or will be taken away.
 
 Owns what becomes of them: a broken group retires and its node backs off; a lost group no longer
-counts, and is forgotten once its node was silent for long; a group on a node with a reclaim notice
-retires at once, and serves on until it must go. What comes in their place is for the planner.
+counts, and is forgotten once its node was silent for long (a gang retires when the ranks that are
+left fail); a group on a node with a reclaim notice retires at once, and serves on until it must go.
+What comes in their place is for the planner.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.transitions.backoff import Backoff, failed
+from autoscaler.transitions.gangs import broken
 from autoscaler.transitions.groups import Group, Life
 from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.waves import retire
@@ -58,7 +60,8 @@ def notice(
         if ours and any(placed.node in sight.gone for placed in group.placed):
             forgotten.append(group)
             continue
-        if view.lost:
+        gang = any(placed.gang is not None for placed in group.placed)
+        if view.lost and not (view.broken and gang):
             lost.append(group)
         elif sight.reclaim_ms(group) and group.life is Life.ACTIVE and ours:
             lost.append(group)
@@ -69,6 +72,6 @@ def notice(
             marks[view.broken_node] = mark
             wait_s = (mark.until_ms - now_ms) / 1000
             failures.append(Failure(group, view.broken_node, view.broken_pool, view.broken, wait_s))
-            group = retire(replace(group, failed_ms=now_ms), now_ms)
+            group = retire(replace(broken(group, sight.fleet), failed_ms=now_ms), now_ms)
         kept.append(group)
     return Faults(tuple(kept), marks, tuple(failures), tuple(lost), tuple(forgotten))

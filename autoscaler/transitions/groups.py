@@ -19,6 +19,7 @@ from enum import StrEnum
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths, Phase
 from topics.fleet import InstanceState, ObservedInstance, Status
+from topics.gangs import GangRank
 
 _BATCHES = 2.0
 _SPARE_SLOTS = 4
@@ -36,13 +37,15 @@ class Life(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One instance of a group on GPUs `gpus` of `node`."""
+    """One instance of a group on GPUs `gpus` of `node`. gang: of which it is one rank, None for an
+    instance of its own."""
 
     instance: str
     phase: Phase
     node: str
     pool: str
     gpus: tuple[int, ...]
+    gang: GangRank | None = None
 
     @property
     def deployment(self) -> str:
@@ -121,8 +124,9 @@ def fleet_view(statuses: Mapping[str, Status]) -> FleetView:
 class GroupView:
     """What the fleet says of a group.
 
-    ready: (instance placed, endpoint) of those that serve. all_ready: every one does. broken: why
-    it will not come up, "" if nothing says so. lost: a node of it has not been heard of lately.
+    ready: (instance placed, endpoint) of those that serve; of a gang rank 0, while every rank is
+    up. all_ready: every one is. broken: why it will not come up, "" if nothing says so. lost: a
+    node of it has not been heard of lately.
     broken_node, broken_pool: where it broke.
     """
 
@@ -138,16 +142,15 @@ def look(
     group: Group, fleet: FleetView, now_ms: int, start_timeout_ms: int, lost_ms: int
 ) -> GroupView:
     """How `group` is doing. Times in ms; `lost_ms`: silence after which a node counts as lost."""
-    ready: list[tuple[Placed, str]] = []
+    up: list[tuple[Placed, str]] = []
     broken = broken_node = broken_pool = ""
     lost = False
     for placed in group.placed:
         status = fleet.statuses.get(placed.node)
         lost = lost or (status is not None and now_ms - status.at_ms > lost_ms)
         seen = fleet.instances.get(placed.instance)
-        serves = seen is not None and seen.state is InstanceState.READY and seen.endpoint
-        if seen is not None and serves and (group.switch is None or seen.phase == placed.phase):
-            ready.append((placed, seen.endpoint))
+        if seen is not None and _is_up(placed, seen, group.switch is not None):
+            up.append((placed, seen.endpoint))
             continue
         if seen is not None and seen.state is InstanceState.FAILED:
             broken = seen.reason or "it failed to start"
@@ -159,8 +162,22 @@ def look(
         if not broken and now_ms - waiting_since > start_timeout_ms:
             broken = f"not ready after {start_timeout_ms / 1000:.0f} s"
             broken_node, broken_pool = placed.node, placed.pool
-    all_ready = len(ready) == len(group.placed)
-    return GroupView(tuple(ready), all_ready, broken, lost, broken_node, broken_pool)
+    all_ready = len(up) == len(group.placed)
+    ranks = Counter(placed.gang.gang for placed, _ in up if placed.gang is not None)
+    ready = tuple(
+        (placed, endpoint)
+        for placed, endpoint in up
+        if placed.gang is None
+        or (placed.gang.leads and ranks[placed.gang.gang] == placed.gang.size)
+    )
+    return GroupView(ready, all_ready, broken, lost, broken_node, broken_pool)
+
+
+def _is_up(placed: Placed, seen: ObservedInstance, switching: bool) -> bool:
+    """Whether it serves as it should; who cannot be reached serves nobody, but as a rank."""
+    follows = placed.gang is not None and not placed.gang.leads
+    serves = seen.state is InstanceState.READY and (bool(seen.endpoint) or follows)
+    return serves and (not switching or seen.phase == placed.phase)
 
 
 def ready_req_per_s(combo: Combo, view: GroupView) -> float:

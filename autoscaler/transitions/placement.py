@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from autoscaler.domain.cluster import Cluster, Market, Pool
-from autoscaler.domain.combo import Combo
+from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Phase
+from autoscaler.transitions.gangs import joined
 from autoscaler.transitions.groups import Group, Placed
 from topics.fleet import InstanceState, Status
 
@@ -48,7 +49,7 @@ def place(
     is paid for already if there is one, else on a new node of the pool.
     """
     after: Used = dict(used)
-    placed: list[Placed] = []
+    placed: list[tuple[Placed, ComboMember]] = []
     rented: dict[str, int] = {}
     members = sorted(combo.members, key=lambda m: (-m.gpus, m.phase, m.pool))
     for member in members:
@@ -67,8 +68,8 @@ def place(
             letter = "c" if member.deployment else _LETTER[member.phase]
             name = f"{combo.model}-{serial}-{letter}{len(placed)}"
             name += f"+{member.deployment}" if member.deployment else ""
-            placed.append(Placed(name, member.phase, node, pool.id, gpus))
-    return tuple(placed), after
+            placed.append((Placed(name, member.phase, node, pool.id, gpus), member))
+    return joined(placed, cluster), after
 
 
 def _left_of_both(cluster: Cluster, pool: Pool, used: Mapping[str, frozenset[int]]) -> int:

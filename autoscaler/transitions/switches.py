@@ -33,6 +33,7 @@ def switched_to(group: Group, combo: Combo, name: str, now_ms: int) -> Group | N
     if (
         group.switch is not None
         or group.stays
+        or any(placed.gang for placed in group.placed)
         or any(m.stage or m.deployment for m in combo.members)
     ):
         return None

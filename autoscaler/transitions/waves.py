@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 
 from autoscaler.demand.windows import GatewaySeen
 from autoscaler.transitions.confirmation import confirmed
-from autoscaler.transitions.groups import FleetView, Group, GroupView, Life
+from autoscaler.transitions.gangs import met, without
+from autoscaler.transitions.groups import FleetView, Group, GroupView, Life, Placed
 from autoscaler.transitions.switches import advance
 from topics.fleet import Assignment, InstanceState
 
@@ -59,6 +60,8 @@ def step(groups: Sequence[Group], inputs: WaveInputs) -> tuple[Group, ...]:
             current[group.name] = _enter(group, Life.DRAINING, inputs.now_ms)
         elif group.life is Life.DRAINING and _gone(group, inputs):
             del current[group.name]
+        elif group.life is Life.DRAINING:
+            current[group.name] = without(group, lambda placed: _stopped(placed, inputs))
         elif group.life is Life.ACTIVE and group.switch is not None:
             view = inputs.views[group.name]
             moved = advance(
@@ -66,6 +69,8 @@ def step(groups: Sequence[Group], inputs: WaveInputs) -> tuple[Group, ...]:
             )
             del current[group.name]
             current[moved.name] = moved
+        elif group.life is Life.ACTIVE:
+            current[group.name] = met(group, inputs.fleet)
     return tuple(current.values())
 
 
@@ -132,18 +137,18 @@ def _gone(group: Group, inputs: WaveInputs) -> bool:
     waited_ms = inputs.now_ms - group.since_ms
     if waited_ms >= inputs.drain_timeout_ms + GONE_GRACE_MS:
         return True
-    return all(_stopped(p.node, p.instance, inputs) for p in group.placed)
+    return all(_stopped(placed, inputs) for placed in group.placed)
 
 
-def _stopped(node: str, instance: str, inputs: WaveInputs) -> bool:
-    status = inputs.fleet.statuses.get(node)
-    assignment = inputs.assignments.get(node)
+def _stopped(placed: Placed, inputs: WaveInputs) -> bool:
+    status = inputs.fleet.statuses.get(placed.node)
+    assignment = inputs.assignments.get(placed.node)
     if status is None or assignment is None:
         return False
-    seen = inputs.fleet.instances.get(instance)
+    seen = inputs.fleet.instances.get(placed.instance)
     if seen is not None:
         return seen.state in (InstanceState.STOPPED, InstanceState.FAILED)
-    wanted = next((w for w in assignment.instances if w.instance == instance), None)
+    wanted = next((w for w in assignment.instances if w.instance == placed.instance), None)
     # Absent from the status counts only once the executor has read that it should drain.
     told = wanted is None or wanted.drain
     return told and status.observed_generation >= assignment.generation

@@ -21,6 +21,7 @@ from typing import Protocol
 
 import aiohttp
 
+from topics.gangs import GangRank
 from topics.timebase import TimeBase
 
 
@@ -39,8 +40,10 @@ class LaunchSpec:
     engine loads, a path or a repository, "" = source. gpu: type name; gpus: indices on the node,
     which the executor also sets as CUDA_VISIBLE_DEVICES (the engine sees them as 0, 1, ...).
     host: the address to listen on; advertise: the one under which gateways and other engines reach
-    it. ports: as many as the kind asks for, consecutive; the first is for HTTP. folder: for what
-    this instance writes. launched_ms: domain time of the launch. shutdown_timeout_s: domain s in
+    it. ports: as many as the kind asks for, consecutive; the first is for HTTP; rank 0 of a gang
+    has one more, its last, where the other ranks find it. gang: its place in an instance over
+    several nodes, with the rendezvous known; only rank 0 serves HTTP. folder: for what this
+    instance writes. launched_ms: domain time of the launch. shutdown_timeout_s: domain s in
     which requests in flight may finish after SIGTERM. api_key: what its /v1 paths ask for, "" for
     none; it goes into the environment, never into argv. kv_gb_s, node_s: for simulated engines: how
     fast KV comes to this node in 1e9 bytes/s (0: as usual), domain s until the machine is there.
@@ -64,11 +67,17 @@ class LaunchSpec:
     api_key: str = field(default="", repr=False)
     kv_gb_s: float = 0.0
     node_s: float = 0.0
+    gang: GangRank | None = None
 
     @property
     def port(self) -> int:
         """Where it answers HTTP."""
         return self.ports[0]
+
+
+def rendezvous(host: str, ports: tuple[int, ...]) -> str:
+    """Where the ranks of a gang find rank 0, which has these ports on `host`."""
+    return f"{host}:{ports[-1]}"
 
 
 API_KEY = "VLLM_API_KEY"

@@ -116,14 +116,14 @@ def _is_free(tag: Tag, found: Adopted) -> bool:
 
 def _with_unrecorded(state: NodeState, tag: Tag, advertise: str) -> NodeState:
     held = {item.instance: item for item in state.held}
-    old = held.get(tag.desired.instance)
+    old, gang = held.get(tag.desired.instance), tag.desired.gang
     held[tag.desired.instance] = Held(
         desired=tag.desired,
         state=InstanceState.STARTING,
         since_ms=tag.launched_ms,
         phase=tag.desired.phase,
         process=True,
-        endpoint=f"{advertise}:{tag.ports[0]}",
+        endpoint=f"{advertise}:{tag.ports[0]}" if gang is None or gang.leads else "",
         ports=tag.ports,
         launched_ms=tag.launched_ms,
         restarts=old.restarts if old else 0,

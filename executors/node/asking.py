@@ -13,7 +13,7 @@ from functools import partial
 
 import aiohttp
 
-from executors.engines.protocol import API_KEY, Contact, EngineKind
+from executors.engines.protocol import API_KEY, Contact, EngineKind, Load
 from executors.node import procfs
 from executors.node.probes import Answered, Patience, Watch
 from executors.node.processes import EngineProcess
@@ -67,6 +67,10 @@ class Asking:
         if now_s < self._next_s.get(item.instance, 0.0):
             return
         self._next_s[item.instance] = now_s + every_s
+        if item.desired.gang is not None and not item.desired.gang.leads:
+            # It answers nobody. It is as well as its process; rank 0's tokens prove all of them.
+            self._answers[item.instance] = process, Answered(True, Load(0, 0)), now_ms
+            return
         task = asyncio.create_task(self._ask(item, process, kind, now_ms))
         self._tasks[item.instance] = task
         task.add_done_callback(partial(self._asked, item.instance))

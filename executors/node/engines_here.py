@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 
-from executors.engines.protocol import LaunchSpec
+from executors.engines.protocol import LaunchSpec, rendezvous
 from executors.node.adopt import Stray, take_over
 from executors.node.asking import Asking
 from executors.node.config import ExecutorConfig, NodeConfig
@@ -146,7 +146,11 @@ class EnginesHere:
         if self._there_ms is None:
             self._there_ms = now_ms + int(1000 * self._node.provision_s)
         try:
-            ports = self._ports.take(used_ports, kind.ports)
+            gang = desired.gang
+            leads = gang is not None and gang.leads
+            ports = self._ports.take(used_ports, kind.ports + leads)
+            if gang is not None and leads:
+                gang = replace(gang, rendezvous=rendezvous(self._config.advertise, ports))
             spec = LaunchSpec(
                 instance=desired.instance,
                 model=desired.model,
@@ -166,6 +170,7 @@ class EnginesHere:
                 kv_gb_s=self._node.kv_gb_s,
                 node_s=max(0, self._there_ms - now_ms) / 1000.0,
                 api_key=self._engine_key,
+                gang=gang,
             )
             line = kind.launch_line(spec)
             tag = replace(tag, ports=ports, launched_ms=now_ms)
@@ -186,6 +191,9 @@ class EnginesHere:
         self.processes[desired.instance] = process
         self._metrics.launches.labels(desired.engine).inc()
         endpoint = f"{self._config.advertise}:{ports[0]}"
+        if gang is not None and not leads:
+            log.info("%s: started %s, %s", self._node.node, desired.instance, gang.place)
+            return "", ports
         log.info("%s: started %s on %s", self._node.node, desired.instance, endpoint)
         return endpoint, ports
 

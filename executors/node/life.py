@@ -41,7 +41,7 @@ def observe(item: Held, seen: Seen, now_ms: int, rules: Rules) -> Held:
 
 def wish(item: Held, wanted: DesiredInstance | None, now_ms: int) -> Held:
     """`item` after comparing it with what the assignment wants of it, None = nothing."""
-    if wanted is not None and _runs_as(wanted) == _runs_as(item.desired):
+    if wanted is not None and _runs_as(item.desired, wanted):
         refused = item.refused_phase if item.refused_phase == wanted.phase else ""
         item = replace(item, desired=wanted, refused_phase=refused)
         going = wanted.drain
@@ -88,6 +88,12 @@ def end(
     """Terminate what has drained; kill what does not end, start or answer in time."""
     if not item.process:
         return item
+    gang = item.desired.gang
+    if gang is not None and gang.broken and not item.killed_ms:
+        commands.append(
+            Kill(item.instance)
+        )  # a pipeline without one of its stages finishes nothing
+        return replace(item, killed_ms=now_ms)
     if item.killed_ms or item.terminated_ms:
         begun_ms = item.killed_ms or item.terminated_ms
         stop_ms = rules.stop_ms.get(item.desired.engine, rules.kill_after_ms)
@@ -199,8 +205,11 @@ def _died(item: Held, note: str, now_ms: int, rules: Rules) -> Held:
         return _died_switching(item, gone, why, now_ms, rules)
     lasted = item.state is InstanceState.READY and now_ms - item.since_ms >= rules.stable_ms
     failures = 1 if lasted else item.failures + 1
-    if failures >= rules.max_attempts:
-        text = f"given up after {failures} attempts: {why}"
+    gang = item.desired.gang
+    if gang is not None or failures >= rules.max_attempts:
+        # The other ranks of a gang cannot go on with a new one: it is replaced as a whole.
+        text = f"{gang.place}: " if gang else f"given up after {failures} attempts: "
+        text += why
         return replace(happens(gone, LifecycleEvent.GAVE_UP, now_ms, text), failures=failures)
     # A first loss of a proven instance is replaced at once; capacity is missing.
     retry_ms = now_ms if lasted else now_ms + _pause_ms(failures, rules)
@@ -238,9 +247,14 @@ def _pause_ms(failures: int, rules: Rules) -> int:
     return min(rules.max_backoff_ms, pause_ms)
 
 
-def _runs_as(desired: DesiredInstance) -> tuple[str, tuple[int, ...], str]:
-    """What cannot be changed while a process runs; the group is only a label of the routes."""
-    return desired.model, desired.gpus, desired.engine
+def _runs_as(desired: DesiredInstance, wanted: DesiredInstance) -> bool:
+    """Whether nothing differs that cannot be changed while a process runs; the group is only a
+    label of the routes."""
+    same = (desired.model, desired.gpus, desired.engine)
+    if desired.gang is None or wanted.gang is None:
+        return same == (wanted.model, wanted.gpus, wanted.engine) and desired.gang is wanted.gang
+    part = desired.gang.same_part(wanted.gang)
+    return part and same == (wanted.model, wanted.gpus, wanted.engine)
 
 
 def _hopeless(item: Held, now_ms: int, rules: Rules) -> str:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from executors.engines.protocol import rendezvous
 from executors.node import life
 from executors.node.state import Command, Held, Launch, NodeState, Rules, Seen
 from topics.fleet import Assignment, InstanceState, ObservedInstance
+from topics.gangs import GangRank
 
 
 def expiry_ms(assignment: Assignment, now_ms: int, age_ms: int) -> int:
@@ -112,9 +114,18 @@ def observed(state: NodeState) -> tuple[ObservedInstance, ...]:
             in_flight=item.in_flight,
             held_kv=item.held_kv,
             reason=item.reason[:2000],
+            gang=_told(item),
         )
         for item in state.held
     )
+
+
+def _told(item: Held) -> GangRank | None:
+    """Its place in its gang; of rank 0 with where it waits for the others."""
+    gang = item.desired.gang
+    if gang is None or not (gang.leads and item.process and item.ports):
+        return gang
+    return replace(gang, rendezvous=rendezvous(item.endpoint.rpartition(":")[0], item.ports))
 
 
 def _compare(held: list[Held], assignment: Assignment, now_ms: int) -> list[Held]:
@@ -156,6 +167,10 @@ def _launch(
         waits = comes and not item.process
         if not waits or now_ms < item.retry_ms or (late and not item.launched_ms):
             result.append(item)
+            continue
+        gang = item.desired.gang
+        if gang is not None and not (gang.leads or gang.rendezvous):
+            result.append(replace(item, reason="waits for rank 0"))
             continue
         if busy.intersection(item.desired.gpus):
             result.append(item if item.reason else replace(item, reason="waits for its GPUs"))

@@ -132,6 +132,7 @@ def _real(
             "quantization": engine.quantization or None,
             "max_num_seqs": engine.max_num_seqs,
             "kv_transfer": {},
+            "pipelines": engine.pipelines,
         }
         for engine in config.engines.values()
     }

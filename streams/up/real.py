@@ -37,6 +37,7 @@ class RealEngines:
             "startup_s": _STARTUP_S,
             "device": "cpu",
             "kv_transfer": {},
+            "pipelines": engine.pipelines,
         }
 
 

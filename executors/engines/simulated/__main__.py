@@ -16,14 +16,17 @@ from dataclasses import replace
 import orjson
 
 from autoscaler.serving.batching import Batcher
+from autoscaler.serving.lanes import BatcherLanes
 from autoscaler.serving.setup import EngineSetup, InvalidValue, Measurement, engine_setup
 from executors.engines.architecture import architecture
 from executors.engines.protocol import API_KEY
 from executors.engines.simulated.engine import Engine, Identity
+from executors.engines.simulated.gang import Ranks, follow
 from executors.engines.simulated.server import Server, Serving, fetch_kv, first_of, watch_end
 from topics.checks import InvalidRecord
 from topics.codec import read_value
 from topics.fleet import PHASES
+from topics.gangs import GangRank
 from topics.timebase import TimeBase
 
 
@@ -48,6 +51,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--kv-load-failure-policy", choices=("fail", "recompute"), default="fail")
     add("--kv-gb-s", type=float, default=None, help="how fast KV comes from others, 1e9 bytes/s")
     add("--measurements", default="[]", help="JSON: a user's own, of this model on this GPU too")
+    add("--gang", default="", help="JSON: its place in an instance over several nodes")
     add("--kv-lease", type=float, default=30.0, help="domain s for which KV is held")
     return parser.parse_args(argv)
 
@@ -58,23 +62,31 @@ def measured_in(text: str) -> tuple[Measurement, ...]:
     return found
 
 
-async def _serve(arguments: argparse.Namespace, setup: EngineSetup, time_base: TimeBase) -> int:
+def gang_in(text: str) -> GangRank | None:
+    """The place in a gang in the JSON `text`, as `SimulatedKind` wrote it; "" for none."""
+    found: GangRank | None = read_value(GangRank, orjson.loads(text)) if text else None
+    return found
+
+
+async def _serve(
+    arguments: argparse.Namespace, setup: EngineSetup, gang: GangRank | None, time_base: TimeBase
+) -> int:
     stop, gone = watch_end(asyncio.get_running_loop())
     now_ms = time_base.now_ms(time.monotonic_ns())
     launched_ms = now_ms if arguments.launched_ms is None else arguments.launched_ms
     startup_s = setup.startup_s if arguments.startup_s is None else arguments.startup_s
     wait_s = time_base.real_s(startup_s - (now_ms - launched_ms) / 1e3)
-    if wait_s > 0:
-        try:
-            await asyncio.wait_for(first_of(stop, gone), wait_s)
-            return 0
-        except TimeoutError:
-            pass
+    if wait_s > 0 and await _ended(stop, gone, within_s=wait_s):
+        return 0
+    if gang is not None and not gang.leads:
+        return await follow(gang, stop, gone)
     identity = Identity(
         arguments.model, uuid.uuid4().hex[:12], arguments.host, arguments.port, arguments.gpus
     )
+    limits = replace(setup.limits, lease_ms=arguments.kv_lease * 1e3)
+    lanes = [Batcher(setup.times, limits) for _ in range(setup.lanes)]
     engine = Engine(
-        Batcher(setup.times, replace(setup.limits, lease_ms=arguments.kv_lease * 1e3)),
+        lanes[0] if len(lanes) == 1 else BatcherLanes(lanes),
         time_base,
         identity,
         setup.transfer_ms,
@@ -90,8 +102,32 @@ async def _serve(arguments: argparse.Namespace, setup: EngineSetup, time_base: T
         dev_mode=os.environ.get("VLLM_SERVER_DEV_MODE") == "1",
         api_key=os.environ.get(API_KEY, ""),
     )
-    await Server(engine, serving).run(stop, gone)
+    if gang is None:
+        await Server(engine, serving).run(stop, gone)
+        return 0
+    ranks = Ranks(gang, engine.pause)
+    await ranks.open(arguments.host)
+    try:
+        if not await _ended(stop, gone, unless=ranks.complete):
+            await Server(engine, serving).run(stop, gone)
+    finally:
+        ranks.close()
     return 0
+
+
+async def _ended(
+    stop: asyncio.Event,
+    gone: asyncio.Event,
+    unless: asyncio.Event | None = None,
+    within_s: float | None = None,
+) -> bool:
+    """Wait for the end, for so long or until something else comes; whether it was the end."""
+    try:
+        events = (stop, gone) if unless is None else (stop, gone, unless)
+        await asyncio.wait_for(first_of(*events), within_s)
+    except TimeoutError:
+        pass
+    return stop.is_set() or gone.is_set()
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -99,6 +135,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _arguments(argv)
     try:
         time_base = TimeBase.parse(arguments.time_base)
+        gang = gang_in(arguments.gang)
         setup = engine_setup(
             architecture(arguments.source),
             arguments.gpu,
@@ -109,12 +146,13 @@ def main(argv: list[str] | None = None) -> int:
             arguments.max_num_seqs,
             arguments.kv_gb_s,
             measured_in(arguments.measurements),
+            tuple((one.gpu, one.gpus, one.layers) for one in gang.stages) if gang else (),
         )
     except (InvalidValue, InvalidRecord) as error:
         print(f"simulated engine: {error}", file=sys.stderr)
         return 2
     try:
-        return asyncio.run(_serve(arguments, setup, time_base))
+        return asyncio.run(_serve(arguments, setup, gang, time_base))
     except OSError as error:
         address = f"{arguments.host}:{arguments.port}"
         print(f"simulated engine: cannot listen on {address}: {error}", file=sys.stderr)

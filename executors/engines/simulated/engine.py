@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoscaler.serving.batching import Batcher
+from autoscaler.serving.lanes import BatcherLanes
 from autoscaler.serving.requests import (
     Event,
     Finished,
@@ -83,7 +84,7 @@ class Engine:
 
     def __init__(
         self,
-        batcher: Batcher,
+        batcher: Batcher | BatcherLanes,
         time_base: TimeBase,
         identity: Identity,
         transfer_ms: Callable[[int], float],

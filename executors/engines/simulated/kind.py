@@ -63,6 +63,8 @@ class SimulatedKind(HttpApi):
             options["--max-num-seqs"] = str(self.max_num_seqs)
         if spec.kv_gb_s:
             options["--kv-gb-s"] = repr(spec.kv_gb_s)
+        if spec.gang is not None:
+            options["--gang"] = write_value(spec.gang).decode()
         if self.measurements:
             options["--measurements"] = write_value(self.measurements).decode()
         # One word each: a value that begins with a dash stays a value.
@@ -75,5 +77,6 @@ class SimulatedKind(HttpApi):
         if self.fixed_startup_s is not None:
             return spec.node_s + self.fixed_startup_s
         model = architecture(spec.source)
-        startup_s = engine_startup_s(model, spec.gpu, len(spec.gpus), self.quantization)
+        layers = spec.gang.stages[spec.gang.rank].layers if spec.gang else 0
+        startup_s = engine_startup_s(model, spec.gpu, len(spec.gpus), self.quantization, layers)
         return spec.node_s + startup_s

@@ -26,6 +26,7 @@ _DEFAULTS: dict[str, Any] = {
     "startup_s": None,
     "stop_s": 60.0,
     "device": "cuda",
+    "pipelines": "none",
 }
 
 
@@ -43,6 +44,7 @@ def parse_vllm(where: str, raw: Any) -> VllmKind:
     if item["quantization"] is not None:
         one_of(f"{where}.quantization", item["quantization"], ("bf16", "fp8", "fp4", "int4"))
     one_of(f"{where}.device", item["device"], ("cuda", "cpu"))
+    one_of(f"{where}.pipelines", item["pipelines"], ("none", "same-slice", "same-size"))
     count(f"{where}.pipeline_parallel", item["pipeline_parallel"], 64)
     stages = item["pipeline_parallel"]
     if stages < 1:
@@ -66,6 +68,7 @@ def parse_vllm(where: str, raw: Any) -> VllmKind:
         declared_stop_s=item["stop_s"],
         cpu=item["device"] == "cpu",
         image=item["image"],
+        pipelines=item["pipelines"],
     )
 
 

@@ -16,6 +16,7 @@ from autoscaler.serving.setup import engine_startup_s
 from executors.engines.architecture import architecture
 from executors.engines.http_api import HttpApi
 from executors.engines.protocol import API_KEY, LaunchLine, LaunchSpec, RoleSwitch
+from topics.gangs import GangRank
 
 # What the typed fields decide. Options may be shortened, so beginnings of these count too.
 _OWNED = (
@@ -62,7 +63,8 @@ class VllmKind(HttpApi):
     stands for everything in it). args, env: the operator's profile. pipeline_parallel: stages; the
     GPUs of an instance are divided by it. layers: of each stage, () = evenly. max_num_seqs and
     declared_startup_s None = vLLM's own and as predicted. cpu: it runs without GPUs, on one core.
-    image: of the container that has the executable.
+    image: of the container that has the executable. pipelines: whether its instances may span
+    nodes, "none", "same-slice" or "same-size" (one tensor-parallel size for all stages).
     """
 
     executable: str = "vllm"
@@ -78,6 +80,7 @@ class VllmKind(HttpApi):
     declared_stop_s: float = 60.0
     cpu: bool = False
     image: str = ""
+    pipelines: str = "none"
 
     @property
     def ports(self) -> int:
@@ -99,11 +102,15 @@ class VllmKind(HttpApi):
         if self.declared_startup_s is not None:
             return self.declared_startup_s
         model = architecture(spec.source)
-        return engine_startup_s(model, spec.gpu, len(spec.gpus), self.quantization)
+        layers = spec.gang.stages[spec.gang.rank].layers if spec.gang else 0
+        return engine_startup_s(model, spec.gpu, len(spec.gpus), self.quantization, layers)
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
         """`vllm serve ...`; ValueError says what in `spec` this engine cannot do."""
-        if spec.phase != "aggregated" and self.kv_transfer is None:
+        gang = spec.gang
+        if gang is not None:
+            self._check(gang, spec.phase)
+        elif spec.phase != "aggregated" and self.kv_transfer is None:
             raise ValueError(f"phase {spec.phase}: this engine declares no kv_transfer")
         weights = allowed_weights(spec.weights or spec.source, self.weights)
         options = {
@@ -113,14 +120,16 @@ class VllmKind(HttpApi):
             "--max-model-len": str(spec.max_len),
             # Domain time and real time are one where real engines run.
             "--shutdown-timeout": str(max(0, round(spec.shutdown_timeout_s))),
-            **self._parallel(len(spec.gpus)),
+            **(self._parallel(len(spec.gpus)) if gang is None else self._ranks(gang)),
         }
         if self.max_num_seqs is not None:
             options["--max-num-seqs"] = str(self.max_num_seqs)
-        if self.kv_transfer is not None:
+        if self.kv_transfer is not None and gang is None:
             options["--kv-transfer-config"] = self.kv_transfer.config()
         # One word each: a value that begins with a dash stays a value.
         words = [f"{key}={value}" for key, value in options.items()]
+        if gang is not None and not gang.leads:
+            words.append("--headless")  # it serves no HTTP
         argv = (self.executable, "serve", weights, *words, *self.args)
         return LaunchLine(argv, self._environment(spec, Path(weights).is_absolute()))
 
@@ -134,27 +143,54 @@ class VllmKind(HttpApi):
             "--pipeline-parallel-size": str(self.pipeline_parallel),
         }
 
+    def _check(self, gang: GangRank, phase: str) -> None:
+        """Refuse what vLLM cannot run as one instance over several nodes."""
+        sizes = {stage.gpus for stage in gang.stages}
+        if self.pipelines == "none":
+            raise ValueError("an instance over several nodes: this engine declares no pipelines")
+        if self.pipeline_parallel > 1:
+            raise ValueError("an instance over several nodes: pipeline_parallel is for one node")
+        if phase != "aggregated":
+            allowed = "vLLM hands no KV over from pipelines; declare disaggregate: false"
+            raise ValueError(f"phase {phase} over several nodes: {allowed}")
+        if len(sizes) > 1:
+            raise ValueError(f"stages of {sorted(sizes)} GPUs: vLLM has one size for all stages")
+
+    def _ranks(self, gang: GangRank) -> dict[str, str]:
+        """One stage on each node: global ranks count through a node's GPUs, then the next node."""
+        address, _, port = gang.rendezvous.rpartition(":")
+        return {
+            "--tensor-parallel-size": "1" if self.cpu else str(gang.stages[0].gpus),
+            "--pipeline-parallel-size": str(gang.size),
+            "--nnodes": str(gang.size),
+            "--node-rank": str(gang.rank),
+            "--master-addr": address,
+            "--master-port": port,
+        }
+
     def _environment(self, spec: LaunchSpec, local: bool) -> tuple[tuple[str, str], ...]:
         own = {
             "VLLM_HOST_IP": spec.advertise,
-            "VLLM_PORT": str(spec.ports[2]),
             "VLLM_NO_USAGE_STATS": "1",
             "DO_NOT_TRACK": "1",
         }
+        if spec.gang is None:  # a gang's sockets between nodes are on ports that the system chooses
+            own["VLLM_PORT"] = str(spec.ports[2])
         if local:
             own["HF_HUB_OFFLINE"] = "1"
         if spec.api_key:
             own[API_KEY] = spec.api_key
-        if self.layers:
-            own["VLLM_PP_LAYER_PARTITION"] = ",".join(map(str, self.layers))
-        if self.kv_transfer is not None:
+        layers = tuple(s.layers for s in spec.gang.stages) if spec.gang else self.layers
+        if layers:
+            own["VLLM_PP_LAYER_PARTITION"] = ",".join(map(str, layers))
+        if self.kv_transfer is not None and spec.gang is None:
             own["VLLM_NIXL_SIDE_CHANNEL_HOST"] = spec.advertise
             own["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(spec.ports[1])
         if self.cpu:
             own |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
             own |= {"UCX_TLS": "tcp,self,sm"}
             if spec.advertise.startswith("127."):
-                own["UCX_NET_DEVICES"] = "lo"
+                own |= {"UCX_NET_DEVICES": "lo", "GLOO_SOCKET_IFNAME": "lo"}
         return (*own.items(), *self.env)
 
 

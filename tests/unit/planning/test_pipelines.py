@@ -91,6 +91,8 @@ def test_rates_of_pipelines_are_the_librarys() -> None:
     assert best > 0.0
     for combo in candidates(cluster):
         prefill = [m for m in combo.members if m.phase is Phase.PREFILL]
+        if not prefill:  # aggregated ones are not the library's
+            continue
         assert min(m.count * m.req_per_s for m in prefill) / sum(m.count for m in prefill) <= best
 
 

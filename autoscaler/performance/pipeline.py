@@ -1,0 +1,82 @@
+"""Step times of one instance over several nodes, each of which holds some of the layers.
+
+Owns how stages make an engine. A pipeline of S stages works on S batches at once, one in each
+stage, so it is S engines ("lanes") that take turns: an iteration of a lane passes every stage, at
+the pace of the slowest. Knows no SLO and no queue. Pure Python, as `steps`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from autoscaler.domain.checks import InvalidValue, whole
+from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.workload import Phase
+from autoscaler.performance.memory import kv_capacity_tokens
+from autoscaler.performance.profile import Profile
+from autoscaler.performance.steps import StepTimes, step_times
+
+HOP_GB_S = 12.5
+HOP_LATENCY_MS = 0.05
+"""Between the nodes of a pipeline: 100 Gbit/s Ethernet and its round trip."""
+
+_PROMPT_TOKENS, _BATCH, _CONTEXT = 2048, 32, 1024  # at which stages are compared
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSlices:
+    """The slices of an instance in the order of their stages, with the layers that each holds.
+    longest_tokens: of one request, which a lane must hold."""
+
+    stages: tuple[tuple[NodeSlice, int], ...]
+    longest_tokens: int
+
+    def __post_init__(self) -> None:
+        if len(self.stages) < 2:
+            raise InvalidValue("pipeline: stages", len(self.stages), "at least 2")
+        for _, layers in self.stages:
+            whole("pipeline: layers", layers, 1, 10_000)
+
+
+def pipeline_times(
+    model: ModelSpec, slices: PipelineSlices, phase: Phase, profile: Profile
+) -> tuple[StepTimes, int]:
+    """Times of one lane, with its share of the KV cache and of the slots, and how many lanes.
+
+    With J layers in the slowest of S stages an iteration takes what S J layers take on that slice,
+    S times its fixed time, and S hops. Where memory holds less than S requests of maximal length,
+    there are as many lanes as it holds, at least one; 0 tokens of KV: the weights do not fit.
+    """
+    stages = slices.stages
+    count = len(stages)
+    if sum(layers for _, layers in stages) != model.layers:
+        raise InvalidValue("pipeline: layers", [n for _, n in stages], f"{model.layers} in all")
+    each = [(step_times(model, node, phase, profile), layers) for node, layers in stages]
+    slowest, held = max(each, key=lambda one: _stage_ms(one[0], one[1], phase))
+    tokens = min(kv_capacity_tokens(model, node.gpu, node.gpus, n) for node, n in stages)
+    lanes = max(1, min(count, int(tokens // max(1, slices.longest_tokens))))
+    bound, eff = slowest.roofline, slowest.roofline.eff
+    # A hop moves the hidden state once per stage: per layer, a J-th of it at the link's speed.
+    passes = bound.gpu.mem_bw_gb_s * eff.weights / (HOP_GB_S * held)
+    eff = replace(
+        eff,
+        step_ms=count * (eff.step_ms + HOP_LATENCY_MS),
+        sequence_us=count * eff.sequence_us,
+        elementwise=eff.elementwise + passes,
+    )
+    lane = replace(
+        slowest,
+        roofline=replace(bound, model=replace(model, layers=count * held), eff=eff),
+        kv_capacity_tokens=tokens / lanes,
+        max_batch=math.ceil(slowest.max_batch / lanes),
+        uncertain=any(times.uncertain for times, _ in each),
+    )
+    return lane, lanes
+
+
+def _stage_ms(times: StepTimes, layers: int, phase: Phase) -> float:
+    if phase is Phase.PREFILL:
+        return times.roofline.prefill_ms(_PROMPT_TOKENS, 0.0, 1.0, layers)
+    return times.roofline.decode_ms(_BATCH, _CONTEXT, layers)

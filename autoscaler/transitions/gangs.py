@@ -1,0 +1,90 @@
+"""Gangs among groups: instances over several nodes, which are up, end and count as one.
+
+Owns what ties the ranks of a gang together: which parts make it, when it serves, who waits for
+whom. A drain goes to rank 0 first, which holds the requests; the others are told when it is gone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.combo import ComboMember
+from autoscaler.transitions.groups import FleetView, Group, Life, Placed
+from topics.fleet import InstanceState
+from topics.gangs import GangRank, GangStage
+
+
+def joined(placed: Iterable[tuple[Placed, ComboMember]], cluster: Cluster) -> tuple[Placed, ...]:
+    """`placed` with its gangs: the n-th slice of every stage of a phase makes the n-th gang."""
+    found: list[Placed] = []
+    parts: dict[tuple[str, int], list[tuple[Placed, ComboMember]]] = {}
+    counted = Counter[tuple[str, int]]()
+    for one, member in placed:
+        if not member.stage:
+            found.append(one)
+            continue
+        stage = one.phase.value, member.stage
+        parts.setdefault((one.phase.value, counted[stage]), []).append((one, member))
+        counted[stage] += 1
+    for ranks in parts.values():
+        ranks.sort(key=lambda rank: rank[1].stage)
+        stages = tuple(
+            GangStage(cluster.pool(one.pool).gpu.name, member.gpus, member.layers)
+            for one, member in ranks
+        )
+        leader = ranks[0][0].instance
+        found += [
+            replace(one, gang=GangRank(leader, rank, stages)) for rank, (one, _) in enumerate(ranks)
+        ]
+    return tuple(found)
+
+
+def met(group: Group, fleet: FleetView) -> Group:
+    """`group` with what the executors of its ranks 0 say of where the others find them."""
+    if all(one.gang is None or one.gang.rendezvous for one in group.placed):
+        return group
+    seen = {name: one.gang for name, one in fleet.instances.items() if one.gang is not None}
+    return _changed(
+        group,
+        lambda gang: (
+            replace(gang, rendezvous=seen[gang.gang].rendezvous) if gang.gang in seen else gang
+        ),
+    )
+
+
+def broken(group: Group, fleet: FleetView) -> Group:
+    """`group`, its gangs of which a rank failed marked: what is left of them can finish nothing."""
+    failed = {
+        one.gang.gang
+        for one in group.placed
+        if one.gang is not None
+        and (seen := fleet.instances.get(one.instance)) is not None
+        and seen.state is InstanceState.FAILED
+    }
+    return _changed(group, lambda g: replace(g, broken=True) if g.gang in failed else g)
+
+
+def without(group: Group, gone: Callable[[Placed], bool]) -> Group:
+    """A draining group without the ranks that are `gone`."""
+    left = tuple(one for one in group.placed if one.gang is None or not gone(one))
+    return group if len(left) == len(group.placed) else replace(group, placed=left)
+
+
+def drains(group: Group, placed: Placed) -> bool:
+    """Whether `placed` is to finish and stop now: of a gang rank 0 before the others."""
+    if group.life is not Life.DRAINING:
+        return False
+    gang = placed.gang
+    if gang is None or gang.leads or gang.broken:
+        return True
+    return all(one.instance != gang.gang for one in group.placed)
+
+
+def _changed(group: Group, change: Callable[[GangRank], GangRank]) -> Group:
+    placed = tuple(
+        one if one.gang is None else replace(one, gang=change(one.gang)) for one in group.placed
+    )
+    return group if placed == group.placed else replace(group, placed=placed)

@@ -1,0 +1,70 @@
+"""One instance over several nodes: what each of its processes is told and tells.
+
+Owns the meaning of these records. A gang is all or nothing: it serves when every rank is up, and
+ends as a whole when one is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from topics import checks
+
+
+@dataclass(frozen=True, slots=True)
+class GangStage:
+    """What one rank holds: `layers` layers of the model, on `gpus` GPUs of type `gpu`."""
+
+    gpu: str
+    gpus: int
+    layers: int
+
+    def __post_init__(self) -> None:
+        checks.name("gpu", self.gpu)
+        checks.count("gpus", self.gpus, 64)
+        checks.count("layers", self.layers, 10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class GangRank:
+    """The place of one process in its gang.
+
+    gang: the name of rank 0's instance; only rank 0 serves requests. rank: from 0. stages: of every
+    rank, in their order. rendezvous: "host:port" at which rank 0 waits for the others; its executor
+    chooses it at the launch, and until it is known the others do not start. broken: a rank failed,
+    so the others are killed.
+    """
+
+    gang: str
+    rank: int
+    stages: tuple[GangStage, ...]
+    rendezvous: str = ""
+    broken: bool = False
+
+    def __post_init__(self) -> None:
+        checks.name("gang", self.gang)
+        if not 2 <= len(self.stages) <= 64:
+            raise checks.InvalidRecord("stages", len(self.stages), "2 to 64, one per rank")
+        checks.count("rank", self.rank, len(self.stages) - 1)
+        if self.rendezvous:
+            checks.name("rendezvous", self.rendezvous)
+
+    @property
+    def size(self) -> int:
+        """How many ranks it has."""
+        return len(self.stages)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    @property
+    def place(self) -> str:
+        """For people: "rank 1 of 2"."""
+        return f"rank {self.rank} of {self.size}"
+
+    def same_part(self, other: GangRank | None) -> bool:
+        """Whether `other` is the same part of the same gang, whatever is known of it by now."""
+        mine = self.gang, self.rank, self.stages
+        return other is not None and mine == (other.gang, other.rank, other.stages)
