@@ -12,23 +12,26 @@ from autoscaler.domain.cluster import Pool
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.catalog import short_gpu_name
-from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.planning.combo_names import parsed
 
 _PHASES = {"prefill": " prefill", "decode": " decode", "aggregated": ""}
 
 
 def combo_words(combo_id: str) -> str:
-    """E.g. "2xl40s us-east spot", "4xh100 us owned prefill + 2 of 4xh100 us owned decode"; the name
-    itself where it is none of ours."""
+    """E.g. "2xl40s us-east spot", "4xh100 us owned prefill + 2 of 4xh100 us owned decode", stages
+    of a pipeline joined by ">"; the name itself where it is none of ours."""
     try:
-        _, members = parse_combo_id(combo_id)
+        _, instances = parsed(combo_id)
     except InvalidValue:
         return combo_id
     parts = []
-    for phase, gpus, pool, count in members:
-        region, name, market = pool.split("/")
-        several = f"{count} of " if count > 1 else ""
-        parts.append(f"{several}{gpus}x{name} {region} {market}{_PHASES[phase.value]}")
+    for members in instances:
+        words = []
+        for member in members:
+            region, name, market = member.pool.split("/")
+            several = f"{member.count} of " if member.count > 1 else ""
+            words.append(f"{several}{member.gpus}x{name} {region} {market}")
+        parts.append(" > ".join(words) + _PHASES[members[0].phase.value])
     return " + ".join(parts)
 
 
@@ -45,9 +48,10 @@ def several(count: int, combo: Combo, pools: Mapping[str, Pool]) -> str:
 def short_name(combo: Combo, pools: Mapping[str, Pool]) -> str:
     """As people read it: "4xL40S us-east spot", or with matched phases in brackets
     "(2 prefill 1xL4 + 3 decode 4xL40S) us-east spot"; the stages of a pipeline are joined by an
-    arrow, "(prefill 1xL40S > 1xL4 + decode 4xH100) us-east on-demand". pools: by their ids."""
+    arrow, "(prefill 1xL40S > 1xL4 + decode 4xH100) us-east on-demand", "(1xL40S > 1xL40S) us-east
+    spot". pools: by their ids."""
     markets = "/".join(dict.fromkeys(member.pool.split("/")[2] for member in combo.members))
-    if all(member.phase is Phase.AGGREGATED for member in combo.members):
+    if all(m.phase is Phase.AGGREGATED and not m.stage for m in combo.members):
         return f"{_slices(combo.members[0], pools)} {combo.region} {markets}"
     phases: dict[Phase, list[ComboMember]] = {}
     for member in combo.members:
@@ -56,7 +60,7 @@ def short_name(combo: Combo, pools: Mapping[str, Pool]) -> str:
     for phase, members in phases.items():
         if members[0].stage:
             stages = " > ".join(_counted(member, pools) for member in members)
-            parts.append(f"{phase} {stages}")
+            parts.append(stages if phase is Phase.AGGREGATED else f"{phase} {stages}")
         else:
             parts.append(", ".join(f"{m.count} {phase} {_slices(m, pools)}" for m in members))
     return f"({' + '.join(parts)}) {combo.region} {markets}"

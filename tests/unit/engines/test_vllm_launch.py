@@ -12,6 +12,7 @@ from executors.engines.protocol import LaunchSpec, RoleSwitch
 from executors.engines.registry import parse_engine
 from executors.engines.vllm.kind import KvTransfer, VllmKind, allowed_weights
 from topics.checks import InvalidRecord
+from topics.gangs import GangRank, GangStage
 from topics.timebase import TimeBase
 
 
@@ -135,3 +136,51 @@ def test_an_operator_may_name_what_the_executor_never_would() -> None:
     assert kind.args[0] == "--trust-remote-code"
     assert kind.kv_transfer == KvTransfer("cuda", "recompute", 30)
     assert kind.env == (("VLLM_LOGGING_LEVEL", "INFO"),)
+
+
+def gang(rank: int, *gpus: int) -> GangRank:
+    stages = tuple(
+        GangStage("H100-SXM", count, layers) for count, layers in zip(gpus, (20, 12), strict=True)
+    )
+    return GangRank("i-0", rank, stages, "10.0.0.5:9004")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_of_an_instance_over_several_nodes(
+    weights: Path, spec: LaunchSpec, rank: int
+) -> None:
+    """One stage on each node, tensor parallel inside; only rank 0 serves; no KV is handed over."""
+    kind = VllmKind(
+        weights=(str(weights),), kv_transfer=KvTransfer(), pipelines="same-size", max_num_seqs=8
+    )
+    line = kind.launch_line(replace(spec, phase="aggregated", gang=gang(rank, 4, 4)))
+    options = dict(w.split("=", 1) for w in line.argv[3:] if "=" in w)
+    assert options == {
+        "--served-model-name": "chat", "--host": "10.0.0.5", "--port": "9000",
+        "--max-model-len": "4096", "--shutdown-timeout": "20", "--max-num-seqs": "8",
+        "--tensor-parallel-size": "4", "--pipeline-parallel-size": "2", "--nnodes": "2",
+        "--node-rank": str(rank), "--master-addr": "10.0.0.5", "--master-port": "9004",
+    }  # fmt: skip
+    assert ("--headless" in line.argv) is (rank == 1)
+    env = dict(line.env)
+    assert env["VLLM_PP_LAYER_PARTITION"] == "20,12"
+    assert not any("NIXL" in name for name in env)
+    assert "VLLM_PORT" not in env  # its search upwards would meet the rendezvous
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase", "stages", "why"),
+    [
+        (VllmKind(), "aggregated", (4, 4), "declares no pipelines"),
+        (VllmKind(pipelines="same-size"), "prefill", (4, 4), "disaggregate: false"),
+        (VllmKind(pipelines="same-size"), "aggregated", (4, 2), "one size for all stages"),
+        (VllmKind(pipelines="same-size", pipeline_parallel=2), "aggregated", (4, 4), "one node"),
+    ],
+)
+def test_a_gang_that_it_cannot_run_is_refused(
+    weights: Path, spec: LaunchSpec, kind: VllmKind, phase: str, stages: tuple[int, ...], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        replace(kind, weights=(str(weights),)).launch_line(
+            replace(spec, phase=phase, gang=gang(0, *stages))
+        )

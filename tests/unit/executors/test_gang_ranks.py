@@ -1,0 +1,92 @@
+"""Ranks of an instance over several nodes, as the executor of one node treats them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from executors.node.reconcile import accept, launched, observed, reconcile
+from executors.node.state import Kill, Launch, NodeState, Rules, Seen, Terminate
+from topics.fleet import Assignment, DesiredInstance, InstanceState
+from topics.gangs import GangRank, GangStage
+
+RULES = Rules()
+T0 = 1_000_000
+UP = Seen(alive=True, healthy=True, in_flight=0, probed_ms=10**9)
+DEAD = Seen(alive=False, note="exit code 1")
+STAGES = (GangStage("L40S", 1, 40), GangStage("L40S", 1, 24))
+
+
+def wish(rank: int, rendezvous: str = "", **changes: object) -> DesiredInstance:
+    gang = GangRank("m-1-a0", rank, STAGES, rendezvous)
+    made = DesiredInstance(f"m-1-a{rank}", "m", "aggregated", "m:a1.40@p>a1.24@p:1", (0,),
+                           gang=gang)  # fmt: skip
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def told(state: NodeState, generation: int, *wishes: DesiredInstance) -> NodeState:
+    return accept(state, Assignment("n", "r/p/owned", generation, 1, 0, wishes))
+
+
+def begun(item: DesiredInstance) -> NodeState:
+    state, commands = reconcile(told(NodeState("n", "r/p/owned"), 1, item), {}, T0, RULES)
+    assert commands == (Launch(item, "aggregated"),)
+    ports = (20001, 20002) if item.gang and item.gang.leads else (20001,)
+    endpoint = "10.0.0.1:20001" if item.gang and item.gang.leads else ""
+    return launched(state, item.instance, endpoint, ports)
+
+
+def test_rank_0_starts_and_says_where_it_waits() -> None:
+    """Its last port is the rendezvous; its endpoint is where requests go."""
+    (seen,) = observed(begun(wish(0)))
+    assert seen.endpoint == "10.0.0.1:20001"
+    assert seen.gang == replace(GangRank("m-1-a0", 0, STAGES), rendezvous="10.0.0.1:20002")
+
+
+def test_others_wait_until_they_know_where() -> None:
+    """Nothing is launched before; afterwards once, and a rendezvous told again changes nothing."""
+    state, commands = reconcile(told(NodeState("n", "r/p/owned"), 1, wish(1)), {}, T0, RULES)
+    assert commands == ()
+    assert observed(state)[0].reason == "waits for rank 0"
+    known = wish(1, "10.0.0.1:20002")
+    state, commands = reconcile(told(state, 2, known), {}, T0 + 1000, RULES)
+    assert commands == (Launch(known, "aggregated"),)
+    state, commands = reconcile(told(state, 3, known), {known.instance: UP}, T0 + 2000, RULES)
+    assert commands == ()
+    assert observed(state)[0].state is InstanceState.READY
+    assert observed(state)[0].endpoint == ""
+
+
+def test_a_rank_that_ends_is_not_started_again_alone() -> None:
+    """The others cannot go on with a new one, however long they served."""
+    for rank in (0, 1):
+        item = wish(rank, "10.0.0.1:20002")
+        state, _ = reconcile(begun(item), {item.instance: UP}, T0 + 1000, RULES)
+        late = T0 + 2 * RULES.stable_ms
+        state, commands = reconcile(state, {item.instance: DEAD}, late, RULES)
+        assert commands == ()
+        assert state.held[0].state is InstanceState.FAILED
+        assert state.held[0].reason == f"rank {rank} of 2: exit code 1"
+
+
+def test_what_is_left_of_a_broken_gang_is_killed_at_once() -> None:
+    """It hangs: waiting for what is in flight would be waiting for nothing."""
+    item = wish(0)
+    busy = Seen(alive=True, healthy=True, in_flight=3, probed_ms=10**9)
+    state, _ = reconcile(begun(item), {item.instance: busy}, T0 + 1000, RULES)
+    assert item.gang is not None
+    gone = replace(item, drain=True, gang=replace(item.gang, broken=True))
+    state, commands = reconcile(told(state, 2, gone), {item.instance: busy}, T0 + 2000, RULES)
+    assert commands == (Kill(item.instance),)
+    state, commands = reconcile(state, {item.instance: DEAD}, T0 + 2100, RULES)
+    assert commands == ()
+    assert state.held[0].state is InstanceState.STOPPED
+
+
+def test_rank_0_drains_like_any_instance_and_the_others_hold_nothing() -> None:
+    """SIGTERM once nothing is in flight."""
+    for rank in (0, 1):
+        item = wish(rank, "10.0.0.1:20002")
+        state, _ = reconcile(begun(item), {item.instance: UP}, T0 + 1000, RULES)
+        asked = told(state, 2, replace(item, drain=True))
+        _, commands = reconcile(asked, {item.instance: UP}, T0 + 2000, RULES)
+        assert commands == (Terminate(item.instance),)

@@ -1,0 +1,186 @@
+"""Instances over several nodes: placed, told, routed, drained and replaced as one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.domain.combo import Combo, ComboMember
+from autoscaler.domain.workload import Lengths, Phase, Slo
+from autoscaler.rebuild import rebuild
+from autoscaler.transitions.accounts import nodes_of
+from autoscaler.transitions.assignments import changed_assignments, route_groups
+from autoscaler.transitions.faults import notice
+from autoscaler.transitions.gangs import met
+from autoscaler.transitions.groups import FleetView, Group, GroupView, Life, look, ready_req_per_s
+from autoscaler.transitions.placement import place
+from autoscaler.transitions.sight import Sight
+from autoscaler.transitions.waves import WaveInputs, step
+from tests.unit.planning.planning_clusters import pool, service
+from topics.codec import decode, encode
+from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
+from topics.gangs import GangStage
+
+NOW = 1_000_000
+POOL = pool("us", "l40s", "L40S", 1, 6, Market.ON_DEMAND, 1.9)
+CLUSTER = Cluster(
+    (POOL,), (service("big", "Qwen/Qwen3-32B", Slo(8000.0, 200.0), pipelines="same-slice"),)
+)
+MEMBERS = tuple(ComboMember(Phase.AGGREGATED, POOL.id, 1, 1, 4.0, stage, 32) for stage in (1, 2))
+COMBO = Combo(
+    f"big:a1.32@{POOL.id}>a1.32@{POOL.id}", "big", "us", MEMBERS, 4.0, 3.8, 500.0, 50.0, 90.0
+)
+READY, STARTING = InstanceState.READY, InstanceState.STARTING
+
+
+def group(**changes: object) -> Group:
+    found = place(COMBO, 7, CLUSTER, {}, {})
+    assert found is not None
+    made = Group(f"{COMBO.id}:7", "big", COMBO.id, "default", found[0], NOW - 1000)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def fleet(one: Group, *states: InstanceState | None, at_ms: int = NOW) -> FleetView:
+    """Rank by rank, as its executor tells it; rank 0 has told where it waits."""
+    statuses, instances = {}, {}
+    for placed, state in zip(one.placed, states, strict=True):
+        gang = placed.gang
+        assert gang is not None
+        seen: tuple[ObservedInstance, ...] = ()
+        if state is not None:
+            told = replace(gang, rendezvous="h0:20002") if gang.leads else gang
+            seen = (
+                ObservedInstance(
+                    placed.instance, "big", "aggregated", one.name, state, placed.gpus,
+                    "h0:20001" if gang.leads else "", gang=told,
+                ),
+            )  # fmt: skip
+        status = Status(placed.node, placed.pool, "ex", 9, at_ms, seen)
+        statuses[placed.node] = status
+        instances.update({item.instance: item for item in seen})
+    return FleetView(instances, statuses)
+
+
+def seen(one: Group, view: FleetView) -> GroupView:
+    return look(one, view, NOW, 600_000, 15_000)
+
+
+def told(one: Group) -> dict[str, Assignment]:
+    return {a.node: a for a in changed_assignments([one], {}, 1, NOW)}
+
+
+def wave(one: Group, view: FleetView, assignments: dict[str, Assignment]) -> tuple[Group, ...]:
+    views = {one.name: seen(one, view)}
+    return step(
+        [one], WaveInputs(NOW, 0.0, {one.name: 0.0}, views, (), view, assignments, 0, 120_000)
+    )
+
+
+def test_a_pipeline_is_one_rank_on_each_node() -> None:
+    """Two nodes, two ranks of one gang, named after rank 0, with what each of them holds."""
+    first, second = group().placed
+    assert first.node != second.node
+    assert first.gang is not None
+    assert second.gang is not None
+    assert (first.gang.rank, second.gang.rank) == (0, 1)
+    assert first.gang.gang == second.gang.gang == first.instance
+    assert first.gang.stages == (GangStage("L40S", 1, 32), GangStage("L40S", 1, 32))
+    assert len(nodes_of([group()])) == 2
+
+
+def test_two_pipelines_of_one_combo_are_two_gangs() -> None:
+    """Each slice of a stage belongs to one gang only."""
+    twice = replace(COMBO, members=tuple(replace(m, count=2) for m in MEMBERS))
+    found = place(twice, 7, CLUSTER, {}, {})
+    assert found is not None
+    gangs = [p.gang for p in found[0]]
+    assert sorted((g.gang, g.rank) for g in gangs if g) == sorted(
+        (leader, rank) for leader in {g.gang for g in gangs if g} for rank in (0, 1)
+    )
+    assert len({p.node for p in found[0]}) == 4
+
+
+def test_an_assignment_survives_the_wire() -> None:
+    """The name of a pipeline's group, with its arrow, and the rank with its stages."""
+    for assignment in told(group()).values():
+        assert decode("assignments", encode(assignment)) == assignment
+
+
+def test_others_learn_the_rendezvous_from_rank_0() -> None:
+    """Until its executor told it, their assignments have none; then they have it."""
+    one = group()
+    assert all(i.gang and not i.gang.rendezvous for a in told(one).values() for i in a.instances)
+    assert met(one, fleet(one, None, None)) == one
+    (after,) = wave(one, fleet(one, STARTING, STARTING), told(one))
+    assert {p.gang.rendezvous for p in after.placed if p.gang} == {"h0:20002"}
+    assert all(
+        i.gang and i.gang.rendezvous == "h0:20002"
+        for a in told(after).values()
+        for i in a.instances
+    )
+
+
+def test_it_serves_when_every_rank_is_up_and_counts_once() -> None:
+    """Rank 0 alone is no capacity; with both there is one endpoint and one rate."""
+    one = group()
+    assert seen(one, fleet(one, READY, None)).ready == ()
+    assert seen(one, fleet(one, STARTING, READY)).ready == ()
+    view = seen(one, fleet(one, READY, READY))
+    assert [(p.instance, at) for p, at in view.ready] == [(one.placed[0].instance, "h0:20001")]
+    assert view.all_ready
+    assert ready_req_per_s(COMBO, view) == 4.0
+    (route,) = route_groups([one], {one.name: view}, {COMBO.id: COMBO}, Lengths(500.0, 100.0))
+    assert [end.address for end in route.aggregated] == ["h0:20001"]
+    assert route.weight == 4.0
+
+
+def test_a_lost_rank_ends_the_gang_and_its_node_backs_off() -> None:
+    """All are told at once that it is broken: what is left can finish nothing."""
+    one = group(created_ms=NOW - 60_000)
+    view = fleet(one, READY, InstanceState.FAILED)
+    sight = Sight(view, {one.name: seen(one, view)}, *(frozenset(),) * 4)
+    faults = notice([one], sight, {}, lambda _: True, NOW)
+    assert [f.node for f in faults.failures] == [one.placed[1].node]
+    (after,) = wave(faults.groups[0], view, told(one))
+    assert after.life is Life.DRAINING
+    wishes = [i for a in told(after).values() for i in a.instances]
+    assert all(i.drain and i.gang and i.gang.broken for i in wishes)
+
+
+def test_a_rank_whose_node_fell_silent_takes_the_others_along_once_they_fail() -> None:
+    """While rank 0 serves it may only be cut off from us; when it fails too, the gang is over."""
+    one = group(created_ms=NOW - 60_000)
+    for state, lost, failed in ((READY, 1, 0), (InstanceState.FAILED, 0, 1)):
+        view = fleet(one, state, READY)
+        node = one.placed[1].node
+        view.statuses[node] = replace(view.statuses[node], at_ms=NOW - 60_000)  # type: ignore[index]
+        sight = Sight(view, {one.name: seen(one, view)}, *(frozenset(),) * 4)
+        faults = notice([one], sight, {}, lambda _: True, NOW)
+        assert (len(faults.lost), len(faults.failures)) == (lost, failed)
+
+
+def test_rank_0_drains_first() -> None:
+    """It has the requests. The others are told when it is gone, and then the group is over."""
+    one = group(life=Life.DRAINING, since_ms=NOW)
+    first = told(one)
+    assert [i.drain for a in first.values() for i in a.instances] == [True, False]
+    (same,) = wave(one, fleet(one, InstanceState.DRAINING, READY), first)
+    assert same.placed == one.placed
+    (after,) = wave(one, fleet(one, InstanceState.STOPPED, READY), first)
+    assert [p.gang.rank for p in after.placed if p.gang] == [1]
+    second = told(after)
+    assert [i.drain for a in second.values() for i in a.instances] == [True]
+    assert wave(after, fleet(one, None, InstanceState.STOPPED), second) == ()
+
+
+def test_a_controller_that_starts_again_finds_the_gang() -> None:
+    """Ranks, stages and rendezvous, from assignments alone; a drain half-way goes on."""
+    one = group(placed=met(group(), fleet(group(), STARTING, None)).placed)
+    state = rebuild(CLUSTER, told(one), {}, {}, (), NOW)
+    (found,) = state.groups
+    assert found.placed == one.placed
+    assert found.life is Life.ACTIVE
+    last = replace(one, life=Life.DRAINING, placed=one.placed[1:])
+    (found,) = rebuild(CLUSTER, told(last), {}, {}, (), NOW).groups
+    assert found.life is Life.DRAINING
+    assert [i.drain for a in told(found).values() for i in a.instances] == [True]
