@@ -81,7 +81,7 @@ async def test_nodes_come_by_a_command_and_are_replaced_before_they_go(tmp_path:
 
     try:
         async with KafkaClient(bootstrap, "test") as kafka:
-            kafka.follow(("status",), lambda _t, node, record: statuses.update({node: record}))
+            kafka.follow(("status",), lambda _t, node, record, _ms: statuses.update({node: record}))
             await until(lambda: len(serving()) == 1, "one node served")
             (first,) = serving()
             (second,) = set(names) - {first}

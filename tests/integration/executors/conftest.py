@@ -46,7 +46,7 @@ class Harness:
         self._running: list[subprocess.Popen[bytes]] = []
         kafka.follow(("status",), self._heard, only=(self.node,))
 
-    def _heard(self, _topic: str, _key: str, record: Status) -> None:
+    def _heard(self, _topic: str, _key: str, record: Status, _append_ms: int) -> None:
         self.status = record
         self.statuses.append(record)
 

@@ -55,7 +55,7 @@ async def test_tombstones_name_their_key(bootstrap: str) -> None:
         await kafka._producer.send_and_wait("shoal.routes", None, key=b"chat")
         kafka.follow(
             ("routes",),
-            lambda topic, key, _: seen.append((topic, key, True)),
+            lambda topic, key, _record, _ms: seen.append((topic, key, True)),
             lambda topic, key: seen.append((topic, key, False)),
         )
         await until(lambda: len(seen) == 2)

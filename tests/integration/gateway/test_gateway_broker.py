@@ -54,7 +54,7 @@ async def test_routes_in_telemetry_out_and_serving_without_the_broker(
     engine, other = await FakeEngine("e").start(), await FakeEngine("other").start()
     seen: list[Telemetry] = []
     async with KafkaClient(hello["bootstrap"], "test") as kafka, aiohttp.ClientSession() as http:
-        kafka.follow(("telemetry",), lambda topic, key, record: seen.append(record))
+        kafka.follow(("telemetry",), lambda topic, key, record, _ms: seen.append(record))
         await until(lambda: kafka.connected)
         for claim in ("one", "two"):
             await kafka.publish("leadership", "claim", Leadership("c", claim, "claim", 0))
