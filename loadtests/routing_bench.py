@@ -26,6 +26,7 @@ from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.engine import SimEngine
 from autoscaler.simulation.gateway import GatewayLimits, SimGateway
 from autoscaler.simulation.requests import Call, Ending
+from autoscaler.simulation.stage import AnyEngine
 from topics.records import Endpoint, RouteGroup, Routes
 
 _SOURCE = "meta-llama/Llama-3.1-8B-Instruct"
@@ -65,7 +66,9 @@ class World:
 
 def world(shapes: Sequence[Shape], weights: Sequence[float], policy: Policy) -> World:
     """Everything up and routed."""
-    agenda, engines, groups, ended = Agenda(), {}, [], []
+    agenda, groups = Agenda(), []
+    engines: dict[str, AnyEngine] = {}
+    ended: list[Call] = []
 
     def started(role: str, gpus: Sequence[str]) -> tuple[Endpoint, ...]:
         found = []

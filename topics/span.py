@@ -52,6 +52,10 @@ class Span:
             places = self.sent_to.setdefault(kind, {})
             places[to] = places.get(to, 0) + 1
 
+    def count_class(self, number: int) -> None:
+        """The request that came in has a score of this class."""
+        _count(self.classes, number)
+
     def count_answer(
         self,
         first_ms: float | None,

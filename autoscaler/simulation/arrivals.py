@@ -18,12 +18,15 @@ from autoscaler.domain.workload import LEVELS, Lengths
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request. at_s: domain seconds from the first possible arrival of its scenario."""
+    """One request. at_s: domain seconds from the first possible arrival of its scenario. media: it
+    comes with, to a model of components; score: to a service that stands for several models."""
 
     at_s: float
     model: str
     input_tokens: int
     output_tokens: int
+    media: frozenset[str] = frozenset()
+    score: float | None = None
 
 
 Draw = Callable[[np.random.Generator], tuple[int, int]]

@@ -10,15 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from autoscaler.serving.paths import Way
 from autoscaler.serving.policies import DEFAULT, Policy, Want
 from autoscaler.serving.requests import Part, Work
 from autoscaler.serving.routing import Applied, Pick, Router
+from autoscaler.serving.scoring import class_of, model_of, others_of
 from autoscaler.serving.wait_queue import Ticket, WaitQueue
 from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.engine import SimEngine
+from autoscaler.simulation.hops import AtStage
 from autoscaler.simulation.meter import Meter
 from autoscaler.simulation.requests import Call, Ending
+from autoscaler.simulation.stage import AnyEngine, SimStage
 from topics.routing import Endpoint, Routes
+from topics.scoring import EVERY, ScoreSplit
 from topics.telemetry import Telemetry
 
 LOOK_MS = 500.0
@@ -58,7 +63,7 @@ class SimGateway:
         name: str,
         max_len: Mapping[str, int],
         agenda: Agenda,
-        engines: Mapping[str, SimEngine],
+        engines: Mapping[str, AnyEngine],
         ended: Callable[[Call], None],
         limits: GatewayLimits,
     ) -> None:
@@ -83,8 +88,13 @@ class SimGateway:
     def take(self, call: Call) -> None:
         """A request arrives."""
         front = self._fronts[call.model]
+        routes = front.router.routes
+        if routes is not None and routes.split is not None:
+            front.meter.count_arrival(call.input_tokens, call.output_tokens)
+            self._choose(front, call, routes.split)
+            front = self._fronts[call.model]
         front.meter.count_arrival(call.input_tokens, call.output_tokens)
-        call.kind = front.router.kind_of(call.input_tokens, call.output_tokens)
+        call.kind = front.router.kind_of(call.input_tokens, call.output_tokens, call.media)
         self._enter(front, call)
 
     def look(self) -> None:
@@ -119,6 +129,17 @@ class SimGateway:
 
     # -- one request --------------------------------------------------------------------------
 
+    def _choose(self, service: _Front, call: Call, split: ScoreSplit) -> None:
+        """Which model answers `call`, by its score; another one while that one has no room."""
+        number = class_of(split, call.score)
+        service.meter.count_class(number)
+        model = model_of(split, number)
+        if not self._fronts[model].router.has_room():
+            others = others_of(split, model)
+            model = next((m for m in others if self._fronts[m].router.has_room()), model)
+        service.meter.count_sent(EVERY, model)
+        call.through, call.model = call.model, model
+
     def _enter(self, front: _Front, call: Call) -> None:
         if not front.waiting:
             pick = front.router.pick(call.tried, _want(call))
@@ -143,13 +164,16 @@ class SimGateway:
 
     def _send(self, front: _Front, call: Call, pick: Pick) -> None:
         call.attempts += 1
-        call.group = pick.group
+        call.group = pick.way.name if pick.way is not None else pick.group
         front.meter.count_sent(call.kind, call.group)
         engine = self._engines.get(pick.endpoint.address)
         if engine is None:
             front.router.eject(pick.endpoint, int(self._agenda.now_ms))
             front.router.done(pick.endpoint)
             self._again(front, call, pick.endpoint)
+        elif isinstance(engine, SimStage):
+            assert pick.way is not None  # noqa: S101 - only paths lead to stages
+            AtStage(self, call, pick.way, 0, pick.endpoint).enter(engine)
         elif call.input_tokens + call.output_tokens > front.max_len:
             front.router.done(pick.endpoint)
             self._end(front, call, Ending.FAILED, too_long=True)
@@ -175,6 +199,8 @@ class SimGateway:
         routes = front.router.routes
         limits = (routes.ttft_limit_ms, routes.tpot_limit_ms) if routes else (0.0, 0.0)
         front.meter.ended(call, too_long, *limits)
+        if call.through:
+            self._fronts[call.through].meter.ended(call, too_long, *limits)
         self._ended(call)
 
     # -- what jobs tell -----------------------------------------------------------------------
@@ -194,13 +220,35 @@ class SimGateway:
         front.router.done(endpoint)
         self._again(front, call, endpoint)
 
+    def left_stage(self, call: Call, way: Way, hop: int, endpoint: Endpoint) -> None:
+        """A stage is done with a request: on to the next one, or back to its client."""
+        front = self._fronts[call.model]
+        self.left(front, endpoint)
+        if hop + 1 == len(way.hops):
+            call.first_ms = self._agenda.now_ms
+            self._end(front, call, Ending.SERVED)
+            return
+        further = front.router.pick_hop(way, hop + 1, call.tried)
+        engine = self._engines.get(further.address) if further else None
+        if further is None or not isinstance(engine, SimStage):
+            if further is not None:
+                front.router.eject(further, int(self._agenda.now_ms))
+                front.router.done(further)
+            self._again(front, call, further or endpoint)
+            return
+        AtStage(self, call, way, hop + 1, further).enter(engine)
+
+    def lost_stage(self, call: Call, endpoint: Endpoint) -> None:
+        """A stage is gone with a request inside."""
+        self.lost(self._fronts[call.model], call, endpoint)
+
     def hand_over(self, front: _Front, call: Call, pick: Pick, prefill: SimEngine) -> None:
         """The prefill is done: its KV goes to a decode instance of the same group."""
         self.left(front, pick.endpoint)
         router = front.router
         decoder = router.pick_decode(pick.group, call.tried) or router.pick_decode(pick.group)
         engine = self._engines.get(decoder.address) if decoder else None
-        if decoder is None or engine is None:
+        if decoder is None or not isinstance(engine, SimEngine):
             if decoder is not None:
                 router.eject(decoder, int(self._agenda.now_ms))
                 router.done(decoder)

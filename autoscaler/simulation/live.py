@@ -37,6 +37,7 @@ class LiveController:
         """One tick."""
         cluster = seen.cluster
         models = [service.model for service in cluster.services]
+        models += [route.name for route in cluster.routes]
         demand: Mapping[str, ModelDemand] = observe(seen.windows, models, cluster.policy, now_ms)
         observation = Observation(
             demand=self._see(demand) if self._see else demand,

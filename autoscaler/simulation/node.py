@@ -14,9 +14,8 @@ from typing import Protocol
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.serving.lifecycle import LifecycleEvent, after
-from autoscaler.serving.setup import EngineSetup
 from autoscaler.simulation.agenda import Agenda
-from autoscaler.simulation.engine import SimEngine
+from autoscaler.simulation.stage import AnyEngine, AnySetup, engine_on
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 
 HEARTBEAT_MS, IDLE_HEARTBEAT_MS = 2_000.0, 10_000.0
@@ -31,13 +30,13 @@ class Ground(Protocol):
     """What a node stands on. Times in ms of the agenda; `epoch_ms` makes them domain time."""
 
     agenda: Agenda
-    engines: dict[str, SimEngine]  # that answer, by address
+    engines: dict[str, AnyEngine]  # that answer, by address
 
     def epoch_ms(self, at_ms: float) -> int:
         """Domain ms since the epoch."""
         ...
 
-    def setup(self, node: SimNode, desired: DesiredInstance) -> EngineSetup:
+    def setup(self, node: SimNode, desired: DesiredInstance) -> AnySetup:
         """The engine for `desired`; InvalidValue where it cannot run there."""
         ...
 
@@ -74,7 +73,7 @@ class _Held:
     phase: str
     coming: str = ""
     process: int = 0  # number of its launch, 0 = none
-    engine: SimEngine | None = None
+    engine: AnyEngine | None = None
     address: str = ""
     launched_ms: float | None = None
     restarts: int = 0
@@ -233,12 +232,12 @@ class SimNode:
             ready_ms = max(agenda.now_ms, self._there_ms) + 1000.0 * setup.startup_s
             agenda.at(ready_ms, lambda: self._answers(item, process, setup))
 
-    def _answers(self, item: _Held, process: int, setup: EngineSetup | None = None) -> None:
+    def _answers(self, item: _Held, process: int, setup: AnySetup | None = None) -> None:
         """A process has started, or a drain of it was revoked: it is ready."""
         if item.process != process or self._held.get(item.desired.instance) is not item:
             return
         if item.engine is None and setup is not None:
-            item.engine = SimEngine(setup, self._ground.agenda, item.address)
+            item.engine = engine_on(setup, self._ground.agenda, item.address)
             self._ground.engines[item.address] = item.engine
         if item.engine is None:
             return

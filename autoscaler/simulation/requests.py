@@ -26,7 +26,8 @@ class Call:
     """One request. first_ms, end_ms: of the first token and of the end, None before.
 
     tried: instances that failed it; attempts: how often it was sent to one. kind: which of the
-    routes' types it is; group: that took it last.
+    routes' types it is; group: that took it last, or the path through a model of components.
+    model: that answers it; through: the service that chose it, "" where its client did.
     """
 
     id: int
@@ -41,3 +42,6 @@ class Call:
     tried: frozenset[Endpoint] = frozenset()
     kind: str = ""
     group: str = ""
+    media: frozenset[str] = frozenset()
+    score: float | None = None
+    through: str = ""

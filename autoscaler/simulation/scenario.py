@@ -39,6 +39,7 @@ class Scenario:
         finite("scenario: lead_s", self.lead_s, 0.0, 86_400.0)
         whole("scenario: gateways", self.gateways, 1, 100)
         models = {service.model for service in self.cluster.services}
+        models |= {route.name for route in self.cluster.routes}
         for arrival in self.arrivals:
             if arrival.model not in models:
                 raise InvalidValue("arrival: model", arrival.model, " or ".join(sorted(models)))

@@ -23,7 +23,6 @@ from autoscaler.serving.setup import EngineSetup, setup_on
 from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.bill import Bill
 from autoscaler.simulation.decider import Decider, Said, Seen
-from autoscaler.simulation.engine import SimEngine
 from autoscaler.simulation.gateway import LOOK_MS, SimGateway
 from autoscaler.simulation.node import HEARTBEAT_MS, SimNode
 from autoscaler.simulation.requests import Call
@@ -42,6 +41,7 @@ from autoscaler.simulation.script import (
     SolverAway,
 )
 from autoscaler.simulation.solver import Plan, SimSolver, plan_in_process
+from autoscaler.simulation.stage import AnyEngine, AnySetup, stage_setup
 from autoscaler.simulation.timeline import Ordered, Timeline, ordered_counts
 from topics.alerts import Alert
 from topics.fleet import Assignment, DesiredInstance, Status
@@ -70,7 +70,7 @@ class World:
         self.scenario = scenario
         self.cluster = scenario.cluster
         self.agenda = Agenda()
-        self.engines: dict[str, SimEngine] = {}
+        self.engines: dict[str, AnyEngine] = {}
         self.windows = TelemetryWindows()
         self.solver = SimSolver(scenario.solve, plan)
         self.statuses: dict[str, Status] = {}
@@ -90,6 +90,7 @@ class World:
         self._started = False
         self._bill = Bill({p.id: p.price_usd_per_h for p in self.cluster.pools}, ORIGIN_MS)
         longest = {s.model: s.max_len_tokens for s in self.cluster.services}
+        longest |= {r.name: min(longest[m] for m in r.models) for r in self.cluster.routes}
         self.gateways = [
             SimGateway(
                 f"gateway-{n}", longest, self.agenda, self.engines, self._ended, scenario.limits
@@ -139,13 +140,15 @@ class World:
         """Domain ms since the epoch."""
         return ORIGIN_MS + int(at_ms)
 
-    def setup(self, node: SimNode, desired: DesiredInstance) -> EngineSetup:
+    def setup(self, node: SimNode, desired: DesiredInstance) -> AnySetup:
         """The engine for `desired` on `node`; InvalidValue where it cannot run."""
         if max(desired.gpus) >= node.gpus:
             raise InvalidValue("gpus", desired.gpus, f"0 to {node.gpus - 1} on {node.name}")
         service = self.cluster.service(desired.model)
-        spec = service.architecture
         pool = self.cluster.pool(node.pool)
+        if service.graph is not None:
+            return stage_setup(service.graph, service, pool, desired)
+        spec = service.architecture
         longest = min(service.max_len_tokens, spec.max_position)
         place: NodeSlice | PipelineSlices = NodeSlice(pool.gpu, len(desired.gpus))
         if desired.gang is not None:
@@ -273,7 +276,8 @@ class World:
 
         def come() -> None:
             self._arrive(index + 1)
-            call = Call(index, arrival.model, at_ms, arrival.input_tokens, arrival.output_tokens)
+            call = Call(index, arrival.model, at_ms, arrival.input_tokens, arrival.output_tokens,
+                        media=arrival.media, score=arrival.score)  # fmt: skip
             self.timeline.calls.append(call)
             self.gateways[index % len(self.gateways)].take(call)
 

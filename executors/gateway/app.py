@@ -213,7 +213,7 @@ class Face:
         lengths = meter.arrived(call.tokens_guess, call.output_most)
         if through is not None:
             through[0].arrived(call.tokens_guess, call.output_most)
-            through[0].classed(through[1])
+            through[0].count_class(through[1])
         kind = router.kind_of(*lengths, media)
         trace = _trace(exchange)
         request = Request(call, exchange, arrived_ns, name, spent_ns, trace, lengths[1], kind)

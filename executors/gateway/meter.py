@@ -56,10 +56,6 @@ class Meter(Span):
         self.count_arrival(tokens, round(output))
         return float(tokens), output
 
-    def classed(self, number: int) -> None:
-        """The request that came in has a score of this class."""
-        self.classes[number] = self.classes.get(number, 0) + 1
-
     def ended(
         self, outcome: Outcome, tokens_guess: int, ttft_limit_ms: float, tpot_limit_ms: float
     ) -> None:
