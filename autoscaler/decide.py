@@ -39,8 +39,9 @@ from autoscaler.transitions.sight import look_at
 from autoscaler.transitions.strays import strays
 from autoscaler.transitions.supply import fold as fold_supply
 from autoscaler.transitions.supply import said as supply_said
+from autoscaler.triggers.limits import allowed
 from autoscaler.triggers.news import News, Trigger
-from autoscaler.triggers.table import allowed, collect, scope_of
+from autoscaler.triggers.table import collect, scope_of
 from topics.decisions import Decision
 
 __all__ = ["ControllerState", "Effect", "ModelState", "Observation", "decide", "rebuild"]
@@ -183,7 +184,8 @@ def decide(
         scope = tuple(seen)  # the models share what it buys
     if scope and Urgency.FULL not in pending and allowed(full_ms, now_ms):
         number += 1
-        ground = replace(ground, routes=route_asks(cluster, splits, observation.demand, models))
+        routes = route_asks(cluster, splits, observation.demand, models, now_ms)
+        ground = replace(ground, routes=routes)
         asks.append(full(number, ground, scope, due))
         full_ms = (*(at_ms for at_ms in full_ms if now_ms - at_ms < _REMEMBER_MS), now_ms)
         due, planned_usd = (), supply.prices_usd_per_h()

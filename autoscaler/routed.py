@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from autoscaler.demand.observed import UNKNOWN, ModelDemand
 from autoscaler.demand.present import RateEstimate, present_rate
-from autoscaler.demand.score_mix import present_mix
+from autoscaler.demand.score_mix import has_drifted, present_mix
 from autoscaler.demand.timeline import BLOCK_S
 from autoscaler.domain.cluster import Cluster, Mode, Policy, Service
 from autoscaler.domain.quality_route import QualityRoute
@@ -21,6 +21,7 @@ from autoscaler.planning.route_choice import shares_words
 from autoscaler.said import hold
 from autoscaler.state import ModelState, SplitState
 from autoscaler.targets.view import SLIVER, ModelView, Routed
+from autoscaler.triggers.limits import thresholds_may_move
 from topics.decisions import Decision
 from topics.routing import Routes
 
@@ -32,7 +33,11 @@ _SURELY = 2.4  # times as far below the mean as the bound of 95%: four standard 
 
 
 def route_asks(
-    cluster: Cluster, splits: Splits, demands: Demands, models: Mapping[str, ModelState]
+    cluster: Cluster,
+    splits: Splits,
+    demands: Demands,
+    models: Mapping[str, ModelState],
+    now_ms: int,
 ) -> tuple[RouteAsk, ...]:
     """What a full plan must know of each service.
 
@@ -50,8 +55,21 @@ def route_asks(
             own = _own(cluster.service(model), models[model], demands, part * rate.req_per_s,
                        cluster.policy)  # fmt: skip
             held += max(0.0, models[model].target_req_per_s - own)
-        found.append(RouteAsk(route.name, min(max(held, rate.low), rate.high), mix, known.wanted))
+        rate_asked = min(max(held, rate.low), rate.high)
+        rests = _rests(route, known, demand, cluster.policy, now_ms)
+        found.append(RouteAsk(route.name, rate_asked, mix, known.wanted, rests))
     return tuple(found)
+
+
+def _rests(
+    route: QualityRoute, known: SplitState, demand: ModelDemand, policy: Policy, now_ms: int
+) -> bool:
+    """Whether its thresholds moved too recently to move again for a lower bill."""
+    if not known.wanted or not known.changed_ms:
+        return False
+    now = route.mix(demand.local_lengths.classes)
+    drifted = known.mix is not None and has_drifted(route, known.mix, now)
+    return not thresholds_may_move(known.changed_ms, now_ms, drifted, policy.local_window_s)
 
 
 def _own(

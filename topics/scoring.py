@@ -13,6 +13,9 @@ from topics import checks
 
 EVERY = "all"
 """The kind under which telemetry counts where requests for such a name were sent."""
+FELL_BACK = "fell-back"
+"""The kind under which it counts those of them that another model answered than their score says,
+because that one had no room."""
 MOST_EDGES = 500
 _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}\Z")
 _URL = re.compile(r"http://[A-Za-z0-9._\[\]:-]{1,255}(/[\x21-\x7e]{0,1000})?\Z")

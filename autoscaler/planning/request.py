@@ -27,12 +27,14 @@ class Urgency(StrEnum):
 class RouteAsk:
     """How the requests of a service that stands for several models come now: their rate, and how
     they fall on classes. cuts: where its thresholds are or shall be; the demands of its models
-    contain its requests accordingly. (): nowhere yet, and the demands contain none of them."""
+    contain its requests accordingly. (): nowhere yet, and the demands contain none of them.
+    rests: they moved a moment ago, and move again only where they must."""
 
     name: str
     req_per_s: float
     mix: ScoreMix
     cuts: Cuts = ()
+    rests: bool = False
 
 
 @dataclass(frozen=True, slots=True)

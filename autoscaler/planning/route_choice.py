@@ -27,20 +27,21 @@ def choose(
     route: QualityRoute, ask: RouteAsk, price: Callable[[Split], tuple[Fleet, float, bool]]
 ) -> tuple[ChosenSplit, Fleet]:
     """The split to go for, and its fleet. price: (fleet, USD/h with what changes cost,
-    falls short)."""
-    options = list(priced(candidates(route, ask), price))
+    falls short). Thresholds that rest move only where they serve less than the load, or where
+    their answers are worse than asked for by more than chance."""
+    found = candidates(route, ask)
+    if ask.rests:
+        few = [s for s in found if s.cuts == ask.cuts or s.quality < route.at_least - 1e-9]
+        options = list(priced(few, price))
+        now = next(o for o in options if o.split.cuts == ask.cuts)
+        if not now.short and _is_good(route, ask.mix, now.split, route.at_least):
+            return _chosen(route, now, options)
+    options = list(priced(found, price))
     best = best_of(route, options)
-    now = next((o for o in options if o.split.cuts == ask.cuts), None)
-    if now is not None and _stays(route, ask.mix, now, best):
-        best = now
-    return ChosenSplit(
-        route.name,
-        best.split.cuts,
-        best.split.fractions,
-        best.split.quality,
-        best.usd_per_h,
-        bound_by(route, best, options),
-    ), best.fleet
+    known = next((o for o in options if o.split.cuts == ask.cuts), None)
+    if known is not None and _stays(route, ask.mix, known, best):
+        best = known
+    return _chosen(route, best, options)
 
 
 def candidates(route: QualityRoute, ask: RouteAsk) -> list[Split]:
@@ -106,10 +107,27 @@ def shares_words(models: tuple[str, ...], fractions: tuple[float, ...]) -> str:
     return ", ".join(f"{m} {part:.1%}" for m, part in zip(models, fractions, strict=True))
 
 
+def _chosen(
+    route: QualityRoute, best: Priced[Fleet], options: Sequence[Priced[Fleet]]
+) -> tuple[ChosenSplit, Fleet]:
+    return ChosenSplit(
+        route.name,
+        best.split.cuts,
+        best.split.fractions,
+        best.split.quality,
+        best.usd_per_h,
+        bound_by(route, best, options),
+    ), best.fleet
+
+
 def _stays(route: QualityRoute, mix: ScoreMix, now: Priced[Fleet], best: Priced[Fleet]) -> bool:
     if now.short and not best.short:
         return False
-    enough = min(route.at_least, best.split.quality)
-    if now.split.quality < enough - 1e-9 - chance(route, now.split.cuts, mix):
+    if not _is_good(route, mix, now.split, min(route.at_least, best.split.quality)):
         return False
     return now.usd_per_h <= best.usd_per_h * (1.0 + _WORTH) + 1e-9
+
+
+def _is_good(route: QualityRoute, mix: ScoreMix, split: Split, enough: float) -> bool:
+    """Whether its answers are as good as `enough`, or worse by no more than chance."""
+    return split.quality >= enough - 1e-9 - chance(route, split.cuts, mix)

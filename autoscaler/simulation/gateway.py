@@ -23,7 +23,7 @@ from autoscaler.simulation.meter import Meter
 from autoscaler.simulation.requests import Call, Ending
 from autoscaler.simulation.stage import AnyEngine, SimStage
 from topics.routing import Endpoint, Routes
-from topics.scoring import EVERY, ScoreSplit
+from topics.scoring import EVERY, FELL_BACK, ScoreSplit
 from topics.telemetry import Telemetry
 
 LOOK_MS = 500.0
@@ -133,11 +133,12 @@ class SimGateway:
         """Which model answers `call`, by its score; another one while that one has no room."""
         number = class_of(split, call.score)
         service.meter.count_class(number)
-        model = model_of(split, number)
-        if not self._fronts[model].router.has_room():
-            others = others_of(split, model)
-            model = next((m for m in others if self._fronts[m].router.has_room()), model)
+        chosen = model = model_of(split, number)
+        if not self._fronts[chosen].router.has_room():
+            others = others_of(split, chosen)
+            model = next((m for m in others if self._fronts[m].router.has_room()), chosen)
         service.meter.count_sent(EVERY, model)
+        service.meter.count_sent(FELL_BACK if model != chosen else "", model)
         call.through, call.model = call.model, model
 
     def _enter(self, front: _Front, call: Call) -> None:

@@ -1,7 +1,7 @@
 """What happened since the last tick, as far as it can call for a new plan.
 
 Owns the two values. A trigger reads news and says for which models, and why, all of them should be
-planned anew; how often that happens is for `triggers.table`.
+planned anew; how often that happens is for `triggers.limits`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from autoscaler.demand.observed import UNKNOWN
 from autoscaler.demand.score_mix import has_drifted
 from autoscaler.planning.request import Urgency
+from autoscaler.triggers.limits import thresholds_may_move
 from autoscaler.triggers.news import News, Trigger
 
 
@@ -23,6 +24,9 @@ def fire(news: News) -> Iterator[Trigger]:
         if known.mix is None:  # taken over from routes: the next plan learns what it was for
             continue
         now = route.mix(news.demand.get(route.name, UNKNOWN).local_lengths.classes)
+        window_s = news.cluster.policy.local_window_s
+        if not thresholds_may_move(known.changed_ms, news.now_ms, True, window_s):
+            continue
         if has_drifted(route, known.mix, now):
             why = f"the scores of {route.name}'s requests have changed"
             yield Trigger("scores", route.models, why)

@@ -1,7 +1,7 @@
-"""All triggers of a full plan, listed once, and how often they may have one.
+"""All triggers of a full plan, listed once.
 
 A new trigger is one file with a `fire` and one line here. Triggers that come while a plan is made,
-or faster than the limit, wait and are answered together.
+or faster than `limits` allow, wait and are answered together.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ TRIGGERS: tuple[Rule, ...] = (
     scores.fire,
 )
 
-MOST = 6
-WITHIN_MS = 60_000
 _MOST_DUE = 50
 
 
@@ -58,11 +56,6 @@ def collect(news: News, due: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
         return kept
     rest = len(kept) - _MOST_DUE
     return (*kept[:_MOST_DUE], Trigger("more", (), f"{rest} further reasons"))
-
-
-def allowed(full_ms: tuple[int, ...], now_ms: int) -> bool:
-    """Whether a full plan may be asked for now: at most MOST in a minute."""
-    return sum(now_ms - at_ms < WITHIN_MS for at_ms in full_ms) < MOST
 
 
 def scope_of(triggers: tuple[Trigger, ...], models: tuple[str, ...]) -> tuple[str, ...]:

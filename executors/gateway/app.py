@@ -28,7 +28,7 @@ from executors.gateway.settings import Clock, Settings
 from executors.gateway.table import RouteTable
 from executors.gateway.wire.budget import Budget
 from executors.gateway.wire.exchange import Exchange
-from topics.scoring import EVERY
+from topics.scoring import EVERY, FELL_BACK
 
 _TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 _MODELS = "/v1/models"
@@ -185,10 +185,10 @@ class Face:
             await self._serve(exchange, call, arrived_ns, spent_ns, None)
             return
         meter = self._meters.setdefault(call.model, Meter())
-        model, number = await self.choosing.choose(call, exchange.headers, routes.split)
+        model, number, fell_back = await self.choosing.choose(call, exchange.headers, routes.split)
         call.model = model
         if model in self._table.routers or await self._known(exchange, call):
-            await self._serve(exchange, call, arrived_ns, spent_ns, (meter, number))
+            await self._serve(exchange, call, arrived_ns, spent_ns, (meter, number, fell_back))
 
     async def _serve(
         self,
@@ -196,10 +196,10 @@ class Face:
         call: Call,
         arrived_ns: int,
         spent_ns: int,
-        through: tuple[Meter, int] | None,
+        through: tuple[Meter, int, bool] | None,
     ) -> None:
         """Serve, and count the end whatever it is. through: of the name that it was asked by, where
-        that stands for several models, and the class of its score."""
+        that stands for several models, the class of its score, and whether it fell back."""
         router, media = self._table.routers[call.model], frozenset(call.media)
         if not router.takes(media):
             what = ", ".join(sorted(media)) or "text alone"
@@ -237,6 +237,8 @@ class Face:
             if through is not None:
                 through[0].ended(outcome, call.tokens_guess, *limits)
                 through[0].count_sent(EVERY, call.model)
+                if through[2]:
+                    through[0].count_sent(FELL_BACK, call.model)
             self._metrics.ended(call.model, outcome.ending)
             request.pause()
             self._metrics.overhead(request.own_ns / 1e6)

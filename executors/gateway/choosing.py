@@ -27,8 +27,9 @@ class Choosing:
 
     async def choose(
         self, call: Call, headers: Mapping[bytes, bytes], split: ScoreSplit
-    ) -> tuple[str, int]:
-        """The model to answer `call`, and the class of its score. Asks no longer than declared."""
+    ) -> tuple[str, int, bool]:
+        """The model to answer `call`, the class of its score, and whether it is another model than
+        the score says. Asks no longer than declared."""
         score, origin = await self._score(call, headers, split)
         call.text = ""
         number = class_of(split, score)
@@ -38,8 +39,8 @@ class Choosing:
             for other in others_of(split, model):
                 if self._has_room(other):
                     self._metrics.fallbacks.labels(model, other).inc()
-                    return other, number
-        return model, number
+                    return other, number, True
+        return model, number, False
 
     async def _score(
         self, call: Call, headers: Mapping[bytes, bytes], split: ScoreSplit

@@ -16,7 +16,7 @@ from autoscaler.demand.windows import Stats
 from autoscaler.effects import PublishDecision, SolveRequested
 from autoscaler.planning.request import Outcome, Urgency
 from autoscaler.transitions.groups import Group, Life
-from autoscaler.triggers.table import MOST, WITHIN_MS
+from autoscaler.triggers.limits import MOST, WITHIN_MS
 from loadtests.invariants.faults import GHOST, model_of
 from loadtests.invariants.log import T0
 from streams.controller.loop import TickDone

@@ -51,6 +51,30 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         yield "  ".join(cells).rstrip()
+    for service in found.get("services", ()):
+        yield service_line(service)
+
+
+def service_line(service: Mapping[str, Any]) -> str:
+    """A service that stands for several models: who answers its requests, and how well."""
+    name = service["name"]
+    if not service["thresholds"]:
+        return f"{name}: no thresholds yet"
+    planned = service["planned_shares"] or service["shares"]
+    shares = ", ".join(
+        f"{model} {now:.1%}" + ("" if abs(now - then) < 5e-4 else f" (planned {then:.1%})")
+        for model, now, then in zip(service["models"], service["shares"], planned, strict=True)
+    )
+    parts = [shares, f"thresholds {service['thresholds']}"]
+    if service["planned_thresholds"] != service["thresholds"]:
+        parts[-1] += f" (soon {service['planned_thresholds']})"
+    quality = f"quality {service['quality']:.4g}"
+    if service["planned_quality"] is not None:
+        quality += f", planned {service['planned_quality']:.4g}"
+    parts.append(f"{quality}, at least {service['at_least']:g}")
+    parts.append(f"{service['fallbacks']} of the last {service['served']} fell back")
+    rate = service["req_per_s"]
+    return f"{name}{'' if rate is None else f' {rate:.1f} req/s'}: " + "; ".join(parts)
 
 
 def _head(found: Mapping[str, Any]) -> Iterator[str]:

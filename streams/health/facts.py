@@ -21,11 +21,10 @@ from autoscaler.effects import (
     SolveRequested,
 )
 from autoscaler.planning.request import PlanRequest
-from autoscaler.routed import thresholds_words
 from autoscaler.standing import ModelStanding, Standing, standing
-from autoscaler.state import SplitState
 from autoscaler.transitions.turns import may_go_in
 from streams.controller.loop import Loop, TickDone
+from streams.health.services import service_facts
 from topics.decisions import Decision
 
 _KEPT = 500
@@ -140,6 +139,9 @@ class Facts:
                 for at_ms, request, reasons in self.plans
             ],
             "models": [dataclasses.asdict(model) for model in now.models] if now else [],
+            "services": [service_facts(route, done) for route in done.cluster.routes]
+            if done
+            else [],
         }
         return found
 
@@ -168,23 +170,9 @@ class Facts:
 
     def _explain_route(self, route: QualityRoute, done: TickDone) -> dict[str, Any]:
         """Of a service that stands for several models: thresholds, shares, and what binds."""
-        known = done.after.splits.get(route.name, SplitState())
-        mix = known.mix or route.sample
-        chosen = known.chosen
         return {
             "now_ms": done.now_ms,
-            "route": {
-                "name": route.name,
-                "models": route.models,
-                "thresholds": thresholds_words(route, known.cuts) if known.cuts else "",
-                "shares": route.fractions(known.cuts, mix) if known.cuts else (),
-                "unscored": mix.unscored,
-                "quality": route.mean_quality(known.cuts, mix) if known.cuts else None,
-                "at_least": route.at_least,
-                "requests": mix.requests,
-                "bound_by": chosen.bound_by if chosen else "",
-                "planned_thresholds": thresholds_words(route, known.wanted) if known.wanted else "",
-            },
+            "route": service_facts(route, done),
             "decisions": [
                 dataclasses.asdict(one) for one in self.decisions if one.model == route.name
             ][-20:],

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.serving.billing import Bill, Meter, Tariff
 from streams.up.demand_seen import DemandSeen
+from streams.up.services import ServiceRow, service_row
 from streams.up.story import Event, decided, losses
 from streams.up.ways import WaysSeen
 from streams.up.where import Placement, placements
@@ -205,6 +206,14 @@ class Picture:
         """One row per declared model, in the order of the configuration."""
         return [self._row(service.model, now_ms) for service in self._cluster.services]
 
+    def services(self, now_ms: int) -> list[ServiceRow]:
+        """One row per service that stands for several models."""
+        found = []
+        for route in self._cluster.routes:
+            shown, recent = self._lately(route.name, now_ms)
+            found.append(service_row(route, self.routes.get(route.name), shown, recent))
+        return found
+
     def bill(self, now_ms: int) -> Bill:
         """What was spent until now."""
         return self._meter.bill(now_ms)
@@ -256,10 +265,14 @@ class Picture:
     def _in_use(self) -> Iterable[Status]:
         return (status for status in self.statuses.values() if _live(status))
 
-    def _row(self, model: str, now_ms: int) -> ModelRow:
-        spans = self._telemetry[model].spans
-        shown = [t for t in spans if t.end_ms > now_ms - SHOWN_WINDOW_S * 1000]
+    def _lately(self, name: str, now_ms: int) -> tuple[list[Telemetry], list[Telemetry]]:
+        """What rates are read off, and what latencies are."""
+        spans = self._telemetry[name].spans
         recent = [t for t in spans if t.end_ms > now_ms - LATENCY_WINDOW_S * 1000]
+        return [t for t in recent if t.end_ms > now_ms - SHOWN_WINDOW_S * 1000], recent
+
+    def _row(self, model: str, now_ms: int) -> ModelRow:
+        shown, recent = self._lately(model, now_ms)
         covered_s = sum(t.span_ms for t in shown) / 1000.0
         ended = sum(t.completions + t.failures + t.refused for t in recent)
         service = self._cluster.service(model)

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from autoscaler.domain.cluster import Market
 from streams.up.picture import ModelRow, Picture
+from streams.up.services import ServiceRow, service_parts
 from streams.up.story import Event, clock
 from streams.up.where import where_text
 
@@ -77,23 +78,24 @@ def screen(
     alerts = [_cut(Text(line, style=_BAD), width) for line in facts.alerts]
     unmet = [_cut(Text(line, style=_WARN), width) for line in unmet_lines(picture, now_ms)]
     title = [_cut(Text(line, style="bold cyan"), width) for line in facts.title]
+    services = [line for row in picture.services(now_ms) for line in flow(_service(row), width)]
     if height is None:
         events = story(picture.story[-_EVENTS_SHOWN:], facts.began_ms, width)
-        middle = [*alerts, Text(""), *table(rows, width), *unmet, Text("")]
+        middle = [*alerts, Text(""), *table(rows, width), *services, *unmet, Text("")]
         return [*title, *head, *middle, *events]
     room = height - len(head) - 2
     shown = max(1, min(len(rows), room - 1 if len(rows) > room else room))
     lines = table(rows, width, shown)
     left = height - len(head) - len(lines)
-    extra = [*alerts, *unmet][: max(0, left)]
-    alerts, unmet = extra[: len(alerts)], extra[len(alerts) :]
+    extra = [*alerts, *services, *unmet][: max(0, left)]
+    alerts, rest = extra[: len(alerts)], extra[len(alerts) :]
     left -= len(extra)
     blanks = left >= 2 + 4
     left -= 2 * blanks
     title = title[: max(0, min(len(title), left - 4))]
     events = _last(story(picture.story[-_EVENTS_SHOWN:], facts.began_ms, width), left - len(title))
     blank = [Text("")] if blanks else []
-    return [*title, *head, *alerts, *blank, *lines, *unmet, *blank, *events][:height]
+    return [*title, *head, *alerts, *blank, *lines, *rest, *blank, *events][:height]
 
 
 def facts_parts(picture: Picture, now_ms: int, facts: Facts) -> list[Cell]:
@@ -112,6 +114,12 @@ def facts_parts(picture: Picture, now_ms: int, facts: Facts) -> list[Cell]:
         (f"{facts.usd:.2f} USD", ""),
         *late,
     ]
+
+
+def _service(row: ServiceRow) -> list[Cell]:
+    """A service that stands for several models: one part each of what there is to say."""
+    first, *rest = service_parts(row)
+    return [(first, ""), *((part, _BAD if part.startswith("!") else "") for part in rest)]
 
 
 def flow(parts: Sequence[Cell], width: int) -> list[Text]:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from streams.up.picture import Picture
 from streams.up.screen import Facts, facts_parts, screen, table, unmet_lines
+from streams.up.services import service_parts
 
 _PLAIN_EVERY_S = 10.0
 _PLAIN_WIDTH = 120
@@ -73,7 +74,9 @@ class View:
         self._next_plain_s = time.monotonic() + _PLAIN_EVERY_S
         self._say(" | ".join(text for text, _ in facts_parts(picture, now_ms, facts)))
         rows = table(picture.rows(now_ms), _PLAIN_WIDTH)
-        for line in (*(row.plain.rstrip() for row in rows), *unmet_lines(picture, now_ms)):
+        services = [" | ".join(service_parts(row)) for row in picture.services(now_ms)]
+        unmet = unmet_lines(picture, now_ms)
+        for line in (*(row.plain.rstrip() for row in rows), *services, *unmet):
             self._say("  " + line)
 
     def _say(self, line: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from streams.cli.explain import route_lines
 from streams.cli.main import main
+from streams.cli.status import service_line
 
 EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
 
@@ -99,6 +100,23 @@ def test_bad_scores_name_file_and_line(
     err = capsys.readouterr().err
     assert f"{scores.name}:3" in err
     assert said in err
+
+
+def test_status_has_a_line_for_a_service() -> None:
+    """Shares, thresholds and quality, as planned and as they are; what fell back."""
+    service = {
+        "name": "auto", "models": ["mini", "chat"], "req_per_s": 5.94, "thresholds": "0.5",
+        "shares": [0.61, 0.39], "unscored": 0.0, "quality": 88.2, "at_least": 87.0, "requests": 700,
+        "bound_by": "", "planned_thresholds": "0.5", "planned_shares": [0.6, 0.4],
+        "planned_quality": 88.4, "served": 700, "fallbacks": 3,
+    }  # fmt: skip
+    assert service_line(service) == (
+        "auto 5.9 req/s: mini 61.0% (planned 60.0%), chat 39.0% (planned 40.0%); thresholds 0.5; "
+        "quality 88.2, planned 88.4, at least 87; 3 of the last 700 fell back"
+    )
+    moving = service | {"planned_thresholds": "0.6", "fallbacks": 0}
+    assert "thresholds 0.5 (soon 0.6)" in service_line(moving)
+    assert service_line(service | {"thresholds": ""}) == "auto: no thresholds yet"
 
 
 def test_explain_says_what_binds_and_what_is_in_force() -> None:

@@ -45,7 +45,8 @@ def chosen(cut: int) -> ChosenSplit:
 
 
 def answered(cut: int, splits: dict[str, SplitState]) -> tuple[dict[str, SplitState], list[str]]:
-    request = PlanRequest(1, Urgency.FULL, NOW, (), routes=route_asks(CLUSTER, splits, {}, MODELS))
+    asks = route_asks(CLUSTER, splits, {}, MODELS, NOW)
+    request = PlanRequest(1, Urgency.FULL, NOW, (), routes=asks)
     made = PlanAnswer(1, Urgency.FULL, Outcome.PLANNED, splits=(chosen(cut),))
     found, said = adopted(splits, made, request, CLUSTER, NOW)
     return found, [one.reason for one in said]
@@ -65,7 +66,7 @@ def seen(counts: dict[int, int], long: dict[int, int] | None = None) -> ModelDem
 
 
 def test_the_first_thresholds_are_told_at_once_and_carry_the_declared_rate() -> None:
-    asks = route_asks(CLUSTER, {}, {}, MODELS)
+    asks = route_asks(CLUSTER, {}, {}, MODELS, NOW)
     assert asks == (RouteAsk("auto", 10.0, ROUTE.sample, ()),)
     splits, said = answered(12, {})
     assert "60.0%" in said[0]
@@ -113,10 +114,12 @@ def test_a_model_that_is_to_get_more_is_planned_for_before_it_does() -> None:
 
 
 def test_thresholds_are_asked_for_at_once_and_again_when_scores_shift() -> None:
-    def fired(splits: dict[str, SplitState], counts: dict[int, int]) -> list[str]:
+    def fired(
+        splits: dict[str, SplitState], counts: dict[int, int], after_s: int = 120
+    ) -> list[str]:
         state = ControllerState(NOW, splits=splits)
         demand = {"auto": seen(counts)}
-        news = News(NOW, state, CLUSTER, Supply(), {}, demand=demand)
+        news = News(NOW + after_s * 1000, state, CLUSTER, Supply(), {}, demand=demand)
         return [trigger.why for trigger in fire(news)]
 
     usual, shifted = dict.fromkeys(range(20), 20), {19: 400}
@@ -124,6 +127,22 @@ def test_thresholds_are_asked_for_at_once_and_again_when_scores_shift() -> None:
     splits, _ = answered(12, {})
     assert fired(splits, usual) == []
     assert fired(splits, shifted) == ["the scores of auto's requests have changed"]
+    assert fired(splits, shifted, after_s=119) == []  # half of the window is of before
+
+
+def test_thresholds_that_moved_rest_unless_scores_drift() -> None:
+    splits, _ = answered(12, {})
+
+    def rests(after_s: int, counts: dict[int, int]) -> bool:
+        demand = {"auto": seen(counts)}
+        (ask,) = route_asks(CLUSTER, splits, demand, MODELS, NOW + after_s * 1000)
+        return ask.rests
+
+    usual, shifted = dict.fromkeys(range(20), 20), {19: 400}
+    assert rests(599, usual)
+    assert not rests(600, usual)
+    assert rests(119, shifted)
+    assert not rests(120, shifted)
 
 
 def test_a_shift_of_scores_is_told_from_chance() -> None:

@@ -155,6 +155,25 @@ def test_what_is_in_force_stays_for_chance_and_for_small_change() -> None:
     assert moved.cuts != first.cuts  # the same share of so many is no chance
 
 
+def test_thresholds_that_rest_move_only_where_they_must() -> None:
+    """For a lower bill they do not; for answers that are too bad, or a load unserved, they do."""
+    r = linear()
+    strict = (2,)  # nearly all to the large model: good, and dear
+    rested, _ = choose(r, RouteAsk("auto", 10.0, r.sample, strict, rests=True), price_of)
+    free, _ = choose(r, RouteAsk("auto", 10.0, r.sample, strict), price_of)
+    assert rested.cuts == strict != free.cuts
+    assert "would save" in rested.bound_by
+    hard = r.mix(dict.fromkeys(range(20), 10) | {19: 5000})
+    worse, _ = choose(r, RouteAsk("auto", 10.0, hard, (20,), rests=True), price_of)
+    assert worse.cuts != (20,)
+
+    def short(split: Split) -> tuple[str, float, bool]:
+        return "fleet", 10.0, split.fractions[1] > 0.8
+
+    served, _ = choose(r, RouteAsk("auto", 10.0, r.sample, strict, rests=True), short)
+    assert served.fractions[1] <= 0.8
+
+
 def test_a_load_that_cannot_be_served_at_the_quality_says_so() -> None:
     """Everything falls short: the best quality there is, and why."""
     r = linear()

@@ -7,8 +7,9 @@ from dataclasses import replace
 from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.state import ControllerState
 from autoscaler.transitions.supply import GoodPrice, Offer, Supply
+from autoscaler.triggers.limits import MOST, WITHIN_MS, allowed
 from autoscaler.triggers.news import News, Trigger
-from autoscaler.triggers.table import MOST, WITHIN_MS, allowed, collect, scope_of
+from autoscaler.triggers.table import collect, scope_of
 from tests.unit.decide.decide_catalogue import pool, service
 from topics.alerts import Alert
 

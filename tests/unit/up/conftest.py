@@ -1,4 +1,4 @@
-"""An empty picture of the example's cluster."""
+"""The example's cluster, and an empty picture of it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from autoscaler.domain.cluster import Cluster
 from streams.files.config import load_config
 from streams.up.picture import Picture
 
 
 @pytest.fixture
-def picture() -> Picture:
-    """An empty picture of the example's cluster."""
-    path = Path(__file__).parent.parent / "files" / "sample.yaml"
-    return Picture(load_config(path).cluster)
+def cluster() -> Cluster:
+    """The example's cluster."""
+    return load_config(Path(__file__).parent.parent / "files" / "sample.yaml").cluster
+
+
+@pytest.fixture
+def picture(cluster: Cluster) -> Picture:
+    """An empty picture of it."""
+    return Picture(cluster)

@@ -1,0 +1,80 @@
+"""Services that stand for several models, as the live view shows them: who answers, how well.
+
+Pure: telemetry and routes come in, values and words go out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from autoscaler.domain.quality_route import QualityRoute
+from topics.records import Routes, Telemetry
+from topics.scoring import EVERY, FELL_BACK
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRow:
+    """One service. shares: (model, served, planned), served None where nothing was; quality: of the
+    answers by the scores that came, None without any; thresholds: scores between its models.
+    fallbacks: requests that another model answered, because the one for their score had no room."""
+
+    name: str
+    req_per_s: float | None
+    shares: tuple[tuple[str, float | None, float], ...]
+    thresholds: tuple[float, ...]
+    quality: float | None
+    at_least: float
+    fallbacks: int
+
+    @property
+    def missed(self) -> bool:
+        """Whether answers are worse than asked for."""
+        return self.quality is not None and self.quality < self.at_least
+
+
+def service_row(
+    route: QualityRoute, routes: Routes | None, shown: Iterable[Telemetry],
+    recent: Iterable[Telemetry],
+) -> ServiceRow:  # fmt: skip
+    """shown: telemetry that rates are read off; recent: that shares and scores are."""
+    covered_s, arrivals = 0.0, 0
+    for record in shown:
+        covered_s, arrivals = covered_s + record.span_ms / 1000.0, arrivals + record.arrivals
+    sent, classes, fallbacks = Counter[str](), Counter[int](), 0
+    for record in recent:
+        sent.update(record.sent.get(EVERY, {}))
+        classes.update(record.classes)
+        fallbacks += sum(record.sent.get(FELL_BACK, {}).values())
+    split = routes.split if routes is not None else None
+    planned = dict(zip(split.models, split.shares, strict=False)) if split else {}
+    total = sent.total()
+    return ServiceRow(
+        route.name,
+        arrivals / covered_s if covered_s else None,
+        tuple((m, sent[m] / total if total else None, planned.get(m, 0.0)) for m in route.models),
+        route.thresholds(split.cuts) if split else (),
+        route.mean_quality(split.cuts, route.mix(classes)) if split and classes else None,
+        route.at_least,
+        fallbacks,
+    )
+
+
+def service_parts(row: ServiceRow) -> list[str]:
+    """What there is to say, the most important first."""
+    if not row.thresholds:
+        return [f"{row.name}: no thresholds yet"]
+    shares = ", ".join(
+        f"{model} {'-' if served is None else f'{served:.0%}'} of {planned:.0%} planned"
+        for model, served, planned in row.shares
+    )
+    rate = "" if row.req_per_s is None else f" {row.req_per_s:.1f} req/s"
+    quality = "-" if row.quality is None else f"{row.quality:.4g}"
+    marks = ", ".join(f"{mark:.4g}" for mark in row.thresholds)
+    return [
+        f"{row.name}{rate}: {shares}",
+        f"{'! ' if row.missed else ''}quality {quality}, at least {row.at_least:g}",
+        f"{row.fallbacks} fell back",
+        f"thresholds {marks}",
+    ]
