@@ -71,6 +71,12 @@ def count(field: str, value: object, high: int = MAX_COUNT) -> None:
         raise InvalidRecord(field, value, f"a whole number from 0 to {high}")
 
 
+def flag(field: str, value: object) -> None:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise InvalidRecord(field, value, "true or false")
+
+
 def time_ms(field: str, value: object) -> None:
     """Milliseconds since the epoch, before the year 2100."""
     count(field, value, MAX_MS)

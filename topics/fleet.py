@@ -21,6 +21,7 @@ class InstanceState(StrEnum):
     SWITCHING = "switching"
     DRAINING = "draining"
     STOPPING = "stopping"
+    ASLEEP = "asleep"
     STOPPED = "stopped"
     FAILED = "failed"
 

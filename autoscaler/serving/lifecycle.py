@@ -26,6 +26,8 @@ class LifecycleEvent(StrEnum):
     DRAIN_ASKED = "drain asked"
     DRAIN_REVOKED = "drain revoked"
     STOP_SENT = "stop sent"
+    FELL_ASLEEP = "fell asleep"
+    WOKEN = "woken"
     ENDED = "ended"
     ASKED_AGAIN = "asked again"
 
@@ -55,6 +57,11 @@ TRANSITIONS = MappingProxyType(
         (_S.DRAINING, _E.STOP_SENT): _S.STOPPING,
         (_S.DRAINING, _E.ENDED): _S.STOPPED,
         (_S.STOPPING, _E.ENDED): _S.STOPPED,
+        # A standby: its process holds no GPU memory, and is woken instead of a launch.
+        (_S.DRAINING, _E.FELL_ASLEEP): _S.ASLEEP,
+        (_S.ASLEEP, _E.WOKEN): _S.STARTING,
+        (_S.ASLEEP, _E.STOP_SENT): _S.STOPPING,
+        (_S.ASLEEP, _E.ENDED): _S.STOPPED,
         (_S.STOPPED, _E.ASKED_AGAIN): _S.STARTING,
         # Nothing of a failed instance runs, so there is nothing to wait for.
         (_S.FAILED, _E.DRAIN_ASKED): _S.STOPPED,

@@ -19,7 +19,7 @@ Used = dict[str, frozenset[int]]
 """Node -> GPU indices taken. A node that is missing is empty."""
 
 _LETTER = {Phase.PREFILL: "p", Phase.DECODE: "d", Phase.AGGREGATED: "a"}
-_GONE = (InstanceState.STOPPED, InstanceState.FAILED)
+_GONE = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
 
 
 def used_gpus(groups: Iterable[Group], statuses: Iterable[Status] = ()) -> Used:

@@ -23,6 +23,8 @@ from autoscaler.transitions.switches import advance
 from topics.fleet import Assignment, InstanceState
 
 GONE_GRACE_MS = 60_000
+# A sleeper is its executor's: it ends at once where anything else is to run.
+_OVER = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ def _stopped(placed: Placed, inputs: WaveInputs) -> bool:
         return False
     seen = inputs.fleet.instances.get(placed.instance)
     if seen is not None:
-        return seen.state in (InstanceState.STOPPED, InstanceState.FAILED)
+        return seen.state in _OVER
     wanted = next((w for w in assignment.instances if w.instance == placed.instance), None)
     # Absent from the status counts only once the executor has read that it should drain.
     told = wanted is None or wanted.drain

@@ -5,11 +5,14 @@ Owns the few names that a drain depends on. Knows nothing of HTTP.
 
 from __future__ import annotations
 
+import re
+
 from executors.engines.protocol import Load
 
 _RUNNING = "vllm:num_requests_running"
 _WAITING = "vllm:num_requests_waiting"
 _KV = "vllm:kv_cache_usage_perc"
+_SLEEP = re.compile(r'^vllm:engine_sleep_state\{.*sleep_state="awake".*\} (\S+)$', re.M)
 _TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 
 
@@ -20,6 +23,11 @@ def values(text: str, name: str) -> list[float]:
         for line in text.splitlines()
         if line.startswith((name + "{", name + " "))
     ]
+
+
+def awake(text: str) -> bool:
+    """Whether its core says that it is awake; False too where it says nothing of it."""
+    return any(float(value) > 0.0 for value in _SLEEP.findall(text))
 
 
 def load(text: str) -> Load:

@@ -43,6 +43,45 @@ class HttpApi:
         except _UNREACHABLE:
             return False
 
+    async def sleep(self, engine: Contact) -> bool:
+        """/sleep, its weights kept in the host's memory. It sleeps if it says so and its metrics,
+        which come from the engine's core, no longer say that it is awake."""
+        if not await self._sleeping(engine):
+            await self._post(engine, "/sleep?level=1")
+        return await self._sleeping(engine) is True and not await self._awake(engine)
+
+    async def wake(self, engine: Contact) -> bool:
+        """/wake_up."""
+        if await self._sleeping(engine):
+            await self._post(engine, "/wake_up")
+        return await self._sleeping(engine) is False
+
+    async def _sleeping(self, engine: Contact) -> bool | None:
+        """What it says; None where it says nothing."""
+        try:
+            async with engine.client.get(f"http://{engine.endpoint}/is_sleeping") as response:
+                said = await response.json() if response.status == 200 else {}
+        except (*_UNREACHABLE, ValueError):
+            return None
+        found = said.get("is_sleeping") if isinstance(said, dict) else None
+        return found if isinstance(found, bool) else None
+
+    async def _awake(self, engine: Contact) -> bool:
+        """Whether its metrics say that it is awake; an engine without them is taken at its word."""
+        try:
+            async with engine.client.get(f"http://{engine.endpoint}/metrics") as response:
+                return exposition.awake(await response.text())
+        except (*_UNREACHABLE, ValueError):
+            return True
+
+    async def _post(self, engine: Contact, path: str) -> None:
+        try:
+            url = f"http://{engine.endpoint}{path}"
+            async with engine.client.post(url, headers=_key(engine)) as response:
+                await response.read()
+        except _UNREACHABLE:
+            pass  # what became of it is asked next
+
     async def load(self, engine: Contact) -> Load | None:
         """What /metrics says."""
         try:

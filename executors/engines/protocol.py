@@ -9,6 +9,7 @@ with SIGTERM to the leader and, past its stop deadline, SIGKILL to everything it
     alive         it generated one token: the only proof that its core works
     load          what it holds and how far it has come, from its own metrics
     switch role   by strategy: `routing` serves any phase as it is, `relaunch` starts anew
+    sleep, wake   where it is declared to: its GPU memory is free meanwhile
     drain, stop   the executor's: out of the routes, idle, SIGTERM, SIGKILL to the tree
 """
 
@@ -144,6 +145,11 @@ class EngineKind(Protocol):
         ...
 
     @property
+    def sleeps(self) -> bool:
+        """Whether it is declared to sleep instead of being stopped."""
+        ...
+
+    @property
     def stop_s(self) -> float:
         """Longest real s from the end of its shutdown time-out until its last process is gone, as
         declared; the executor waits longer where it has measured more."""
@@ -163,6 +169,14 @@ class EngineKind(Protocol):
 
     async def alive(self, engine: Contact) -> bool:
         """Whether it generates: one request for one token, answered."""
+        ...
+
+    async def sleep(self, engine: Contact) -> bool:
+        """Let it sleep, if it does not; whether it does, as it says itself and shows."""
+        ...
+
+    async def wake(self, engine: Contact) -> bool:
+        """Wake it, if it sleeps; whether it is awake, which does not prove that it generates."""
         ...
 
     async def load(self, engine: Contact) -> Load | None:

@@ -14,7 +14,7 @@ from executors.engines.protocol import EngineKind
 from executors.engines.simulated.kind import SimulatedKind
 from executors.engines.simulated.stage_kind import parse_stage
 from executors.engines.vllm.config import parse_vllm
-from topics.checks import InvalidRecord, name, number, object_fields, one_of, text, texts
+from topics.checks import InvalidRecord, flag, name, number, object_fields, one_of, text, texts
 from topics.codec import read_value
 from topics.engines import wire_name
 
@@ -45,6 +45,7 @@ def _simulated(where: str, raw: Any) -> EngineKind:
     profile: dict[str, Any] = {"image": "", "args": []}
     defaults = {"quantization": None, "max_num_seqs": None, "startup_s": None, **profile}
     defaults["measurements"] = []
+    defaults["sleep"] = False
     item = object_fields(where, raw, ("kind",), defaults)
     if item["quantization"] is not None:
         one_of(f"{where}.quantization", item["quantization"], ("bf16", "fp8", "fp4", "int4"))
@@ -54,10 +55,12 @@ def _simulated(where: str, raw: Any) -> EngineKind:
         number(f"{where}.startup_s", item["startup_s"], 0.0, 86_400.0)
     text(f"{where}.image", item["image"])
     texts(f"{where}.args", item["args"])
+    flag(f"{where}.sleep", item["sleep"])
     measured = read_value(tuple[Measurement, ...], item["measurements"])
     return SimulatedKind(
-        item["quantization"], item["max_num_seqs"], item["startup_s"], measured, item["image"]
-    )
+        item["quantization"], item["max_num_seqs"], item["startup_s"], measured, item["image"],
+        item["sleep"],
+    )  # fmt: skip
 
 
 _KINDS: Mapping[str, Callable[[str, Any], EngineKind]] = MappingProxyType(

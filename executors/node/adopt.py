@@ -81,10 +81,12 @@ def take_over(
         found.strays.append(Stray(stray, frozenset(tag.desired.gpus) if tag else None))
 
     unknown = []
+    named = {row: instance for instance, row in recorded.items()}
     for process, tag in whole:
-        row = recorded.get(tag.desired.instance)
-        if row == Recorded(process.pid, process.started, tag.launch):
-            found.processes[tag.desired.instance] = engine(process, tag)
+        # One that slept and was woken serves under another name than it was started with.
+        name = named.get(Recorded(process.pid, process.started, tag.launch))
+        if name is not None:
+            found.processes[name] = engine(process, tag)
         else:
             unknown.append((process, tag))
     # The first one started counts: a later one on its GPUs is the double.

@@ -108,6 +108,10 @@ class Asking:
             self._watches[item.instance] = process, watch
         if item.state is InstanceState.READY:
             answered = await watch.again()
+        elif item.state is InstanceState.DRAINING and item.sleep_ms and not item.terminated_ms:
+            answered = await watch.asleep()
+        elif item.state is InstanceState.STARTING and item.sleep_ms:
+            answered = await watch.woken()
         elif item.state is InstanceState.DRAINING or item.terminated_ms:
             answered = Answered(None, await watch.load())
         else:

@@ -21,7 +21,7 @@ from executors.node.environment import Tag, engine_environment
 from executors.node.metrics import Metrics
 from executors.node.ports import NoPort, Ports
 from executors.node.processes import EngineProcess, start
-from executors.node.state import Held, Launch, NodeState, Rules, Seen
+from executors.node.state import Held, Launch, NodeState, Rules, Seen, Wake
 from executors.node.store import Recorded, Store
 
 log = logging.getLogger(__name__)
@@ -104,6 +104,7 @@ class EnginesHere:
             in_flight=load.in_flight if load else None,
             held_kv=load.held_kv if load else 0,
             probed_ms=at_ms,
+            asleep=answered.asleep,
         )
 
     def _gone(self, item: Held) -> None:
@@ -206,6 +207,13 @@ class EnginesHere:
         if max(desired.gpus) >= self._node.gpus:
             return f"GPU {max(desired.gpus)} asked for, the node has {self._node.gpus}"
         return ""
+
+    def rename(self, command: Wake) -> None:
+        """The process of a sleeper becomes another instance's; it wakes when it is asked."""
+        process = self.processes.pop(command.sleeper, None)
+        self._asking.forget(command.sleeper)
+        if process is not None:
+            self.processes[command.instance] = process
 
     def terminate(self, instance: str) -> None:
         """SIGTERM to an engine."""

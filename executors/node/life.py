@@ -28,10 +28,14 @@ def observe(item: Held, seen: Seen, now_ms: int, rules: Rules) -> Held:
         return _died(item, seen.note, now_ms, rules)
     if seen.in_flight is not None:
         item = replace(item, in_flight=seen.in_flight, held_kv=seen.held_kv)
+    if seen.asleep and item.state is InstanceState.DRAINING and item.sleep_ms:
+        item = happens(item, LifecycleEvent.FELL_ASLEEP, now_ms, "standby")
+        item = replace(item, drain_ms=0, in_flight=0, held_kv=0)
     if seen.healthy:
         item = replace(item, sick_ms=0)
         if item.state is InstanceState.STARTING and not item.killed_ms:
-            item = replace(happens(item, LifecycleEvent.ANSWERED, now_ms), answered=True)
+            item = happens(item, LifecycleEvent.ANSWERED, now_ms)
+            item = replace(item, answered=True, sleep_ms=0)
         elif item.state is InstanceState.SWITCHING and _proven(item, seen, rules):
             item = _switched(item, now_ms)
     elif seen.healthy is False and item.state is InstanceState.READY and not item.sick_ms:
@@ -41,7 +45,11 @@ def observe(item: Held, seen: Seen, now_ms: int, rules: Rules) -> Held:
 
 def wish(item: Held, wanted: DesiredInstance | None, now_ms: int) -> Held:
     """`item` after comparing it with what the assignment wants of it, None = nothing."""
-    if wanted is not None and _runs_as(item.desired, wanted):
+    if item.state is InstanceState.ASLEEP:
+        if wanted is None or wanted.drain or not runs_as(item.desired, wanted):
+            return item
+        return wake(item, wanted, now_ms)
+    if wanted is not None and runs_as(item.desired, wanted):
         refused = item.refused_phase if item.refused_phase == wanted.phase else ""
         item = replace(item, desired=wanted, refused_phase=refused)
         going = wanted.drain
@@ -74,6 +82,15 @@ def wish(item: Held, wanted: DesiredInstance | None, now_ms: int) -> Held:
     return item
 
 
+def wake(item: Held, wanted: DesiredInstance, now_ms: int) -> Held:
+    """A sleeper as `wanted` from now on; it is ready when it has generated a token."""
+    item = happens(item, LifecycleEvent.WOKEN, now_ms)
+    return replace(
+        item, desired=wanted, sleep_ms=now_ms, launched_ms=now_ms, answered=False, sick_ms=0,
+        refused_phase="",
+    )  # fmt: skip
+
+
 _SERVING = (InstanceState.STARTING, InstanceState.READY, InstanceState.SWITCHING)
 
 
@@ -84,15 +101,17 @@ def end(
     drain_timeout_ms: int,
     rules: Rules,
     commands: list[Command],
+    stays: bool = False,
 ) -> Held:
-    """Terminate what has drained; kill what does not end, start or answer in time."""
+    """Terminate what has drained; kill what does not end, start or answer in time.
+
+    stays: the node does, so that what has drained may sleep there."""
     if not item.process:
         return item
     gang = item.desired.gang
     if gang is not None and gang.broken and not item.killed_ms:
-        commands.append(
-            Kill(item.instance)
-        )  # a pipeline without one of its stages finishes nothing
+        # A pipeline without one of its stages finishes nothing.
+        commands.append(Kill(item.instance))
         return replace(item, killed_ms=now_ms)
     if item.killed_ms or item.terminated_ms:
         begun_ms = item.killed_ms or item.terminated_ms
@@ -113,6 +132,8 @@ def end(
         # One that never answered was in no route and holds nothing.
         if not (idle or late or not item.answered):
             return item
+        if idle and stays and not (late or leaves) and _may_sleep(item, now_ms, rules):
+            return item if item.sleep_ms else replace(item, sleep_ms=now_ms)
         commands.append(Terminate(item.instance))
         if leaves:
             return replace(item, terminated_ms=now_ms)
@@ -195,14 +216,18 @@ def _died(item: Held, note: str, now_ms: int, rules: Rules) -> Held:
         sick_ms=0,
         terminated_ms=0,
         killed_ms=0,
+        sleep_ms=0,
     )
-    if item.state in (InstanceState.DRAINING, InstanceState.STOPPING):
+    if item.state in (InstanceState.DRAINING, InstanceState.ASLEEP, InstanceState.STOPPING):
         reason = item.reason if item.state is InstanceState.STOPPING else ""
         return replace(happens(gone, LifecycleEvent.ENDED, now_ms, reason), drain_ms=0)
     # Where we killed it, our reason says more than its exit code.
     why = item.reason if item.killed_ms and item.reason else note or "the process ended"
     if item.state is InstanceState.SWITCHING:
         return _died_switching(item, gone, why, now_ms, rules)
+    if item.state is InstanceState.STARTING and item.sleep_ms:  # started cold, at once
+        gone = happens(gone, LifecycleEvent.DIED, now_ms, why)
+        return replace(gone, restarts=item.restarts + 1, retry_ms=now_ms)
     lasted = item.state is InstanceState.READY and now_ms - item.since_ms >= rules.stable_ms
     failures = 1 if lasted else item.failures + 1
     gang = item.desired.gang
@@ -247,7 +272,7 @@ def _pause_ms(failures: int, rules: Rules) -> int:
     return min(rules.max_backoff_ms, pause_ms)
 
 
-def _runs_as(desired: DesiredInstance, wanted: DesiredInstance) -> bool:
+def runs_as(desired: DesiredInstance, wanted: DesiredInstance) -> bool:
     """Whether nothing differs that cannot be changed while a process runs; the group is only a
     label of the routes."""
     same = (desired.model, desired.gpus, desired.engine)
@@ -257,11 +282,20 @@ def _runs_as(desired: DesiredInstance, wanted: DesiredInstance) -> bool:
     return part and same == (wanted.model, wanted.gpus, wanted.engine)
 
 
+def _may_sleep(item: Held, now_ms: int, rules: Rules) -> bool:
+    """Whether it may sleep; one that was told to and does not is stopped."""
+    tried = item.sleep_ms and now_ms - item.sleep_ms >= rules.sick_after_ms
+    asked = item.answered and item.desired.engine in rules.sleeping
+    return asked and item.desired.gang is None and not tried
+
+
 def _hopeless(item: Held, now_ms: int, rules: Rules) -> str:
     # An instance whose drain was revoked is starting too, though it was launched long ago.
     starting_ms = now_ms - max(item.launched_ms, item.since_ms)
     if item.state is InstanceState.SWITCHING:
         starting_ms = now_ms - item.launched_ms
+    if item.sleep_ms and starting_ms >= rules.sick_after_ms:
+        return f"did not wake in {starting_ms / 1e3:.0f} s"
     comes_up = item.state in (InstanceState.STARTING, InstanceState.SWITCHING)
     if comes_up and starting_ms >= rules.start_timeout_ms:
         return f"not ready {starting_ms / 1e3:.0f} s after it began to start"

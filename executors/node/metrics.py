@@ -50,6 +50,13 @@ class Metrics:
             buckets=_LONG_S,
             registry=self.registry,
         )
+        self.wakes = Histogram(
+            "shoal_executor_wake_seconds",
+            "Domain seconds from the wish to wake a standby until it generated or was started anew",
+            ("engine", "outcome"),
+            buckets=_LONG_S,
+            registry=self.registry,
+        )
         self.stops = Histogram(
             "shoal_executor_stop_seconds",
             "Real seconds from SIGTERM until the last process of an engine was gone",

@@ -34,10 +34,11 @@ class Patience:
 @dataclass(frozen=True, slots=True)
 class Answered:
     """healthy: it showed that it can serve, or did not; None = nothing is known either way.
-    load: None when it was not told."""
+    load: None when it was not told. asleep: it was told to sleep, and does."""
 
     healthy: bool | None
     load: Load | None = None
+    asleep: bool = False
 
 
 class Watch:
@@ -78,6 +79,17 @@ class Watch:
             self._asking = asyncio.create_task(self._alive())
         hangs = now_s - self._asked_s >= self._patience.hangs_s
         return Answered(False if hangs else None, load)
+
+    async def asleep(self) -> Answered:
+        """Of an engine that is to sleep: whether it does."""
+        done = await _within(self._patience.first_token_s, self._kind.sleep(self._engine))
+        return Answered(None, None if done else await self.load(), bool(done))
+
+    async def woken(self) -> Answered:
+        """Of an engine that is to wake: whether it generates again."""
+        if not await _within(self._patience.first_token_s, self._kind.wake(self._engine)):
+            return Answered(None)
+        return await self.first()
 
     async def load(self) -> Load | None:
         """What it holds; progress that it shows is a sign of life."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from executors.engines.protocol import rendezvous
-from executors.node import life
+from executors.node import life, standby
 from executors.node.state import Command, Held, Launch, NodeState, Rules, Seen
 from topics.fleet import Assignment, InstanceState, ObservedInstance
 from topics.gangs import GangRank
@@ -78,11 +78,14 @@ def reconcile(
     # Past its expiry an assignment starts nothing and stops nothing: what runs goes on.
     if assignment is not None and not late:
         held = _compare(held, assignment, now_ms)
+        held = standby.evict(held, assignment, now_ms, rules, commands)
+    stays = standby.kept(held, state.node, rules)
     drain_ms = (assignment.drain_timeout_ms if assignment else 0) or rules.drain_timeout_ms
     held = [
-        life.end(item, seen.get(item.instance), now_ms, drain_ms, rules, commands) for item in held
+        life.end(item, seen.get(item.instance), now_ms, drain_ms, rules, commands, stays)
+        for item in held
     ]
-    held = _launch(held, now_ms, late, blocked_gpus, commands)
+    held = _launch(held, now_ms, rules, late, blocked_gpus, commands)
     return replace(state, held=tuple(held)), tuple(commands)
 
 
@@ -152,16 +155,19 @@ def _compare(held: list[Held], assignment: Assignment, now_ms: int) -> list[Held
 def _launch(
     held: list[Held],
     now_ms: int,
+    rules: Rules,
     late: bool,
     blocked_gpus: Collection[int],
     commands: list[Command],
 ) -> list[Held]:
-    """Start what should run and whose GPUs are free: a GPU belongs to one process at a time.
+    """Start what should run and whose GPUs are free: a GPU belongs to one process at a time. Where
+    a sleeper has them that fits, it is woken instead.
 
     late: the assignment has expired; what served before is started again, nothing else.
     """
     busy = {gpu for item in held if item.process for gpu in item.desired.gpus} | {*blocked_gpus}
-    result = []
+    result: list[Held] = []
+    taken = set[str]()
     for item in held:
         comes = item.state in (InstanceState.STARTING, InstanceState.SWITCHING)
         waits = comes and not item.process
@@ -171,6 +177,11 @@ def _launch(
         gang = item.desired.gang
         if gang is not None and not (gang.leads or gang.rendezvous):
             result.append(replace(item, reason="waits for rank 0"))
+            continue
+        item, sleeper = standby.woken(item, held, now_ms, rules, commands)
+        if sleeper:
+            taken.add(sleeper)
+            result.append(item)
             continue
         if busy.intersection(item.desired.gpus):
             result.append(item if item.reason else replace(item, reason="waits for its GPUs"))
@@ -184,4 +195,4 @@ def _launch(
                 item, phase=phase, process=True, answered=False, launched_ms=now_ms, reason=reason
             )
         )
-    return result
+    return [item for item in result if item.instance not in taken]

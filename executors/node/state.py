@@ -23,7 +23,8 @@ class Held:
     terminated_ms, killed_ms: when that was begun, 0 = not. sick_ms: since when a ready engine
     shows no sign of life, 0 = it does. switch_ms: when a role switch was begun, 0 = none is under
     way; from_phase: to go back to if it fails; refused_phase: a switch to it failed and is not
-    tried again before another one is wanted. in_flight, held_kv: as last seen.
+    tried again before another one is wanted. sleep_ms: when it was told to sleep, or to wake where
+    it is starting; 0 = it was not. in_flight, held_kv: as last seen.
     """
 
     desired: DesiredInstance
@@ -45,6 +46,7 @@ class Held:
     switch_ms: int = 0
     from_phase: str = ""
     refused_phase: str = ""
+    sleep_ms: int = 0
     in_flight: int = 0
     held_kv: int = 0
     reason: str = ""
@@ -77,7 +79,7 @@ class Seen:
 
     alive: it runs. healthy: it showed that it can serve (True), or was asked and did not (False);
     None = not asked. in_flight: None = not known. probed_ms: when it was asked. note: why it ended,
-    where that is known.
+    where that is known. asleep: it was told to sleep, and does.
     """
 
     alive: bool
@@ -86,6 +88,7 @@ class Seen:
     held_kv: int = 0
     probed_ms: int = 0
     note: str = ""
+    asleep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,8 @@ class Rules:
     kill_after_ms: of engines not named there, and between two SIGKILLs. max_attempts: launches in a
     row that may fail before the instance is given up; switch_attempts: before a switch is rolled
     back. stable_ms: an instance that was ready so long begins to count failures anew. routing:
-    engines whose instances switch roles without a restart. leave_by_ms: when drains must be over
+    engines whose instances switch roles without a restart. sleeping: engines whose instances sleep
+    instead of being stopped, where the node stays. leave_by_ms: when drains must be over
     because the node is taken away, 0 = it is not.
     """
 
@@ -111,6 +115,7 @@ class Rules:
     stable_ms: int = 300_000
     stop_ms: Mapping[str, int] = field(default_factory=dict)
     routing: frozenset[str] = frozenset()
+    sleeping: frozenset[str] = frozenset()
     leave_by_ms: int = 0
 
 
@@ -120,6 +125,14 @@ class Launch:
 
     desired: DesiredInstance
     phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """The process of `sleeper` is that of `instance` from now on, and shall wake."""
+
+    sleeper: str
+    instance: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,4 +149,4 @@ class Kill:
     instance: str
 
 
-Command = Launch | Terminate | Kill
+Command = Launch | Wake | Terminate | Kill

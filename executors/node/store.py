@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _NUMBERS: tuple[str, ...] = (
     "since_ms", "launched_ms", "restarts", "failures", "retry_ms", "drain_ms", "terminated_ms",
-    "killed_ms", "switch_ms", "in_flight", "held_kv",
+    "killed_ms", "switch_ms", "sleep_ms", "in_flight", "held_kv",
 )  # fmt: skip
 _TEXTS = ("phase", "from_phase", "refused_phase", "endpoint", "reason")
 
@@ -196,7 +196,7 @@ def _dump(item: Held, process: EngineProcess | None) -> dict[str, Any]:
 
 def _load(row: dict[str, Any]) -> Held:
     values: dict[str, Any] = {key: str(row[key]) for key in _TEXTS}
-    values.update({key: int(row[key]) for key in _NUMBERS})
+    values.update({key: int(row.get(key, 0)) for key in _NUMBERS})
     return Held(
         desired=read_value(DesiredInstance, row["desired"]),
         state=InstanceState(row["state"]),

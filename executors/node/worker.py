@@ -19,7 +19,7 @@ from executors.node.config import ExecutorConfig, NodeConfig
 from executors.node.engines_here import SHUTDOWN_TIMEOUT_S, EnginesHere
 from executors.node.metrics import Metrics
 from executors.node.occupancy import Occupancy
-from executors.node.state import Command, Held, Kill, Launch, NodeState, Rules
+from executors.node.state import Command, Held, Kill, Launch, NodeState, Rules, Wake
 from executors.node.store import Store
 from topics.checks import InvalidRecord
 from topics.fleet import Assignment, InstanceState, Status
@@ -49,6 +49,7 @@ def rules_at(config: ExecutorConfig) -> Rules:
         routing=frozenset(
             name for name, kind in config.engines.items() if kind.role_switch is RoleSwitch.ROUTING
         ),
+        sleeping=frozenset(name for name, kind in config.engines.items() if kind.sleeps),
     )
     speed = config.time_base.speed
     floors = {k: max(getattr(base, k), int(v * speed)) for k, v in _REAL_FLOORS_MS.items()}
@@ -178,6 +179,10 @@ class NodeWorker:
                 instance = command.desired.instance
                 self._state = reconcile.launched(self._state, instance, *started)
             return
+        if isinstance(command, Wake):
+            log.info("%s: waking %s as %s", self._node.node, command.sleeper, command.instance)
+            self.engines.rename(command)
+            return
         log.info("%s: %s %s", self._node.node, type(command).__name__.lower(), command.instance)
         if isinstance(command, Kill):
             self.engines.kill(command.instance)
@@ -185,6 +190,7 @@ class NodeWorker:
             self.engines.terminate(command.instance)
 
     def _time_switches(self, before: NodeState, now_ms: int) -> None:
+        self._time_wakes(before, now_ms)
         switching = {i.instance: i for i in before.held if i.state is InstanceState.SWITCHING}
         for item in self._state.held:
             old = switching.get(item.instance)
@@ -198,6 +204,17 @@ class NodeWorker:
             self._metrics.switches.labels(engine, str(strategy), outcome).observe(took_s)
             log.info("%s: switch of %s %s after %.1f s", self._node.node, item.instance, outcome,
                      took_s)  # fmt: skip
+
+    def _time_wakes(self, before: NodeState, now_ms: int) -> None:
+        waking = {i.instance: i for i in before.held if _wakes(i)}
+        for item in self._state.held:
+            old = waking.get(item.instance)
+            if old is None or _wakes(item):
+                continue
+            outcome = "woken" if item.state is InstanceState.READY else "started anew"
+            took_s = (now_ms - old.sleep_ms) / 1000
+            self._metrics.wakes.labels(item.desired.engine, outcome).observe(took_s)
+            log.info("%s: %s %s after %.1f s", self._node.node, item.instance, outcome, took_s)
 
     def _tell(self, now_ms: int, now_s: float) -> None:
         if self._publishing is not None and not self._publishing.done():
@@ -245,6 +262,10 @@ class NodeWorker:
             return
         if told:
             self._shown = status
+
+
+def _wakes(item: Held) -> bool:
+    return item.state is InstanceState.STARTING and item.sleep_ms > 0
 
 
 def _outcome(old: Held, new: Held) -> str:

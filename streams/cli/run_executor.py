@@ -129,6 +129,7 @@ def _real(
             "weights": allowed,
             "image": engine.image,
             "args": list(engine.args),
+            "sleep": engine.sleep,
             "quantization": engine.quantization or None,
             "max_num_seqs": engine.max_num_seqs,
             "kv_transfer": {},

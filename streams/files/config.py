@@ -39,7 +39,8 @@ _MODES = tuple(mode.value for mode in Mode)
 class EngineSpec:
     """An engine as the operator defines it. quantization: what its arguments imply for weights.
 
-    pipelines: which nodes it may join in one instance, see `Service`.
+    pipelines: which nodes it may join in one instance, see `Service`. sleep: its instances sleep
+    instead of being stopped where their node stays.
     """
 
     name: str
@@ -48,6 +49,7 @@ class EngineSpec:
     quantization: str = ""
     max_num_seqs: int = 256
     pipelines: str = "none"
+    sleep: bool = False
 
     @property
     def wire_name(self) -> str:
@@ -204,6 +206,7 @@ def _engines(section: Section | None) -> dict[str, EngineSpec]:
             quantization,
             seqs,
             engine.take("pipelines", units.word("none", "same-slice", "same-size", "any"), "none"),
+            engine.take("sleep", units.flag, False),
         )
         engine.finish()
     return found

@@ -34,7 +34,7 @@ _IDLE_S = 60.0
 _LIST_LIMIT_S, _CREATE_LIMIT_S, _DELETE_LIMIT_S = 30.0, 120.0, 60.0
 _MOST_AT_ONCE = 16
 _HEARD_LATELY_MS = 60_000
-_ENDED = (InstanceState.STOPPED, InstanceState.FAILED)
+_ENDED = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
 
 
 class HookFailed(Exception):

@@ -192,6 +192,7 @@ def _simulated(engine: EngineSpec, config: Config) -> Mapping[str, object]:
         "measurements": [asdict(one) for one in config.cluster.measurements],
         "image": engine.image,
         "args": list(engine.args),
+        "sleep": engine.sleep,
     }
 
 

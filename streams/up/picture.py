@@ -33,7 +33,7 @@ LATENCY_WINDOW_S = 60
 UNMET_STANDS_MS = 660_000
 """The controller repeats every ten minutes that demand cannot be met; after that it is over."""
 _SLIVER = 0.03
-_OVER = (InstanceState.STOPPED, InstanceState.FAILED)
+_OVER = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
 _LIVE_STATES = tuple(state for state in InstanceState if state not in _OVER)
 
 

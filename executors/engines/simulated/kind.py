@@ -25,6 +25,7 @@ class SimulatedKind(HttpApi):
     fixed_startup_s: float | None = None
     measurements: tuple[Measurement, ...] = ()
     image: str = ""
+    sleeps: bool = False
 
     @property
     def ports(self) -> int:
@@ -69,8 +70,12 @@ class SimulatedKind(HttpApi):
             options["--measurements"] = write_value(self.measurements).decode()
         # One word each: a value that begins with a dash stays a value.
         words = [f"{key}={value}" for key, value in options.items()]
-        env = ((API_KEY, spec.api_key),) if spec.api_key else ()
-        return LaunchLine((sys.executable, "-m", "executors.engines.simulated", *words), env)
+        env = {API_KEY: spec.api_key} if spec.api_key else {}
+        if self.sleeps:
+            env["VLLM_SERVER_DEV_MODE"] = "1"
+        return LaunchLine(
+            (sys.executable, "-m", "executors.engines.simulated", *words), (*env.items(),)
+        )
 
     def startup_s(self, spec: LaunchSpec) -> float:
         """As configured, else predicted by the formula that the planner uses too."""

@@ -36,6 +36,11 @@ class StageKind(HttpApi):
         return RoleSwitch.RELAUNCH
 
     @property
+    def sleeps(self) -> bool:
+        """It knows no sleep."""
+        return False
+
+    @property
     def stop_s(self) -> float:
         """It ends as soon as nothing is in flight."""
         return 2.0

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from executors.engines.vllm.kind import KvTransfer, VllmKind, refused_argument
-from topics.checks import InvalidRecord, count, number, object_fields, one_of, text, texts
+from topics.checks import InvalidRecord, count, flag, number, object_fields, one_of, text, texts
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}\Z")
 _DEFAULTS: dict[str, Any] = {
@@ -27,6 +27,7 @@ _DEFAULTS: dict[str, Any] = {
     "stop_s": 60.0,
     "device": "cuda",
     "pipelines": "none",
+    "sleep": False,
 }
 
 
@@ -45,6 +46,9 @@ def parse_vllm(where: str, raw: Any) -> VllmKind:
         one_of(f"{where}.quantization", item["quantization"], ("bf16", "fp8", "fp4", "int4"))
     one_of(f"{where}.device", item["device"], ("cuda", "cpu"))
     one_of(f"{where}.pipelines", item["pipelines"], ("none", "same-slice", "same-size"))
+    flag(f"{where}.sleep", item["sleep"])
+    if item["sleep"] and item["device"] == "cpu":
+        raise InvalidRecord(f"{where}.sleep", True, "false with device cpu, which frees nothing")
     count(f"{where}.pipeline_parallel", item["pipeline_parallel"], 64)
     stages = item["pipeline_parallel"]
     if stages < 1:
@@ -69,6 +73,7 @@ def parse_vllm(where: str, raw: Any) -> VllmKind:
         cpu=item["device"] == "cpu",
         image=item["image"],
         pipelines=item["pipelines"],
+        sleeps=item["sleep"],
     )
 
 

@@ -24,6 +24,7 @@ _OWNED = (
     "--served-model-name", "--max-model-len", "--shutdown-timeout", "--kv-transfer-config",
     "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "-dp", "-n", "-r",
     "--max-num-seqs", "--nnodes", "--node-rank", "--master-addr", "--master-port",
+    "--enable-sleep-mode",
 )  # fmt: skip
 _OWNED_FAMILIES = ("--data-parallel", "--ssl")
 _INTERNAL_PORTS = 2  # vLLM searches upwards from VLLM_PORT for torch.distributed
@@ -64,7 +65,9 @@ class VllmKind(HttpApi):
     GPUs of an instance are divided by it. layers: of each stage, () = evenly. max_num_seqs and
     declared_startup_s None = vLLM's own and as predicted. cpu: it runs without GPUs, on one core.
     image: of the container that has the executable. pipelines: whether its instances may span
-    nodes, "none", "same-slice" or "same-size" (one tensor-parallel size for all stages).
+    nodes, "none", "same-slice" or "same-size" (one tensor-parallel size for all stages). sleeps:
+    those on one node may sleep instead of being stopped, which opens the paths of vLLM's
+    development mode to whoever reaches its port.
     """
 
     executable: str = "vllm"
@@ -81,6 +84,7 @@ class VllmKind(HttpApi):
     cpu: bool = False
     image: str = ""
     pipelines: str = "none"
+    sleeps: bool = False
 
     @property
     def ports(self) -> int:
@@ -130,6 +134,8 @@ class VllmKind(HttpApi):
         words = [f"{key}={value}" for key, value in options.items()]
         if gang is not None and not gang.leads:
             words.append("--headless")  # it serves no HTTP
+        if self.sleeps and gang is None:
+            words.append("--enable-sleep-mode")
         argv = (self.executable, "serve", weights, *words, *self.args)
         return LaunchLine(argv, self._environment(spec, Path(weights).is_absolute()))
 
@@ -186,6 +192,8 @@ class VllmKind(HttpApi):
         if self.kv_transfer is not None and spec.gang is None:
             own["VLLM_NIXL_SIDE_CHANNEL_HOST"] = spec.advertise
             own["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(spec.ports[1])
+        if self.sleeps and spec.gang is None:
+            own["VLLM_SERVER_DEV_MODE"] = "1"
         if self.cpu:
             own |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
             own |= {"UCX_TLS": "tcp,self,sm"}

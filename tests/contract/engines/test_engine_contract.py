@@ -11,6 +11,8 @@ import json
 import pytest
 
 from executors.engines.exposition import load, values
+from executors.engines.http_api import HttpApi
+from executors.engines.protocol import Contact
 from tests.contract.engines.harness import REAL, prompt
 
 pytestmark = pytest.mark.timeout(300 if REAL else 60)
@@ -331,6 +333,20 @@ async def test_sleeping(engines) -> None:
     assert (await job)[0] == 200
     assert await engine.dev("GET", "/is_sleeping") == {"is_sleeping": False}
     assert await engine.gauge(awake) == 1
+
+
+async def test_what_an_executor_asks_of_a_standby(engines) -> None:
+    """Told twice to sleep it sleeps, woken it generates; without dev mode it does not."""
+    api, engine = HttpApi(), await engines("main")
+    contact = Contact(engine.client, engine.endpoint, "tiny")
+    assert await api.sleep(contact)
+    assert await api.sleep(contact)
+    assert await api.wake(contact)
+    assert await api.alive(contact)
+    peer = await engines("peer")
+    other = Contact(peer.client, peer.endpoint, "tiny")
+    assert not await api.sleep(other)
+    assert await api.alive(other)
 
 
 async def test_without_dev_mode_there_is_no_pause(engines) -> None:

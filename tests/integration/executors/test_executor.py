@@ -67,6 +67,40 @@ async def test_a_killed_engine_is_replaced_and_a_killed_executor_takes_over(
     assert not any(alive(pid) for pid in pids), "on a leash, engines end with their executor"
 
 
+async def test_a_standby_is_woken_for_another_instance_and_survives_its_executor(
+    harness: Harness,
+) -> None:
+    """The process is the same one, serving in far less than a start; a killed executor's successor
+    knows it by its new name."""
+    engines = {"default": {"kind": "simulated", "startup_s": 60.0, "sleep": True}}
+    config = harness.config(engines=engines)
+    executor = await harness.start(config, leash=True)
+    await harness.assign(1, wish("a", 0), wish("b", 1))
+    await harness.until_ready("a", "b")
+    before = harness.pids()
+    await harness.assign(2, wish("a", 0, drain=True), wish("b", 1))
+    await harness.until_state("a", "asleep")
+    await harness.assign(3, wish("b", 1), wish("c", 0))
+    woken = await harness.until_state("c", "ready")
+    assert woken.since_ms - woken.launched_ms < 60_000
+    assert harness.get("a") is None
+    assert harness.metric("shoal_executor_wake_seconds_count") == 1
+    assert harness.pids() == before
+    executor.kill()
+    executor.wait()
+    harness.status = None
+    executor = await harness.start(config, leash=True)
+    await harness.until_ready("b", "c")
+    assert harness.pids() == before
+    # What is put in its place gets the GPU once the sleeper is gone.
+    await harness.assign(4, wish("b", 1), wish("c", 0, drain=True))
+    await harness.until_state("c", "asleep")
+    await harness.assign(5, wish("b", 1), wish("d", 0, 2))
+    await harness.until_ready("d")
+    assert set(harness.pids()) == {"b", "d"}
+    assert stop(executor) == 0
+
+
 async def test_what_cannot_be_launched_fails_with_its_reason(harness: Harness) -> None:
     """An unknown engine is given up after bounded attempts; its neighbour is untouched."""
     executor = await harness.start(leash=True)

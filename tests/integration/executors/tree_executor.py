@@ -31,6 +31,7 @@ class TreeKind(HttpApi):
     ports: int = 1
     stop_s: float = 1.0
     image: str = ""
+    sleeps: bool = False
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
         if self.broken and spec.phase == "decode":

@@ -95,6 +95,17 @@ def test_what_it_cannot_do_is_refused_at_launch(weights: Path, spec: LaunchSpec)
         stages.launch_line(spec)
 
 
+def test_only_a_declared_standby_has_sleep_mode_and_the_paths_for_it(
+    weights: Path, spec: LaunchSpec
+) -> None:
+    """Whoever reaches those paths can stop an engine."""
+    for sleeps in (True, False):
+        kind = VllmKind(weights=(str(weights),), kv_transfer=KvTransfer(), sleeps=sleeps)
+        line = kind.launch_line(spec)
+        assert ("--enable-sleep-mode" in line.argv) is sleeps
+        assert ("VLLM_SERVER_DEV_MODE" in dict(line.env)) is sleeps
+
+
 @pytest.mark.parametrize(
     ("section", "named"),
     [
@@ -116,6 +127,9 @@ def test_what_it_cannot_do_is_refused_at_launch(weights: Path, spec: LaunchSpec)
         ({"device": "tpu"}, "device"),
         ({"startup_s": -1}, "startup_s"),
         ({"image": 5}, "image"),
+        ({"sleep": "yes"}, "sleep"),
+        ({"sleep": True, "device": "cpu"}, "sleep"),
+        ({"args": ["--enable-sleep-mode"]}, "--enable-sleep-mode"),
     ],
 )
 def test_a_section_is_refused_by_name(section: dict[str, object], named: str) -> None:

@@ -40,11 +40,14 @@ def test_every_state_can_be_reached_and_left_or_ends() -> None:
 
 
 def test_a_stopped_instance_was_draining_or_failed() -> None:
-    """Nothing jumps from serving to stopped: a drain lies between."""
+    """Nothing jumps from serving to stopped: a drain lies between, before a sleep too."""
     before = {state for (state, _), to in TRANSITIONS.items() if to is InstanceState.STOPPED}
-    assert before == {InstanceState.DRAINING, InstanceState.STOPPING, InstanceState.FAILED}
+    asleep = InstanceState.ASLEEP
+    assert before == {InstanceState.DRAINING, InstanceState.STOPPING, asleep, InstanceState.FAILED}
     stopping = {state for (state, _), to in TRANSITIONS.items() if to is InstanceState.STOPPING}
-    assert stopping == {InstanceState.DRAINING}
+    assert stopping == {InstanceState.DRAINING, asleep}
+    sleeping = {state for (state, _), to in TRANSITIONS.items() if to is asleep}
+    assert sleeping == {InstanceState.DRAINING}
 
 
 def test_the_documentation_shows_the_table() -> None:
