@@ -78,7 +78,10 @@ def decide(
     combos, worth = valued(state, observation, cluster)
     sent = routed(cluster, state.splits, observation.demand)
     inputs = Inputs(state, observation, priced, combos, now_ms, guarded.frozen, sent)
-    sight = look_at(state.groups, observation.statuses, combos, priced, now_ms)
+    gap_ms = now_ms - (state.ticked_ms or state.started_ms)
+    deaf = gap_ms > 500.0 * cluster.policy.node_silent_s
+    listens_ms = now_ms if deaf else state.listens_since_ms or state.started_ms
+    sight = look_at(state.groups, observation.statuses, combos, priced, now_ms, listens_ms)
     others = {service.model for service in cluster.services if not service.managed}
     faults = notice(state.groups, sight, state.backoff, lambda m: m not in others, now_ms)
     decisions += [_failed(failure, now_ms) for failure in faults.failures]
@@ -215,6 +218,8 @@ def decide(
         held=guarded.held,
         strays=stray,
         splits=splits,
+        ticked_ms=now_ms,
+        listens_since_ms=listens_ms,
     )
     new_state, published = publish(state, after, sight, priced, decisions, now_ms)
     return new_state, (*published, *(SolveRequested(one.request) for one in asks))

@@ -20,6 +20,7 @@ from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 from topics.routing import Routes
 
+_NEVER_SERVED = (InstanceState.STARTING, InstanceState.FAILED, InstanceState.STOPPED)
 _MOVES = {"scale_out": "out", "replace": "out", "scale_in": "in"}
 
 
@@ -40,7 +41,7 @@ def rebuild(
     evidence. Reversals, the last addition and the numbers of decisions go on. What combos hold is
     learnt from the planner's first answer. All empty: a first start.
     """
-    groups = _groups(cluster, assignments, statuses, now_ms)
+    groups = _groups(cluster, assignments, routes, statuses, now_ms)
     running = {group.model for group in groups}
     turns: dict[str, Turns] = {}
     added_ms: dict[str, int] = {}
@@ -84,11 +85,19 @@ def rebuild(
 def _groups(
     cluster: Cluster,
     assignments: Mapping[str, Assignment],
+    routes: Mapping[str, Routes],
     statuses: Mapping[str, Status],
     now_ms: int,
 ) -> tuple[Group, ...]:
     """Groups as nodes should run them. A group of which a member is missing serves nobody, so it is
-    told to drain: what is planned then replaces it."""
+    told to drain: what is planned then replaces it. A drain under way goes on counting against the
+    disruption budget."""
+    served = {
+        seen.instance
+        for status in statuses.values()
+        for seen in status.instances
+        if seen.state not in _NEVER_SERVED
+    }
     launched = {
         seen.instance: seen.launched_ms
         for status in statuses.values()
@@ -111,6 +120,8 @@ def _groups(
         if not draining and not _whole(name, placed):
             placed += unassigned.get(name, [])
             draining = not _whole(name, placed)
+        known = routes.get(first.model)
+        leaves = draining and any(p.instance in served for p in placed)
         created = min((launched[p.instance] for p in placed if p.instance in launched), default=0)
         groups.append(
             Group(
@@ -123,6 +134,7 @@ def _groups(
                 created_ms=min(created or now_ms, now_ms),
                 life=Life.DRAINING if draining else Life.ACTIVE,
                 since_ms=now_ms,
+                unrouted_generation=max(1, known.generation if known else 1) if leaves else 0,
             )
         )
     return tuple(sorted(groups, key=lambda group: (group.created_ms, group.name)))

@@ -73,7 +73,9 @@ def standing(
 ) -> Standing:
     """How things stand after a tick at `now_ms` that ended in `state`."""
     priced = with_prices(cluster, state.supply.prices_usd_per_h())
-    sight = look_at(state.groups, observation.statuses, state.combos, priced, now_ms)
+    sight = look_at(
+        state.groups, observation.statuses, state.combos, priced, now_ms, state.listens_since_ms
+    )
     prices = {
         pool.id: 0.0 if pool.market is Market.OWNED else pool.price_usd_per_h
         for pool in priced.pools

@@ -167,7 +167,9 @@ class ControllerState:
     no plan (0: none since), told_failed_ms: when that was last said. planned_usd_per_h: node
     prices at the last full request. held: pauses, releases, scheduled floors and freezes in force,
     in words. strays: instances that run although nobody assigned them.
-    splits: thresholds of services that stand for several models, by name.
+    splits: thresholds of services that stand for several models, by name. ticked_ms: of the last
+    tick; listens_since_ms: since when ticks follow each other (a leader that was stopped, or cut
+    off from the broker, heard nothing meanwhile).
     """
 
     started_ms: int
@@ -198,3 +200,5 @@ class ControllerState:
     held: Mapping[str, str] = field(default_factory=dict)
     strays: frozenset[str] = frozenset()
     splits: Mapping[str, SplitState] = field(default_factory=dict)
+    ticked_ms: int = 0
+    listens_since_ms: int = 0

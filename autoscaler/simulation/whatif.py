@@ -153,7 +153,9 @@ def _account(
         pool.id: 0.0 if pool.market is Market.OWNED else pool.price_usd_per_h
         for pool in priced.pools
     }
-    sight = look_at(state.groups, observation.statuses, state.combos, priced, now_ms)
+    sight = look_at(
+        state.groups, observation.statuses, state.combos, priced, now_ms, state.listens_since_ms
+    )
     found.usd += billed_usd_per_h(state.groups, sight, prices) * seconds / 3600.0
     ready: dict[str, float] = {}
     for group in state.groups:

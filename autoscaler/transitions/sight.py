@@ -90,10 +90,17 @@ def look_at(
     combos: Mapping[str, Combo],
     cluster: Cluster,
     now_ms: int,
+    listens_since_ms: int,
 ) -> Sight:
-    """How everything is doing, from the latest status per node."""
+    """How everything is doing, from the latest status per node.
+
+    listens_since_ms: since when this leader hears executors. Until it has listened for as long as
+    a node may say nothing, old words mean that the broker was away, not that nodes are lost.
+    """
     fleet = fleet_view(statuses)
     silent_ms = int(cluster.policy.node_silent_s * 1000)
+    if now_ms - listens_since_ms < _may_be_silent_ms(silent_ms):
+        silent_ms = now_ms  # longer than any silence
     # Thousands of nodes, every tick: all is well with most of them, and told by one comparison.
     silent = frozenset(
         node
@@ -123,12 +130,17 @@ def look_at(
     return Sight(fleet, views, silent, gone, unusable, cut_pools, reclaimed)
 
 
+def _may_be_silent_ms(silent_ms: int) -> float:
+    """How long a node may say nothing although all is well."""
+    return max(0.75 * silent_ms, _IDLE_SPEAKS_MS)
+
+
 def _cut_pools(
     cluster: Cluster, statuses: Mapping[str, Status], now_ms: int, silent_ms: int
 ) -> frozenset[str]:
     # In a region that is cut off the last word of a node that runs nothing may be younger than that
     # of one that serves, by as long as it may be silent in order.
-    heard_ms = max(0.75 * silent_ms, _IDLE_SPEAKS_MS)
+    heard_ms = _may_be_silent_ms(silent_ms)
     region_of = {pool.id: pool.region for pool in cluster.pools}
     known: dict[str, int] = {}
     alive: set[str] = set()

@@ -8,12 +8,15 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 port=9092
 secure=
+restart=
 
 fail() { echo "make kafka: $*" >&2; exit 2; }
 
 usage() {
-  echo "usage: deploy/kafka/run.sh [--port PORT] [--secure FOLDER]   (make kafka ARGS=\"--port 9095\")"
+  echo "usage: deploy/kafka/run.sh [--port PORT] [--secure FOLDER] [--restart]"
+  echo "       (make kafka ARGS=\"--port 9095\")"
   echo "  --secure FOLDER  demand TLS and SASL; FOLDER gets ca.pem, password and environment"
+  echo "  --restart        start the broker again, on its data, when it is killed (SIGKILL)"
 }
 
 while (($#)); do
@@ -22,6 +25,7 @@ while (($#)); do
     --port=*) port=${1#--port=}; shift ;;
     --secure) (($# > 1)) && [[ -n $2 ]] || fail "--secure needs a folder"; secure=$2; shift 2 ;;
     --secure=?*) secure=${1#--secure=}; shift ;;
+    --restart) restart=yes; shift ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; fail "unknown argument: $1" ;;
   esac
@@ -161,8 +165,11 @@ run=("$java" -Xmx512m -XX:+UseSerialGC "-Dlog4j2.configurationFile=$data/log4j2.
 leash=()
 command -v setpriv >/dev/null && setpriv --pdeathsig TERM true 2>/dev/null &&
   leash=(setpriv --pdeathsig TERM)
-"${leash[@]}" "${run[@]}" kafka.Kafka "$data/server.properties" &
-broker=$!
+start() {
+  "${leash[@]}" "${run[@]}" kafka.Kafka "$data/server.properties" &
+  broker=$!
+}
+start
 for _ in {1..600}; do
   kill -0 "$broker" 2>/dev/null || fail "Kafka ended before it was ready (see above)"
   in_use "$port" && break
@@ -171,6 +178,11 @@ done
 in_use "$port" || fail "Kafka did not listen on 127.0.0.1:$port within 60 s"
 echo "Apache Kafka $version is ready: --broker kafka://127.0.0.1:$port   (Ctrl-C stops it; its data goes with it)"
 [[ -z $secure ]] || echo "clients need: source $secure/environment"
-wait "$broker" && code=0 || code=$?
+while true; do
+  wait "$broker" && code=0 || code=$?
+  [[ $restart && $code -eq 137 ]] || break
+  echo "Kafka was killed; starting it again"
+  start
+done
 broker=
 fail "Kafka ended by itself with exit code $code"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from loadtests.chaos import report
 from loadtests.chaos.run import Chaos
-from loadtests.chaos.script import FAULTS
+from loadtests.chaos.script import FAULTS, broker_on
 from loadtests.chaos.stack import Stack
 from streams.broker.admin import TopicsUnusable, ensure_topics
 from streams.broker.own import own_broker
@@ -41,14 +41,24 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the script (1)")
     parser.add_argument("--minutes", type=_minutes, default=10.0, help="of faults (10)")
     parser.add_argument("--broker", default="", metavar="HOST:PORT", help="default: embedded")
+    parser.add_argument(
+        "--kill-broker",
+        action="store_true",
+        help="kill and stop the broker too: one of `make kafka ARGS=--restart` on this machine",
+    )
     parser.add_argument("--out", type=Path, default=Path("chaos"), help="folder of the report")
     names = [fault.name for fault in FAULTS]
     parser.add_argument(
         "--only", choices=names, default="", metavar="FAULT", help="this kind alone"
     )
     options = parser.parse_args(argv)
-    if not options.broker and any(f.real and f.name == options.only for f in FAULTS):
+    only = next((fault for fault in FAULTS if fault.name == options.only), None)
+    if only is not None and only.real and not options.broker:
         parser.error(f"--only {options.only}: needs a real broker (--broker)")
+    if only is not None and only.killable and not options.kill_broker:
+        parser.error(f"--only {options.only}: needs --kill-broker")
+    if options.kill_broker and not broker_on(options.broker):
+        parser.error(f"--kill-broker: no Kafka of `make kafka` listens on {options.broker!r}")
     logging.disable(logging.CRITICAL)
     try:
         return asyncio.run(_run(options))
@@ -75,7 +85,13 @@ async def _run(options: argparse.Namespace) -> int:
         stack = Stack(work, bootstrap, prefix)
         closing.push_async_callback(stack.close)
         await stack.open()
-        chaos = Chaos(stack, options.seed, embedded, lambda text: print(text, flush=True))
+        chaos = Chaos(
+            stack,
+            options.seed,
+            embedded,
+            lambda text: print(text, flush=True),
+            killable=options.kill_broker,
+        )
         broker = "the embedded broker" if embedded else f"Kafka at {bootstrap}"
         title = f"seed {options.seed}, {options.minutes:g} min on {broker}"
         print(title, flush=True)

@@ -11,6 +11,7 @@ import random
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,8 @@ Act = Callable[["Chaos", random.Random], Awaitable[None]]
 class Fault:
     """lines: of the table of promises. lasts_s: least and most. limit_s: from its end until all is
     well. loses: what may fail meanwhile: "" nothing, or in words. quiet: it gives no reason to
-    start or remove an instance. real: only on a real broker. leads: it takes the leader away."""
+    start or remove an instance. real: only on a real broker; killable: only on one that may be
+    killed, because it is started again. leads: it takes the leader away."""
 
     name: str
     lines: str
@@ -46,6 +48,7 @@ class Fault:
     loses: str = ""
     quiet: bool = True
     real: bool = False
+    killable: bool = False
     leads: bool = False
 
 
@@ -90,6 +93,27 @@ async def _cut_all(chaos: Chaos, rng: random.Random) -> None:
     chaos.hit = "broker"
     for relay in chaos.stack.relays.values():
         relay.cut()
+
+
+def _broker(what: signal.Signals) -> Act:
+    async def act(chaos: Chaos, rng: random.Random) -> None:
+        chaos.hit = "broker"
+        os.kill(broker_on(chaos.stack.bootstrap), what)
+
+    return act
+
+
+def broker_on(address: str) -> int:
+    """The process of the Kafka of `make kafka` that listens on `address`; 0 where there is none."""
+    port = address.rpartition(":")[2]
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            if b"kafka.Kafka" in words:
+                properties = Path(words[words.index(b"kafka.Kafka") + 1].decode()).read_text()
+                if f"\nlisteners=PLAINTEXT://127.0.0.1:{port}," in properties:
+                    return int(entry.name)
+    return 0
 
 
 async def _slow_all(chaos: Chaos, rng: random.Random) -> None:
@@ -291,6 +315,16 @@ FAULTS: tuple[Fault, ...] = (
     Fault("standby killed", "11", _signal(_STANDBY, _KILL)),
     Fault("controllers gone", "24", _stop_controllers, _resume_controllers, (20.0, 45.0)),
     Fault("broker away", "12", _cut_all, _heal, (30.0, 60.0), 15.0),
+    Fault("broker killed", "12", _broker(_KILL), limit_s=30.0, killable=True),
+    Fault(
+        "broker stopped",
+        "12",
+        _broker(_STOP),
+        _broker(signal.SIGCONT),
+        (20.0, 45.0),
+        20.0,
+        killable=True,
+    ),
     Fault("broker slow", "12", _slow_all, _heal, (10.0, 30.0)),
     Fault("executor killed", "19", _signal(_EXECUTOR, _KILL)),
     Fault("executor stopped", "17", _signal(_EXECUTOR, _STOP), _resume, (5.0, 9.0)),
@@ -309,9 +343,12 @@ FAULTS: tuple[Fault, ...] = (
 )
 
 
-def order(rng: random.Random, embedded: bool, only: str = "") -> list[Fault]:
+def order(
+    rng: random.Random, embedded: bool, only: str = "", *, killable: bool = False
+) -> list[Fault]:
     """Every fault once, shuffled; a longer run goes round again with another order."""
     faults = [fault for fault in FAULTS if not (fault.real and embedded)]
+    faults = [fault for fault in faults if killable or not fault.killable]
     faults = [fault for fault in faults if only in ("", fault.name)]
     rng.shuffle(faults)
     return faults

@@ -112,7 +112,7 @@ class Controller:
         producer = SimLeaderProducer(log, link)
         self.seat = Seat(
             SimProducer(log, link), LEADERSHIP.wire_name(), name, "sim", self.election, self.clock,
-            broker.heard, lambda: self.latest.highest_in_use,
+            broker.heard,
         )  # fmt: skip
         self.outbox = Outbox(producer, leads=self.seat.leads)
         actuator, routes = sinks(cluster, self.outbox, Seal(KEYS, self.clock))
@@ -152,6 +152,7 @@ class Controller:
     async def _run(self) -> None:
         await self.seat.introduce()
         await self.control.caught_up()
+        self.election.in_use = self.latest.highest_in_use
         self.windows.advance(self.clock.now_ms())
         self._telemetry_reader.skip_to(
             self.process.now_s - self.loop.declared().policy.global_window_s

@@ -123,7 +123,6 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         clock,
         # The embedded broker acknowledges with a made-up time; it runs on this machine's clock.
         (lambda _append_ms, _sent_ns: None) if found.embedded else broker_clock.heard,
-        lambda: latest.highest_in_use,
     )
     outbox = Outbox(written, options.prefix, seat.leads)
     bury = _DeadLetters(outbox, latest, options.controller_id, seat.leads)
@@ -195,6 +194,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         # Its first word tells the broker's time, against which the age of everything is measured.
         await seat.introduce()
         await control.start()
+        election.in_use = latest.highest_in_use
         windows.advance(clock.now_ms())
         for source, sink in sources:
             await source.replay(sink)

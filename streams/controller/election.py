@@ -31,7 +31,9 @@ class Election:
     """boot: id of this controller's life, on all its records. token: of its claim, once it was
     read back, 0 before. highest, leader: token and name of the highest claim. base: of the claims
     on the topic. offset: of the last record read. resets: how often the topic was found to have
-    been made again. heard_renewal: whether the leader renewed since this controller watches."""
+    been made again. heard_renewal: whether the leader renewed since this controller watches.
+    in_use: the highest believable token on what leaders had written when this controller started.
+    One that appears later without a claim is forged, and claiming above it would vouch for it."""
 
     boot: str
     token: int = 0
@@ -41,6 +43,7 @@ class Election:
     offset: int = -1
     resets: int = 0
     heard_renewal: bool = False
+    in_use: int = 0
     _lease_until_s: float = float("-inf")
     _current_until_s: float = float("-inf")
     _silent_s: float = 0.0
@@ -110,13 +113,9 @@ class Election:
         """This controller does not lead any more, and watches as others do."""
         self.token, self.heard_renewal = 0, False
 
-    def next_base(self, highest_in_use: int) -> int:
-        """The base of a claim made now, so that its token is higher than any in use.
-
-        highest_in_use: the highest token on what leaders write; absurd ones are left out by whoever
-        asks.
-        """
-        known = min(max(self.highest, highest_in_use), MAX_BASE)
+    def next_base(self) -> int:
+        """The base of a claim made now, so that its token is higher than any in use."""
+        known = min(max(self.highest, self.in_use), MAX_BASE)
         return self.base if self.base + self.offset + 2 > known else known
 
     def leads(self, now_s: float) -> bool:

@@ -32,7 +32,6 @@ class Seat:
     """producer: not transactional, for a claim must go through whoever holds transactions.
 
     on_append: (append time in ms of the broker's clock, monotonic ns of the sending) of each word.
-    highest_in_use: the highest believable token on what leaders wrote.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class Seat:
         election: Election,
         clock: Clock,
         on_append: Callable[[int, int], None],
-        highest_in_use: Callable[[], int],
     ) -> None:
         self._producer = producer
         self._topic = topic
@@ -53,7 +51,6 @@ class Seat:
         self.election = election
         self._clock = clock
         self._on_append = on_append
-        self._highest_in_use = highest_in_use
         self._said_s = float("-inf")
         self._claimed_s = float("-inf")
         self._warned_s = float("-inf")
@@ -132,7 +129,7 @@ class Seat:
 
     def _record(self, kind: str, token: int) -> Leadership:
         election = self.election
-        base = election.next_base(self._highest_in_use()) if kind == "claim" else 0
+        base = election.next_base() if kind == "claim" else 0
         if base > election.base:
             log.warning(
                 "leadership: the topic was deleted or made again; tokens go on above %d", base

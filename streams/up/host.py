@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 
 from streams.files.errors import UserError
 from streams.up.parts import HOST
 
+_BELOW_EPHEMERAL = range(20_000, 32_000)
+_TRIES = 50
+
 
 def free_port() -> int:
-    """A port of the loopback address on which nobody listens now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of the loopback address on which nobody listens now.
+
+    Below the range that systems give to outgoing connections: one of those could take it before
+    the process that it is meant for listens.
+    """
+    tried = random.sample(_BELOW_EPHEMERAL, _TRIES)
+    for port in (*tried, 0):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            found: int = probe.getsockname()[1]
+            return found
+    raise UserError(f"no free port on {HOST}")
 
 
 def check_port(port: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.domain.cluster import Mode
+from autoscaler.domain.cluster import Mode, Policy
 from autoscaler.effects import PublishDecision, SolveRequested
 from tests.unit.decide.decide_catalogue import (
     AGGREGATED,
@@ -99,6 +99,33 @@ def test_a_restart_amid_a_scale_in_takes_nothing_that_is_needed(second: int) -> 
     w.run(470, check)
     assert w.wanted("chat") >= min(wanted, 2)
     w.run(500, check)
+    assert w.ready("chat") == 1
+
+
+def test_a_drain_under_way_counts_against_the_disruption_budget_after_a_restart() -> None:
+    """One of six may leave at a time, and the one that leaves holds requests for minutes: whoever
+    takes over takes no second one away meanwhile."""
+    w = world(
+        lambda _m, t: 45.0 if t < 500 else 5.0,
+        service(max_disruption=0.17, scale_in_after_s=60.0),
+        pools=(ONE,),
+        policy=Policy(drain_timeout_s=900.0),
+    ).run(500)
+    w.busy = {"chat"}
+
+    def drains() -> int:
+        return sum(i.drain for a in w.applied.values() for i in a.instances)
+
+    while not drains():
+        w.run(1)
+    w.restart_controller()
+    seen = set()
+    for _ in range(400):
+        w.run(1)
+        seen.add(drains())
+    assert seen == {1}
+    w.busy = set()
+    w.run(600)
     assert w.ready("chat") == 1
 
 

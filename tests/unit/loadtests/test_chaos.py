@@ -68,13 +68,14 @@ async def test_a_client_behind_the_relay_learns_no_other_way() -> None:
 
 
 def test_every_fault_comes_once_in_a_round_and_in_the_same_order_for_a_seed() -> None:
-    """What needs a real broker is left out on the embedded one."""
-    first = order(random.Random(1), embedded=False)
+    """What needs a real broker is left out on the embedded one; and only one that is started again
+    is killed."""
+    first = order(random.Random(1), embedded=False, killable=True)
     assert sorted(f.name for f in first) == sorted(f.name for f in FAULTS)
-    assert first == order(random.Random(1), embedded=False)
-    assert {f.name for f in FAULTS} - {f.name for f in order(random.Random(1), True)} == {
-        "leadership deleted"
-    }
+    assert first == order(random.Random(1), embedded=False, killable=True)
+    unkilled = {f.name for f in order(random.Random(1), embedded=False)}
+    assert {f.name for f in FAULTS} - unkilled == {"broker killed", "broker stopped"}
+    assert unkilled - {f.name for f in order(random.Random(1), True)} == {"leadership deleted"}
 
 
 def outcome(*broken: str) -> Outcome:
@@ -95,7 +96,14 @@ def test_the_report_says_what_broke_for_how_long_and_what_it_cost(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "words", [["--minutes", "0"], ["--only", "rain"], ["--only", "leadership deleted"]]
+    "words",
+    [
+        ["--minutes", "0"],
+        ["--only", "rain"],
+        ["--only", "leadership deleted"],
+        ["--only", "broker killed"],
+        ["--kill-broker", "--broker", "127.0.0.1:1"],
+    ],
 )
 def test_what_cannot_be_run_is_refused(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -15,9 +15,11 @@ from loadtests.invariants.world import World
 from topics.codec import decode
 
 
-@pytest.mark.parametrize("seed", range(1, 7))
+@pytest.mark.parametrize("seed", [1, 2, 3, 15, 264, 457])
 def test_every_promise_holds_under_the_faults_of_a_seed(seed: int) -> None:
-    """The thousand of `python -m loadtests.invariants --seeds 1000` begin with these."""
+    """Some of the thousand of `python -m loadtests.invariants --seeds 1000`. 15: a new leader
+    forgot the drains under way; 264: it claimed above a forged token and so vouched for it; 457: it
+    took all nodes for lost when the broker came back."""
     assert run(seed).broken == ()
 
 

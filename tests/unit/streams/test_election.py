@@ -71,7 +71,7 @@ class Controller:
         self.election.sent(at_ms, now_s)
         if self.connected:
             token = self.election.token if kind == "renewal" else 0
-            base = self.election.next_base(0) if kind == "claim" else 0
+            base = self.election.next_base() if kind == "claim" else 0
             self.world.log.append(
                 Leadership(self.name, self.election.boot, kind, at_ms, "", base, token)
             )
@@ -194,8 +194,8 @@ def test_tokens_keep_rising_when_the_topic_is_made_again() -> None:
 
 def test_a_first_claim_is_above_what_leaders_of_a_lost_topic_wrote() -> None:
     """A controller that starts on an empty topic knows the tokens on assignments."""
-    assert Election("boot").next_base(57) == 57
-    assert Election("boot").next_base(0) == 0
+    assert Election("boot", in_use=57).next_base() == 57
+    assert Election("boot").next_base() == 0
 
 
 @settings(deadline=None)
