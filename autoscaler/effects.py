@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from autoscaler.planning.request import PlanRequest
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment
+from topics.rates import RateHour
 from topics.routing import Routes
 
 
@@ -42,6 +43,13 @@ class PublishPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishRates:
+    """Write `record` to `rates`."""
+
+    record: RateHour
+
+
+@dataclass(frozen=True, slots=True)
 class SolveRequested:
     """Ask the planner (`planning.answer`); what it says comes back in `Observation.answers`, once.
 
@@ -52,4 +60,11 @@ class SolveRequested:
     request: PlanRequest
 
 
-Effect = PublishAssignment | PublishRoutes | PublishDecision | PublishPlan | SolveRequested
+Effect = (
+    PublishAssignment
+    | PublishRoutes
+    | PublishDecision
+    | PublishPlan
+    | PublishRates
+    | SolveRequested
+)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoscaler.demand.clumps import arrival_cv, observed
+from autoscaler.demand.forecast.outlook import looked_ahead
 from autoscaler.demand.freshness import is_stale
 from autoscaler.demand.lengths import estimate
 from autoscaler.demand.mix import declared_mix, estimate_kinds, estimate_mix
@@ -24,7 +25,7 @@ from autoscaler.planning.request import Outcome
 from autoscaler.said import hold
 from autoscaler.state import ControllerState, ModelState, Observation
 from autoscaler.targets.view import ModelView, Routed
-from autoscaler.transitions.accounts import by_model, raw_req_per_s
+from autoscaler.transitions.accounts import by_model, raw_req_per_s, starts_s
 from autoscaler.transitions.faults import Faults
 from autoscaler.transitions.groups import Group
 from autoscaler.transitions.sight import Sight
@@ -58,6 +59,7 @@ def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]
         if group.counts and any(placed.node in gone for placed in group.placed)
     }
     running = by_model(inputs.state.groups)
+    starts = starts_s(inputs.combos.values())
     found = {}
     for service in inputs.cluster.services:
         state = inputs.state.models.get(service.model, ModelState(service.lengths))
@@ -71,7 +73,8 @@ def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]
             state = replace(state, lost_ms=inputs.now_ms, unmet_until_ms=0)
         demand = inputs.observation.demand.get(service.model, UNKNOWN)
         state = replace(state, clumps=observed(state.clumps, demand))
-        found[service.model] = _with_mix(_with_lengths(state, service, inputs), service, inputs)
+        state = _with_mix(_with_lengths(state, service, inputs), service, inputs)
+        found[service.model] = _with_outlook(state, service, inputs, starts)
     return found
 
 
@@ -112,10 +115,30 @@ def _with_lengths(state: ModelState, service: Service, inputs: Inputs) -> ModelS
     return replace(state, lengths=lengths, arrival_cv=cv)
 
 
+def _with_outlook(
+    state: ModelState, service: Service, inputs: Inputs, starts: Mapping[str, float]
+) -> ModelState:
+    """What is expected of the model once an instance that is started now would be ready."""
+    if not _is_turn(service, inputs.now_ms):
+        return state
+    outlook = looked_ahead(
+        state.outlook,
+        inputs.observation.demand.get(service.model, UNKNOWN).blocks,
+        inputs.cluster.policy.forecast,
+        starts.get(service.model, 0.0),
+        _turn(service),
+        inputs.now_ms,
+    )
+    return state if outlook is state.outlook else replace(state, outlook=outlook)
+
+
+def _turn(service: Service) -> int:
+    return sum(service.model.encode())
+
+
 def _is_turn(service: Service, now_ms: int) -> bool:
     """Whether it is this model's second of ten: models take turns."""
-    offset_ms = sum(service.model.encode()) * 1000
-    return not (now_ms + offset_ms) // 1000 * 1000 % _LENGTHS_EVERY_MS
+    return not (now_ms + _turn(service) * 1000) // 1000 * 1000 % _LENGTHS_EVERY_MS
 
 
 def views(

@@ -15,11 +15,12 @@ from autoscaler.effects import (
     PublishAssignment,
     PublishDecision,
     PublishPlan,
+    PublishRates,
     PublishRoutes,
 )
 from autoscaler.routed import split_routes
 from autoscaler.state import ControllerState, ModelState
-from autoscaler.transitions.accounts import billed_usd_per_h, by_model
+from autoscaler.transitions.accounts import billed_usd_per_h, by_model, starts_s
 from autoscaler.transitions.assignments import (
     changed_assignments,
     changed_nodes,
@@ -30,7 +31,10 @@ from autoscaler.transitions.groups import Group, Life
 from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.ways import type_routes
 from topics.decisions import Decision, PlannedCombo, PlanRecord
+from topics.rates import MINUTES, RateHour
 from topics.routing import Routes
+
+_SAY_RATES = 10  # minutes
 
 
 def publish(
@@ -59,9 +63,7 @@ def publish(
     routes = dict(after.routes)
     of = by_model(after.groups)
     told: dict[str, int] = {}
-    starts_s: dict[str, float] = {}
-    for combo in after.combos.values():
-        starts_s[combo.model] = max(starts_s.get(combo.model, 0.0), combo.start_s)
+    starts = starts_s(after.combos.values())
     for service in cluster.services:
         if not service.managed:
             continue
@@ -74,7 +76,7 @@ def publish(
         found = route_groups(heard, sight.views, after.combos, lengths, last)
         if not found:  # lost nodes may still serve; without any other they are all there is
             found = route_groups(own, sight.views, after.combos, lengths, last)
-        start_s = starts_s.get(service.model, 0.0)
+        start_s = starts.get(service.model, 0.0)
         feeds = sight.load_feeds(own)
         ways = after.models[service.model].ways
         types = type_routes(service, ways, found, last) if cluster.policy.spends_budget else ()
@@ -99,6 +101,7 @@ def publish(
     if groups != before.groups and _targets(groups) != _targets(before.groups):
         plan_number += 1
         effects.append(PublishPlan(_plan(after, groups, sight, cluster, plan_number, now_ms)))
+    effects += _rates(before, after)
     return (
         replace(
             after,
@@ -111,6 +114,23 @@ def publish(
         ),
         tuple(effects),
     )
+
+
+def _rates(before: ControllerState, after: ControllerState) -> list[PublishRates]:
+    """What was asked of models lately, every ten minutes: the controller after this one fills in
+    the minutes since then from its windows."""
+    found = []
+    for model, state in after.models.items():
+        history = state.outlook.history
+        known = before.models.get(model)
+        said = known.outlook.history.end_minute if known else 0
+        if history.end_minute // _SAY_RATES == said // _SAY_RATES:
+            continue
+        last = (history.end_minute - 1) // MINUTES
+        for hour in range(max(last - 1, said // MINUTES, history.first_hour), last + 1):
+            record = RateHour(model, hour, before.leader_token, history.hour(hour))
+            found.append(PublishRates(record))
+    return found
 
 
 def _acts(cluster: Cluster, model: str) -> bool:

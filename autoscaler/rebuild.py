@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from autoscaler.demand.forecast.history import restored
+from autoscaler.demand.forecast.outlook import Outlook
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Phase
@@ -18,6 +20,7 @@ from autoscaler.transitions.groups import Group, Life, Placed, combo_id_of, seri
 from autoscaler.transitions.turns import Turns, moved
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
+from topics.rates import RateHour
 from topics.routing import Routes
 
 _NEVER_SERVED = (InstanceState.STARTING, InstanceState.FAILED, InstanceState.STOPPED)
@@ -34,12 +37,14 @@ def rebuild(
     *,
     leader_token: int = 0,
     plan_number: int = 0,
+    rates: Iterable[RateHour] = (),
 ) -> ControllerState:
     """The state from which `decide` goes on. assignments and statuses by node, routes by model.
 
     What was on its way out and not yet told to drain is wanted again: removals start from new
     evidence. Reversals, the last addition and the numbers of decisions go on. What combos hold is
-    learnt from the planner's first answer. All empty: a first start.
+    learnt from the planner's first answer. rates: what was asked in past hours. All empty: a first
+    start.
     """
     groups = _groups(cluster, assignments, routes, statuses, now_ms)
     running = {group.model for group in groups}
@@ -53,6 +58,9 @@ def rebuild(
             turns[decision.model] = moved(turns.get(decision.model, Turns()), move, decision.at_ms)
         if move == "out":
             added_ms[decision.model] = min(decision.at_ms, now_ms)
+    hours: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
+    for record in rates:
+        hours.setdefault(record.model, []).append((record.hour, record.arrivals))
     models = {
         service.model: ModelState(
             lengths=service.lengths,
@@ -61,6 +69,7 @@ def rebuild(
             inherited=service.model in running,
             turns=turns.get(service.model, Turns()),
             last_out_ms=added_ms.get(service.model, 0),
+            outlook=Outlook(restored(hours.get(service.model, ()), now_ms)),
         )
         for service in cluster.services
     }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from autoscaler.demand.clumps import Clumps
 from autoscaler.demand.engines import EngineView
+from autoscaler.demand.forecast.outlook import Outlook
 from autoscaler.demand.mix import Mix
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.domain.cluster import Service
@@ -90,6 +91,7 @@ class ModelState:
     be met; slo_told_ms: that no GPU meets the SLO; promise_told_ms / promise_told: that promises
     (which ones) cannot be kept. recommended / recommended_ms: counts last
     recommended, in modes that do not act. proposal: what waits for a person's word.
+    outlook: what is expected when an instance started now would be ready.
     """
 
     lengths: Lengths
@@ -123,6 +125,7 @@ class ModelState:
     recommended: tuple[tuple[str, int], ...] = ()
     recommended_ms: int = 0
     proposal: Proposal | None = None
+    outlook: Outlook = field(default_factory=Outlook)
 
 
 @dataclass(frozen=True, slots=True)

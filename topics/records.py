@@ -14,6 +14,7 @@ from topics.fleet import (
     Status,
 )
 from topics.leadership import Leadership
+from topics.rates import RateHour
 from topics.routing import Endpoint, RequestKind, RouteGroup, Routes, TypeRoute
 from topics.scoring import PromptRule, ScoreSource, ScoreSplit
 from topics.services import DeclaredService
@@ -40,6 +41,7 @@ __all__ = [
     "PlannedCombo",
     "Price",
     "PromptRule",
+    "RateHour",
     "RequestKind",
     "RouteGroup",
     "Routes",

@@ -24,6 +24,7 @@ from topics.records import (
     Leadership,
     PlanRecord,
     Price,
+    RateHour,
     Routes,
     Status,
     Telemetry,
@@ -106,6 +107,7 @@ DECISIONS = Topic(
     "decisions", 1, Cleanup.DELETE, 90 * DAY_MS, Decision, ("controller",), lambda r: str(r.model)
 )
 PLANS = _compacted("plans", 1, PlanRecord, "controller", lambda _: "cluster")
+RATES = _compacted("rates", 1, RateHour, "controller", lambda r: str(r.key))
 ASSIGNMENTS = _compacted("assignments", 4, Assignment, "controller", lambda r: str(r.node))
 STATUS = _compacted("status", 4, Status, "executor", lambda r: str(r.node))
 ROUTES = _compacted("routes", 4, Routes, "controller", lambda r: str(r.model))
@@ -130,6 +132,7 @@ TABLE: tuple[Topic, ...] = (
     LEADERSHIP,
     DECISIONS,
     PLANS,
+    RATES,
     ASSIGNMENTS,
     STATUS,
     ROUTES,

@@ -171,6 +171,10 @@ class Service:
         return self.mode is not Mode.RECOMMEND
 
 
+FORECASTS = ("auto", "none", "last", "seasonal", "smoothing")
+"""Ways of looking ahead, see `demand.forecast`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """How the loop behaves.
@@ -184,7 +188,8 @@ class Policy:
     leaves capacity, routes and the bill. k_start, k_load, k_switch:
     initialization penalties, as shares of a plan interval's cost (Coral sec. 4.3).
     budget_usd_per_h: most that nodes may cost (0 = no limit); objective: other than cost, what is
-    made the most of with it.
+    made the most of with it. forecast: the way of looking ahead over the start time of instances
+    (`demand.forecast`), "none" for none.
     """
 
     surge_window_s: int = 10
@@ -204,6 +209,7 @@ class Policy:
     k_switch: float = 0.02
     budget_usd_per_h: float = 0.0
     objective: Objective = Objective.COST
+    forecast: str = "auto"
 
     def __post_init__(self) -> None:
         if not 0 < self.surge_window_s <= self.local_window_s <= self.global_window_s <= 86400:
@@ -222,6 +228,7 @@ class Policy:
         for name in ("k_start", "k_load", "k_switch"):
             finite(f"policy.{name}", getattr(self, name), 0.0, 100.0)
         finite("policy.budget_usd_per_h", self.budget_usd_per_h, 0.0, 1e9)
+        one_of("policy.forecast", self.forecast, FORECASTS)
         if self.spends_budget and self.budget_usd_per_h <= 0.0:
             allowed = f"above 0 with objective {self.objective}"
             raise InvalidValue("policy.budget", self.budget_usd_per_h, allowed)

@@ -15,6 +15,7 @@ from autoscaler.effects import (
     PublishDecision,
     PublishPlan,
     PublishRoutes,
+    SolveRequested,
 )
 from autoscaler.planning.request import PlanRequest
 from autoscaler.simulation.decider import Said, Seen
@@ -63,7 +64,7 @@ class LiveController:
                 decisions.append(effect.record)
             elif isinstance(effect, PublishPlan):
                 plans.append(effect.record)
-            else:
+            elif isinstance(effect, SolveRequested):
                 requests.append(effect.request)
         return Said(
             tuple(assignments), tuple(routes), tuple(decisions), tuple(plans), tuple(requests)

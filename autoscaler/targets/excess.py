@@ -13,6 +13,7 @@ from autoscaler.demand.timeline import BLOCK_S, Blocks
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.targets.burst import mean_and_burst
+from autoscaler.targets.expected import expected_req_per_s
 from autoscaler.targets.view import ModelView, Proposal
 
 _COVERED = 0.9
@@ -36,7 +37,7 @@ def propose(view: ModelView) -> Proposal | None:
     if view.now_ms - view.started_ms < lasting_s * 1000 or covered_s < _COVERED * lasting_s:
         return None
     arrivals = sum(number for _, number in blocks)
-    if not arrivals and not seen.arrivals:
+    if not arrivals and not seen.arrivals and not expected_req_per_s(view):
         return _idle(view, lasting_s)
     mean, burst = mean_and_burst(view)
     rate = max(
@@ -44,6 +45,7 @@ def propose(view: ModelView) -> Proposal | None:
         _highest(blocks, view.policy.local_window_s // BLOCK_S),
         present_rate(view.demand, view.policy).req_per_s,
         burst if burst > mean else 0.0,
+        expected_req_per_s(view),
     )
     return _lower(
         view,

@@ -10,7 +10,18 @@ from dataclasses import replace
 
 from autoscaler.demand.timeline import BLOCK_S
 from autoscaler.state import ModelState
-from autoscaler.targets import backlog, burst, declared, excess, inherited, routed, slo, surge, wake
+from autoscaler.targets import (
+    backlog,
+    burst,
+    declared,
+    excess,
+    expected,
+    inherited,
+    routed,
+    slo,
+    surge,
+    wake,
+)
 from autoscaler.targets.view import ModelView, Proposal
 
 Rule = Callable[[ModelView], Proposal | None]
@@ -23,6 +34,7 @@ RAISING: tuple[Rule, ...] = (
     burst.propose,
     backlog.propose,
     routed.propose,
+    expected.propose,
 )
 _NO_TRAFFIC_S = 600.0  # so long at least the declared rate stands while nothing arrives
 

@@ -33,6 +33,7 @@ from topics.table import (
     LEADERSHIP,
     PLANS,
     PRICES,
+    RATES,
     ROUTES,
     SERVICES,
     STATUS,
@@ -44,8 +45,8 @@ from topics.table import (
 log = logging.getLogger(__name__)
 
 FOLLOWED: tuple[Topic, ...] = (
-    LEADERSHIP, ASSIGNMENTS, ROUTES, DECISIONS, PLANS, AVAILABILITY, PRICES, SERVICES, CONTROLS,
-    ALERTS, DEAD_LETTERS, STATUS,
+    LEADERSHIP, ASSIGNMENTS, ROUTES, DECISIONS, PLANS, RATES, AVAILABILITY, PRICES, SERVICES,
+    CONTROLS, ALERTS, DEAD_LETTERS, STATUS,
 )  # fmt: skip
 
 NO_KEYS = Keys()

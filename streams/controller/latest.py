@@ -26,6 +26,7 @@ from topics.records import (
     Leadership,
     PlanRecord,
     Price,
+    RateHour,
     Routes,
     Status,
 )
@@ -43,7 +44,8 @@ _ALERT_IS_NEWS_S = 60.0
 class Latest:
     """Latest records by key. claimed: the highest leader token that anybody claimed.
 
-    statuses, assignments: by node; routes: by model; nodes_obtainable, usd_per_node_h: by pool.
+    statuses, assignments: by node; routes: by model; rates: by model and hour; nodes_obtainable,
+    usd_per_node_h: by pool.
     beyond: assignments and routes, by type and key, with a token that nobody has claimed: kept
     aside until somebody does.
     dead: (topic, partition, offset) of what is in dead-letters already, at least the last 10,000
@@ -67,6 +69,7 @@ class Latest:
     beyond: dict[tuple[str, str], Assignment | Routes] = field(default_factory=dict)
     claimed: int = 0
     plan_number: int = 0
+    rates: dict[str, RateHour] = field(default_factory=dict)
     dead: dict[tuple[str, int, int], None] = field(default_factory=dict)
 
     def take(self, record: Any, offset: int) -> None:
@@ -85,6 +88,8 @@ class Latest:
             self._claim(max(token_of(record, offset), record.token))
         elif isinstance(record, PlanRecord):
             self.plan_number = max(self.plan_number, record.number)
+        elif isinstance(record, RateHour):
+            self.rates[record.key] = record
         elif isinstance(record, Availability):
             self.nodes_obtainable[record.pool] = record
         elif isinstance(record, Price):
@@ -156,6 +161,7 @@ class Latest:
             "supply.availability": self.nodes_obtainable,
             "supply.prices": self.usd_per_node_h,
             "controls": self.controls,
+            "rates": self.rates,
         }
         kept.get(topic, {}).pop(key, None)
 

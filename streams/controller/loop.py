@@ -20,6 +20,7 @@ from autoscaler.effects import (
     PublishAssignment,
     PublishDecision,
     PublishPlan,
+    PublishRates,
     PublishRoutes,
     SolveRequested,
 )
@@ -240,7 +241,7 @@ class Loop:
     def _carry_out(self, effect: Effect, cluster: Cluster) -> None:
         if isinstance(effect, (PublishAssignment, PublishRoutes)):
             self._say(effect.record)
-        elif isinstance(effect, (PublishDecision, PublishPlan)):
+        elif isinstance(effect, (PublishDecision, PublishPlan, PublishRates)):
             self.ports.publisher.put(effect.record)
         elif isinstance(effect, SolveRequested):
             self.ports.solver.ask(effect.request, cluster)

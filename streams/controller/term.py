@@ -107,6 +107,7 @@ class Terms:
                 loop.clock.now_ms(),
                 leader_token=token,
                 plan_number=latest.plan_number,
+                rates=latest.rates.values(),
             )
         )
         both = [asyncio.ensure_future(self._outbox.run()), asyncio.ensure_future(self._tick(token))]

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.domain.cluster import Cluster, Mode, Objective, Policy, Pool, Service
+from autoscaler.domain.cluster import FORECASTS, Cluster, Mode, Objective, Policy, Pool, Service
 from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.schedule import Weekly
@@ -178,6 +178,7 @@ def _policy(section: Section | None) -> Policy:
             k_switch=section.take("k_switch", units.number(0.0, 100.0), base.k_switch),
             budget_usd_per_h=section.take("budget", units.number(0.0, 1e9), base.budget_usd_per_h),
             objective=Objective(section.take("objective", units.word(*Objective), base.objective)),
+            forecast=section.take("forecast", units.word(*FORECASTS), base.forecast),
         )
     except InvalidValue as error:
         raise ConfigError(section.file, section.line, section.path, str(error)) from error

@@ -86,6 +86,17 @@ def load_servegen(
     )
 
 
+def window_rates(path: Path) -> dict[float, float]:
+    """Requests/s of each window with a rate, by its start in s. UserError: it does not fit."""
+    rows = read_rows(path)
+    by = _by_client(path, rows) if "client" in rows[0] else {"": _windows(path, rows, 0)}
+    found: dict[float, float] = {}
+    for windows in by.values():
+        for at_s, window in windows.items():
+            found[at_s] = found.get(at_s, 0.0) + window.req_per_s
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Window:
     req_per_s: float

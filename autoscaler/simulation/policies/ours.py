@@ -54,7 +54,7 @@ def build(
     return Trial(replace(scenario, cluster=cluster), LiveController(see=see), plan)
 
 
-def _policy_of(cluster: Cluster, **changes: float) -> Cluster:
+def _policy_of(cluster: Cluster, **changes: float | str) -> Cluster:
     changed = replace(cluster.policy, **changes)  # type: ignore[arg-type]
     return replace(cluster, policy=changed)
 
@@ -67,6 +67,11 @@ def free_transitions(cluster: Cluster) -> Cluster:
 def dear_switches(cluster: Cluster) -> Cluster:
     """A role switch is never cheaper than a start."""
     return _policy_of(cluster, k_switch=100.0)
+
+
+def without_forecast(cluster: Cluster) -> Cluster:
+    """Only what is asked now counts."""
+    return _policy_of(cluster, forecast="none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,11 @@ NO_SURGE = _variant(
     "shoal-no-surge",
     "ours without the surge window: demand is seen in windows of two minutes and more",
     partial(build, see=local_window_only),
+)
+NO_FORECAST = _variant(
+    "shoal-no-forecast",
+    "ours without a forecast: nothing is started for what is only expected",
+    partial(build, change=without_forecast),
 )
 NO_MIXED = _variant(
     "shoal-no-mixed",

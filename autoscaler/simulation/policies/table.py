@@ -22,6 +22,7 @@ POLICIES: dict[str, Policy] = {
         fixed.PEAK,
         ours.NO_TRANSITIONS,
         ours.NO_SURGE,
+        ours.NO_FORECAST,
         ours.NO_MIXED,
         ours.NO_PAIRS,
         ours.NO_SWITCH,

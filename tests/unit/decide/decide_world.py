@@ -18,6 +18,7 @@ from autoscaler.effects import (
     PublishAssignment,
     PublishDecision,
     PublishPlan,
+    PublishRates,
     PublishRoutes,
     SolveRequested,
 )
@@ -28,6 +29,7 @@ from topics.alerts import Alert
 from topics.controls import Control
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment, InstanceState, Status
+from topics.rates import RateHour
 from topics.routing import Routes
 from topics.sketch import bucket_of
 from topics.supply import Availability, Price
@@ -89,6 +91,7 @@ class World:
         self.statuses: dict[str, Status] = {}
         self.decisions: list[Decision] = []
         self.plans: list[PlanRecord] = []
+        self.rates: dict[str, RateHour] = {}
         self.effects: list[Effect] = []
         self.planner = Planner(self.catalogue)
         self.due: list[tuple[int, PlanRequest]] = []
@@ -139,6 +142,7 @@ class World:
             list(self.decisions),
             self.now_ms,
             leader_token=self.state.leader_token + 1,
+            rates=list(self.rates.values()),
         )
         self.due.clear()
 
@@ -267,6 +271,8 @@ class World:
                 self.routes[effect.record.model] = effect.record
             elif isinstance(effect, PublishDecision):
                 self.decisions.append(effect.record)
+            elif isinstance(effect, PublishRates):
+                self.rates[effect.record.key] = effect.record
             elif isinstance(effect, PublishPlan):
                 self.plans.append(effect.record)
             elif isinstance(effect, SolveRequested) and self.answers:

@@ -146,6 +146,13 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         ).map(tuple),
         st.dictionaries(NAMES, RATES, max_size=3),
     ),
+    "rates": st.builds(
+        records.RateHour,
+        NAMES,
+        st.integers(0, 10**6),
+        COUNTS,
+        st.lists(st.integers(-1, 10**6), min_size=60, max_size=60).map(tuple),
+    ),
     "assignments": assignments(),
     "status": st.builds(
         records.Status,

@@ -1,0 +1,107 @@
+"""What is expected of one model, as remembered from tick to tick.
+
+Owns when a forecast is made and which way of looking ahead makes it. Once a minute the chosen
+strategy is asked; once in half an hour the choice is made anew, by the error on held-back minutes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from autoscaler.demand.forecast.choose import least, scores
+from autoscaler.demand.forecast.history import MINUTE_S, History, Rates, absorbed
+from autoscaler.demand.forecast.strategy import NoForecast
+from autoscaler.demand.forecast.table import LAST, of_name, strategies
+from autoscaler.demand.timeline import Blocks
+
+NONE = "none"
+_CHOOSE_EVERY = 30
+_LOOK_AGAIN = 5  # while too little is known to choose
+_MOST = 2.0  # times the highest minute known: a trend is not continued into the sky
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What was forecast. req_per_s: at `at_ms`, when an instance started now would be ready.
+    error_req_per_s: mean error of this strategy on held-back minutes, last_error_req_per_s: of the
+    last value. strategy: its name."""
+
+    req_per_s: float
+    at_ms: int
+    error_req_per_s: float
+    last_error_req_per_s: float
+    strategy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """history: of the model. family: that `strategy` was chosen for. strategy: its name, "" for
+    none; its errors as in Expected. chosen_minute: since the epoch, when it was. expected: None
+    where nothing is."""
+
+    history: History = field(default_factory=History)
+    family: str = NONE
+    strategy: str = ""
+    error_req_per_s: float = 0.0
+    last_error_req_per_s: float = 0.0
+    chosen_minute: int = 0
+    expected: Expected | None = None
+
+
+def looked_ahead(
+    outlook: Outlook, blocks: Blocks, family: str, start_s: float, turn: int, now_ms: int
+) -> Outlook:
+    """The outlook brought up to date: the same one until another minute is over.
+
+    family: as `Policy.forecast`. start_s: how long an instance takes to start, 0 = not known.
+    turn: of the model, so that not all of them choose in the same minute.
+    """
+    if family == NONE:
+        return outlook if outlook == Outlook() else Outlook()
+    history = absorbed(outlook.history, blocks, now_ms)
+    if history is outlook.history and family == outlook.family:
+        return outlook
+    outlook = replace(outlook, history=history, expected=None)
+    if start_s <= 0.0:
+        return outlook
+    rates = history.rates()
+    ready_ms = now_ms + round(start_s * 1000)
+    steps = max(1, ready_ms // 1000 // MINUTE_S - history.end_minute + 1)
+    since = history.end_minute - outlook.chosen_minute
+    again = since >= _CHOOSE_EVERY and (history.end_minute + turn) % _CHOOSE_EVERY == 0
+    unknown = not outlook.last_error_req_per_s and since >= _LOOK_AGAIN
+    if family != outlook.family or again or unknown or since >= 2 * _CHOOSE_EVERY:
+        outlook = _chosen(outlook, rates, steps, family)
+    return replace(outlook, expected=_expected(outlook, rates, steps, ready_ms))
+
+
+def _chosen(outlook: Outlook, rates: Rates, steps: int, family: str) -> Outlook:
+    found = scores(rates, steps, strategies())
+    best = least(found, family)
+    return replace(
+        outlook,
+        family=family,
+        strategy=best.strategy.name if best else "",
+        error_req_per_s=best.mean_error if best else 0.0,
+        last_error_req_per_s=found[0].mean_error if found else 0.0,
+        chosen_minute=outlook.history.end_minute,
+    )
+
+
+def _expected(outlook: Outlook, rates: Rates, steps: int, ready_ms: int) -> Expected | None:
+    strategy = of_name(outlook.strategy)
+    now = LAST.predict(rates, steps)
+    if strategy is None or isinstance(now, NoForecast):
+        return None
+    said = strategy.predict(rates, steps)
+    if isinstance(said, NoForecast) or not math.isfinite(said):
+        return None
+    highest = max(rate for rate in rates.tolist() if rate == rate)
+    return Expected(
+        min(said, _MOST * highest),
+        ready_ms,
+        outlook.error_req_per_s,
+        outlook.last_error_req_per_s,
+        outlook.strategy,
+    )

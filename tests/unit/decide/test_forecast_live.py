@@ -1,0 +1,62 @@
+"""The loop starts instances before a burst that comes each hour, also right after a restart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tests.unit.decide.decide_world import T0, World, world
+from topics.rates import RateHour
+
+HOUR_S = 3600
+BURST_AT_S = 900
+"""Seconds from T0 to the next burst."""
+
+
+def rate(_model: str, t_s: int) -> float:
+    return 40.0 if (t_s - BURST_AT_S) % HOUR_S < 360 else 8.0
+
+
+def remembering(forecast: str) -> World:
+    """A world that begins a quarter of an hour before a burst, with the six hours before it known:
+    a controller that has just taken over."""
+    w = world(rate)
+    policy = replace(w.cluster.policy, forecast=forecast)
+    w.cluster = replace(w.cluster, policy=policy)
+    minute0, first = T0 // 60_000, T0 // 3_600_000 - 6
+    for hour in range(first, T0 // 3_600_000 + 1):
+        minutes = range(hour * 60, hour * 60 + 60)
+        arrivals = tuple(round(60 * rate("", (m - minute0) * 60)) if m < minute0 else -1
+                         for m in minutes)  # fmt: skip
+        record = RateHour("chat", hour, 1, arrivals)
+        w.rates[record.key] = record
+    w.restart_controller()
+    return w
+
+
+def test_a_burst_that_comes_each_hour_finds_its_instances_ready() -> None:
+    ahead, late = remembering("auto").run(BURST_AT_S - 1), remembering("none").run(BURST_AT_S - 1)
+    assert ahead.ready("chat") > late.ready("chat")
+    why = [d.reason for d in ahead.of_kind("scale_out") if "expected" in d.reason]
+    assert why and "by seasonal (1 h)" in why[-1]
+
+
+def test_what_was_asked_is_known_again_after_a_restart() -> None:
+    w = remembering("auto").run(700)
+    before = w.state.models["chat"].outlook.history
+    w.restart_controller()
+    w.run(15)
+    after = w.state.models["chat"].outlook.history
+    known = min(len(before.rates()), len(after.rates()))
+    assert known > 360
+    assert np.array_equal(before.rates()[:known], after.rates()[:known], equal_nan=True)
+
+
+def test_rates_are_written_every_ten_minutes_and_no_more() -> None:
+    w = world(rate)
+    w.run(1250)
+    written = [e for e in w.effects if type(e).__name__ == "PublishRates"]
+    assert 2 <= len(written) <= 4
+    known = [count for count in written[-1].record.arrivals if count >= 0]
+    assert known and all(count > 0 for count in known)

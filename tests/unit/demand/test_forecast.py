@@ -1,0 +1,178 @@
+"""Looking ahead: the history of minutes, each way of forecasting, and the choice among them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import orjson
+import pytest
+
+from autoscaler.demand.forecast.choose import AUTO, least, scores
+from autoscaler.demand.forecast.history import History, absorbed, restored
+from autoscaler.demand.forecast.last import Last
+from autoscaler.demand.forecast.outlook import Outlook, looked_ahead
+from autoscaler.demand.forecast.seasonal import Seasonal
+from autoscaler.demand.forecast.smoothing import Smoothing
+from autoscaler.demand.forecast.strategy import NoForecast
+from autoscaler.demand.forecast.table import strategies
+from topics.codec import read_value, write_value
+from topics.rates import KEPT_HOURS, UNKNOWN
+
+MINUTE_MS = 60_000
+T0 = 1_700_000_040_000  # a whole minute
+HOUR = T0 // 3_600_000
+
+
+def blocks(*arrivals: int) -> tuple[tuple[int, int], ...]:
+    """10 s blocks, each seen whole."""
+    return tuple((10, count) for count in arrivals)
+
+
+def test_a_minute_counts_once_it_is_over_and_its_records_are_here() -> None:
+    seen = absorbed(History(), blocks(1, 2, 3, 4, 5, 6), T0 + 2_000)
+    assert seen.end_minute == T0 // MINUTE_MS - 1 and not len(seen.rates())
+    seen = absorbed(seen, blocks(1, 2, 3, 4, 5, 6), T0 + 3_000)
+    assert seen.rates().tolist() == [21 / 60]
+    assert absorbed(seen, blocks(9, 9, 9, 9, 9, 9), T0 + 9_000) is seen
+
+
+def test_a_minute_that_was_not_reported_is_unknown_and_not_zero() -> None:
+    gap = (*blocks(*[6] * 6), *[(0, 0)] * 6, *blocks(*[0] * 6))
+    rates = absorbed(History(), gap, T0 + 5_000).rates()
+    assert rates[0] == 0.6 and math.isnan(rates[1]) and rates[2] == 0.0
+
+
+def test_what_was_missed_is_filled_in_from_the_blocks() -> None:
+    """A controller that takes over finds an older record, and half an hour in its windows."""
+    before = restored([(HOUR - 2, tuple([60] * 60))], T0)
+    after = absorbed(before, blocks(*[20] * 180), T0 + 5_000)
+    rates = after.rates()
+    assert rates[:60].tolist() == [1.0] * 60
+    assert rates[-30:].tolist() == [2.0] * 30
+    assert np.isnan(rates[60:-30]).all()
+
+
+def test_a_history_keeps_three_days_whatever_the_clock_does() -> None:
+    old = absorbed(History(), blocks(*[6] * 6), T0 + 5_000)
+    week_ms = 7 * 86_400_000
+    new = absorbed(old, blocks(*[12] * 6), T0 + week_ms + 5_000)
+    assert len(new.hours) <= KEPT_HOURS and new.rates().tolist() == [1.2]
+    assert absorbed(new, blocks(*[6] * 6), T0) is new
+
+
+def test_hours_of_the_future_and_of_long_ago_are_not_believed() -> None:
+    hour = tuple([60] * 60)
+    found = restored([(HOUR + 2, hour), (HOUR - KEPT_HOURS - 5, hour), (HOUR - 1, hour)], T0)
+    assert found.rates().tolist() == [1.0] * 60
+    assert restored([], T0) == History()
+    assert restored([(HOUR - 1, (UNKNOWN,) * 60)], T0) == History()
+
+
+def test_an_outlook_survives_writing_and_reading() -> None:
+    made = looked_ahead(Outlook(), blocks(*[6] * 180), "last", 60.0, 0, T0 + 5_000)
+    assert read_value(Outlook, orjson.loads(write_value(made))) == made
+
+
+def test_last_value_looks_past_a_short_gap_only() -> None:
+    assert Last().predict(np.array([1.0, 2.0, math.nan]), 3) == 2.0
+    assert isinstance(Last().predict(np.array([1.0, *[math.nan] * 5]), 1), NoForecast)
+
+
+def test_seasonal_repeats_what_was_one_season_ago() -> None:
+    season = np.tile([1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 1.0, 1.0], 3)[:-3]  # the next is the fifth
+    found = [Seasonal(8, "8").predict(season, steps) for steps in (1, 3, 9)]
+    assert found == [pytest.approx(19 / 3), 1.0, pytest.approx(19 / 3)]
+    assert isinstance(Seasonal(60, "1 h").predict(season, 1), NoForecast)
+
+
+def test_smoothing_continues_a_ramp_and_never_goes_below_zero() -> None:
+    ramp = np.arange(0.0, 60.0)
+    assert Smoothing(0.5).predict(ramp, 5) == pytest.approx(64.0, abs=0.1)
+    assert Smoothing(0.5).predict(ramp[::-1], 200) == 0.0
+    assert isinstance(Smoothing(0.5).predict(ramp[:5], 1), NoForecast)
+
+
+@pytest.mark.parametrize("strategy", strategies(), ids=lambda s: s.name)
+def test_no_strategy_answers_with_nonsense(strategy: Seasonal) -> None:
+    random = np.random.default_rng(1)
+    for _ in range(50):
+        rates = random.exponential(5.0, int(random.integers(0, 1600)))
+        rates[random.random(len(rates)) < random.random()] = math.nan
+        found = strategy.predict(rates, int(random.integers(1, 2000)))
+        assert isinstance(found, NoForecast) or (math.isfinite(found) and found >= 0.0)
+
+
+def minutes(rate_of: object, count: int, seed: int = 1) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    return np.array([random.poisson(60.0 * rate_of(m)) / 60.0 for m in range(count)])
+
+
+def test_what_repeats_each_hour_is_forecast_by_its_season() -> None:
+    rates = minutes(lambda m: 16.0 if m % 60 < 6 else 4.0, 240)
+    best = least(scores(rates, 3, strategies()), AUTO)
+    assert best is not None and best.strategy.name == "seasonal (1 h)"
+
+
+def test_a_rate_that_wanders_is_not_forecast() -> None:
+    """The last value is all there is to know of a random walk."""
+    random = np.random.default_rng(3)
+    walk = np.maximum(0.0, 50.0 + np.cumsum(random.normal(0.0, 1.0, 400)))
+    assert least(scores(walk, 3, strategies()), AUTO) is None
+
+
+def test_one_season_is_not_enough_to_be_chosen() -> None:
+    rates = minutes(lambda m: 16.0 if m % 60 < 6 else 4.0, 100)
+    assert all("seasonal" not in one.strategy.name for one in scores(rates, 3, strategies()))
+
+
+def run(rate_of: object, count: int, family: str, start_s: float = 120.0) -> list[Outlook]:
+    """An outlook minute by minute."""
+    found, outlook, seen = [], Outlook(), []
+    random = np.random.default_rng(2)
+    for minute in range(count):
+        seen += [(10, int(random.poisson(10 * rate_of(minute)))) for _ in range(6)]
+        at_ms = T0 + (minute + 1) * MINUTE_MS + 5_000
+        outlook = looked_ahead(outlook, tuple(seen[-180:]), family, start_s, 0, at_ms)
+        found.append(outlook)
+    return found
+
+
+def test_a_burst_that_comes_each_hour_is_expected_before_it_comes() -> None:
+    """Instances take two minutes: at minute 58 the burst at the full hour is expected."""
+    all_ = run(lambda m: 16.0 if m % 60 < 6 else 4.0, 240, AUTO)
+    ahead, before = all_[237].expected, all_[215].expected
+    assert ahead is not None and ahead.strategy == "seasonal (1 h)"
+    assert ahead.req_per_s > 10.0 and before is not None and before.req_per_s < 6.0
+    assert ahead.error_req_per_s < ahead.last_error_req_per_s
+
+
+def test_nothing_is_kept_or_expected_where_no_forecast_is_wanted() -> None:
+    assert run(lambda _: 4.0, 5, "none")[-1] == Outlook()
+
+
+def test_without_a_start_time_nothing_is_expected_but_history_grows() -> None:
+    found = run(lambda _: 4.0, 5, "last", start_s=0.0)[-1]
+    assert found.expected is None and len(found.history.rates()) == 5
+
+
+def test_a_spike_is_not_continued_into_the_sky() -> None:
+    all_ = run(lambda m: 4.0 * 1.3 ** max(0, m - 50), 66, "smoothing")
+    highest = max(float(np.nanmax(o.history.rates())) for o in all_)
+    expected = [o.expected.req_per_s for o in all_ if o.expected is not None]
+    assert expected and max(expected) <= 2.0 * highest
+
+
+def test_a_family_that_was_changed_is_chosen_anew() -> None:
+    before = run(lambda _: 4.0, 90, "smoothing")[-1]
+    assert before.strategy.startswith("smoothing")
+    after = looked_ahead(before, (), "last", 120.0, 0, T0 + 90 * MINUTE_MS + 15_000)
+    assert after.strategy == "last value"
+
+
+def test_the_same_history_gives_the_same_outlook() -> None:
+    first, second = (run(lambda m: 4.0 + m % 7, 120, AUTO) for _ in range(2))
+    assert first == second
+    again = replace(first[-1], expected=None)
+    assert again.history == second[-1].history

@@ -1,0 +1,53 @@
+"""A forecast raises the target, if it is surely more than what is planned, and never lowers it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoscaler.demand.forecast.outlook import Expected, Outlook
+from autoscaler.demand.observed import ModelDemand
+from autoscaler.targets.expected import propose
+from autoscaler.targets.table import retarget
+from autoscaler.targets.view import ModelView
+from tests.unit.targets.target_views import T0, stats, view
+
+
+def expecting(rate: float, error: float = 0.5, in_s: float = 120.0, load: float = 3.0) -> ModelView:
+    """A model planned for 8 req/s, of which `load` arrive and `rate` are expected."""
+    blocks = tuple((10, round(10 * load)) for _ in range(180))
+    recent = tuple((n, round(load * n)) for n in (1, 2, 5, 10, 30, 60))
+    seen = ModelDemand(recent, stats(round(load * 120), 120), blocks=blocks, seen_ms=T0)
+    found = view(seen, planned=8.0)
+    outlook = Outlook(
+        expected=Expected(rate, T0 + round(in_s * 1000), error, 2.0, "seasonal (1 h)")
+    )
+    return replace(found, state=replace(found.state, outlook=outlook))
+
+
+def test_more_than_is_planned_is_started_before_it_is_asked() -> None:
+    state = retarget(expecting(16.0))
+    assert state.target_req_per_s == 16.0
+    assert "16.0 req/s expected in ~2 min by seasonal (1 h)" in state.target_why
+    assert "mean error 0.50, last value 2.0" in state.target_why
+
+
+def test_what_lies_within_the_error_of_the_forecast_starts_nothing() -> None:
+    assert propose(expecting(8.4)) is None
+    assert propose(expecting(8.6)) is not None
+
+
+def test_less_is_expected_and_nothing_is_given_away_for_it() -> None:
+    without = expecting(1.0)
+    without = replace(without, state=replace(without.state, outlook=Outlook()))
+    assert retarget(expecting(1.0)).target_req_per_s == retarget(without).target_req_per_s
+
+
+def test_what_is_expected_is_not_given_away_first() -> None:
+    """3 req/s arrive, 7 are expected, 8 are planned: the lasting excess leaves 7."""
+    assert retarget(expecting(1.0)).target_req_per_s < 4.0
+    assert retarget(expecting(7.0)).target_req_per_s == 7.0
+
+
+def test_a_forecast_of_the_past_counts_for_nothing() -> None:
+    assert propose(expecting(16.0, in_s=-119.0)) is not None
+    assert propose(expecting(16.0, in_s=-121.0)) is None
