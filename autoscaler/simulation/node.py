@@ -3,8 +3,9 @@
 Owns starting, draining, stopping and role switches of its engines and the status that it tells. It
 follows the real executor's rules (`serving.lifecycle`, back-off after failed launches, drain
 deadline) without processes: an engine answers `startup_s` after its launch and ends at once when
-told to. Roles are switched by relaunch, as the simulated engine does it: what is in flight
-finishes, then the engine of the new phase starts on the same GPUs.
+told to. The ranks of a gang start side by side. Roles are switched by relaunch, as the simulated
+engine does it: what is in flight finishes, then the engine of the new phase starts on the same
+GPUs.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class Ground(Protocol):
 
     def launched(self) -> None:
         """A process was started."""
+        ...
+
+    def lost(self, gangs: frozenset[str]) -> None:
+        """A rank of each of these gangs is gone with its node."""
         ...
 
     def tell(self, status: Status) -> None:
@@ -121,6 +126,20 @@ class SimNode:
             self._ground.engines.pop(engine.address, None)
         for engine in engines:
             engine.die()
+        gangs = (item.desired.gang for item in held if item.process)
+        self._ground.lost(frozenset(gang.gang for gang in gangs if gang is not None))
+
+    def lose_gangs(self, gangs: frozenset[str]) -> None:
+        """Ranks of these gangs are gone elsewhere: rank 0, if it is here, fails (at once; a real
+        one hangs until its liveness probe is missed)."""
+        for item in self._held.values():
+            gang = item.desired.gang
+            if gang is not None and gang.leads and gang.gang in gangs and item.process:
+                engine, item.engine = item.engine, None
+                self._died(item, item.process, "another rank is gone")
+                if engine is not None:
+                    del self._ground.engines[engine.address]
+                    engine.die()
 
     def reclaim(self, at_ms: float) -> None:
         """The machine will be taken away at `at_ms`, and its owner was told so."""
@@ -160,8 +179,10 @@ class SimNode:
     def _wish(self, item: _Held, wish: DesiredInstance | None) -> None:
         known, now_ms = item.desired, self._ground.agenda.now_ms
         same = wish is not None and known == replace(
-            wish, group=known.group, drain=known.drain, phase=known.phase
+            wish, group=known.group, drain=known.drain, phase=known.phase, gang=known.gang
         )
+        if wish is not None and wish.gang is not known.gang:
+            same = same and known.gang is not None and known.gang.same_part(wish.gang)
         if wish is not None and same and not wish.drain:
             same = self._may_be(item, wish.phase)
         going = wish is None or wish.drain or not same
@@ -176,8 +197,9 @@ class SimNode:
             nothing_runs = item.state is InstanceState.FAILED
             self._happens(item, LifecycleEvent.DRAIN_ASKED, item.reason)
             item.drain_ms = now_ms
-            if item.engine is None and not nothing_runs:
-                self._stop(item)  # nothing was ever sent to it
+            broken = wish is not None and wish.gang is not None and wish.gang.broken
+            if (item.engine is None or broken) and not nothing_runs:
+                self._stop(item)  # nothing was ever sent to it, or it can finish nothing
             self._poll()
         elif not going and item.state is InstanceState.DRAINING:
             self._happens(item, LifecycleEvent.DRAIN_REVOKED)
@@ -255,8 +277,10 @@ class SimNode:
         if item.process != process or self._held.get(item.desired.instance) is not item:
             return
         item.process, item.failures = 0, item.failures + 1
-        if item.failures >= _MAX_ATTEMPTS:
-            text = f"given up after {item.failures} attempts: {why}"
+        gang = item.desired.gang
+        if gang is not None or item.failures >= _MAX_ATTEMPTS:
+            given_up = f"given up after {item.failures} attempts: {why}"
+            text = f"{gang.place}: {why}" if gang else given_up
             self._happens(item, LifecycleEvent.GAVE_UP, text)
         else:
             pause_ms = _BACKOFF_MS * 2 ** (item.failures - 1)
@@ -336,7 +360,10 @@ class SimNode:
 
     def _seen(self, item: _Held) -> ObservedInstance:
         epoch_ms = self._ground.epoch_ms
-        engine = item.engine
+        engine, gang = item.engine, item.desired.gang
+        serves = gang is None or gang.leads
+        if gang is not None and gang.leads and item.process:
+            gang = replace(gang, rendezvous=item.address)
         return ObservedInstance(
             instance=item.desired.instance,
             model=item.desired.model,
@@ -344,13 +371,14 @@ class SimNode:
             group=item.desired.group,
             state=item.state,
             gpus=item.desired.gpus,
-            endpoint=item.address if item.process else "",
+            endpoint=item.address if item.process and serves else "",
             since_ms=epoch_ms(item.since_ms),
             launched_ms=0 if item.launched_ms is None else epoch_ms(item.launched_ms),
             restarts=item.restarts,
             in_flight=engine.in_flight if engine else 0,
             held_kv=engine.held_kv if engine else 0,
             reason=item.reason,
+            gang=gang,
         )
 
 

@@ -187,6 +187,12 @@ class World:
         """A process was started."""
         self.timeline.launches += 1
 
+    def lost(self, gangs: frozenset[str]) -> None:
+        """Ranks of these gangs are gone with their node."""
+        for node in self.nodes.values():
+            if gangs and node.up:
+                node.lose_gangs(gangs)
+
     def tell(self, status: Status) -> None:
         """A node says how it is."""
         self.statuses[status.node] = status
