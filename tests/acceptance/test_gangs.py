@@ -34,7 +34,7 @@ models:
 def runs(start: Start) -> Iterator[tuple[Run, Run]]:
     """One that is too large for its load from the start, and one of a single gang."""
     yield (
-        start("--for", "40", config=CONFIG.format(req_per_s=8)),
+        start("--for", "40", config=CONFIG.format(req_per_s=60)),
         start("--for", "50", config=CONFIG.format(req_per_s=1)),
     )
 
