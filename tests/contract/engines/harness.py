@@ -19,13 +19,13 @@ import subprocess
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
 
 from executors.engines.exposition import values
-from executors.engines.protocol import LaunchLine, LaunchSpec
+from executors.engines.protocol import LaunchLine, LaunchSpec, rendezvous
 from executors.engines.simulated.kind import SimulatedKind
 from executors.engines.vllm import tiny
 from executors.engines.vllm.environment import executable
@@ -34,6 +34,7 @@ from executors.node.environment import Tag, engine_environment
 from executors.node.ports import Ports
 from executors.node.processes import EngineProcess, of_folder, start
 from topics.fleet import DesiredInstance
+from topics.gangs import GangRank, GangStage
 from topics.timebase import TimeBase
 
 HOST, MODEL = "127.0.0.1", "tiny"
@@ -79,6 +80,7 @@ class Launched:
     engine: EngineProcess
     port: int
     log: Path
+    rendezvous: str = ""
     refused: bool = False
     ready: bool = False
 
@@ -129,15 +131,27 @@ class Pool:
             if after not in self._begun:
                 self.start(after)
 
+    def start_gang(self) -> tuple[Launched, Launched]:
+        """An instance of two ranks, both just started."""
+        stage = GangStage("H100-SXM", 1, 1 if REAL else 16)
+        first = GangRank("gang-0", 0, (stage, stage))
+        leader = self._launch("gang-0", Wanted(shutdown_s=_lasts(5.0)), first)
+        other = replace(first, rank=1, rendezvous=leader.rendezvous)
+        ranks = leader, self._launch("gang-1", Wanted(shutdown_s=_lasts(5.0)), other)
+        self._all += ranks
+        return ranks
+
     def close(self) -> None:
         for launched in self._all:
             launched.kill()
         self._ports.close()
 
-    def _launch(self, name: str, wanted: Wanted) -> Launched:
-        kind = _vllm(wanted, self._tiny) if REAL else _simulated()
-        ports = self._ports.take(self._used, kind.ports)
+    def _launch(self, name: str, wanted: Wanted, gang: GangRank | None = None) -> Launched:
+        kind = _vllm(wanted, self._tiny, gang) if REAL else _simulated()
+        ports = self._ports.take(self._used, kind.ports + bool(gang and gang.leads))
         self._used.update(ports)
+        if gang is not None and gang.leads:
+            gang = replace(gang, rendezvous=rendezvous(HOST, ports))
         spec = LaunchSpec(
             instance=name,
             model=MODEL,
@@ -155,23 +169,25 @@ class Pool:
             launched_ms=1_700_000_000_000,
             shutdown_timeout_s=wanted.shutdown_s,
             api_key=wanted.key,
+            gang=gang,
         )
         line = kind.launch_line(spec)
         extra = () if REAL else _extra(wanted)
         dev = (("VLLM_SERVER_DEV_MODE", "1"),) if wanted.dev else ()
         line = LaunchLine((*line.argv, *extra), (*line.env, *dev))
-        desired = DesiredInstance(name, MODEL, spec.phase, "g", spec.gpus)
+        desired = DesiredInstance(name, MODEL, spec.phase, "g", spec.gpus, gang=gang)
         tag = Tag(uuid.uuid4().hex, "node", desired, ports, spec.launched_ms)
         state, log = str(self._folder), self._folder / f"{name}-{ports[0]}.log"
         started = start(line, tag, engine_environment(line, tag, state), state, log)
-        return Launched(started, ports[0], log)
+        return Launched(started, ports[0], log, gang.rendezvous if gang else "")
 
 
-def _vllm(wanted: Wanted, model: Path) -> VllmKind:
+def _vllm(wanted: Wanted, model: Path, gang: GangRank | None) -> VllmKind:
     return VllmKind(
         executable=str(executable(Path(REAL))),
         weights=(str(model),),
-        args=tiny.ARGS,
+        args=tiny.ARGS if gang is None else tiny.PIPELINE_ARGS,
+        pipelines="same-slice",
         max_num_seqs=wanted.slots,
         kv_transfer=KvTransfer("cpu", wanted.policy, wanted.lease_s),
         cpu=True,

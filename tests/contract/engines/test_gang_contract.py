@@ -1,0 +1,61 @@
+"""One instance over two processes, as executors start its ranks on two nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.contract.engines.conftest import Pool
+from tests.contract.engines.harness import REAL, EngineUnderTest
+
+pytestmark = pytest.mark.timeout(400 if REAL else 60)
+
+
+async def test_ranks_serve_together_hang_together_and_are_ended_one_by_one(pool: Pool) -> None:
+    """Rank 0 alone answers, when all are there. When another dies, requests hang while /health says
+    200. A stop of rank 0 ends it alone."""
+    first, other = pool.start_gang()
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120.0)) as client:
+        engine = EngineUnderTest(client, first)
+        await engine.ready()
+        assert engine.launched.refused, "it was not ready before the others had come"
+        status, body = await engine.generate(8)
+        assert (status, body["usage"]["completion_tokens"]) == (200, 8)
+        assert other.process.poll() is None
+        assert not _listens(other.port)
+        other.kill()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(engine.generate(8), 5.0)
+        assert await engine.health() == 200
+        assert first.process.poll() is None
+        first.kill()
+
+
+async def test_rank_0_ends_without_the_others_which_end_when_they_are_told(pool: Pool) -> None:
+    first, other = pool.start_gang()
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120.0)) as client:
+        engine = EngineUnderTest(client, first)
+        await engine.ready()
+        job = asyncio.create_task(engine.generate(200))
+        await engine.until_running(1)
+        first.process.send_signal(signal.SIGTERM)
+        status, body = await job
+        assert (status, body["usage"]["completion_tokens"]) == (200, 200)
+        await engine.exit_code()
+        await asyncio.sleep(3.0 if REAL else 0.2)
+        assert other.process.poll() is None
+        other.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(other.process.wait, 60.0)
+    other.kill()
+    assert not first.tagged()
+
+
+def _listens(port: int) -> bool:
+    """Whether anything on this machine listens on `port`."""
+    wanted = f":{port:04X}"
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return any(row[1].endswith(wanted) and row[3] == "0A" for row in rows)
