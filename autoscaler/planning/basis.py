@@ -102,9 +102,10 @@ def as_predicted(
     if all(factor == 1.0 for factor in factors.values()):
         return combo
     members = tuple(replace(m, req_per_s=m.req_per_s * factors[m.phase]) for m in combo.members)
-    rates: dict[Phase, float] = {}
+    rates: dict[tuple[Phase, int], float] = {}  # of each stage: a pipeline's do its rate together
     for member in members:
-        rates[member.phase] = rates.get(member.phase, 0.0) + member.count * member.req_per_s
+        key = member.phase, member.stage
+        rates[key] = rates.get(key, 0.0) + member.count * member.req_per_s
     return replace(combo, members=members, req_per_s=min(rates.values()))
 
 

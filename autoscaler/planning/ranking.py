@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.workload import Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ def best_of_groups(offers: list[Offer], keep: int) -> tuple[Combo, ...]:
     kept: dict[str, Offer] = {}
     for offered in groups.values():
         members = _undominated(offered)
-        aggregated = [o for o in members if len(o.combo.members) == 1]
-        pairs = [o for o in members if len(o.combo.members) > 1]
+        aggregated = [o for o in members if o.combo.members[0].phase is Phase.AGGREGATED]
+        pairs = [o for o in members if o.combo.members[0].phase is not Phase.AGGREGATED]
         for part in (aggregated, pairs):
             for order in (_by_efficiency, _by_price_of_a_request, _by_size):
                 for offer in sorted(part, key=order)[:keep]:

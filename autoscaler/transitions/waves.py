@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from autoscaler.demand.windows import GatewaySeen
 from autoscaler.transitions.confirmation import confirmed
-from autoscaler.transitions.gangs import met, without
+from autoscaler.transitions.gangs import broken, met, without
 from autoscaler.transitions.groups import FleetView, Group, GroupView, Life, Placed
 from autoscaler.transitions.switches import advance
 from topics.fleet import Assignment, InstanceState
@@ -63,7 +63,8 @@ def step(groups: Sequence[Group], inputs: WaveInputs) -> tuple[Group, ...]:
         elif group.life is Life.DRAINING and _gone(group, inputs):
             del current[group.name]
         elif group.life is Life.DRAINING:
-            current[group.name] = without(group, lambda placed: _stopped(placed, inputs))
+            left = without(group, lambda placed: _stopped(placed, inputs))
+            current[group.name] = broken(left, inputs.fleet)
         elif group.life is Life.ACTIVE and group.switch is not None:
             view = inputs.views[group.name]
             moved = advance(

@@ -13,6 +13,7 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Demand, Phase, Slo
 from autoscaler.explain.names import short_name
 from autoscaler.performance.profile import default_profile
+from autoscaler.planning.basis import as_predicted
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import candidate_combos, combo_named
 from autoscaler.planning.pipelines import irreducible
@@ -137,3 +138,22 @@ def test_people_read_stages_with_an_arrow() -> None:
     words = short_name(combo, {pool.id: pool for pool in cluster.pools})
     assert words == "(prefill 1xL40S > 1xA100 + 1 decode 2xH100) r on-demand"
     assert combo.usd_per_h == pytest.approx(1.9 + 4.0 + 16.0 / 2)
+
+
+def test_a_model_that_is_not_split_into_phases_is_served_by_aggregated_pipelines() -> None:
+    """Two equal nodes at least, layers spread evenly; what is predicted of it counts once."""
+    cluster = declared("same-slice")
+    whole = replace(cluster.services[0], disaggregate=False, cautious=True)
+    cluster = replace(cluster, services=(whole,))
+    found = candidates(cluster)
+    assert found
+    for combo in found:
+        assert {member.phase for member in combo.members} == {Phase.AGGREGATED}
+        assert sum(member.layers for member in combo.members) == 64
+        assert len({member.layers for member in combo.members}) <= 2
+        again = combo_named(combo.id, cluster, whole, CONVERSATION, PROFILE)
+        assert again == combo
+        certain = replace(cluster, services=(replace(whole, cautious=False),))
+        bold = combo_named(combo.id, certain, certain.services[0], CONVERSATION, PROFILE)
+        assert as_predicted(combo, cluster, PROFILE).req_per_s == pytest.approx(bold.req_per_s)
+    assert ">" in short_name(found[0], {pool.id: pool for pool in cluster.pools})
