@@ -24,7 +24,7 @@ _PROBE_MS = 100.0
 _DRAIN_TIMEOUT_MS = 120_000.0
 _FAIL_AFTER_MS = 5_000.0
 _BACKOFF_MS = 5_000.0
-_MAX_ATTEMPTS = 3
+_MAX_ATTEMPTS, _SWITCH_ATTEMPTS = 3, 2
 
 
 class Ground(Protocol):
@@ -69,14 +69,16 @@ class Ground(Protocol):
 @dataclass(slots=True, eq=False)
 class _Held:
     """One instance. process: launched and not ended; engine: of a process that answers. phase:
-    that it serves; coming: of its process. drain_ms: since when it waits to be idle, for its end
-    or for a switch."""
+    that it serves; coming: of its process; refused: a switch to it failed, and is not tried again
+    before another one is wanted. drain_ms: since when it waits to be idle, for its end or for a
+    switch."""
 
     desired: DesiredInstance
     state: InstanceState
     since_ms: float
     phase: str
     coming: str = ""
+    refused: str = ""
     process: int = 0  # number of its launch, 0 = none
     engine: AnyEngine | None = None
     address: str = ""
@@ -207,6 +209,9 @@ class SimNode:
 
     def _may_be(self, item: _Held, phase: str) -> bool:
         """Whether `item` comes to serve in `phase` without ending first."""
+        if phase == item.refused:
+            return True
+        item.refused = ""
         if item.state is InstanceState.READY and phase != item.phase:
             self._happens(item, LifecycleEvent.SWITCH_ASKED)
             item.drain_ms, item.failures = self._ground.agenda.now_ms, 0
@@ -238,12 +243,14 @@ class SimNode:
         self._launches += 1
         self._ground.launched()
         item.process = process = self._launches
-        item.coming = item.desired.phase
+        back = item.desired.phase == item.refused
+        item.coming = item.phase if back else item.desired.phase
         # A machine that could not be had is not billed.
-        item.launched_ms, item.reason = None if missing else agenda.now_ms, ""
+        item.launched_ms = None if missing else agenda.now_ms
+        item.reason = item.reason if item.refused else ""
         item.address = f"{self.name}:{10_000 + self._launches}"
         try:
-            setup = self._ground.setup(self, item.desired)
+            setup = self._ground.setup(self, replace(item.desired, phase=item.coming))
         except InvalidValue as error:
             fault = str(error)
         if fault:
@@ -266,7 +273,9 @@ class SimNode:
         if item.state is InstanceState.STARTING:
             self._happens(item, LifecycleEvent.ANSWERED)
         elif item.state is InstanceState.SWITCHING:
-            self._happens(item, LifecycleEvent.SWITCHED)
+            back = item.coming == item.phase
+            event = LifecycleEvent.ROLLED_BACK if back else LifecycleEvent.SWITCHED
+            self._happens(item, event, item.reason)
             item.phase = item.coming
             self._wish(item, item.desired)  # it may be wanted as something else by now
         else:
@@ -286,6 +295,13 @@ class SimNode:
             pause_ms = _BACKOFF_MS * 2 ** (item.failures - 1)
             item.restarts += 1
             item.retry_ms = self._ground.agenda.now_ms + pause_ms
+            if (
+                item.state is InstanceState.SWITCHING
+                and item.failures >= _SWITCH_ATTEMPTS
+                and not item.refused
+            ):
+                item.refused, item.failures = item.coming, 0
+                why = f"switch to {item.coming} failed: {why}"
             self._happens(item, LifecycleEvent.DIED, why)
             self._ground.agenda.at(item.retry_ms, self._launch_again)
         self._launch()
