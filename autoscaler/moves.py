@@ -12,6 +12,7 @@ from autoscaler.models import Inputs
 from autoscaler.targets.view import ModelView
 from autoscaler.transitions.accounts import by_model, raw_req_per_s
 from autoscaler.transitions.apply import revived
+from autoscaler.transitions.gangs import waits
 from autoscaler.transitions.groups import Group, Life, ready_req_per_s
 from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.waves import WaveInputs, retire, step
@@ -48,8 +49,7 @@ def waves(
 
 
 def _rests(group: Group) -> bool:
-    met = all(placed.gang is None or placed.gang.rendezvous for placed in group.placed)
-    return group.life is Life.ACTIVE and group.switch is None and met
+    return group.life is Life.ACTIVE and group.switch is None and not waits(group)
 
 
 def _wave_inputs(

@@ -60,8 +60,7 @@ def notice(
         if ours and any(placed.node in sight.gone for placed in group.placed):
             forgotten.append(group)
             continue
-        gang = any(placed.gang is not None for placed in group.placed)
-        if view.lost and not (view.broken and gang):
+        if view.lost and not (view.broken and any(placed.gang for placed in group.placed)):
             lost.append(group)
         elif sight.reclaim_ms(group) and group.life is Life.ACTIVE and ours:
             lost.append(group)

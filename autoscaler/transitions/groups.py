@@ -163,14 +163,19 @@ def look(
             broken = f"not ready after {start_timeout_ms / 1000:.0f} s"
             broken_node, broken_pool = placed.node, placed.pool
     all_ready = len(up) == len(group.placed)
+    ready = tuple(up) if all(placed.gang is None for placed, _ in up) else _leading(up)
+    return GroupView(ready, all_ready, broken, lost, broken_node, broken_pool)
+
+
+def _leading(up: list[tuple[Placed, str]]) -> tuple[tuple[Placed, str], ...]:
+    """Of `up` what requests can go to: of a gang rank 0, if every rank is up."""
     ranks = Counter(placed.gang.gang for placed, _ in up if placed.gang is not None)
-    ready = tuple(
+    return tuple(
         (placed, endpoint)
         for placed, endpoint in up
         if placed.gang is None
         or (placed.gang.leads and ranks[placed.gang.gang] == placed.gang.size)
     )
-    return GroupView(ready, all_ready, broken, lost, broken_node, broken_pool)
 
 
 def _is_up(placed: Placed, seen: ObservedInstance, switching: bool) -> bool:
