@@ -98,7 +98,8 @@ def publish(
             effects.append(PublishAssignment(assignment))
     models = _numbered(after.models, numbered)
     plan_number = before.plan_number
-    if groups != before.groups and _targets(groups) != _targets(before.groups):
+    placed = after.next_serial != before.next_serial
+    if placed or (groups != before.groups and _targets(groups) != _targets(before.groups)):
         plan_number += 1
         effects.append(PublishPlan(_plan(after, groups, sight, cluster, plan_number, now_ms)))
     effects += _rates(before, after)
@@ -214,4 +215,5 @@ def _plan(
         state.gap if full else -1.0,
         tuple(targets),
         shortfall,
+        state.next_serial,
     )

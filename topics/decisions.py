@@ -83,7 +83,8 @@ class PlannedCombo:
 
 @dataclass(frozen=True, slots=True)
 class PlanRecord:
-    """The target of the whole fleet. gap: proven, as a fraction; -1 where none was proven."""
+    """The target of the whole fleet. gap: proven, as a fraction; -1 where none was proven.
+    next_serial: of the next group, so that whoever leads later gives no name a second time."""
 
     number: int
     leader_token: int
@@ -93,9 +94,11 @@ class PlanRecord:
     gap: float
     targets: tuple[PlannedCombo, ...] = ()
     shortfall_req_per_s: dict[str, float] = field(default_factory=dict)
+    next_serial: int = 1
 
     def __post_init__(self) -> None:
         checks.count("number", self.number)
+        checks.count("next_serial", self.next_serial)
         checks.count("leader_token", self.leader_token)
         checks.time_ms("at_ms", self.at_ms)
         checks.name("strategy", self.strategy)

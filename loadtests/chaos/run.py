@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ _SCRAPES = 8
 _OFF = 0.01
 _LOOKS = 3
 _SERVES_S = 15.0
+_FLOOR = 2
 
 
 @dataclass(slots=True)
@@ -111,6 +113,7 @@ class Chaos:
         leader = self.stack.leader()
         launched = {name: set(times) for name, times in self.topics.launches.items()}
         said = len(self.topics.decisions)
+        spare = {model for model, count in self._wanted().items() if count > _FLOOR}
         stalled, late = self.stack.waited_s(), self.host.late_s
         at_s, began = self._now(), time.monotonic()
         await fault.begin(self, self.rng)
@@ -131,7 +134,7 @@ class Chaos:
             fault.name, fault.lines, self.hit, at_s, until_s,
             -1.0 if well_s < 0 else well_s + waited_s, fault.limit_s, stall_s, takeover_s,
         )  # fmt: skip
-        await self._check(fault, outcome, began, launched, said, leader)
+        await self._check(fault, outcome, began, launched, said, spare)
         return outcome
 
     async def _takeover(self, leader: str, began: float) -> float:
@@ -192,8 +195,16 @@ class Chaos:
                 if not one.drain and states.get(one.instance) is not InstanceState.READY:
                     return f"{one.instance} is not ready"
                 ready[one.model] += not one.drain
-        short = [model for model, count in ready.items() if count < 2]
+        short = [model for model, count in ready.items() if count < _FLOOR]
         return f"{short[0]} is below its floor" if short else ""
+
+    def _wanted(self) -> Counter[str]:
+        return Counter(
+            one.model
+            for wanted in self.topics.assignments.values()
+            for one in wanted.instances
+            if not one.drain
+        )
 
     def _load_ill(self) -> str:
         since_s = time.monotonic() - 3.0
@@ -228,7 +239,7 @@ class Chaos:
 
     async def _check(
         self, fault: Fault, outcome: Outcome, began: float,
-        launched: dict[str, set[int]], said: int, leader: str,
+        launched: dict[str, set[int]], said: int, spare: set[str],
     ) -> None:  # fmt: skip
         broken, stall_s = outcome.broken, outcome.stall_s
         if outcome.well_s < 0:
@@ -246,7 +257,12 @@ class Chaos:
             if name in launched and len(times) > len(launched[name])
         }  # fmt: skip
         outcome.started = len(fresh)
-        moved = [d for _, d in self.topics.decisions[said:] if d.applied and d.change]
+        # What an earlier fault left too many of leaves in its own time.
+        moved = [
+            d
+            for _, d in self.topics.decisions[said:]
+            if d.applied and d.change and not (d.kind == "scale_in" and d.model in spare)
+        ]
         if fault.quiet and (fresh or moved):
             why = moved[0].reason if moved else "nobody said why"
             broken.append(f"the fleet was changed without need ({len(moved)} decisions: {why})")

@@ -312,8 +312,7 @@ def _reclaim(world: World, fault: Fault, begins: bool) -> None:
 
 def _pause(world: World, fault: Fault, begins: bool) -> None:
     now_ms = T0 + int(world.now_s * 1000)
-    said = Control(model_of(world, fault), "pause", begins, "ann", "a test", now_ms)
-    world.publish("controls", said.key, said)
+    world.operator_says(Control(model_of(world, fault), "pause", begins, "ann", "a test", now_ms))
 
 
 def _leadership_deleted(world: World, fault: Fault, begins: bool) -> None:

@@ -89,7 +89,7 @@ class Promises:
                 continue
             decision = effect.record
             model = decision.model
-            paused = self._since("pause", model)
+            paused = world.paused_s.get(model)
             if paused is not None and decision.kind in (
                 "scale_in",
                 "scale_out",

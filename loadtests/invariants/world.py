@@ -21,6 +21,7 @@ from loadtests.invariants.promises import Broken, Promises
 from loadtests.invariants.scenario import Fault, Scenario
 from streams.controller.loop import TickDone
 from topics.codec import encode
+from topics.controls import Control
 from topics.records import Availability, Price
 from topics.routing import RouteGroup
 
@@ -62,6 +63,8 @@ class World:
             [(f.at_s, 0, n, f) for n, f in enumerate(scenario.faults)]
             + [(f.until_s, 1, n, f) for n, f in enumerate(scenario.faults)],
         )
+        self.paused_s: dict[str, float] = {}
+        self._unsaid: list[Control] = []
         self._prices = {p.id: p.price_usd_per_h for p in self.cluster.pools}
 
     def run(self) -> list[Broken]:
@@ -134,9 +137,23 @@ class World:
         return self.scenario.loads[model].rate(self.now_s)
 
     def publish(self, name: str, key: str, record: object) -> None:
-        """A feed, a webhook or an operator writes a record."""
+        """A feed or a webhook writes a record."""
         if not self.log.away:
             self.log.append(name, key, encode(record))
+
+    def operator_says(self, control: Control) -> None:
+        """A word of an operator, who says it again for as long as no broker takes it."""
+        self._unsaid.append(control)
+        self._say()
+
+    def _say(self) -> None:
+        while self._unsaid and not self.log.away:
+            control = self._unsaid.pop(0)
+            self.log.append("controls", control.key, encode(control))
+            if control.active:
+                self.paused_s[control.scope] = self.now_s
+            else:
+                self.paused_s.pop(control.scope, None)
 
     def _link(self) -> Link:
         return Link(self.rng)
@@ -170,6 +187,7 @@ class World:
                 faults.begin(self, fault)
 
     def _second(self) -> None:
+        self._say()
         if self.now_s % _FEED_S < STEP_S:
             self._feed()
         arrivals = {

@@ -69,6 +69,7 @@ class Latest:
     beyond: dict[tuple[str, str], Assignment | Routes] = field(default_factory=dict)
     claimed: int = 0
     plan_number: int = 0
+    next_serial: int = 1
     rates: dict[str, RateHour] = field(default_factory=dict)
     dead: dict[tuple[str, int, int], None] = field(default_factory=dict)
 
@@ -88,6 +89,7 @@ class Latest:
             self._claim(max(token_of(record, offset), record.token))
         elif isinstance(record, PlanRecord):
             self.plan_number = max(self.plan_number, record.number)
+            self.next_serial = max(self.next_serial, record.next_serial)
         elif isinstance(record, RateHour):
             self.rates[record.key] = record
         elif isinstance(record, Availability):

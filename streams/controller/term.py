@@ -107,6 +107,7 @@ class Terms:
                 loop.clock.now_ms(),
                 leader_token=token,
                 plan_number=latest.plan_number,
+                next_serial=latest.next_serial,
                 rates=latest.rates.values(),
             )
         )

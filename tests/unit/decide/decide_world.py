@@ -142,6 +142,7 @@ class World:
             list(self.decisions),
             self.now_ms,
             leader_token=self.state.leader_token + 1,
+            next_serial=max((plan.next_serial for plan in self.plans), default=1),
             rates=list(self.rates.values()),
         )
         self.due.clear()

@@ -211,6 +211,19 @@ def test_serials_are_not_used_twice_after_a_restart() -> None:
     assert old < new
 
 
+def test_the_serial_of_a_group_that_is_gone_is_not_used_again_after_a_restart() -> None:
+    """Nothing names it any more but the last plan: an executor takes an instance of the same name
+    for one that it knows."""
+    w = world(lambda _m, t: 45.0 if t < 300 or t > 1600 else 5.0)
+    names: set[str] = set()
+    w.run(1500, lambda w: names.update(g.name for g in w.state.groups))
+    kept = {g.name for g in w.state.groups}
+    assert len(kept) < len(names)
+    w.restart_controller()
+    w.run(300)
+    assert not {g.name for g in w.state.groups} & (names - kept)
+
+
 def test_rebuilding_from_nothing_is_a_first_start() -> None:
     """Empty topics: no announcement, nothing wanted."""
     w = world(1.0)
