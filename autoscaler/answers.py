@@ -21,6 +21,7 @@ from autoscaler.enact import (
     enact,
     is_exchange,
     keep_all,
+    no_room,
     raw_of,
 )
 from autoscaler.explain import reasons
@@ -32,8 +33,9 @@ from autoscaler.scene import Scene
 from autoscaler.state import ModelState, Pending
 from autoscaler.targets.view import ModelView
 from autoscaler.transitions.accounts import by_model
-from autoscaler.transitions.apply import Site, difference
-from autoscaler.transitions.groups import Group
+from autoscaler.transitions.apply import Site, difference, start
+from autoscaler.transitions.groups import Group, Life
+from autoscaler.transitions.renting import lifted, planned_nodes, within_plan
 from autoscaler.transitions.ways import planned_ways
 from autoscaler.unmet import not_kept, out_of_reach, unmet
 from topics.decisions import Decision
@@ -42,13 +44,14 @@ from topics.decisions import Decision
 @dataclass(frozen=True, slots=True)
 class Carried:
     """What came of an answer. replan: models of which a part was left out ("" for all of them),
-    with the reason."""
+    with the reason. waits: a part waits for room on nodes that the plan has."""
 
     groups: tuple[Group, ...]
     site: Site
     models: Mapping[str, ModelState]
     decisions: tuple[Decision, ...] = ()
     replan: tuple[tuple[str, str], ...] = ()
+    waits: bool = False
 
 
 def carry_out(
@@ -59,10 +62,51 @@ def carry_out(
     models: Mapping[str, ModelState],
     scene: Scene,
 ) -> Carried:
-    """Carry `answer` to `pending` out, model by model, those of higher priority first."""
+    """Carry `answer` to `pending` out, model by model, those of higher priority first.
+
+    A full plan rents no more nodes than it has for models that are served: what has no place yet
+    waits until what is there has left. Where nothing leaves, they wait for each other, and one of
+    them is placed on a further node.
+    """
     if answer.outcome is Outcome.NONE:
         return Carried(groups, site, models)
+    planned = _planned_nodes(answer, pending, scene)
+    carried = _carry_out(answer, pending, groups, site, models, scene, planned)
+    stuck = carried.waits and carried.groups == groups and all(_rests(g, scene) for g in groups)
+    if stuck:
+        return _carry_out(answer, pending, groups, site, models, scene, None)
+    return carried
+
+
+def _planned_nodes(answer: PlanAnswer, pending: Pending, scene: Scene) -> dict[str, int] | None:
+    """Nodes per pool once the answer is carried out; None where it only adds."""
+    if answer.urgency is Urgency.URGENT:
+        return None
+    counts = Counter(dict(answer.counts))
+    for combo_id, count in pending.request.fleet:
+        if parse_combo_id(combo_id)[0] not in answer.scope:
+            counts[combo_id] += count
+    return planned_nodes(counts, scene.combos, scene.cluster)
+
+
+def _rests(group: Group, scene: Scene) -> bool:
+    return (
+        group.life is Life.ACTIVE and not group.switch and scene.sight.views[group.name].all_ready
+    )
+
+
+def _carry_out(
+    answer: PlanAnswer,
+    pending: Pending,
+    groups: tuple[Group, ...],
+    site: Site,
+    models: Mapping[str, ModelState],
+    scene: Scene,
+    planned: Mapping[str, int] | None,
+) -> Carried:
+    """planned: nodes per pool that served models may have, None for as many as can be had."""
     states = dict(models)
+    waits = False
     decisions: list[Decision] = []
     replan: list[tuple[str, str]] = []
     wanted = _counts(answer.counts)
@@ -90,7 +134,17 @@ def carry_out(
             continue
         counting = [g for g in current.get(model, ()) if scene.sight.counts(g)]
         change = _change(answer, service, counting, target, base, short, scene)
-        done = enact(change, service, counting, now, site, state, scene, short)
+        inside = site
+        if planned is not None and scene.views[model].covers and short <= LEAST:
+            stays = [g for g in now.values() if g.model != model or not change.removes[g.combo_id]]
+            inside = within_plan(site, planned, stays)
+            found = start(change.adds, scene.combos, service, inside, scene.now_ms)
+            if found.unplaced:
+                waits = True
+                change = Change(Counter(), Counter(), no_room(found.unplaced))
+        done = enact(change, service, counting, now, inside, state, scene, short)
+        if inside is not site:
+            done = replace(done, site=lifted(done.site, inside, site))
         moved = None
         if answer.urgency is Urgency.FULL and service.mode is Mode.ACT and _is_nothing(done):
             moved = consolidated(service, counting, now, site, state, scene)
@@ -115,7 +169,7 @@ def carry_out(
             decisions += said
             if said and answer.urgency is Urgency.URGENT:
                 replan.append(("", f"{model}: additions alone do not serve it"))
-    return Carried(tuple(now.values()), site, states, tuple(decisions), tuple(replan))
+    return Carried(tuple(now.values()), site, states, tuple(decisions), tuple(replan), waits)
 
 
 def _is_nothing(done: Enacted) -> bool:

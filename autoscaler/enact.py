@@ -204,6 +204,11 @@ def raw_of(counts: Mapping[str, int], combos: Mapping[str, Combo]) -> float:
     return sum(combos[i].req_per_s * count for i, count in counts.items() if i in combos)
 
 
+def no_room(unplaced: Iterable[str]) -> str:
+    """Why combos are left out of a change."""
+    return f"no room yet for {', '.join(sorted(unplaced))}"
+
+
 def is_exchange(net_req_per_s: float, view: ModelView) -> bool:
     """Whether additions and removals leave about as much capacity as there was."""
     return abs(net_req_per_s) / max(view.raw_req_per_s, LEAST) <= _EXCHANGE
@@ -227,8 +232,7 @@ def _affordable(
     if not unplaced:
         return change
     view = scene.views[service.model]
-    names = ", ".join(sorted(unplaced))
-    left_out = f"no room yet for {names}"
+    left_out = no_room(unplaced)
     raw = raw_req_per_s(counting, scene.combos)
     spare = raw + raw_req_per_s(placed, scene.combos)
     spare -= view.state.target_req_per_s / (service.utilization * view.state.derate)

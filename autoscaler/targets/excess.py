@@ -15,6 +15,7 @@ from autoscaler.explain import reasons
 from autoscaler.targets.burst import mean_and_burst
 from autoscaler.targets.expected import expected_req_per_s
 from autoscaler.targets.view import ModelView, Proposal
+from autoscaler.transitions.turns import turned_lately
 
 _COVERED = 0.9
 _MATTERS = 0.99
@@ -68,8 +69,12 @@ def _idle(view: ModelView, lasting_s: float) -> Proposal | None:
 
 
 def lasting_blocks(view: ModelView) -> int:
-    """How many 10 s blocks an excess must last: `scale_in_after`, at least the local window."""
-    return round(max(view.service.scale_in_after_s, view.policy.local_window_s) / BLOCK_S)
+    """How many 10 s blocks an excess must last: `scale_in_after`, at least the local window; the
+    long window where demand has returned after a scale-in lately."""
+    lasting_s = max(view.service.scale_in_after_s, view.policy.local_window_s)
+    if turned_lately(view.state.turns, view.now_ms):
+        lasting_s = max(lasting_s, view.policy.global_window_s)
+    return round(lasting_s / BLOCK_S)
 
 
 def _since_first_request(blocks: Blocks) -> int:
@@ -102,6 +107,10 @@ def doubt(view: ModelView) -> str:
 
 
 def _lower(view: ModelView, rate: float, why: str) -> Proposal | None:
+    added_ms = view.state.last_out_ms
+    if added_ms and view.now_ms - added_ms < view.service.scale_in_after_s * 1000:
+        # What was added since has not been in excess for as long; a target beyond it may fall.
+        rate = max(rate, view.planned_req_per_s)
     if rate >= _MATTERS * view.state.target_req_per_s:
         return None
     return Proposal("excess", rate, why)

@@ -1,15 +1,16 @@
 """Reversals: how often capacity went up after down, or down after up.
 
-Owns the count and its limit. Load that swings faster than instances start would otherwise be
-followed up and down for ever. Only scale-in is ever held back: a reversal that is counted may be
-followed by one more, when demand returns, and scale-out never waits for this.
+Owns the count, what it asks of a scale-in, and its limit. Load that swings faster than instances
+start would otherwise be followed up and down for ever. Only scale-in is ever held back: a reversal
+that is counted may be followed by one more, when demand returns, and scale-out never waits for
+this.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-MOST_PER_H = 1
+MOST_PER_H = 2
 _WITHIN_H = 2
 _WITHIN_MS = _WITHIN_H * 3_600_000
 
@@ -29,12 +30,19 @@ def moved(turns: Turns, move: str, now_ms: int) -> Turns:
     return Turns(move, (*kept, now_ms) if turned else kept)
 
 
+def turned_lately(turns: Turns, now_ms: int) -> bool:
+    """Whether a scale-in would turn the fleet round again: then an excess must last longer, for
+    demand has returned before. A swing that falls for good is followed all the same."""
+    return turns.last == "out" and _recent(turns, now_ms) > 0
+
+
 def may_go_in(turns: Turns, now_ms: int) -> bool:
     """Whether a scale-in keeps within the limit even if demand returns right after it.
 
-    That makes two reversals, so one scale-in after a scale-out is allowed in two hours.
+    That makes two reversals, so one scale-in after a scale-out is allowed in an hour.
     """
-    if turns.last == "in":
-        return True
-    recent = sum(1 for at in turns.at_ms if now_ms - at < _WITHIN_MS)
-    return recent + 2 <= MOST_PER_H * _WITHIN_H
+    return turns.last == "in" or _recent(turns, now_ms) + 2 <= MOST_PER_H * _WITHIN_H
+
+
+def _recent(turns: Turns, now_ms: int) -> int:
+    return sum(1 for at in turns.at_ms if now_ms - at < _WITHIN_MS)

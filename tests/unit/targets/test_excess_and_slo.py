@@ -9,6 +9,7 @@ import pytest
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.targets import excess, slo
 from autoscaler.targets.inherited import propose as inherited
+from autoscaler.transitions.turns import Turns
 from tests.unit.targets.target_views import T0, stats, view
 
 
@@ -31,6 +32,27 @@ def test_two_minutes_of_more_within_them_hold_the_target(at: int) -> None:
     rates[at] = 8.0
     found = excess.propose(view(steady(8.0, *rates), planned=8.0))
     assert found is None or found.req_per_s > 7.5
+
+
+def test_where_demand_has_returned_before_the_long_window_must_speak_for_less() -> None:
+    """8 req/s a quarter of an hour ago holds the target after a reversal, and only then."""
+    seen = view(steady(*[3.0] * 5, 8.0, *[3.0] * 8, 3.0), planned=8.0)
+    assert excess.propose(seen) is not None
+    again = replace(seen, state=replace(seen.state, turns=Turns("out", (T0 - 3_600_000,))))
+    found = excess.propose(again)
+    assert found is None or found.req_per_s > 7.5
+    low = replace(again, demand=steady(*[3.0] * 15))
+    lower = excess.propose(low)
+    assert lower is not None and lower.req_per_s < 3.3
+
+
+def test_what_was_just_added_has_not_been_in_excess_for_long() -> None:
+    """A target beyond what is planned for may fall to that, and no lower."""
+    seen = view(steady(3.0, 3.0, 3.0, 3.0, 3.0, 3.0), planned=5.0)
+    found = excess.propose(replace(seen, state=replace(seen.state, last_out_ms=T0 - 599_000)))
+    assert found is None or found.req_per_s >= 5.0
+    later = excess.propose(replace(seen, state=replace(seen.state, last_out_ms=T0 - 601_000)))
+    assert later is not None and later.req_per_s < 3.3
 
 
 def test_a_controller_that_just_started_lowers_nothing() -> None:

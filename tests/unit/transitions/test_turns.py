@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoscaler.transitions.turns import MOST_PER_H, Turns, may_go_in, moved
+from autoscaler.transitions.turns import MOST_PER_H, Turns, may_go_in, moved, turned_lately
 
 
 def test_the_same_move_again_is_no_reversal() -> None:
@@ -14,9 +14,16 @@ def test_the_same_move_again_is_no_reversal() -> None:
 
 
 def test_a_scale_in_leaves_room_for_the_scale_out_that_may_follow() -> None:
-    """A scale-in and the scale-out after it are two reversals, which is what two hours may have.
-    A reversal before them is forgotten after those."""
-    assert may_go_in(Turns("out"), 1000)
+    """A scale-in and the scale-out after it are two reversals; four in two hours are the limit.
+    Reversals before that are forgotten."""
+    assert may_go_in(Turns("out", (1,) * (2 * MOST_PER_H - 2)), 1000)
     assert not may_go_in(Turns("out", (1,) * (2 * MOST_PER_H - 1)), 1000)
-    assert may_go_in(Turns("out", (1,)), 7_200_001)
+    assert may_go_in(Turns("out", (1,) * 9), 7_200_001)
     assert may_go_in(Turns("in", (1, 2, 3, 4)), 1000)  # going on is no reversal
+
+
+def test_only_turning_round_again_asks_for_longer_evidence() -> None:
+    assert not turned_lately(Turns("out"), 1000)  # the first one
+    assert not turned_lately(Turns("in", (1,)), 1000)  # going on
+    assert turned_lately(Turns("out", (1, 2)), 1000)
+    assert not turned_lately(Turns("out", (1, 2)), 7_200_002)

@@ -1,0 +1,65 @@
+"""Nodes that a plan rents: an exchange of what runs waits for room on them.
+
+A plan packs combos as tightly as can be, while what it replaces still stands where it was. Placed
+at once, a combo whose place on a node is taken until another one leaves would have a node rented
+for it, which is given back minutes later. Owns the count of nodes that a plan has and the site on
+which no more of them are rented. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.combo import Combo
+from autoscaler.domain.slices import SLICE_SIZES
+from autoscaler.planning.room import NO_BLOCKS, Blocks, PoolRoom, new_nodes_needed
+from autoscaler.planning.usage import slices_by_pool
+from autoscaler.transitions.accounts import nodes_of
+from autoscaler.transitions.apply import Site
+from autoscaler.transitions.groups import Group
+
+
+def planned_nodes(
+    counts: Mapping[str, int], combos: Mapping[str, Combo], cluster: Cluster
+) -> dict[str, int]:
+    """Nodes that `counts` (combo id -> count) fill at the tightest, per pool that they use."""
+    slices: dict[str, list[int]] = {}
+    for combo_id, count in counts.items():
+        if combo_id not in combos:
+            continue
+        for pool, each in slices_by_pool(combos[combo_id]).items():
+            total = slices.setdefault(pool, [0] * len(SLICE_SIZES))
+            for index, number in enumerate(each):
+                total[index] += count * number
+    return {pool: _nodes(tuple(each), cluster.pool(pool).per_node) for pool, each in slices.items()}
+
+
+def _nodes(wanted: tuple[int, ...], per_node: int) -> int:
+    blocks: Blocks = (wanted[0], wanted[1], wanted[2], wanted[3])
+    empty = PoolRoom(per_node, NO_BLOCKS, sum(blocks), 0.0)
+    return new_nodes_needed(blocks, empty)
+
+
+def within_plan(site: Site, planned: Mapping[str, int], groups: Iterable[Group]) -> Site:
+    """`site` with no further node of a pool beyond those that are planned. groups: all that stand
+    somewhere, but for those of the model to be placed that leave for it: they are replaced beside.
+    """
+    rented = Counter(nodes_of(groups).values())
+    left = {
+        pool.id: min(
+            site.obtainable.get(pool.id, pool.max_nodes),
+            max(0, planned.get(pool.id, 0) - rented[pool.id]),
+        )
+        for pool in site.cluster.pools
+    }
+    return replace(site, obtainable=left)
+
+
+def lifted(after: Site, inside: Site, before: Site) -> Site:
+    """`after`, which came of `inside`, with all that can be had `before` but for what was taken."""
+    taken = {pool: inside.obtainable[pool] - after.obtainable[pool] for pool in inside.obtainable}
+    left = {pool: max(0, n - taken.get(pool, 0)) for pool, n in before.obtainable.items()}
+    return replace(after, obtainable=left)

@@ -1,0 +1,56 @@
+"""A plan whose combos change places: nobody rents a node for the time in between."""
+
+from __future__ import annotations
+
+from autoscaler.domain.cluster import Mode
+from tests.unit.decide.decide_catalogue import AGGREGATED, combo, combos, pool, service
+from tests.unit.decide.decide_world import World, world
+
+BIG = pool("big", per_node=4, usd=10.0)
+SPARE = pool("spare", per_node=2, usd=9.0)
+LONE = pool("lone", per_node=1, usd=1.9)
+CATALOGUE = {
+    "code": combos(
+        combo("code", [(AGGREGATED, 2, BIG, 1, 2.0)]),
+        combo("code", [(AGGREGATED, 2, SPARE, 1, 2.0)]),
+    ),
+    "mini": combos(
+        combo("mini", [(AGGREGATED, 1, BIG, 1, 8.0)]),
+        combo("mini", [(AGGREGATED, 1, LONE, 1, 8.0)]),
+    ),
+}
+
+
+def stepped(mode: Mode = Mode.ACT) -> World:
+    """code and mini share a node; code doubles and gets another one at once, while the best is
+    both of code on the node and mini beside."""
+    return world(
+        lambda model, t: (1.0 if t < 400 else 2.9) if model == "code" else 5.0,
+        service("code"),
+        service("mini", mode=mode),
+        pools=(BIG, SPARE, LONE),
+        catalogue=CATALOGUE,
+    )
+
+
+def test_what_has_no_place_yet_waits_until_the_other_has_left() -> None:
+    w = stepped().run(390)
+    assert (len(w.rented(BIG.id)), len(w.rented(LONE.id))) == (1, 0)
+    most, least = 0, 1e9
+
+    def look(now: World) -> None:
+        nonlocal most, least
+        most = max(most, len(now.rented(BIG.id)))
+        if now.t_s > 550:
+            least = min(least, now.routed_req_per_s("code"))
+
+    w.run(1500, look)
+    assert [len(w.rented(p.id)) for p in (BIG, SPARE, LONE)] == [1, 0, 1]
+    assert most == 1  # never a second one for the time in between
+    assert least >= 4.0 and w.ready("code") == 2
+
+
+def test_where_the_other_may_not_leave_nothing_waits_for_it_for_ever() -> None:
+    """mini is only recommended for: its place stays taken, so plans are made around it."""
+    w = stepped(Mode.RECOMMEND).run(1900)
+    assert w.ready("code") == 2 and w.routed_req_per_s("code") >= 4.0
