@@ -1,10 +1,13 @@
 """How fast the simulator is: requests per CPU-second, and a day of three models.
 
-usage: python -m loadtests.simulation_bench [--nodes 16] [--requests N] [--day [--hours H]]
+usage: python -m loadtests.simulation_bench [--nodes 16] [--requests N]
+       [--day | --fluid | --week M_LARGE_RATES] [--hours H]
 
 Serving: a fixed fleet at 75% of what it is planned for, so that deciding costs next to nothing;
 what the decider takes is measured and left out. A day: three models at 20 requests/s in all under
 the production controller, one tick per second; CPU time by part. --hours shortens the day.
+Fluid: a day of one model, with requests and with rates, side by side. Week: ServeGen's windows with
+rates.
 """
 
 from __future__ import annotations
@@ -12,11 +15,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
+from autoscaler.domain.checks import InvalidValue, finite
 from autoscaler.domain.cluster import Cluster
 from autoscaler.planning.request import PlanAnswer, PlanRequest
 from autoscaler.simulation.arrivals import (
@@ -31,20 +36,26 @@ from autoscaler.simulation.arrivals import (
 )
 from autoscaler.simulation.decider import Decider, Said, Seen
 from autoscaler.simulation.fixed import FixedFleet
+from autoscaler.simulation.fluid import simulate_flow
 from autoscaler.simulation.live import LiveController
+from autoscaler.simulation.policies.policy import setting_of
+from autoscaler.simulation.policies.table import POLICIES
 from autoscaler.simulation.scenario import Scenario
+from autoscaler.simulation.score import score
 from autoscaler.simulation.solver import Plan, plan_in_process
 from autoscaler.simulation.world import simulate
 from loadtests.decision_bench import BUNDLED_TRACE
 from loadtests.decision_cases import acting
-from streams.backtest.workload import DEFAULT_CONFIG
+from streams.backtest.workload import DEFAULT_CONFIG, Demand, load_workload
 from streams.files.config import load_config
+from streams.files.errors import UserError
 from streams.replay.traces import load_trace
 
 _LEAD_S = 240.0
 _COMBO = "mini:a1@us-east/l40s/on-demand"
 _REQ_PER_S = 7.0  # per L40S node in the serving benchmark
 _DAY = {"chat": 5.0, "code": 6.0, "mini": 9.0}
+_FLUID_MODEL, _FLUID_REQ_PER_S = "mini", 5.0
 
 
 @dataclass(slots=True)
@@ -76,15 +87,31 @@ class Timed:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0."""
+    """Exit codes: 0 done, 2 bad input."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.simulation_bench")
     parser.add_argument("--nodes", type=int, default=16)
     parser.add_argument("--requests", type=int, default=100_000)
-    parser.add_argument("--day", action="store_true")
-    parser.add_argument("--hours", type=float, default=24.0)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--day", action="store_true")
+    what.add_argument("--fluid", action="store_true")
+    what.add_argument("--week", type=Path, metavar="FILE", help="NAME_rate_10min.csv.gz")
+    parser.add_argument("--hours", type=float, default=24.0, help="of the day (default 24)")
     args = parser.parse_args(argv)
+    try:
+        finite("--hours", args.hours, 0.1, 24.0)
+        return _run(args)
+    except (InvalidValue, UserError) as error:
+        print(f"simulation_bench: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(args: argparse.Namespace) -> int:
     draw = _lengths()
-    if args.day:
+    if args.week:
+        week(args.week)
+    elif args.fluid:
+        fluid(3600.0 * args.hours, draw)
+    elif args.day:
         day(3600.0 * args.hours, draw)
     else:
         serving(args.nodes, args.requests, draw)
@@ -123,18 +150,10 @@ def simulate_timed(
 
 def day(span_s: float, draw: Draw) -> None:
     """Three models whose rates swing 3:1 in a day, under the production controller."""
-    cluster = acting(load_config(DEFAULT_CONFIG, cautious=False).cluster)
-    services, arrivals = [], []
-    for index, service in enumerate(cluster.services):
-        swing = Swing(_DAY[service.model], 3.0, 86_400.0)
-        random = np.random.default_rng(index)
-        arrivals += swinging(service.model, swing, span_s, draw, random)
-        services.append(replace(service, req_per_s=swing.req_per_s(0.0)))
-    arrivals.sort(key=lambda arrival: arrival.at_s)
-    cluster = replace(cluster, services=tuple(services))
+    scenario = _swings(_DAY, span_s, draw)
     timed = Timed(LiveController())
     begin, begin_wall = time.process_time(), time.monotonic()
-    found = simulate(Scenario(cluster, arrivals, span_s, _LEAD_S), timed, timed.plan)
+    found = simulate(scenario, timed, timed.plan)
     cpu_s, wall_s = time.process_time() - begin, time.monotonic() - begin_wall
     rest_s = cpu_s - timed.decide_s - timed.plan_s
     print(
@@ -143,6 +162,67 @@ def day(span_s: float, draw: Draw) -> None:
         f"({1000 * timed.decide_s / timed.ticks:.2f} ms a tick), planning {timed.plan_s:.0f} "
         f"({timed.plans} plans), the rest {rest_s:.0f}"
     )
+
+
+def fluid(span_s: float, draw: Draw) -> None:
+    """One day under the production controller, request by request and with rates."""
+    scenario = _swings({_FLUID_MODEL: _FLUID_REQ_PER_S}, span_s, draw)
+    lengths = measured_lengths(scenario.arrivals)
+    begin = _swings({_FLUID_MODEL: _FLUID_REQ_PER_S}, 600.0, draw)
+    simulate_flow(begin, LiveController())  # compiles
+    scores = []
+    for name, run in (("requests", simulate), ("rates", simulate_flow)):
+        timed = Timed(LiveController())
+        started = time.process_time()
+        found = score(run(scenario, timed, timed.plan), scenario, lengths)
+        cpu_s = time.process_time() - started
+        scores.append(found)
+        print(
+            f"{name}: {span_s / 3600:.1f} h, {found.requests} requests, {timed.ticks} ticks, "
+            f"{timed.plans} plans, {cpu_s:.0f} CPU s: {found.cost_usd:.2f} USD, "
+            f"{found.slo_attainment:.2%} attained",
+            flush=True,
+        )
+    one, other = scores
+    points = 100.0 * (other.slo_attainment - one.slo_attainment)
+    print(
+        f"rates against requests: cost {other.cost_usd / one.cost_usd - 1.0:+.2%}, "
+        f"attainment {points:+.2f} points"
+    )
+
+
+def week(path: Path) -> None:
+    """All of ServeGen's windows in `path`, with rates."""
+    workload = load_workload(Demand((f"{_FLUID_MODEL}={path}",), fluid=True), seed=1)
+    setting = setting_of(workload.scenario)
+    trial = POLICIES["shoal"].build(setting, POLICIES["shoal"].default)
+    timed = Timed(trial.decider, plan_with=trial.plan)
+    started, started_wall = time.process_time(), time.monotonic()
+    timeline = simulate_flow(trial.scenario, timed, timed.plan)
+    cpu_s, wall_s = time.process_time() - started, time.monotonic() - started_wall
+    found = score(timeline, workload.scenario, setting.lengths)
+    print(
+        f"{path.name}: {workload.scenario.duration_s / 86_400:.1f} days, {found.requests} "
+        f"requests, {timed.ticks} ticks: {cpu_s:.0f} CPU s ({wall_s:.0f} s): deciding "
+        f"{timed.decide_s:.0f}, planning {timed.plan_s:.0f} ({timed.plans} plans), the rest "
+        f"{cpu_s - timed.decide_s - timed.plan_s:.0f}; {found.cost_usd:.2f} USD, "
+        f"{found.slo_attainment:.2%} attained"
+    )
+
+
+def _swings(means: Mapping[str, float], span_s: float, draw: Draw) -> Scenario:
+    """Models whose rates swing 3:1 in a day, each around its mean in requests/s."""
+    cluster = acting(load_config(DEFAULT_CONFIG, cautious=False).cluster)
+    services, arrivals = [], []
+    for index, service in enumerate(cluster.services):
+        if service.model not in means:
+            continue
+        swing = Swing(means[service.model], 3.0, 86_400.0)
+        random = np.random.default_rng(index)
+        arrivals += swinging(service.model, swing, span_s, draw, random)
+        services.append(replace(service, req_per_s=swing.req_per_s(0.0)))
+    arrivals.sort(key=lambda arrival: arrival.at_s)
+    return Scenario(replace(cluster, services=tuple(services)), arrivals, span_s, _LEAD_S)
 
 
 def _lengths() -> Draw:

@@ -16,7 +16,7 @@ from typing import Protocol
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.serving.lifecycle import LifecycleEvent, after
 from autoscaler.simulation.agenda import Agenda
-from autoscaler.simulation.stage import AnyEngine, AnySetup, engine_on
+from autoscaler.simulation.stage import AnyEngine, AnySetup
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 
 HEARTBEAT_MS, IDLE_HEARTBEAT_MS = 2_000.0, 10_000.0
@@ -39,6 +39,10 @@ class Ground(Protocol):
 
     def setup(self, node: SimNode, desired: DesiredInstance) -> AnySetup:
         """The engine for `desired`; InvalidValue where it cannot run there."""
+        ...
+
+    def engine(self, setup: AnySetup, address: str) -> AnyEngine:
+        """A process that answers."""
         ...
 
     def provision_s(self, node: SimNode) -> float:
@@ -266,7 +270,7 @@ class SimNode:
         if item.process != process or self._held.get(item.desired.instance) is not item:
             return
         if item.engine is None and setup is not None:
-            item.engine = engine_on(setup, self._ground.agenda, item.address)
+            item.engine = self._ground.engine(setup, item.address)
             self._ground.engines[item.address] = item.engine
         if item.engine is None:
             return

@@ -22,7 +22,8 @@ class Scenario:
 
     arrivals: by rising time, which counts from `lead_s` after the controller's start. duration_s:
     from then on; it is what is billed and judged. Requests under way at its end get 10 min more.
-    script: in any order. gateways: how many share the requests in turn.
+    script: in any order. gateways: how many share the requests in turn. weight: requests that each
+    arrival stands for; only flows (`fluid`) know others than 1.
     """
 
     cluster: Cluster
@@ -31,6 +32,7 @@ class Scenario:
     lead_s: float = 0.0
     script: tuple[Happening, ...] = ()
     gateways: int = 1
+    weight: float = 1.0
     solve: SolveTimes = field(default_factory=SolveTimes)
     limits: GatewayLimits = field(default_factory=GatewayLimits)
 
@@ -38,11 +40,17 @@ class Scenario:
         finite("scenario: duration_s", self.duration_s, 1.0, 366 * 86_400.0)
         finite("scenario: lead_s", self.lead_s, 0.0, 86_400.0)
         whole("scenario: gateways", self.gateways, 1, 100)
+        finite("scenario: weight", self.weight, 1.0, 1e6)
         models = {service.model for service in self.cluster.services}
         models |= {route.name for route in self.cluster.routes}
         for arrival in self.arrivals:
             if arrival.model not in models:
                 raise InvalidValue("arrival: model", arrival.model, " or ".join(sorted(models)))
+
+    @property
+    def requests(self) -> int:
+        """How many requests the arrivals stand for."""
+        return round(self.weight * len(self.arrivals))
 
     @property
     def end_s(self) -> float:

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.domain.workload import Lengths
+from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.simulation.measures import Capacity, attains, model_moves, orders, reversals
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.timeline import Timeline
+from autoscaler.simulation.timeline import FlowRow, RequestRow, Timeline
 
 _SMOOTH_S = 120
 _STEP_S = 10
@@ -91,25 +91,23 @@ def score(
     """The score of a run of `scenario`, whose cluster has the declared services."""
     cluster = scenario.cluster
     services = {service.model: service for service in cluster.services}
-    tally = {model: [0, 0, 0] for model in services}
-    tokens = 0
-    hits = np.zeros(len(timeline.requests), dtype=bool)
-    for index, row in enumerate(timeline.requests):
-        mine = tally[row.model]
-        hit = attains(row, services[row.model].slo)
-        hits[index] = hit
-        mine[0] += 1
-        mine[1] += row.outcome == "served"
-        mine[2] += hit
-        tokens += row.output_tokens if hit else 0
-    means = {model: found[0] / scenario.duration_s for model, found in tally.items()}
+    rows = timeline.flows or [_as_flow(row, services[row.model].slo) for row in timeline.requests]
+    mine = {model: [row for row in rows if row.model == model] for model in services}
+    models = {
+        model: ModelScore(
+            sum(row.requests for row in found),
+            sum(row.served for row in found),
+            round(sum(row.attained for row in found)),
+        )
+        for model, found in mine.items()
+    }
+    means = {model: found.requests / scenario.duration_s for model, found in models.items()}
     capacity = Capacity(cluster, lengths, means)
     span_s = scenario.lead_s, scenario.end_s
     spells, most_reversals = list[float](), 0
     for model in services:
-        at_s = np.array([row.arrival_s for row in timeline.requests if row.model == model])
         ordered = orders(timeline, capacity, model)
-        spells += _short_spells(at_s, ordered.at_s, ordered.values, span_s)
+        spells += _short_spells(mine[model], ordered.at_s, ordered.values, span_s)
         moves = model_moves(model, timeline, capacity)
         most_reversals = max(most_reversals, reversals(moves).most_per_h)
     gpus = {pool.id: pool.per_node for pool in cluster.pools}
@@ -117,31 +115,41 @@ def score(
     return Score(
         cost_usd=sum(span.usd for span in timeline.nodes),
         gpu_hours=hours,
-        goodput_tokens_per_s=tokens / scenario.duration_s,
+        goodput_tokens_per_s=sum(row.tokens for row in rows) / scenario.duration_s,
         reaction_s=sum(spells) / len(spells) if spells else 0.0,
         reversals_per_h=float(most_reversals),
         starts=timeline.launches,
         switches=sum(s.count for _, found in timeline.answered for s in found.switches),
-        models={model: ModelScore(*found) for model, found in tally.items()},
-        course=_course(timeline, cluster, scenario, hits),
+        models=models,
+        course=_course(rows, timeline, cluster, scenario),
     )
 
 
+def _as_flow(row: RequestRow, slo: Slo) -> FlowRow:
+    """One request as a flow of one."""
+    hit = attains(row, slo)
+    tokens = row.output_tokens if hit else 0
+    return FlowRow(row.model, row.arrival_s, 1, int(row.outcome == "served"), float(hit), tokens)
+
+
 def _short_spells(
-    arrivals_s: np.ndarray,
+    rows: Sequence[FlowRow],
     ordered_s: Sequence[float],
     values: Sequence[float],
     span_s: tuple[float, float],
 ) -> list[float]:
     """Lengths in s of the spells in which the smoothed rate exceeds the ordered capacity."""
     seconds = np.arange(int(span_s[0]), int(span_s[1]))
-    if not len(arrivals_s) or not len(seconds):
+    if not rows or not len(seconds):
         return []
     half = _SMOOTH_S / 2
     low = np.maximum(seconds - half, span_s[0])
     high = np.minimum(seconds + half, span_s[1])
-    arrivals_s = np.sort(arrivals_s)
-    count = np.searchsorted(arrivals_s, high) - np.searchsorted(arrivals_s, low)
+    arrivals_s = np.array([row.arrival_s for row in rows])
+    order = np.argsort(arrivals_s, kind="stable")
+    upto = np.concatenate(([0], np.cumsum(np.array([row.requests for row in rows])[order])))
+    arrivals_s = arrivals_s[order]
+    count = upto[np.searchsorted(arrivals_s, high)] - upto[np.searchsorted(arrivals_s, low)]
     rate = count / np.maximum(high - low, 1.0)
     index = np.searchsorted(np.array(ordered_s), seconds, side="right")
     capacity = np.concatenate(([0.0], np.array(values)))[index]
@@ -151,15 +159,15 @@ def _short_spells(
 
 
 def _course(
-    timeline: Timeline, cluster: Cluster, scenario: Scenario, hits: np.ndarray
+    rows: Sequence[FlowRow], timeline: Timeline, cluster: Cluster, scenario: Scenario
 ) -> tuple[Point, ...]:
     """Demand and fleet over time, in at most `_MOST_POINTS` equal spans."""
     width = max(_STEP_S, scenario.duration_s / _MOST_POINTS)
     spans = max(1, int(np.ceil(scenario.duration_s / width - 1e-9)))
     edges = scenario.lead_s + width * np.arange(spans + 1)
-    at_s = np.array([row.arrival_s for row in timeline.requests])
-    arrived, _ = np.histogram(at_s, edges)
-    attained, _ = np.histogram(at_s[hits], edges)
+    at_s = np.array([row.arrival_s for row in rows])
+    arrived, _ = np.histogram(at_s, edges, weights=np.array([row.requests for row in rows]))
+    attained, _ = np.histogram(at_s, edges, weights=np.array([row.attained for row in rows]))
     gpus, usd = np.zeros(spans), np.zeros(spans)
     per_node = {pool.id: pool.per_node for pool in cluster.pools}
     for span in timeline.nodes:

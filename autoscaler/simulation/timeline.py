@@ -42,11 +42,25 @@ class Ordered:
     counts: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class FlowRow:
+    """Requests of `model` that arrived around `arrival_s`: how many, and what became of them.
+    tokens: output tokens of those that attained their SLO."""
+
+    model: str
+    arrival_s: float
+    requests: int
+    served: int
+    attained: float
+    tokens: float
+
+
 @dataclass(slots=True)
 class Timeline:
     """calls: in order of arrival, as they stand; requests: their rows, after `finish`.
 
     asked, answered: questions to the planner and its answers, with the second of the tick.
+    flows: in place of requests, where these were simulated as rates.
     origin_ms: second 0 of the axis in ms since the epoch, for the records of the controller.
     launches: processes started.
     """
@@ -54,6 +68,7 @@ class Timeline:
     origin_ms: int = 0
     calls: list[Call] = field(default_factory=list)
     requests: list[RequestRow] = field(default_factory=list)
+    flows: list[FlowRow] = field(default_factory=list)
     nodes: list[NodeSpan] = field(default_factory=list)
     ordered: list[Ordered] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)

@@ -8,8 +8,10 @@ randomness. It must not know how anything is decided or judged (`measures`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.checks import InvalidValue
@@ -41,12 +43,13 @@ from autoscaler.simulation.script import (
     SolverAway,
 )
 from autoscaler.simulation.solver import Plan, SimSolver, plan_in_process
-from autoscaler.simulation.stage import AnyEngine, AnySetup, stage_setup
+from autoscaler.simulation.stage import AnyEngine, AnySetup, engine_on, stage_setup
 from autoscaler.simulation.timeline import Ordered, Timeline, ordered_counts
 from topics.alerts import Alert
 from topics.fleet import Assignment, DesiredInstance, Status
 from topics.routing import Routes
 from topics.supply import Availability, Price
+from topics.telemetry import Telemetry
 
 ORIGIN_MS = 1_700_000_000_000
 """Second 0 of a simulation, in ms since the epoch."""
@@ -61,6 +64,18 @@ _BACK_S = 300.0
 def simulate(scenario: Scenario, decider: Decider, plan: Plan = plan_in_process) -> Timeline:
     """Run `scenario` under `decider`. plan: who answers its questions to the planner."""
     return World(scenario, decider, plan).run()
+
+
+class Gateway(Protocol):
+    """What the control plane sees of a gateway."""
+
+    def apply(self, routes: Routes) -> None:
+        """Go by `routes` from now on."""
+        ...
+
+    def report(self, end_ms: int, span_ms: int) -> Iterable[Telemetry]:
+        """What it saw in the span that ends now, in ms since the epoch; one record per model."""
+        ...
 
 
 class World:
@@ -91,12 +106,13 @@ class World:
         self._bill = Bill({p.id: p.price_usd_per_h for p in self.cluster.pools}, ORIGIN_MS)
         longest = {s.model: s.max_len_tokens for s in self.cluster.services}
         longest |= {r.name: min(longest[m] for m in r.models) for r in self.cluster.routes}
-        self.gateways = [
+        self._takers = [
             SimGateway(
                 f"gateway-{n}", longest, self.agenda, self.engines, self._ended, scenario.limits
             )
             for n in range(scenario.gateways)
         ]
+        self.gateways: Sequence[Gateway] = self._takers
         self.nodes: dict[str, SimNode] = {}
         for pool in self.cluster.pools:
             for name in node_ids(pool):
@@ -124,14 +140,17 @@ class World:
         return self.timeline
 
     def _start(self) -> None:
-        agenda, scenario = self.agenda, self.scenario
         self._started = True
-        for event in sorted(scenario.script, key=lambda e: e.at_s):
-            agenda.at(1000.0 * event.at_s, partial(self._happen, event))
-        agenda.every(HEARTBEAT_MS, self._beat)
-        agenda.every(LOOK_MS, self._look)
-        agenda.every(_TICK_MS, self._tick)
-        self._pending = len(scenario.arrivals)
+        for event in sorted(self.scenario.script, key=lambda e: e.at_s):
+            self.agenda.at(1000.0 * event.at_s, partial(self._happen, event))
+        self._clocks()
+
+    def _clocks(self) -> None:
+        """Note what comes again and again, and the first arrival."""
+        self.agenda.every(HEARTBEAT_MS, self._beat)
+        self.agenda.every(LOOK_MS, self._look)
+        self.agenda.every(_TICK_MS, self._tick)
+        self._pending = len(self.scenario.arrivals)
         self._arrive(0)
 
     # -- what nodes stand on ------------------------------------------------------------------
@@ -163,6 +182,10 @@ class World:
             found = setup_on(spec, place, Phase(desired.phase), longest, profile)
             found = self._setups[key] = replace(found, kv_gb_s=over_gb_s)
         return found
+
+    def engine(self, setup: AnySetup, address: str) -> AnyEngine:
+        """A process that answers."""
+        return engine_on(setup, self.agenda, address)
 
     def provision_s(self, node: SimNode) -> float:
         """How long it takes until a machine that is asked for is there."""
@@ -200,12 +223,12 @@ class World:
 
     # -- the second ---------------------------------------------------------------------------
 
-    def _tick(self) -> None:
+    def _tick(self, span_ms: int = _TICK_MS) -> None:
         now_ms = self.epoch_ms(self.agenda.now_ms)
         self.windows.advance(now_ms)
         now_s = self.agenda.now_ms / 1000.0
         for index, gateway in enumerate(self.gateways):
-            for record in gateway.report(now_ms, _TICK_MS):
+            for record in gateway.report(now_ms, span_ms):
                 if now_s > self._silent.get(index, -1.0):
                     self.windows.add(record, now_ms)
         self._decide()
@@ -268,7 +291,7 @@ class World:
                 node.heartbeat()
 
     def _look(self) -> None:
-        for gateway in self.gateways:
+        for gateway in self._takers:
             gateway.look()
 
     # -- requests -----------------------------------------------------------------------------
@@ -285,7 +308,7 @@ class World:
             call = Call(index, arrival.model, at_ms, arrival.input_tokens, arrival.output_tokens,
                         media=arrival.media, score=arrival.score)  # fmt: skip
             self.timeline.calls.append(call)
-            self.gateways[index % len(self.gateways)].take(call)
+            self._takers[index % len(self._takers)].take(call)
 
         self.agenda.at(at_ms, come)
 

@@ -34,7 +34,7 @@ def page(found: Backtest) -> str:
         "<!doctype html><html lang='en'><meta charset='utf-8'>",
         f"<title>Backtest of {escape(names)}</title><style>{STYLE}</style>",
         f"<h1>Backtest of {escape(names)}</h1>",
-        f"<p>{len(scenario.arrivals)} requests in {scenario.duration_s / 60:.1f} min, "
+        f"<p>{scenario.requests} requests in {scenario.duration_s / 60:.1f} min, "
         f"{len(scenario.cluster.services)} models, {seeds} seed{'s' if seeds > 1 else ''}.</p>",
         _headline(found),
         _table(found),

@@ -113,9 +113,10 @@ def _model(workload: Workload, model: str) -> dict[str, Any]:
     service = scenario.cluster.service(model)
     mine = [arrival for arrival in scenario.arrivals if arrival.model == model]
     count = len(mine)
+    requests = round(scenario.weight * count)
     return {
-        "requests": count,
-        "req_per_s": count / scenario.duration_s,
+        "requests": requests,
+        "req_per_s": requests / scenario.duration_s,
         "mean_input_tokens": sum(a.input_tokens for a in mine) / count,
         "mean_output_tokens": sum(a.output_tokens for a in mine) / count,
         "slo": {"ttft_ms": service.slo.ttft_ms, "tpot_ms": service.slo.tpot_ms},

@@ -16,6 +16,7 @@ from pathlib import Path
 import joblib
 import orjson
 
+from autoscaler.simulation.fluid import simulate_flow
 from autoscaler.simulation.policies import oracle
 from autoscaler.simulation.policies.policy import Setting, setting_of
 from autoscaler.simulation.policies.table import POLICIES
@@ -60,7 +61,8 @@ def run(one: Run) -> Outcome:
     if one.policy == oracle.NAME:
         return Outcome(one, bound=oracle.bound(setting))
     trial = POLICIES[one.policy].build(setting, one.knob)
-    found = simulate(trial.scenario, trial.decider, trial.plan)
+    simulated = simulate_flow if one.demand.fluid else simulate
+    found = simulated(trial.scenario, trial.decider, trial.plan)
     if one.timeline is not None:
         with one.timeline.open("wb") as out:
             out.writelines(orjson.dumps(line) + b"\n" for line in found.lines())

@@ -24,7 +24,7 @@ from streams.files.components import refuse_components
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.replay.schedule import Job, schedule
-from streams.replay.servegen import is_servegen, load_servegen
+from streams.replay.servegen import is_servegen, load_representatives
 from streams.replay.traces import Trace, load_trace
 
 DEFAULT_CONFIG = Path(str(resources.files("streams").joinpath("data/backtest.yaml")))
@@ -34,13 +34,15 @@ LEAD_S = 240.0
 """From the controller's start to the first possible request: the first fleet comes up."""
 _SPREAD_S = 5.0
 _MOST = 5_000_000
+_MOST_FLUID = 400_000
 _UNDECLARED = Lengths.expected(1024.0, 256.0)  # what a configuration without workload has
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What was asked for. traces: FILE or MODEL=FILE. config: None = the bundled one. from_s,
-    to_s: the slice, to_s = inf for all of it. supply: FILE or POOL=FILE."""
+    to_s: the slice, to_s = inf for all of it. supply: FILE or POOL=FILE. fluid: simulated with
+    rates, so that ServeGen's windows need not be made into single requests."""
 
     traces: tuple[str, ...]
     config: Path | None = None
@@ -48,6 +50,7 @@ class Demand:
     from_s: float = 0.0
     to_s: float = math.inf
     supply: tuple[str, ...] = ()
+    fluid: bool = False
 
     def named(self) -> tuple[tuple[str, Path], ...]:
         """(model or "", file) of each trace."""
@@ -76,11 +79,21 @@ def load_workload(demand: Demand, seed: int) -> Workload:
     random = np.random.default_rng(seed)
     notes: list[str] = []
     traces = []
+    weights = set()
     for model, path in demand.named():
-        trace = _slice(demand, path, random)
+        trace, weight = _slice(demand, path, random)
+        weights.add(weight)
         if len(trace.arrivals_ms) > _MOST:
             raise UserError(f"{path}: {len(trace.arrivals_ms)} requests; allowed: {_MOST}")
         traces.append((model, trace))
+    if len(weights) > 1:
+        raise UserError("--fluid: one of several traces has too many requests; give it alone")
+    weight = weights.pop()
+    if weight > 1.0:
+        notes.append(
+            f"each of {len(traces[0][1].arrivals_ms)} drawn lengths stands for "
+            f"{weight:.0f} requests; their number in a span is drawn by the rate"
+        )
     config = load_config(demand.config or DEFAULT_CONFIG, cautious=False)
     refuse_components(config, "backtest: models of components are not simulated")
     cluster = config.cluster
@@ -106,14 +119,19 @@ def load_workload(demand: Demand, seed: int) -> Workload:
     if idle:
         notes.append(f"left out, no request is for them: {', '.join(idle)}")
     services = tuple(s for s in cluster.services if s.model in used)
-    declared = _with_priors(replace(cluster, services=services), arrivals, duration_s, notes)
+    cluster = replace(cluster, services=services)
+    declared = _with_priors(cluster, arrivals, weight, duration_s, notes)
     script = load_supply(demand.supply, declared, demand.from_s, LEAD_S)
-    return Workload(Scenario(declared, arrivals, duration_s, LEAD_S, script), tuple(notes))
+    scenario = Scenario(declared, arrivals, duration_s, LEAD_S, script, weight=weight)
+    return Workload(scenario, tuple(notes))
 
 
-def _slice(demand: Demand, path: Path, random: np.random.Generator) -> Trace:
+def _slice(demand: Demand, path: Path, random: np.random.Generator) -> tuple[Trace, float]:
+    """What `path` holds of the slice, and how many requests each of it stands for."""
     if is_servegen(path):
-        return load_servegen(path, demand.from_s, demand.to_s, demand.rate_scale, random)
+        most = _MOST_FLUID if demand.fluid else 0
+        span = demand.from_s, demand.to_s
+        return load_representatives(path, *span, demand.rate_scale, random, most)
     trace = load_trace(path)
     at_s = np.array(trace.arrivals_ms) / 1000.0
     inside = np.flatnonzero((at_s >= demand.from_s) & (at_s < demand.to_s))
@@ -130,13 +148,14 @@ def _slice(demand: Demand, path: Path, random: np.random.Generator) -> Trace:
     times = np.maximum(0.0, at_s[rows] - demand.from_s + shift)
     order = np.argsort(times, kind="stable")
     rows, times = rows[order], times[order]
-    return replace(
+    cut = replace(
         trace,
         arrivals_ms=type(trace.arrivals_ms)("d", (1000.0 * times).tolist()),
         input_tokens=type(trace.input_tokens)("q", [trace.input_tokens[i] for i in rows]),
         output_tokens=type(trace.output_tokens)("q", [trace.output_tokens[i] for i in rows]),
         models=tuple(trace.models[i] for i in rows) if trace.models else (),
     )
+    return cut, 1.0
 
 
 def _scaled(count: int, scale: float, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -218,7 +237,11 @@ def _say_oddities(
 
 
 def _with_priors(
-    cluster: Cluster, arrivals: Sequence[Arrival], duration_s: float, notes: list[str]
+    cluster: Cluster,
+    arrivals: Sequence[Arrival],
+    weight: float,
+    duration_s: float,
+    notes: list[str],
 ) -> Cluster:
     """Models without a declared workload expect what came in the first minutes."""
     span_s = min(PRIOR_S, duration_s)
@@ -233,7 +256,8 @@ def _with_priors(
             found = service.lengths
             if found == _UNDECLARED:
                 found = lengths[service.model]
-            service = replace(service, req_per_s=count[service.model] / span_s, lengths=found)
+            rate = weight * count[service.model] / span_s
+            service = replace(service, req_per_s=rate, lengths=found)
         services.append(service)
     if told:
         notes.append(

@@ -35,6 +35,7 @@ from streams.files import units
 from streams.files.config import load_config
 from streams.files.errors import UserError
 
+_FLOWS = tuple(name for name in DEFAULT if POLICIES[name].flows)
 _WIDTH = 110  # of the table; narrower terminals wrap it
 _EPILOG = """policies: {names}; "variants" is ours without each part; "oracle", the lower bound, is
 always there. A trace is an Azure, Mooncake or AIBrix file, a CSV with the columns time, model,
@@ -59,7 +60,9 @@ def add_parser(subparsers: Any) -> None:
     option("--config", type=Path, metavar="FILE", help="a shoal.yaml (default: three models)")
     option("--supply", nargs="+", default=[], metavar="FILE", help="prices and available nodes "
            "over time: time,pool,price,nodes, or POOL=FILE with time,nodes")  # fmt: skip
-    option("--policies", default=",".join(DEFAULT), metavar="A,B", help="default: all but variants")
+    option("--policies", metavar="A,B", help="default: all but variants")
+    option("--fluid", action="store_true", help="simulate rates instead of requests: for weeks at "
+           f"once; policies: {', '.join(_FLOWS)} and variants")  # fmt: skip
     option("--tune", nargs="+", metavar="FILE", help="choose each policy's knob on other traces")
     option("--no-curves", action="store_true", help="with --report: do not sweep the knobs")
     option("--rate-scale", type=float, default=1.0, metavar="X", help="of the requests per second")
@@ -78,9 +81,18 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Everything; UserError and InvalidValue become one line and exit code 2."""
-    policies = named([name.strip() for name in args.policies.split(",") if name.strip()])
+    names = (_FLOWS if args.fluid else DEFAULT) if args.policies is None else tuple(
+        name.strip() for name in args.policies.split(",") if name.strip()
+    )  # fmt: skip
+    policies = named(names)
     if not policies:
         raise InvalidValue("--policies", args.policies, f"one of {', '.join(POLICIES)}")
+    for policy in policies:
+        if args.fluid and not policy.flows:
+            allowed = f"with --fluid {', '.join(_FLOWS)} or variants"
+            raise InvalidValue("--policies", policy.name, allowed)
+    if args.fluid and args.timeline:
+        raise UserError("--timeline: with --fluid there are no single requests to write")
     finite("--rate-scale", args.rate_scale, 1e-4, 1e4)
     whole("--seeds", args.seeds, 1, 1000)
     whole("--seed", args.seed, 0, 2**31)
@@ -115,6 +127,7 @@ def _run_all(args: argparse.Namespace, policies: Sequence[Policy]) -> int:
         _seconds("--from", args.begin, 0.0),
         _seconds("--to", args.end, math.inf),
         tuple(args.supply),
+        args.fluid,
     )
     if demand.from_s >= demand.to_s:
         raise UserError(f"--from {args.begin}: not before --to {args.end}")
@@ -226,7 +239,7 @@ def _show(found: Backtest, console: Console) -> None:
     scenario = found.workload.scenario
     names = ", ".join(Path(trace).name for trace in found.traces)
     print(
-        f"{names}: {len(scenario.arrivals)} requests in {scenario.duration_s / 60:.1f} min, "
+        f"{names}: {scenario.requests} requests in {scenario.duration_s / 60:.1f} min, "
         f"{len(scenario.cluster.services)} models, "
         f"{len(found.seeds)} seed{'s' if len(found.seeds) > 1 else ''}"
     )

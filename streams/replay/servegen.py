@@ -49,6 +49,20 @@ def load_servegen(
 
     UserError: a file that does not fit, or more than 5 million requests.
     """
+    return load_representatives(path, from_s, to_s, rate_scale, random, most=0)[0]
+
+
+def load_representatives(
+    path: Path,
+    from_s: float,
+    to_s: float,
+    rate_scale: float,
+    random: np.random.Generator,
+    most: int,
+) -> tuple[Trace, float]:
+    """As `load_servegen`, and how many requests each stands for: 1, unless there would be more than
+    `most` (0 = no limit). Those that stand for others follow the rate evenly: drawing counts is
+    left to the caller."""
     rows = read_rows(path)
     rates = _by_client(path, rows) if "client" in rows[0] else {"": _windows(path, rows, 0)}
     width_s = _width(path, rates)
@@ -63,27 +77,29 @@ def load_servegen(
         cut = [(max(a, from_s), min(b, to_s), w) for a, b, w in spans if a < to_s and b > from_s]
         expected += sum((b - a) * w.req_per_s * rate_scale for a, b, w in cut)
         whole[client] = cut
-    if expected > _MOST:
+    weight = max(1.0, expected / most) if most else 1.0
+    if expected > weight * _MOST:
         raise UserError(
             f"{path}: about {expected:.3g} requests; allowed: {_MOST:.0e}. "
             "Take a slice (--from, --to) or lower --rate-scale"
         )
-    parts = [
-        _arrivals(begin, end, window, rate_scale, random)
-        for client in sorted(whole)
-        for begin, end, window in whole[client]
-    ]
-    at_s = np.sort(np.concatenate(parts)) if parts else np.zeros(0)
+    spans = [span for client in sorted(whole) for span in whole[client]]
+    if weight > 1.0:
+        at_s = _even(spans, rate_scale / weight)
+    else:
+        parts = [_arrivals(*span, rate_scale, random) for span in spans]
+        at_s = np.sort(np.concatenate(parts)) if parts else np.zeros(0)
     if not len(at_s):
         raise UserError(f"{path}: no requests from {from_s:g} s to {to_s:g} s")
     inputs, outputs = _lengths(path, at_s, random)
-    return Trace(
+    trace = Trace(
         path,
         "servegen",
         array("d", (1000.0 * (at_s - from_s)).tolist()),
         array("q", inputs.tolist()),
         array("q", outputs.tolist()),
     )
+    return trace, weight
 
 
 def window_rates(path: Path) -> dict[float, float]:
@@ -156,6 +172,18 @@ def _filled(
     starts = sorted(found)
     ends = [*starts[1:], last_s] if fill else [at + width_s for at in starts]
     return [(a, b, found[a]) for a, b in zip(starts, ends, strict=True)]
+
+
+def _even(spans: Sequence[tuple[float, float, _Window]], scale: float) -> Floats:
+    """Times that follow `scale` times the rate of all spans together, without chance."""
+    edges = np.unique(np.array([at for begin, end, _ in spans for at in (begin, end)]))
+    rate = np.zeros(len(edges))
+    for begin, end, window in spans:
+        rate[np.searchsorted(edges, begin)] += scale * window.req_per_s
+        rate[np.searchsorted(edges, end)] -= scale * window.req_per_s
+    upto = np.concatenate(([0.0], np.cumsum(np.cumsum(rate)[:-1] * np.diff(edges))))
+    found: Floats = np.interp(np.arange(int(upto[-1])) + 0.5, upto, edges)
+    return found
 
 
 def _arrivals(

@@ -75,4 +75,5 @@ PEAK = Policy(
     (0.5, 0.75, 1.0, 1.25),
     "autoscaler/planning",
     peak,
+    flows=True,
 )

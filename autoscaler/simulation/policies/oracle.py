@@ -53,7 +53,9 @@ def bound(setting: Setting) -> Bound:
     usd = 0.0
     for level, many in sorted(levels.items()):
         demands = {
-            s.model: Demand(s.model, n * step[s.model] / SPAN_S, setting.lengths_of(s))
+            s.model: Demand(
+                s.model, scenario.weight * n * step[s.model] / SPAN_S, setting.lengths_of(s)
+            )
             for s, n in zip(services, level, strict=True)
             if n
         }

@@ -109,7 +109,7 @@ def local_window_only(demand: Mapping[str, ModelDemand]) -> Mapping[str, ModelDe
 
 def _variant(name: str, about: str, make: Callable[[Setting, float], Trial]) -> Policy:
     source = "autoscaler/decide.py, autoscaler/planning"
-    return Policy(name, about, _KNOB, _AS_DECLARED, _VALUES, source, make)
+    return Policy(name, about, _KNOB, _AS_DECLARED, _VALUES, source, make, flows=True)
 
 
 SHOAL = _variant("shoal", "ours: the production controller and planner", build)
@@ -151,4 +151,5 @@ HOMO = Policy(
     _VALUES,
     "Coral (arXiv 2605.04357), section 6",
     partial(build, strategy=Homo()),
+    flows=True,
 )

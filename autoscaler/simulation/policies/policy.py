@@ -56,7 +56,9 @@ Build = Callable[[Setting, float], Trial]
 class Policy:
     """knob: what its one main setting is, in words; default and values: of it. source: where the
     rule is written down. about: one line for reports, hardware included. tuned: whether sweeping
-    its knob on another trace means anything (not for what is fitted to the trace itself)."""
+    its knob on another trace means anything (not for what is fitted to the trace itself). flows:
+    whether it can be simulated with rates instead of requests (`fluid`): it counts in the time that
+    has passed, not in ticks, and simulates no requests itself."""
 
     name: str
     about: str
@@ -66,6 +68,7 @@ class Policy:
     source: str
     build: Build
     tuned: bool = True
+    flows: bool = False
 
 
 def setting_of(scenario: Scenario) -> Setting:
@@ -73,10 +76,10 @@ def setting_of(scenario: Scenario) -> Setting:
     times: dict[str, list[float]] = {}
     for arrival in scenario.arrivals:
         times.setdefault(arrival.model, []).append(arrival.at_s)
-    span_s = 0.0, max(10.0, scenario.duration_s)
+    span_s, weight = (0.0, max(10.0, scenario.duration_s)), scenario.weight
     return Setting(
         scenario,
         measured_lengths(scenario.arrivals),
-        {model: p99_of_10s_rates(at_s, span_s) for model, at_s in times.items()},
-        {model: len(at_s) / scenario.duration_s for model, at_s in times.items()},
+        {model: weight * p99_of_10s_rates(at_s, span_s) for model, at_s in times.items()},
+        {model: weight * len(at_s) / scenario.duration_s for model, at_s in times.items()},
     )

@@ -101,6 +101,35 @@ def test_the_same_seed_gives_the_same_bytes_on_one_process_and_on_two(
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
 
 
+def test_rates_in_place_of_requests_cost_about_the_same(
+    trace: Path, found: Path, tmp_path: Path
+) -> None:
+    """Attainment is held to in tests/unit/simulation/test_fluid.py: here lengths come in an order
+    that rates know nothing of."""
+    code = main([
+        "backtest", "--trace", str(trace), "--config", str(CONFIG), "--jobs", "1", "--fluid",
+        "--policies", "shoal,fixed-peak", "--json", str(tmp_path / "a.json"),
+    ])  # fmt: skip
+    assert code == 0
+    one = {p["name"]: p for p in json.loads((found / "a.json").read_bytes())["policies"]}
+    for policy in json.loads((tmp_path / "a.json").read_bytes())["policies"]:
+        other = one[policy["name"]]
+        if policy["simulated"]:
+            assert policy["cost_usd"] == pytest.approx(other["cost_usd"], rel=0.1)
+        else:
+            assert policy["cost_usd"] == pytest.approx(other["cost_usd"], rel=1e-6)
+
+
+def test_rates_refuse_policies_that_count_ticks(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["backtest", "--trace", str(trace), "--fluid", "--policies", "knative"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "knative" in said
+    assert "fixed-peak" in said
+
+
 def test_a_local_dask_cluster_gives_the_same_bytes(trace: Path, tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     for backend in ("local", "dask"):

@@ -10,7 +10,7 @@ import pytest
 
 from streams.backtest.workload import Demand, load_workload
 from streams.files.errors import UserError
-from streams.replay.servegen import load_servegen
+from streams.replay.servegen import load_representatives, load_servegen
 
 CONFIG = Path(__file__).parents[1] / "simulation" / "mini.yaml"
 
@@ -144,6 +144,16 @@ def test_servegen_windows_become_requests(tmp_path: Path) -> None:
     part = load_servegen(path, 600.0, 1200.0, 0.5, np.random.default_rng(1))
     assert len(part.arrivals_ms) == pytest.approx(1200, rel=0.15)
     assert part.arrivals_ms[-1] < 600_000
+
+
+def test_few_arrivals_can_stand_for_many_and_follow_the_rate_evenly(tmp_path: Path) -> None:
+    path = servegen(tmp_path, ["0,200.0,1", "600,400.0,1"])
+    span = 0.0, 1200.0, 1.0, np.random.default_rng(1)
+    trace, weight = load_representatives(path, *span, most=900)
+    assert (len(trace.arrivals_ms), weight) == (900, 400.0)
+    counts = np.histogram(np.array(trace.arrivals_ms) / 1000.0, np.arange(0, 1201, 60))[0]
+    assert counts.tolist() == [30] * 10 + [60] * 10
+    assert load_representatives(path, *span, most=10**9)[1] == 1.0
 
 
 @pytest.mark.parametrize("pattern", ["Gamma", "Weibull"])

@@ -1,0 +1,322 @@
+"""Weeks at once: the same world and decider, with demand and service as rates.
+
+Owns what differs from `world`: a gateway that lets counts of requests flow (`fluid_flow`), engines
+that only know their load, and ticks that come at each second where something changes, else every
+`QUIET_S`, rarer while rates stay what they were. Nodes, the planner, prices, reclaims and the bill
+are those of `world`. What was in an engine that is lost counts as served. Telemetry covers the span
+since the last tick; windows spread it over its seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.workload import Phase
+from autoscaler.serving.setup import EngineSetup
+from autoscaler.simulation.agenda import Agenda
+from autoscaler.simulation.decider import Decider, Said
+from autoscaler.simulation.engine import SimEngine
+from autoscaler.simulation.fluid_flow import Cohort, Flow, Way, scaled
+from autoscaler.simulation.gateway import GatewayLimits
+from autoscaler.simulation.inflow import Inflow
+from autoscaler.simulation.scenario import Scenario
+from autoscaler.simulation.solver import Plan, plan_in_process
+from autoscaler.simulation.stage import AnyEngine, AnySetup
+from autoscaler.simulation.timeline import FlowRow, Timeline
+from autoscaler.simulation.world import World
+from topics.fleet import Status
+from topics.routing import Endpoint, RouteGroup, Routes
+from topics.sketch import merge
+from topics.span import Span
+from topics.telemetry import Telemetry
+
+QUIET_S, LONGEST_S = 10, 30
+"""Between ticks while nothing changes: at first, and after a while of it."""
+_SEED = 1
+_SETTLE_S = 600.0
+
+
+def simulate_flow(scenario: Scenario, decider: Decider, plan: Plan = plan_in_process) -> Timeline:
+    """Run `scenario` under `decider` with rates instead of requests; `Timeline.flows` says what
+    became of them."""
+    return FlowWorld(scenario, decider, plan).run()
+
+
+class FlowEngine(SimEngine):
+    """An engine that knows how many requests are in it, and for how long."""
+
+    def __init__(self, setup: EngineSetup, agenda: Agenda, address: str) -> None:
+        self.setup = setup
+        self.address = address
+        self._agenda = agenda
+        self._load = 0
+        self._until_ms = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests inside."""
+        return self._load if self._agenda.now_ms < self._until_ms else 0
+
+    @property
+    def held_kv(self) -> int:
+        """KV goes at once."""
+        return 0
+
+    def carry(self, load: int, until_ms: float) -> None:
+        """So many requests are in it until then, unless more come."""
+        self._load, self._until_ms = load, until_ms
+
+    def die(self) -> None:
+        """Its load is gone."""
+        self._until_ms = 0.0
+
+
+class FlowGateway:
+    """All models' flows, by the routes."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        inflows: Mapping[str, Inflow],
+        agenda: Agenda,
+        engines: Mapping[str, AnyEngine],
+        limits: GatewayLimits,
+        lead_s: float,
+    ) -> None:
+        self.name = "gateway-0"
+        self._agenda = agenda
+        self._engines = engines
+        self._lead_s = lead_s
+        self._inflows = inflows
+        self._sequence = 0
+        self._routes: dict[str, Routes] = {}
+        self._meters = {service.model: Span() for service in cluster.services}
+        self._flows = {
+            service.model: Flow(
+                service.slo, limits.hold_ms / 1e3, limits.queue_ms / 1e3, limits.max_waiting
+            )
+            for service in cluster.services
+        }
+        self._ways: dict[str, tuple[object, list[Way]]] = {}
+        self.rows: list[FlowRow] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request has not ended."""
+        return any(flow.in_flight for flow in self._flows.values())
+
+    @property
+    def calm(self) -> bool:
+        """Whether every rate is what it was lately, and nothing waits."""
+        return all(flow.calm for flow in self._flows.values())
+
+    def apply(self, routes: Routes) -> None:
+        """Go by `routes` from now on."""
+        self._routes[routes.model] = routes
+
+    def flow(self, from_s: float, to_s: float, open_: bool = True) -> None:
+        """Everything that happens in [from_s, to_s); open_: requests still come."""
+        for model, flow in self._flows.items():
+            inflow, meter = self._inflows.get(model), self._meters[model]
+            if inflow is None:
+                continue
+            since_s = from_s - self._lead_s
+            batch = inflow.take(since_s, to_s - self._lead_s) if open_ else inflow.take(0.0, 0.0)
+            meter.arrivals += batch.requests
+            meter.withdrawn += batch.too_long
+            meter.input_tokens_arrived += batch.input_tokens
+            meter.input_lengths = merge((meter.input_lengths, batch.inputs))
+            meter.shapes = merge((meter.shapes, batch.shapes))
+            ways = self._ways_of(model, inflow, since_s)
+            for cohort in flow.go_on(batch, from_s, to_s, ways):
+                self._ended(model, meter, cohort)
+            meter.in_flight = flow.in_flight
+            self._load(model, flow, to_s)
+
+    def report(self, end_ms: int, span_ms: int) -> Iterable[Telemetry]:
+        """One record per model whose routes are known."""
+        for model, routes in self._routes.items():
+            self._sequence += 1
+            yield self._meters[model].report(
+                model=model,
+                gateway=self.name,
+                boot="simulated",
+                sequence=self._sequence,
+                end_ms=end_ms,
+                span_ms=span_ms,
+                route_generation=routes.generation,
+            )
+
+    def settle(self, now_s: float) -> None:
+        """What has not ended by the end of the scenario is dropped."""
+        for model, flow in self._flows.items():
+            for cohort in (*flow.under_way, *flow.waiting):
+                self._row(model, cohort)
+            flow.under_way.clear()
+            flow.waiting.clear()
+
+    def _ended(self, model: str, meter: Span, cohort: Cohort) -> None:
+        batch, share = cohort.batch, cohort.served / max(1, cohort.batch.taken)
+        meter.completions += cohort.served
+        meter.refused += cohort.refused
+        meter.attained += min(cohort.served, round(cohort.attained))
+        meter.input_tokens += round(share * batch.input_tokens)
+        meter.output_tokens += round(share * batch.output_tokens)
+        meter.output_lengths = merge((meter.output_lengths, scaled(batch.outputs, share)))
+        meter.ttft_ms = merge((meter.ttft_ms, cohort.ttft))
+        meter.tpot_ms = merge((meter.tpot_ms, cohort.tpot))
+        self._row(model, cohort)
+
+    def _row(self, model: str, cohort: Cohort) -> None:
+        batch = cohort.batch
+        tokens = batch.output_tokens * cohort.attained / max(1, batch.taken)
+        self.rows.append(
+            FlowRow(model, cohort.at_s, batch.requests, cohort.served, cohort.attained, tokens)
+        )
+
+    def _groups(self, model: str) -> list[tuple[RouteGroup, list[FlowEngine], list[FlowEngine]]]:
+        """Groups that can serve: (group, first instances, decode instances that answer)."""
+        routes = self._routes.get(model)
+        found: list[tuple[RouteGroup, list[FlowEngine], list[FlowEngine]]] = []
+        for group in routes.groups if routes else ():
+            decode = self._alive(group.decode)
+            whole, prefill = self._alive(group.aggregated), self._alive(group.prefill)
+            if whole:
+                found.append((group, whole, []))
+            elif prefill and decode:
+                found.append((group, prefill, decode))
+        return found
+
+    def _alive(self, ends: Iterable[Endpoint]) -> list[FlowEngine]:
+        found = (self._engines.get(end.address) for end in ends)
+        return [one for one in found if isinstance(one, FlowEngine)]
+
+    def _ways_of(self, model: str, inflow: Inflow, at_s: float) -> list[Way]:
+        groups, lengths = self._groups(model), inflow.lengths(at_s)
+        if lengths is None:
+            return []
+        key = (
+            [
+                (group.group, group.weight, len(first), len(decode), id(first[0].setup))
+                for group, first, decode in groups
+            ],
+            lengths,
+        )
+        known = self._ways.get(model)
+        if known is not None and known[0] == key:
+            return known[1]
+        count = sum(len(first) for _, first, _ in groups)
+        cv = 2.0 ** (-0.5 * round(math.log2(max(1, count))))
+        made = [
+            Way(
+                group.weight,
+                (first[0].setup, Phase.PREFILL if decode else Phase.AGGREGATED, len(first)),
+                (decode[0].setup, len(decode)) if decode else None,
+                lengths,
+                max(0.05, cv),
+            )
+            for group, first, decode in groups
+        ]
+        self._ways[model] = key, made
+        return made
+
+    def _load(self, model: str, flow: Flow, now_s: float) -> None:
+        groups = self._groups(model)
+        inside = min(flow.in_flight, math.ceil(flow.req_per_s * flow.stay_s))
+        engines = [one for _, first, decode in groups for one in (*first, *decode)]
+        for one in engines:
+            one.carry(math.ceil(inside / len(engines)), 1000.0 * (now_s + flow.stay_s))
+
+
+class FlowWorld(World):
+    """One run; `run` once."""
+
+    def __init__(self, scenario: Scenario, decider: Decider, plan: Plan = plan_in_process) -> None:
+        parts = [service.model for service in scenario.cluster.services if service.graph]
+        parts += [route.name for route in scenario.cluster.routes]
+        if parts:
+            allowed = "single models without components, where rates are simulated"
+            raise InvalidValue("models", ", ".join(parts), allowed)
+        super().__init__(scenario, decider, plan)
+        random = np.random.default_rng(_SEED)
+        inflows = {}
+        for service in self.cluster.services:
+            mine = [arrival for arrival in scenario.arrivals if arrival.model == service.model]
+            if mine:
+                inflows[service.model] = Inflow(
+                    mine, service.max_len_tokens, scenario.weight, random
+                )
+        self.gateway = FlowGateway(
+            self.cluster, inflows, self.agenda, self.engines, scenario.limits, scenario.lead_s
+        )
+        self.gateways = (self.gateway,)
+        self._last_s = 0
+        self._next_s = 0
+        self._quiet_s = QUIET_S
+        self._changed = False
+
+    def engine(self, setup: AnySetup, address: str) -> AnyEngine:
+        """A process that answers."""
+        if not isinstance(setup, EngineSetup):
+            raise InvalidValue("model", setup, "one without components")
+        return FlowEngine(setup, self.agenda, address)
+
+    def tell(self, status: Status) -> None:
+        """A node says how it is; a change of state is looked at within a second."""
+        known = self.statuses.get(status.node)
+        super().tell(status)
+        if known is not None and not known.instances and not status.instances:
+            return
+        states = [(one.instance, one.state) for one in status.instances]
+        if known is None or states != [(one.instance, one.state) for one in known.instances]:
+            self._tick_at(math.floor(self.agenda.now_ms / 1000.0) + 1)
+
+    def finish(self) -> Timeline:
+        """As of `World`; what is under way may end."""
+        now_s = self.agenda.now_ms / 1000.0
+        if now_s > self._last_s:
+            self.gateway.flow(self._last_s, now_s)
+        found = super().finish()
+        until_s = now_s + _SETTLE_S
+        while self.gateway.busy and now_s < until_s:
+            self.gateway.flow(now_s, now_s + QUIET_S, open_=False)
+            now_s += QUIET_S
+        self.gateway.settle(now_s)
+        found.flows = sorted(self.gateway.rows, key=lambda row: (row.arrival_s, row.model))
+        return found
+
+    def _clocks(self) -> None:
+        self._next_s = -1
+        self._tick_at(0)
+
+    def _tick_at(self, at_s: int) -> None:
+        """Tick at second `at_s`, unless one comes before."""
+        if self._last_s < at_s and self._last_s < self._next_s <= at_s:
+            return
+        self._next_s = at_s
+        self.agenda.at(1000.0 * at_s, lambda: self._come(at_s))
+
+    def _come(self, at_s: int) -> None:
+        if at_s != self._next_s:
+            return  # another came before
+        if at_s > self._last_s:
+            self.gateway.flow(self._last_s, at_s)
+        self._beat()
+        self._changed = False
+        self._tick(1000 * max(1, at_s - self._last_s))
+        self._last_s = at_s
+        calm = self.gateway.calm and not self._changed
+        self._quiet_s = min(LONGEST_S, self._quiet_s + QUIET_S) if calm else QUIET_S
+        quiet_s = (at_s + self._quiet_s) // QUIET_S * QUIET_S
+        self._tick_at(at_s + 1 if self._changed else quiet_s)
+
+    def _carry_out(self, said: Said) -> None:
+        super()._carry_out(said)
+        if said.assignments or said.routes or said.requests:
+            self._changed = True
+            self._tick_at(math.floor(self.agenda.now_ms / 1000.0) + 1)

@@ -1,0 +1,237 @@
+"""One model's requests as a flow through the instances that serve it.
+
+Owns the queue in front of them, what share of a flow attains its SLO and when it has left. An
+instance's latencies are those of the sizing model's engine at its load (`performance.attainment`),
+read off at 64ths of saturation; what exceeds the capacity waits in order of arrival, and its wait
+counts against its TTFT. Round robin over n instances makes Poisson arrivals more even: the gaps at
+each have a coefficient of variation of 1 / sqrt(n). Knows no clock and no routes' history.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.domain.workload import Lengths, Phase, Slo
+from autoscaler.performance.attainment import GRID, Engine, engine
+from autoscaler.serving.setup import EngineSetup
+from autoscaler.simulation.inflow import Batch
+from topics.sketch import GAMMA, HIGHEST, LOWEST
+
+_SMOOTH_S = 15.0
+"""The load that latencies are read off at is a mean over about as long as a request stays."""
+_SIGMAS, _CHANGE = 3.0, 0.03
+
+Floats = npt.NDArray[np.float32]
+Counts = dict[int, int]
+Sketch = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Of a sample of requests: ms to the first token, ms per token after it."""
+
+    ttft_ms: Floats
+    tpot_ms: Floats
+    sketches: dict[float, tuple[Sketch, Sketch]] = field(default_factory=dict)
+
+    def seen(self, wait_ms: float) -> tuple[Sketch, Sketch]:
+        """What a gateway sees of TTFT and TPOT, as (buckets, cumulated shares)."""
+        found = self.sketches.get(wait_ms)
+        if found is None:
+            found = _sketch(self.ttft_ms + np.float32(wait_ms)), _sketch(self.tpot_ms)
+            if wait_ms == 0.0:
+                self.sketches[wait_ms] = found
+        return found
+
+    def share(self, slo: Slo, wait_ms: float) -> float:
+        """Share within both limits where each has waited `wait_ms` before."""
+        hit = (self.ttft_ms + wait_ms <= slo.ttft_ms) & (self.tpot_ms <= slo.tpot_ms)
+        return float(np.count_nonzero(hit)) / len(hit)
+
+
+class Way:
+    """One group of the routes: `first` instances of one kind, and `decode` ones behind them."""
+
+    def __init__(
+        self,
+        weight: float,
+        first: tuple[EngineSetup, Phase, int],
+        decode: tuple[EngineSetup, int] | None,
+        lengths: Lengths,
+        arrival_cv: float,
+    ) -> None:
+        setup, phase, self._first_count = first
+        self.weight = weight
+        self._first = engine(setup.times, phase, lengths, arrival_cv)
+        self.req_per_s = self._first_count * self._first.saturation()[0]
+        self._decode: Engine | None = None
+        self._decode_count = 0
+        if decode is not None:
+            behind, self._decode_count = decode
+            self._decode = engine(
+                behind.times, Phase.DECODE, lengths, arrival_cv, link_gb_s=behind.kv_gb_s
+            )
+            full = self._decode_count * self._decode.saturation()[0]
+            self.req_per_s = min(self.req_per_s, full)
+        self._known: dict[int, tuple[Latencies, float]] = {}
+        self._output_tokens = lengths.output_tokens
+
+    def at(self, req_per_s: float) -> tuple[Latencies, float]:
+        """Latencies at this rate, and the seconds that a request stays."""
+        step = min(GRID, round(GRID * req_per_s / self.req_per_s)) if self.req_per_s else GRID
+        if step not in self._known:
+            self._known[step] = self._read(step * self.req_per_s / GRID)
+        return self._known[step]
+
+    def _read(self, req_per_s: float) -> tuple[Latencies, float]:
+        run = self._first.at(_step(self._first, req_per_s / self._first_count))
+        ttft, tpot = run.ttft_ms + np.float32(self._first.times.first_token_ms), run.tpot_ms
+        if self._decode is not None:
+            behind = self._decode.at(_step(self._decode, req_per_s / self._decode_count))
+            ttft, tpot = ttft + behind.ttft_ms, behind.tpot_ms
+        ttft, tpot = np.nan_to_num(ttft, posinf=1e9), np.nan_to_num(tpot, posinf=1e9)
+        # The mean of those that were served; the sample has some that never were.
+        stay = float(np.median(ttft) + np.median(tpot) * self._output_tokens) / 1000.0
+        return Latencies(ttft, tpot), stay
+
+
+def _step(one: Engine, req_per_s: float) -> int:
+    full = one.saturation()[0]
+    return min(GRID, max(0, round(GRID * req_per_s / full))) if full > 0.0 else GRID
+
+
+@dataclass(slots=True)
+class Cohort:
+    """What arrived in one span. left: not sent yet; served, attained: of the rest; ttft, tpot:
+    sketches of the served; due_s: when it has left."""
+
+    at_s: float
+    batch: Batch
+    left: int
+    served: int = 0
+    attained: float = 0.0
+    refused: int = 0
+    due_s: float = 0.0
+    ttft: Counter[int] = field(default_factory=Counter)
+    tpot: Counter[int] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class Flow:
+    """The requests of one model. waiting: in order of arrival; under_way: sent, by due time.
+
+    calm: the last span brought as many as the ones before, within chance, and none waits.
+    hold_s: the longest wait while nothing serves; queue_s: of all; most: how many may wait.
+    """
+
+    slo: Slo
+    hold_s: float
+    queue_s: float
+    most: int
+    waiting: deque[Cohort] = field(default_factory=deque)
+    under_way: deque[Cohort] = field(default_factory=deque)
+    req_per_s: float = 0.0
+    stay_s: float = 0.0
+    calm: bool = False
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have not ended."""
+        sent = sum(cohort.served for cohort in (*self.under_way, *self.waiting))
+        return sent + sum(cohort.left for cohort in self.waiting)
+
+    def go_on(self, batch: Batch, from_s: float, to_s: float, ways: Sequence[Way]) -> list[Cohort]:
+        """`batch` came in [from_s, to_s); what of everything has ended by `to_s`."""
+        span_s = to_s - from_s
+        come = batch.taken / span_s
+        chance = _SIGMAS * math.sqrt(max(1.0, self.req_per_s * span_s)) / span_s
+        self.calm = abs(come - self.req_per_s) <= max(chance, _CHANGE * self.req_per_s)
+        self.req_per_s += (1.0 - math.exp(-span_s / _SMOOTH_S)) * (come - self.req_per_s)
+        if batch.requests:
+            self.waiting.append(Cohort(0.5 * (from_s + to_s), batch, batch.taken))
+        full = sum(way.req_per_s for way in ways)
+        if full > 0.0:
+            self._serve(from_s, to_s, ways, full)
+        self._refuse(to_s, full > 0.0)
+        self.calm = self.calm and not self.waiting
+        ended = []
+        while self.under_way and self.under_way[0].due_s <= to_s:
+            ended.append(self.under_way.popleft())
+        return ended
+
+    def _serve(self, from_s: float, to_s: float, ways: Sequence[Way], full: float) -> None:
+        room = full * (to_s - from_s)
+        behind = sum(cohort.left for cohort in self.waiting) > room
+        rate = full if behind else self.req_per_s
+        weights = sum(way.weight for way in ways)
+        shares = [way.weight / weights if weights else 1.0 / len(ways) for way in ways]
+        found = [way.at(rate * share) for way, share in zip(ways, shares, strict=True)]
+        self.stay_s = sum(s * stay for s, (_, stay) in zip(shares, found, strict=True))
+        done = 0.0
+        while self.waiting and (done < room or not self.waiting[0].left):
+            cohort = self.waiting[0]
+            part = min(cohort.left, math.ceil(room - done))
+            starts_s = max(cohort.at_s, from_s + (done + 0.5 * part) / full)
+            wait_ms = 1000.0 * (starts_s - cohort.at_s)
+            for share, (latencies, _) in zip(shares, found, strict=True):
+                cohort.attained += part * share * latencies.share(self.slo, wait_ms)
+                ttft, tpot = latencies.seen(wait_ms)
+                _note(cohort.ttft, ttft, part * share)
+                _note(cohort.tpot, tpot, part * share)
+            cohort.left -= part
+            cohort.served += part
+            done += part
+            if cohort.left:
+                return
+            cohort.due_s = starts_s + self.stay_s
+            self.under_way.append(self.waiting.popleft())
+
+    def _refuse(self, now_s: float, serves: bool) -> None:
+        longest_s = self.queue_s if serves else self.hold_s
+        while self.waiting and now_s - self.waiting[0].at_s > longest_s:
+            self._give_up(self.waiting.popleft(), now_s, None)
+        over = sum(cohort.left for cohort in self.waiting) - self.most
+        while over > 0:
+            newest = self.waiting[-1]
+            gone = min(over, newest.left)
+            over -= gone
+            if gone == newest.left:
+                self.waiting.pop()
+            self._give_up(newest, now_s, gone)
+
+    def _give_up(self, cohort: Cohort, now_s: float, count: int | None) -> None:
+        gone = cohort.left if count is None else count
+        cohort.left -= gone
+        cohort.refused += gone
+        if not cohort.left:
+            cohort.due_s = now_s
+            self.under_way.appendleft(cohort)
+
+
+def _sketch(values_ms: Floats) -> Sketch:
+    places = np.log(np.maximum(values_ms, 1e-3)) / np.float32(math.log(GAMMA))
+    buckets = np.clip(np.ceil(places), LOWEST, HIGHEST).astype(np.int64) - LOWEST
+    seen = np.bincount(buckets)
+    at = np.flatnonzero(seen)
+    return at + LOWEST, np.cumsum(seen[at]) / len(values_ms)
+
+
+def _note(counts: Counter[int], sketch: Sketch, requests: float) -> None:
+    """Count `requests` with the latencies of `sketch`."""
+    upto = np.rint(sketch[1] * requests).astype(np.int64)
+    for bucket, n in zip(sketch[0].tolist(), np.diff(upto, prepend=0).tolist(), strict=True):
+        if n:
+            counts[bucket] += n
+
+
+def scaled(counts: Mapping[int, int], share: float) -> Counts:
+    """`counts` of a share of all, rounded."""
+    if share >= 1.0:
+        return dict(counts)
+    return {bucket: n for bucket, count in counts.items() if (n := round(share * count))}

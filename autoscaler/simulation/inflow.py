@@ -1,0 +1,125 @@
+"""Arrivals of one model as counts: how many came in a span, and how long they were.
+
+Owns the counting. An arrival of the trace may stand for many requests (`weight`): then the trace
+says the rate and the lengths, and the count of a span is drawn (Poisson). With weight 1 counts and
+lengths are those of the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.domain.workload import Lengths
+from autoscaler.simulation.arrivals import Arrival, measured_lengths
+from topics.shapes import shape_of
+from topics.sketch import LOWEST, bucket_of
+
+_BLOCK = 2048
+"""Arrivals whose lengths are one law where each stands for many."""
+_BLOCK_S = 3600.0
+"""Engines are reckoned with the lengths of so long a part of the trace."""
+
+Ints = npt.NDArray[np.int64]
+Counts = dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Requests of one span. too_long: of these, those that no engine takes; tokens and sketches
+    are of all but the outputs, which are of those that are taken."""
+
+    requests: int = 0
+    too_long: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    inputs: Counts = field(default_factory=dict)
+    outputs: Counts = field(default_factory=dict)
+    shapes: Counts = field(default_factory=dict)
+
+    @property
+    def taken(self) -> int:
+        """Requests that can be served."""
+        return self.requests - self.too_long
+
+
+class Inflow:
+    """arrivals: of one model, by rising time. Times in seconds from the first possible arrival."""
+
+    def __init__(
+        self,
+        arrivals: Sequence[Arrival],
+        max_len_tokens: int,
+        weight: float,
+        random: np.random.Generator,
+    ) -> None:
+        self._at_s = np.array([arrival.at_s for arrival in arrivals])
+        self._inputs = np.array([arrival.input_tokens for arrival in arrivals], np.int64)
+        self._outputs = np.array([arrival.output_tokens for arrival in arrivals], np.int64)
+        self._fits = self._inputs + self._outputs <= max_len_tokens
+        self._in = _coded(self._inputs, lambda tokens: bucket_of(float(tokens)) - LOWEST)
+        self._out = _coded(self._outputs, lambda tokens: bucket_of(float(tokens)) - LOWEST)
+        pairs = np.stack([self._inputs, self._outputs], axis=1)
+        kinds, back = np.unique(pairs, axis=0, return_inverse=True)
+        shapes = np.array([shape_of(int(a), int(b)) - LOWEST for a, b in kinds], np.int64)
+        self._shapes = shapes[back.ravel()] if len(kinds) else np.zeros(0, np.int64)
+        self._weight, self._random = weight, random
+        self._arrivals = arrivals
+        self._lengths: dict[int, Lengths] = {}
+
+    def take(self, from_s: float, to_s: float) -> Batch:
+        """What came in [from_s, to_s)."""
+        low, high = np.searchsorted(self._at_s, (from_s, to_s))
+        if self._weight == 1.0:
+            rows = np.arange(low, high)
+        else:
+            index = np.arange(len(self._at_s) + 1.0)
+            edges = np.concatenate([self._at_s, self._at_s[-1:] + 1e-9])
+            begin, end = np.interp((from_s, to_s), edges, index)
+            count = int(self._random.poisson(self._weight * max(0.0, end - begin)))
+            first = min(max(0, (low + high - _BLOCK) // 2), max(0, len(self._at_s) - _BLOCK))
+            block = min(_BLOCK, len(self._at_s))
+            rows = first + self._random.integers(block, size=count)
+        return self._batch(rows)
+
+    def lengths(self, at_s: float) -> Lengths | None:
+        """How long requests are around `at_s`; None where there are none."""
+        block = int(max(0.0, at_s) // _BLOCK_S)
+        if block not in self._lengths:
+            low, high = np.searchsorted(self._at_s, (block * _BLOCK_S, (block + 1) * _BLOCK_S))
+            if high <= low:
+                low, high = 0, len(self._at_s)
+            found = measured_lengths(self._arrivals[low:high])
+            if not found:
+                return None
+            self._lengths[block] = next(iter(found.values()))
+        return self._lengths[block]
+
+    def _batch(self, rows: Ints) -> Batch:
+        if not len(rows):
+            return Batch()
+        taken = rows[self._fits[rows]]
+        return Batch(
+            len(rows),
+            len(rows) - len(taken),
+            int(self._inputs[rows].sum()),
+            int(self._outputs[taken].sum()),
+            _counted(self._in[rows]),
+            _counted(self._out[taken]),
+            _counted(self._shapes[rows]),
+        )
+
+
+def _coded(tokens: Ints, code: Callable[[int], int]) -> Ints:
+    values, back = np.unique(tokens, return_inverse=True)
+    codes = np.array([code(value) for value in values.tolist()], np.int64)
+    return codes[back] if len(values) else np.zeros(0, np.int64)
+
+
+def _counted(codes: Ints) -> Counts:
+    counts = np.bincount(codes)
+    at = np.flatnonzero(counts)
+    return dict(zip((at + LOWEST).tolist(), counts[at].tolist(), strict=True))

@@ -1,0 +1,123 @@
+"""Rates instead of requests: the same fleet, cost and attainment as request by request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoscaler.domain.workload import Lengths, Phase, Slo
+from autoscaler.serving.setup import engine_setup
+from autoscaler.simulation.arrivals import (
+    Arrival,
+    Step,
+    lognormal_lengths,
+    measured_lengths,
+    poisson,
+)
+from autoscaler.simulation.fixed import FixedFleet
+from autoscaler.simulation.fluid import simulate_flow
+from autoscaler.simulation.fluid_flow import Flow, Way
+from autoscaler.simulation.inflow import Batch, Inflow
+from autoscaler.simulation.live import LiveController
+from autoscaler.simulation.scenario import Scenario
+from autoscaler.simulation.score import Score, score
+from autoscaler.simulation.world import simulate
+from tests.unit.simulation.worlds import ONE, cluster
+
+MODEL = "mini"
+DRAW = lognormal_lengths(500.0, 100.0)
+LENGTHS = Lengths.expected(500.0, 100.0)
+
+
+def arrivals(rate: float, span_s: float, seed: int = 1) -> list[Arrival]:
+    return poisson(MODEL, [Step(0.0, rate)], span_s, DRAW, np.random.default_rng(seed))
+
+
+def scored(scenario: Scenario, fluid: bool, fleet: int) -> Score:
+    lengths = measured_lengths(scenario.arrivals)
+    decider = FixedFleet({ONE: fleet}, scenario.cluster, lengths) if fleet else LiveController()
+    run = simulate_flow if fluid else simulate
+    return score(run(scenario, decider), scenario, lengths)
+
+
+def way(count: int = 2) -> Way:
+    setup = engine_setup("openai/gpt-oss-20b", "L40S", 1, "aggregated", 8192)
+    return Way(1.0, (setup, Phase.AGGREGATED, count), None, LENGTHS, 1.0)
+
+
+@pytest.mark.parametrize("load", [0.6, 1.3])
+def test_a_fixed_fleet_costs_and_attains_what_it_does_request_by_request(load: float) -> None:
+    rate = load * way().req_per_s
+    scenario = Scenario(cluster(nodes=4), arrivals(rate, 400.0), 400.0, 240.0)
+    one, other = scored(scenario, False, 2), scored(scenario, True, 2)
+    assert other.cost_usd == pytest.approx(one.cost_usd, rel=0.01)
+    assert other.requests == one.requests
+    assert other.slo_attainment == pytest.approx(one.slo_attainment, abs=0.05)
+
+
+def test_the_controller_scales_a_flow_as_it_scales_requests() -> None:
+    scenario = Scenario(cluster(nodes=8), arrivals(4.0, 900.0), 900.0, 240.0)
+    one, other = scored(scenario, False, 0), scored(scenario, True, 0)
+    assert other.cost_usd == pytest.approx(one.cost_usd, rel=0.1)
+    assert other.slo_attainment == pytest.approx(one.slo_attainment, abs=0.03)
+
+
+def test_a_flow_gives_the_same_timeline_twice() -> None:
+    scenario = Scenario(cluster(nodes=8), arrivals(3.0, 600.0), 600.0, 240.0)
+    runs = [simulate_flow(scenario, LiveController()) for _ in range(2)]
+    assert runs[0].flows == runs[1].flows
+    assert runs[0].nodes == runs[1].nodes
+
+
+def test_an_arrival_can_stand_for_many_requests() -> None:
+    many = arrivals(2.0, 1000.0)
+    plain = Inflow(many, 8192, 1.0, np.random.default_rng(1))
+    heavy = Inflow(many, 8192, 50.0, np.random.default_rng(1))
+    assert plain.take(0.0, 1000.0).requests == len(many)
+    found = heavy.take(0.0, 1000.0)
+    assert found.requests == pytest.approx(50 * len(many), rel=0.02)
+    mean = sum(a.input_tokens for a in many) / len(many)
+    assert found.input_tokens / found.requests == pytest.approx(mean, rel=0.03)
+    assert sum(found.inputs.values()) == sum(found.shapes.values()) == found.requests
+
+
+def test_requests_that_no_engine_takes_are_told_apart() -> None:
+    odd = [Arrival(0.5, MODEL, 9000, 10), Arrival(0.6, MODEL, 10, 10)]
+    found = Inflow(odd, 8192, 1.0, np.random.default_rng(1)).take(0.0, 1.0)
+    assert (found.requests, found.too_long, found.taken) == (2, 1, 1)
+    assert found.output_tokens == 10
+
+
+def test_what_exceeds_the_capacity_waits_and_misses() -> None:
+    ways, flow = [way()], Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000)
+    rate = 2.0 * ways[0].req_per_s
+    attained = served = 0.0
+    for at in range(0, 200, 10):
+        batch = Batch(round(10 * rate)) if at < 100 else Batch()
+        for cohort in flow.go_on(batch, float(at), at + 10.0, ways):
+            attained, served = attained + cohort.attained, served + cohort.served
+    assert served / (100 * rate) > 0.9
+    assert attained / served < 0.3
+
+
+def test_where_nothing_serves_requests_are_refused_after_the_hold() -> None:
+    flow = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000)
+    assert flow.go_on(Batch(7), 0.0, 10.0, []) == []
+    ended = [one for at in range(10, 60, 10) for one in flow.go_on(Batch(), at, at + 10.0, [])]
+    assert [(one.refused, one.served) for one in ended] == [(7, 0)]
+    assert flow.in_flight == 0
+
+
+def test_no_more_wait_than_a_gateway_lets() -> None:
+    flow = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 5)
+    ended = flow.go_on(Batch(8), 0.0, 10.0, [])
+    assert flow.in_flight == 5
+    assert sum(one.refused for one in [*ended, *flow.waiting]) == 3
+
+
+def test_a_scenario_refuses_a_weight_below_one() -> None:
+    scenario = Scenario(cluster(nodes=1), arrivals(1.0, 10.0), 10.0)
+    with pytest.raises(ValueError, match="scenario: weight"):
+        replace(scenario, weight=0.5)
