@@ -1,10 +1,9 @@
 """Which instance the next request of a model goes to.
 
 Owns smooth weighted round robin between combos, of all requests or of each kind of them
-(`serving.ways`), the choice inside a combo (`serving.policies`),
-ejection of instances that failed and their timed re-admission, and how many requests each has in
-flight. Knows nothing of HTTP, clocks or who waits (`serving.wait_queue`): callers say what the
-time is (`now_ms`, domain ms) and what happened.
+(`serving.ways`), and the choice inside a combo (`serving.policies`). Who failed is for
+`serving.ejections`, who is full for `serving.occupancy`. Knows nothing of HTTP, clocks or who waits
+(`serving.wait_queue`): callers say what the time is (`now_ms`, domain ms) and what happened.
 
 Endpoints come out without their slots: who they are is their instance and address, so a bound that
 moves makes no new instance of them.
@@ -12,19 +11,17 @@ moves makes no new instance of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from hashlib import blake2b
 
+from autoscaler.serving.ejections import Ejections
+from autoscaler.serving.occupancy import Occupancy
 from autoscaler.serving.paths import Paths, Way, kind_with
 from autoscaler.serving.policies import ANY, DEFAULT, Between, Inside, Policy, Want
+from autoscaler.serving.rings import Lane, Ring, bare, lanes_of
 from autoscaler.serving.ways import Ways
-from topics.records import Endpoint, RouteGroup, Routes
-
-PROBE_FIRST_MS = 1_000
-PROBE_LAST_MS = 30_000
-_MOST_ABOVE = 1.25  # of the mean load, for the sake of a prefix cache
+from topics.records import Endpoint, Routes
 
 
 class Applied(StrEnum):
@@ -49,93 +46,16 @@ class Pick:
 
 
 @dataclass(slots=True)
-class _Ring:
-    """Round robin over the instances of one role of a group."""
-
-    endpoints: tuple[Endpoint, ...]
-    at: int = 0
-
-    def next(self, out: Iterable[Endpoint]) -> Endpoint | None:
-        """The next endpoint that is not `out`, None where all of them are."""
-        count = len(self.endpoints)
-        for step in range(count):
-            found = self.endpoints[(self.at + step) % count]
-            if found not in out:
-                self.at = (self.at + step + 1) % count
-                return found
-        return None
-
-    def least(self, out: Iterable[Endpoint], load: Callable[[Endpoint], float]) -> Endpoint | None:
-        """The least loaded that is not `out`, in turn among equals; None where all are."""
-        count, best, lowest = len(self.endpoints), None, float("inf")
-        for step in range(count):
-            at = (self.at + step) % count
-            found = self.endpoints[at]
-            if found not in out and load(found) < lowest:
-                best, lowest = at, load(found)
-        if best is None:
-            return None
-        self.at = (best + 1) % count
-        return self.endpoints[best]
-
-    def near(
-        self, prefix: int, out: Iterable[Endpoint], load: Callable[[Endpoint], float]
-    ) -> Endpoint | None:
-        """The instance that keeps `prefix` (rendezvous hashing: few prefixes move when instances
-        come and go), among those not loaded far above the mean."""
-        usable = [endpoint for endpoint in self.endpoints if endpoint not in out]
-        if not usable:
-            return None
-        most = 1.0 + _MOST_ABOVE * sum(map(load, usable)) / len(usable)
-        return max(
-            (endpoint for endpoint in usable if load(endpoint) <= most),
-            key=lambda endpoint: blake2b(f"{prefix}/{endpoint.instance}".encode()).digest(),
-        )
-
-    def any_in(self, out: Iterable[Endpoint]) -> bool:
-        return any(endpoint not in out for endpoint in self.endpoints)
-
-
-@dataclass(slots=True)
-class _Lane:
-    """One way through a group: its aggregated instances, or its prefill and decode ones."""
-
-    group: str
-    weight: float
-    first: _Ring
-    decode: _Ring | None
-    current: float = 0.0  # of the smooth weighted round robin
-
-    def usable(self, out: Iterable[Endpoint]) -> bool:
-        return self.first.any_in(out) and self.decodes(out)
-
-    def decodes(self, out: Iterable[Endpoint]) -> bool:
-        return self.decode is None or self.decode.any_in(out)
-
-
-@dataclass(slots=True)
-class _Ejection:
-    """An instance that gets nothing until a probe succeeds. due_ms: of the next probe."""
-
-    attempts: int
-    due_ms: int
-
-
-@dataclass(slots=True)
 class Router:
     """The routes of one model as one gateway applies them. Not shared between threads."""
 
     model: str
     routes: Routes | None = None
     policy: Policy = DEFAULT
-    _lanes: tuple[_Lane, ...] = ()
+    _lanes: tuple[Lane, ...] = ()
     _ways: Ways = field(default_factory=Ways)
-    _ejected: dict[Endpoint, _Ejection] = field(default_factory=dict)
-    _slots: dict[Endpoint, int] = field(default_factory=dict)
-    _in_flight: dict[Endpoint, int] = field(default_factory=dict)
-    _full: set[Endpoint] = field(default_factory=set)
-    _others: dict[Endpoint, int] = field(default_factory=dict)
-    _held_kv: dict[Endpoint, int] = field(default_factory=dict)
+    _ejections: Ejections = field(default_factory=Ejections)
+    _occupancy: Occupancy = field(default_factory=Occupancy)
     _paths: Paths = field(default_factory=Paths)
 
     def apply(self, routes: Routes) -> Applied:
@@ -153,24 +73,21 @@ class Router:
                 self.routes = routes
                 return Applied.SAME if new == old else Applied.CHANGED
         current = {(lane.group, lane.decode is None): lane.current for lane in self._lanes}
-        lanes = tuple(lane for group in routes.groups for lane in _lanes(group))
+        lanes = tuple(lane for group in routes.groups for lane in lanes_of(group))
         for lane in lanes:
             lane.current = current.get((lane.group, lane.decode is None), 0.0)
         self.routes, self._lanes = routes, lanes
         self._paths.apply(routes.groups)
         self._ways = self._ways.changed(routes)
         live = self.endpoints()
-        self._ejected = {at: why for at, why in self._ejected.items() if at in live}
-        self._slots = {
-            _bare(end): end.slots
+        self._ejections.keep(live)
+        slots = {
+            bare(end): end.slots
             for group in routes.groups
             for end in (*group.aggregated, *group.prefill)
             if end.slots
         }
-        for told in (self._others, self._held_kv):
-            for end in told.keys() - live:
-                del told[end]
-        self._full = {end for end in self._slots if self._is_full(end)}
+        self._occupancy.bound(slots, live)
         return Applied.CHANGED
 
     def distrust(self) -> None:
@@ -187,10 +104,10 @@ class Router:
         of requests that has shares of its own goes by these, to groups without one only while no
         group with one serves.
         """
-        gone = frozenset(self._ejected) | exclude
+        gone = self._ejections.out | exclude
         if self._paths:
             return self._pick_path(gone, want)
-        out = gone | self._full
+        out = gone | self._occupancy.full
         way = self._way(want.kind, gone)
         usable = [lane for lane in way if self._has_room(lane, gone, out)]
         if not usable:
@@ -204,9 +121,7 @@ class Router:
             group = self._ways.next(want.kind, serving, {lane.group for lane in allowed})
             lane = self._next_lane([lane for lane in allowed if lane.group == group], want)
         endpoint, prefill = self._choose(lane, gone, out, want)
-        self._in_flight[endpoint] = self._in_flight.get(endpoint, 0) + 1
-        if self._is_full(endpoint):
-            self._full.add(endpoint)
+        self._occupancy.sent(endpoint)
         return Pick(lane.group, endpoint, prefill)
 
     def kind_of(
@@ -224,7 +139,7 @@ class Router:
         kinds = self.routes.kinds if self.routes is not None else ()
         return not kinds or kind_with(kinds, media) is not None
 
-    def _way(self, kind: str, gone: Iterable[Endpoint]) -> tuple[_Lane, ...]:
+    def _way(self, kind: str, gone: Iterable[Endpoint]) -> tuple[Lane, ...]:
         """The lanes that `kind` may take: those with a share of it, else all of them."""
         shares = self._ways.shares.get(kind)
         if shares is None:
@@ -242,12 +157,12 @@ class Router:
     ) -> Endpoint | None:
         """The instance for a hop of `way`, where one more is in flight until `done`; None where
         its stage is gone."""
-        found = self._paths.endpoint(way, hop, self._ejected.keys() | exclude)
+        found = self._paths.endpoint(way, hop, self._ejections.out | exclude)
         if found is not None:
-            self._in_flight[found] = self._in_flight.get(found, 0) + 1
+            self._occupancy.sent(found)
         return found
 
-    def _next_lane(self, usable: list[_Lane], want: Want) -> _Lane:
+    def _next_lane(self, usable: list[Lane], want: Want) -> Lane:
         equal = self.policy.between is Between.EQUAL
         tokens = max(1, want.tokens) if self.policy.between is Between.TOKENS else 1
         weighted = [lane for lane in usable if lane.weight > 0.0]
@@ -262,109 +177,83 @@ class Router:
         return best
 
     def _choose(
-        self, lane: _Lane, gone: frozenset[Endpoint], out: frozenset[Endpoint], want: Want
+        self, lane: Lane, gone: frozenset[Endpoint], out: frozenset[Endpoint], want: Want
     ) -> tuple[Endpoint, bool]:
         """The instance of `lane`, and whether it only prefills."""
         first, decode = lane.first, lane.decode
         if decode is None:
             return self._turn(first, out, want), False
         if not want.single:  # its KV cannot be handed over
-            found = decode.least(gone, self._load) or first.least(gone, self._load)
+            found = decode.least(gone, self._occupancy.load) or first.least(
+                gone, self._occupancy.load
+            )
             assert found is not None  # noqa: S101 - _has_room() said so
             return found, False
         if self.policy.inside is not Inside.ROUND_ROBIN:
-            can_prefill, can_decode = self._idle(first, out), self._idle(decode, gone)
+            can_prefill, can_decode = (
+                self._occupancy.idle(first, out),
+                self._occupancy.idle(decode, gone),
+            )
             if can_decode and not can_prefill:
-                found = decode.least(gone, self._load)
+                found = decode.least(gone, self._occupancy.load)
                 assert found is not None  # noqa: S101
                 return found, False
             if can_prefill and not can_decode:
-                found = first.least(out, self._load)
+                found = first.least(out, self._occupancy.load)
                 assert found is not None  # noqa: S101
                 return found, False
         return self._turn(first, out, want), True
 
-    def _turn(self, ring: _Ring, out: frozenset[Endpoint], want: Want) -> Endpoint:
+    def _turn(self, ring: Ring, out: frozenset[Endpoint], want: Want) -> Endpoint:
         if self.policy.inside is Inside.PREFIX:
-            found = ring.near(want.prefix, out, self._load)
-        elif all(end in self._others for end in ring.endpoints):
-            found = ring.least(out, self._load)
+            found = ring.near(want.prefix, out, self._occupancy.load)
+        elif self._occupancy.told(ring.endpoints):
+            found = ring.least(out, self._occupancy.load)
         else:
             found = ring.next(out)
         assert found is not None  # noqa: S101 - _has_room() said so
         return found
 
-    def _load(self, endpoint: Endpoint) -> float:
-        told = self._others.get(endpoint, 0) + self._held_kv.get(endpoint, 0)
-        return self._in_flight.get(endpoint, 0) + told
-
-    def _is_full(self, endpoint: Endpoint) -> bool:
-        used = self._in_flight.get(endpoint, 0) + self._others.get(endpoint, 0)
-        return used >= self._slots.get(endpoint, used + 1)
-
-    def _idle(self, ring: _Ring, out: Iterable[Endpoint]) -> bool:
-        return any(
-            end not in out and end not in self._in_flight and not self._others.get(end)
-            for end in ring.endpoints
-        )
-
-    def _has_room(self, lane: _Lane, gone: frozenset[Endpoint], out: frozenset[Endpoint]) -> bool:
+    def _has_room(self, lane: Lane, gone: frozenset[Endpoint], out: frozenset[Endpoint]) -> bool:
         if not lane.decodes(gone) or not lane.first.any_in(gone):
             return False
         if lane.first.any_in(out):
             return True
         opportunistic = self.policy.inside is not Inside.ROUND_ROBIN
-        return opportunistic and lane.decode is not None and self._idle(lane.decode, gone)
+        return opportunistic and lane.decode is not None and self._occupancy.idle(lane.decode, gone)
 
     def done(self, endpoint: Endpoint) -> None:
         """A request that `pick` or `pick_decode` sent to `endpoint` has left it, whatever became
         of it."""
-        left = self._in_flight[endpoint] - 1
-        if left:
-            self._in_flight[endpoint] = left
-        else:
-            del self._in_flight[endpoint]
-        if not self._is_full(endpoint):
-            self._full.discard(endpoint)
+        self._occupancy.done(endpoint)
 
     def report_load(self, endpoint: Endpoint, requests: int, held_kv: int) -> None:
         """What `endpoint` itself says that it holds, of all gateways; it holds until the next
-        report or `forget_load`. Requests beyond our own are others': they take slots, too."""
-        endpoint = _bare(endpoint)
-        if endpoint in self._others or endpoint in self.endpoints():
-            self._others[endpoint] = max(0, requests - self._in_flight.get(endpoint, 0))
-            self._held_kv[endpoint] = held_kv
-            self._count_slots(endpoint)
+        report or `forget_load`."""
+        endpoint = bare(endpoint)
+        if self._occupancy.told((endpoint,)) or endpoint in self.endpoints():
+            self._occupancy.report(endpoint, requests, held_kv)
 
     def forget_load(self, endpoint: Endpoint) -> None:
         """Nobody knows any more what else `endpoint` holds."""
-        endpoint = _bare(endpoint)
-        if self._others.pop(endpoint, None) is not None:
-            del self._held_kv[endpoint]
-            self._count_slots(endpoint)
-
-    def _count_slots(self, endpoint: Endpoint) -> None:
-        if self._is_full(endpoint):
-            self._full.add(endpoint)
-        else:
-            self._full.discard(endpoint)
+        self._occupancy.forget(bare(endpoint))
 
     def in_flight(self, endpoint: Endpoint) -> int:
         """Requests that were sent to `endpoint` and that are there still."""
-        return self._in_flight.get(_bare(endpoint), 0)
+        return self._occupancy.in_flight(endpoint)
 
     def has_room(self, kind: str = "") -> bool:
         """Whether `pick` would find an instance for a request of `kind` that has tried none."""
-        gone = frozenset(self._ejected)
+        gone = self._ejections.out
         if self._paths:
             return self._paths.is_open(gone, kind)
-        out = gone | self._full
+        out = gone | self._occupancy.full
         return any(self._has_room(lane, gone, out) for lane in self._way(kind, gone))
 
     def is_open(self, exclude: frozenset[Endpoint] = frozenset(), kind: str = "") -> bool:
         """Whether there is an instance outside `exclude` that serves, full or not; `kind` matters
         in a model of components."""
-        out = self._ejected.keys() | exclude
+        out = self._ejections.out | exclude
         return self._paths.is_open(out, kind) or any(lane.usable(out) for lane in self._lanes)
 
     def pick_decode(
@@ -377,38 +266,30 @@ class Router:
         in flight: the KV waits for it, and the prefill instances' slots bound what comes. One more
         is in flight there until `done`.
         """
-        out = self._ejected.keys() | exclude if exclude else self._ejected.keys()
+        out = self._ejections.out | exclude
         for lane in self._lanes:
             if lane.group == group and lane.decode is not None:
                 if self.policy.inside is Inside.ROUND_ROBIN:
                     found = lane.decode.next(out)
                 else:
-                    found = lane.decode.least(out, self._load)
+                    found = lane.decode.least(out, self._occupancy.load)
                 if found is not None:
-                    self._in_flight[found] = self._in_flight.get(found, 0) + 1
+                    self._occupancy.sent(found)
                 return found
         return None
 
     def eject(self, endpoint: Endpoint, now_ms: int) -> bool:
         """Send nothing to `endpoint` until `readmit`; True if it was not ejected already."""
-        endpoint = _bare(endpoint)
-        if endpoint in self._ejected or endpoint not in self.endpoints():
-            return False
-        self._ejected[endpoint] = _Ejection(0, now_ms + PROBE_FIRST_MS)
-        return True
+        endpoint = bare(endpoint)
+        return endpoint in self.endpoints() and self._ejections.eject(endpoint, now_ms)
 
     def due_probes(self, now_ms: int) -> tuple[Endpoint, ...]:
         """Ejected endpoints to be probed now; the wait until the next probe doubles each time."""
-        due = tuple(at for at, why in self._ejected.items() if why.due_ms <= now_ms)
-        for endpoint in due:
-            why = self._ejected[endpoint]
-            why.attempts += 1
-            why.due_ms = now_ms + min(PROBE_LAST_MS, PROBE_FIRST_MS << min(why.attempts, 10))
-        return due
+        return self._ejections.due(now_ms)
 
     def readmit(self, endpoint: Endpoint) -> bool:
         """A probe of `endpoint` succeeded: it takes part again; True if it was ejected."""
-        return self._ejected.pop(_bare(endpoint), None) is not None
+        return self._ejections.readmit(bare(endpoint))
 
     def endpoints(self) -> frozenset[Endpoint]:
         """Every endpoint in the routes, ejected ones too."""
@@ -418,27 +299,8 @@ class Router:
 
     def ejected(self) -> frozenset[Endpoint]:
         """The endpoints that get nothing now."""
-        return frozenset(self._ejected)
+        return self._ejections.out
 
 
 def _rank(routes: Routes) -> tuple[int, int]:
     return routes.leader_token, routes.generation
-
-
-def _bare(endpoint: Endpoint) -> Endpoint:
-    return Endpoint(endpoint.instance, endpoint.address) if endpoint.slots else endpoint
-
-
-def _ring(endpoints: Iterable[Endpoint]) -> _Ring:
-    return _Ring(tuple(map(_bare, endpoints)))
-
-
-def _lanes(group: RouteGroup) -> Iterable[_Lane]:
-    """A group with both kinds of instances splits its weight by their numbers."""
-    both = len(group.aggregated) + len(group.prefill) + len(group.decode)
-    if group.aggregated:
-        share = group.weight * len(group.aggregated) / both
-        yield _Lane(group.group, share, _ring(group.aggregated), None)
-    if group.prefill:
-        share = group.weight * (len(group.prefill) + len(group.decode)) / both
-        yield _Lane(group.group, share, _ring(group.prefill), _ring(group.decode))

@@ -48,9 +48,13 @@ class Parser:
             raise ParserBusy
         self._waiting += 1
         try:
-            async with self._turn:
-                asked = {"path": path, "names": names, "scored": list(scored)}
-                head, core = await self._asked(orjson.dumps(asked), raw)
+            await self._turn.acquire()
+            asked = {"path": path, "names": names, "scored": list(scored)}
+            asking = asyncio.create_task(self._asked(orjson.dumps(asked), raw))
+            asking.add_done_callback(self._over)
+            # A client that leaves meanwhile must not cost the process: to start one takes longer
+            # than to finish.
+            head, core = await asyncio.shield(asking)
         except (EOFError, ConnectionError) as error:  # killed, for its memory perhaps
             raise ParserBusy from error
         finally:
@@ -59,6 +63,11 @@ class Parser:
         if "refused" in said:
             raise BadRequest(said["refused"], said["field"])
         return Call(**said, core=core)
+
+    def _over(self, asking: asyncio.Task[tuple[bytes, Blocks]]) -> None:
+        self._turn.release()
+        if not asking.cancelled():
+            asking.exception()  # nobody may be waiting any more
 
     def close(self) -> None:
         """End the other process."""
@@ -95,7 +104,7 @@ class Parser:
                 left -= len(part)
             done = True
         finally:
-            if not done:  # cut off in the middle, by a client that left too
+            if not done:  # cut off in the middle
                 self.close()
         return answer, core.take()
 

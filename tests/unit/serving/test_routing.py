@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from autoscaler.serving.ejections import PROBE_FIRST_MS, PROBE_LAST_MS
 from autoscaler.serving.policies import Between, Inside, Policy, Want
-from autoscaler.serving.routing import PROBE_FIRST_MS, PROBE_LAST_MS, Applied, Pick, Router
+from autoscaler.serving.routing import Applied, Pick, Router
 from topics.records import Endpoint, RouteGroup, Routes
 
 

@@ -1,0 +1,59 @@
+"""Instances that failed, and when they are tried again.
+
+Owns the pauses between probes. Callers say what the time is (`now_ms`, domain ms) and how a probe
+ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from topics.records import Endpoint
+
+PROBE_FIRST_MS = 1_000
+PROBE_LAST_MS = 30_000
+
+
+@dataclass(slots=True)
+class _Ejection:
+    """due_ms: of the next probe."""
+
+    attempts: int
+    due_ms: int
+
+
+@dataclass(slots=True)
+class Ejections:
+    """Of one model."""
+
+    _why: dict[Endpoint, _Ejection] = field(default_factory=dict)
+
+    @property
+    def out(self) -> frozenset[Endpoint]:
+        """The instances that get nothing now."""
+        return frozenset(self._why)
+
+    def keep(self, live: Collection[Endpoint]) -> None:
+        """Forget those that are not `live` any more."""
+        self._why = {at: why for at, why in self._why.items() if at in live}
+
+    def eject(self, endpoint: Endpoint, now_ms: int) -> bool:
+        """Nothing goes to `endpoint` until `readmit`; True if it was not ejected already."""
+        if endpoint in self._why:
+            return False
+        self._why[endpoint] = _Ejection(0, now_ms + PROBE_FIRST_MS)
+        return True
+
+    def due(self, now_ms: int) -> tuple[Endpoint, ...]:
+        """Those to be probed now; the wait until the next probe doubles each time."""
+        found = tuple(at for at, why in self._why.items() if why.due_ms <= now_ms)
+        for endpoint in found:
+            why = self._why[endpoint]
+            why.attempts += 1
+            why.due_ms = now_ms + min(PROBE_LAST_MS, PROBE_FIRST_MS << min(why.attempts, 10))
+        return found
+
+    def readmit(self, endpoint: Endpoint) -> bool:
+        """A probe succeeded: it takes part again; True if it was ejected."""
+        return self._why.pop(endpoint, None) is not None

@@ -1,0 +1,236 @@
+"""The gateway in front of engines that fail, hang and vanish."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tests.integration.gateway.gateway_bench import MakeBench, total, until
+from topics.records import RouteGroup
+
+
+@pytest.mark.parametrize("mode", ["status:503", "status:500", "error-after:0", "status:404"])
+async def test_errors_of_an_engine_that_lives_on_are_retried(bench: MakeBench, mode: str) -> None:
+    b = await bench(verify_real_s=0.05)
+    bad, good = await b.engine("bad"), await b.engine("good")
+    bad.mode = mode
+    b.route(RouteGroup("g", 1.0, (bad.endpoint, good.endpoint)))
+    status, text = await b.post()
+    assert status == 200
+    assert "good0" in text
+    assert len(bad.seen) == 1
+    assert await b.metric("retries_total") == 1
+    gone = mode in ("status:503", "status:404")
+    assert await b.metric("ejections_total") == (1 if gone else 0)
+
+
+async def test_a_dead_engine_is_ejected_and_comes_back_by_a_probe(bench: MakeBench) -> None:
+    b = await bench()
+    dead, good = await b.engine("dead"), await b.engine("good")
+    b.route(RouteGroup("g", 1.0, (dead.endpoint, good.endpoint)))
+    port = dead.port
+    await dead.stop()
+    answers = [await b.post() for _ in range(4)]
+    assert [status for status, _ in answers] == [200] * 4
+    assert await b.metric("retries_total") == 1  # only the first one found out
+    await dead.start(port)
+    router = b.gateway.table.routers["chat"]
+    await until(lambda: not router.ejected())
+    texts = [(await b.post())[1] for _ in range(2)]
+    assert any("dead0" in text for text in texts)
+    assert await b.metric("readmissions_total") == 1
+
+
+async def test_an_unhealthy_engine_stays_out(bench: MakeBench) -> None:
+    b = await bench(speed=100.0, hold_s=10.0)
+    engine = await b.engine("e")
+    engine.mode, engine.healthy = "status:503", False
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    status, _ = await b.post()
+    assert status == 503
+    assert len(engine.seen) == 1  # held after its first try, and never sent there again
+
+
+async def test_killed_in_the_middle_ends_visibly_and_counts(bench: MakeBench) -> None:
+    b = await bench()
+    engine, other = await b.engine("e"), await b.engine("other")
+    engine.mode = "cut-after:2"
+    b.route(RouteGroup("g", 1.0, (engine.endpoint, other.endpoint)))
+    status, text = await b.post()
+    assert status == 200
+    events = text.split("\n\n")
+    assert "e1" in text
+    assert json.loads(events[-3].removeprefix("data: "))["error"]["type"] == "engine_lost"
+    assert events[-2] == "data: [DONE]"
+    assert not other.seen  # half an answer is never continued elsewhere
+    await until(lambda: total(b.link.records, "failures") == 1)
+    assert await b.metric("broken_streams_total") == 1
+    assert await b.metric("ejections_total") == 1
+
+
+async def test_an_engines_own_error_event_is_a_failure(bench: MakeBench) -> None:
+    b = await bench()
+    engine = await b.engine("e")
+    engine.mode = "error-after:2"
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    _, text = await b.post()
+    assert "shutting down" in text
+    assert text.count("[DONE]") == 1
+    await until(lambda: total(b.link.records, "failures") == 1)
+    assert total(b.link.records, "completions") == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_request_that_an_engine_died_of_goes_to_no_other(
+    bench: MakeBench, stream: bool
+) -> None:
+    """The connection broke after the request was sent: it may be the cause."""
+    b = await bench()
+    engines = [await b.engine(f"e{n}") for n in range(3)]
+    for engine in engines:
+        engine.mode = "cut"
+    b.route(RouteGroup("g", 1.0, tuple(engine.endpoint for engine in engines)))
+    status, text = await b.post(stream=stream)
+    assert status == 502
+    assert json.loads(text)["error"]["type"] == "engine_lost"
+    assert sum(len(engine.seen) for engine in engines) == 1
+    await until(lambda: total(b.link.records, "failures") == 1)
+    assert await b.metric("ejections_total") == 1
+
+
+async def test_an_engine_that_says_500_and_dies_had_the_request_that_killed_it(
+    bench: MakeBench,
+) -> None:
+    """vLLM's API server answers 500 when its core has died, and ends afterwards."""
+    b = await bench(verify_real_s=0.05)
+    dying, other = await b.engine("dying"), await b.engine("other")
+    dying.mode, dying.healthy = "status:500", False
+    b.route(RouteGroup("g", 1.0, (dying.endpoint, other.endpoint)))
+    status, _ = await b.post()
+    assert status == 502
+    assert not other.seen
+    assert b.gateway.table.routers["chat"].ejected() == {dying.endpoint}
+
+
+async def test_a_request_that_is_always_answered_500_ejects_nobody(bench: MakeBench) -> None:
+    """Nobody else could answer it either, so it says nothing about an engine."""
+    b = await bench(verify_real_s=0.02)
+    engines = [await b.engine(f"e{n}") for n in range(3)]
+    b.route(RouteGroup("g", 1.0, tuple(engine.endpoint for engine in engines)))
+    for _ in range(5):
+        for engine in engines:
+            engine.mode = "status:500"
+        assert (await b.post())[0] == 502
+        for engine in engines:
+            engine.mode = "ok"
+        assert (await b.post())[0] == 200
+    assert not b.gateway.table.routers["chat"].ejected()
+
+
+async def test_an_engine_that_fails_what_others_answer_is_ejected(bench: MakeBench) -> None:
+    """Three different requests in a row; it says that it is healthy all the while."""
+    b = await bench(verify_real_s=0.02)
+    bad, good = await b.engine("bad"), await b.engine("good")
+    bad.mode = "status:500"
+    b.route(RouteGroup("g", 1.0, (bad.endpoint, good.endpoint)))
+    answers = [await b.post() for _ in range(6)]
+    assert [status for status, _ in answers] == [200] * 6
+    assert len([body for body in bad.seen if body["prompt"] == "a a a"]) == 3
+    assert b.gateway.table.routers["chat"].ejected() == {bad.endpoint}
+
+
+async def test_a_kept_connection_that_the_engine_closed_is_no_loss(bench: MakeBench) -> None:
+    """Idle connections end; that says nothing about the engine, which is asked once more."""
+    b = await bench()
+    engine, other = await b.engine("e"), await b.engine("other")
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    assert (await b.post())[0] == 200
+    engine.mode = "cut-kept"
+    status, text = await b.post()
+    assert (status, "e4" in text) == (200, True)
+    assert await b.metric("ejections_total") == 0
+    assert not other.seen
+
+
+async def test_unreachable_instances_are_tried_up_to_the_bound(bench: MakeBench) -> None:
+    """Nobody got the request, so asking the next one harms nobody."""
+    b = await bench()
+    engines = [await b.engine(f"e{n}") for n in range(4)]
+    for engine in engines[:2]:
+        await engine.stop()
+    b.route(RouteGroup("g", 1.0, tuple(engine.endpoint for engine in engines)))
+    assert (await b.post())[0] == 200
+    assert await b.metric("ejections_total") == 2
+
+
+async def test_a_hung_engine_is_given_up_and_ejected(bench: MakeBench) -> None:
+    """It says that it is healthy all the while, so only making a token brings it back. What it
+    held may be what stopped it and goes nowhere else."""
+    b = await bench(speed=100.0, stall_s=1.0)
+    hung, good = await b.engine("hung"), await b.engine("good")
+    hung.mode = "hang"
+    b.route(RouteGroup("g", 1.0, (hung.endpoint, good.endpoint)))
+    status, _ = await b.post()
+    assert status == 504
+    assert not good.seen
+    router = b.gateway.table.routers["chat"]
+    assert router.ejected() == {hung.endpoint}
+    asked = len(hung.seen)
+    await until(lambda: len(hung.seen) > asked)  # a probe asked it for a token
+    assert router.ejected() == {hung.endpoint}
+    assert (await b.post())[0] == 200
+    hung.mode = "ok"
+
+
+@pytest.mark.parametrize("sign", ["a token for a probe", "progress in its metrics"])
+async def test_long_silent_answers_make_no_engine_hang(bench: MakeBench, sign: str) -> None:
+    """Answers that are not streamed say nothing until they are done, however healthy it is."""
+    b = await bench(speed=100.0, stall_s=1.0)
+    engine = await b.engine("e")
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    engine.mode = "gate"
+    waiting = asyncio.create_task(b.post(stream=False))
+    await until(lambda: len(engine.seen) == 1)
+    if sign == "a token for a probe":
+        engine.mode = "ok"
+    else:
+        engine.progresses = True
+    await asyncio.sleep(2.5)  # the limit is 1 real s at the least
+    assert not waiting.done()
+    assert not b.gateway.table.routers["chat"].ejected()
+    engine.gate.set()
+    assert (await waiting)[0] == 200
+
+
+async def test_a_request_that_waits_long_on_a_busy_engine_is_left_alone(bench: MakeBench) -> None:
+    """Silence on one request is overload; only silence on all of them is a hang."""
+    b = await bench(speed=100.0, stall_s=1.0)
+    engine = await b.engine("e")
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    engine.mode = "gate"
+    waiting = asyncio.create_task(b.post())
+    await until(lambda: len(engine.seen) == 1)
+    engine.mode = "ok"
+    began = asyncio.get_running_loop().time()
+    while asyncio.get_running_loop().time() < began + 1.3:  # the limit is 1 real s at the least
+        await b.post()
+    assert not waiting.done()
+    assert not b.gateway.table.routers["chat"].ejected()
+    engine.gate.set()
+    assert (await waiting)[0] == 200
+
+
+async def test_400_and_429_of_an_engine_are_passed_on(bench: MakeBench) -> None:
+    b = await bench()
+    engine = await b.engine("e")
+    b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
+    for code in (400, 429):
+        engine.mode = f"status:{code}"
+        status, text = await b.post()
+        assert (status, json.loads(text)["error"]["message"]) == (code, "as told")
+    await until(lambda: total(b.link.records, "refused") == 1)
+    await until(lambda: total(b.link.records, "withdrawn") == 1)  # its request, not our service
+    assert total(b.link.records, "failures") == 0
+    assert await b.metric("ejections_total") == 0
