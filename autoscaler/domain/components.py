@@ -104,7 +104,7 @@ class ComponentGraph:
         covered: set[str] = set()
         for option in self.deployments:
             for component in option.components - set(self.after):
-                raise InvalidValue(f"{who}: deployment {option.name}", component, known)
+                raise InvalidValue(f"{who}: deployment {option.name}: runs", component, known)
             covered |= option.components
         for kind in self.types:
             for component in kind.uses - set(self.after):

@@ -1,6 +1,7 @@
 """BOute, Table 3: what a quality and a latency cost, stand-alone, uniform, homogeneous and ours.
 
     python -m loadtests.experiments.boute [--steps N] [--json OUT]
+    python -m loadtests.experiments.boute --scale [--steps N] [--json OUT]
 
 Two models (Llama 3.1 8B and 70B) share 100 req/s on the paper's four kinds of eight-GPU servers
 (sec. 7.1; prices are the middle of its ranges, GPUs rented one by one). Scores and answers are
@@ -13,6 +14,9 @@ stand-alone     everything to the large model, on one GPU type or on mixed ones
 uniform         the split of least cost when both models get the same money (RouteLLM in the paper)
 homogeneous     splits and fleets optimised on the best single GPU type (BOute-Homo)
 ours            splits and fleets optimised together
+
+With --scale: how long the whole front takes at the sizes of Table 2, one eight-GPU server of each
+type, candidates included (BOute's times include its simulations of candidates).
 """
 
 from __future__ import annotations
@@ -44,12 +48,23 @@ PAPER = {
                    "homogeneous": 36.07, "ours": 32.18},
 }  # fmt: skip
 RATE, OUTPUT = 100.0, 256.0
+MORE_PRICES = {**PRICES, "A100": 1.75, "L40S": 1.20}  # Demystifying's Table 1, and the market's
+TABLE_2 = ((3, "23.5 s"), (4, "32.5 s"), (6, "1.2 min"))
 
 
-def cluster_of(gpus: tuple[str, ...], latency_s: float) -> Cluster:
-    """Pools of these GPUs, as many as it takes, and the two models with this latency."""
+def cluster_of(gpus: tuple[str, ...], latency_s: float, most: int = 40) -> Cluster:
+    """Pools of at most `most` servers of each of these GPUs, and the two models with this
+    latency."""
     pools = tuple(
-        Pool("cloud", name.lower(), catalog.gpu(name), 8, 40, Market.ON_DEMAND, 8 * PRICES[name])
+        Pool(
+            "cloud",
+            name.lower(),
+            catalog.gpu(name),
+            8,
+            most,
+            Market.ON_DEMAND,
+            8 * MORE_PRICES[name],
+        )
         for name in gpus
     )
     ttft_ms = 250.0 * latency_s
@@ -80,8 +95,8 @@ def route(at_least: float, steps: int, seed: int = 1, n: int = 4000) -> QualityR
 class Prices:
     """Fleets of one cluster, by the share of the large model."""
 
-    def __init__(self, cluster: Cluster, profile: Profile) -> None:
-        self.cluster, self.profile = cluster, profile
+    def __init__(self, cluster: Cluster, profile: Profile, req_per_s: float = RATE) -> None:
+        self.cluster, self.profile, self.req_per_s = cluster, profile, req_per_s
         self.known: dict[tuple[str, ...] | None, dict[tuple[float, ...], Plan]] = {}
 
     def of(self, split: Split) -> tuple[Plan, float, bool]:
@@ -99,7 +114,7 @@ class Prices:
         known = self.known.setdefault(only, {})
         if fractions not in known:
             demands = {
-                s.model: Demand(s.model, f * RATE, s.lengths)
+                s.model: Demand(s.model, f * self.req_per_s, s.lengths)
                 for s, f in zip(self.cluster.services, fractions, strict=True)
                 if only is None or s.model in only
             }
@@ -143,15 +158,37 @@ def case(quality: float, latency_s: float, steps: int, profile: Profile) -> dict
     }
 
 
+def scale(steps: int, profile: Profile) -> list[dict[str, float]]:
+    """The sizes of Table 2: CPU seconds of the exact front beside the paper's search."""
+    found = []
+    print(f"front of {steps + 1} splits; one server of eight GPUs per type; 60 req/s, 12 s")
+    for kinds, paper in TABLE_2:
+        gpus = tuple(MORE_PRICES)[:kinds]
+        grid = splits(route(CASES[1][0], steps))
+        started = time.process_time()
+        prices = Prices(cluster_of(gpus, CASES[1][1], 1), profile, 60.0)
+        kept = front(list(priced(grid, prices.of)))
+        seconds = time.process_time() - started
+        found.append({"types": kinds, "gpus": 8 * kinds, "cpu_s": seconds, "points": len(kept)})
+        best = kept[-1] if kept else None
+        most = f"{best.split.quality:.2f} for {best.usd_per_h:.2f} USD/h" if best else "none"
+        print(
+            f"  {kinds} types, {8 * kinds} GPUs: {seconds:5.1f} CPU s, {len(kept)} points on the "
+            f"front, best quality {most}   paper {paper}"
+        )
+    return found
+
+
 def main() -> None:
     """Print both cases beside the paper's."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=20, help="parts of the sample (20)")
     parser.add_argument("--json", default="", help="write the figures here")
+    parser.add_argument("--scale", action="store_true", help="time the front at Table 2's sizes")
     args = parser.parse_args()
     profile = default_profile()
-    found = []
-    for quality, latency_s in CASES:
+    found = scale(args.steps, profile) if args.scale else []
+    for quality, latency_s in () if args.scale else CASES:
         rows = case(quality, latency_s, args.steps, profile)
         found.append({"quality": quality, "latency_s": latency_s} | rows)
         print(f"quality {quality:g}, P95 latency {latency_s:g} s: USD/h, and of it ours saves")

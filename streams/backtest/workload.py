@@ -33,6 +33,14 @@ PRIOR_S = 300.0
 LEAD_S = 240.0
 """From the controller's start to the first possible request: the first fleet comes up."""
 _SPREAD_S = 5.0
+_NO_COMPONENTS = (
+    "backtest: a trace does not say which components its requests need, and the other policies "
+    "plan whole models only"
+)
+_NO_QUALITY = (
+    "backtest: a trace does not say how difficult its requests are, and the other policies do not "
+    "choose between models"
+)
 _MOST = 5_000_000
 _MOST_FLUID = 400_000
 _UNDECLARED = Lengths.expected(1024.0, 256.0)  # what a configuration without workload has
@@ -95,11 +103,11 @@ def load_workload(demand: Demand, seed: int) -> Workload:
             f"{weight:.0f} requests; their number in a span is drawn by the rate"
         )
     config = load_config(demand.config or DEFAULT_CONFIG, cautious=False)
-    refuse_components(config, "backtest: models of components are not simulated")
+    refuse_components(config, _NO_COMPONENTS)
     cluster = config.cluster
     if cluster.routes:
         name = cluster.routes[0].name
-        raise UserError(f"{demand.config}: models.{name}: backtests do not route by answer quality")
+        raise UserError(f"{demand.config}: models.{name}: {_NO_QUALITY}")
     if demand.config is None:
         cluster = _with_names(cluster, [trace for _, trace in traces], notes)
     cluster = replace(cluster, services=tuple(replace(s, mode=Mode.ACT) for s in cluster.services))

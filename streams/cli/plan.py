@@ -23,6 +23,7 @@ from autoscaler.planning.plan import Plan, PlanStatus, Strategy, plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.table import STRATEGIES, strategy
 from streams.cli import plan_budget, plan_components, plan_json, plan_quality, plan_view
+from streams.cli.plan_modes import refuse_ignored
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.files.plan_inputs import load_demand, load_fleet
@@ -71,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     finite("--gap", args.gap, 0.0, 1.0)
     finite("--time-limit", args.time_limit, 1e-3, 1e5)
     config = load_config(args.config)
+    refuse_ignored(args, config)
     cluster = config.cluster
     if config.graphs:
         return plan_components.run(args, config.graphs, cluster.pools)

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--requests",
         type=int,
-        default=REQUESTS,
+        default=None,
         metavar="N",
         help=f"makespan: requests in the batch, split as the demand is ({REQUESTS})",
     )
@@ -74,8 +74,9 @@ def run(
     if not any(demand.req_per_s > 0.0 for demand in demands.values()):
         raise InvalidValue("demand", "0 req/s", "a rate above 0 for at least one model")
     if objective is Objective.MAKESPAN:
-        finite("--requests", args.requests, 1, 1e12)
-        each = args.requests / sum(demand.req_per_s for demand in demands.values())
+        requests = REQUESTS if args.requests is None else args.requests
+        finite("--requests", requests, 1, 1e12)
+        each = requests / sum(demand.req_per_s for demand in demands.values())
         demands = {m: replace(d, req_per_s=d.req_per_s * each) for m, d in demands.items()}
     policy = replace(cluster.policy, budget_usd_per_h=budget, objective=objective)
     cluster = replace(cluster, policy=policy)

@@ -29,6 +29,7 @@ from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_probl
 from autoscaler.planning.quality import Priced, Split, cheapest, front, priced, splits
 from autoscaler.planning.route_choice import bound_by, shares_words
 from autoscaler.planning.strategies.table import strategy
+from autoscaler.routed import thresholds_words
 from streams.backtest.charts import Series, line_chart
 from streams.backtest.html import STYLE
 from streams.cli import plan_json, plan_view
@@ -50,8 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand]) -> int:
     """Price every split, choose the cheapest that is good enough, and print."""
-    if args.budget is not None:
-        raise UserError("--budget: not for a service that stands for several models")
     cluster = config.cluster
     (route,) = cluster.routes
     own = {
@@ -153,7 +152,7 @@ def _plan(
 
 def _sentence(route: QualityRoute, split: Split) -> str:
     shares = shares_words(route.models, split.fractions)
-    marks = ", ".join(f"{mark:.4g}" for mark in split.thresholds)
+    marks = thresholds_words(route, split.cuts)
     return (
         f"{route.name}: {shares} (score thresholds {marks}); mean quality {split.quality:.4g}, "
         f"at least {route.at_least:g} is asked for"

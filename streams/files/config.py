@@ -25,6 +25,7 @@ from streams.files.components import is_graph, read_graph_service
 from streams.files.defaults import Defaults, over, read_defaults
 from streams.files.errors import UserError
 from streams.files.measurements import read_measurements
+from streams.files.modes import refuse_mixed
 from streams.files.names import check_name
 from streams.files.pools import read_pools
 from streams.files.quality import read_routes, stands_for_models
@@ -119,12 +120,8 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     services = _services(models, defaults, engines, pools, found_mode)
     routes, services, scores = read_routes(models, services)
     root.finish()
+    refuse_mixed(root.file, policy, services, routes)
     for service in services:
-        if service.graph is not None and policy.spends_budget:
-            raise UserError(
-                f"{root.file}: policy.objective: {policy.objective} is not allowed with models of "
-                f"components ({service.model}); allowed: {Objective.COST}"
-            )
         if service.zero_after_s > policy.global_window_s:
             raise UserError(
                 f"{root.file}: models.{service.model}.zero_after: {service.zero_after_s:g}s is not "

@@ -128,28 +128,32 @@ def _source(section: Section | None) -> ScoreSource:
     if section is None:
         return ScoreSource(HEADER)
     header = section.take("header", units.text, "")
+    _refuse(section, "header", header=header)
     rules = section.take("rules", _rules, ())
     url, limit_s = "", 0.2
     http = section.section("http")
     if http is not None:
         url = http.take("url", units.text)
+        _refuse(http, "url", url=url)
         limit_s = http.take("timeout", units.duration_s, limit_s)
+        if not 0.001 <= limit_s <= 60.0:
+            raise http.error("timeout", f"{limit_s:g}s is not allowed; allowed: 1ms to 60s")
         http.finish()
     section.finish()
     if not (header or rules or url):
         raise ConfigError(
             section.file, section.line, section.path, "names no header, no rules and no http"
         )
-    for key, parts in (("header", (header, "")), ("http.url", ("", url))):
-        try:
-            ScoreSource(parts[0], (), parts[1])
-        except InvalidRecord as error:
-            raise section.error(
-                key.split(".", 1)[0], f"{error.value!r} is not allowed; allowed: {error.allowed}"
-            ) from None
-    if not 0.001 <= limit_s <= 60.0:
-        raise section.error("http", f"timeout {limit_s:g}s is not allowed; allowed: 1ms to 60s")
     return ScoreSource(header, rules, url, limit_s * 1000.0)
+
+
+def _refuse(section: Section, key: str, header: str = "", url: str = "") -> None:
+    """ConfigError at `key` where no score can come from there."""
+    try:
+        ScoreSource(header, (), url)
+    except InvalidRecord as error:
+        said = f"{error.value!r} is not allowed; allowed: {error.allowed}"
+        raise section.error(key, said) from None
 
 
 def _rules(value: object) -> tuple[PromptRule, ...]:

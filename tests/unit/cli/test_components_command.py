@@ -71,7 +71,7 @@ def test_bad_keys_are_refused_in_one_line(
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["backtest", "--trace", "TRACE", "--config", str(EXAMPLE)], "are not simulated"),
+        (["backtest", "--trace", "TRACE", "--config", str(EXAMPLE)], "which components"),
         (["up", "--engine", "vllm", "--config", str(EXAMPLE)], "no vLLM server runs a stage"),
     ],
 )
