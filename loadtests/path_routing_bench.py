@@ -2,12 +2,15 @@
 
     python -m loadtests.path_routing_bench [--requests N] [--rounds N]
 
-Stages of a model of components run as processes of their own and answer at once; this process does
-for each request what a gateway does: choose an instance for each hop and exchange a request with
-it. `planned` samples one path (`serving.paths`). `queues asked` takes the instance with the
-shortest queue at each hop, as its /metrics tells, which is what a gateway must do that shares its
-instances with other gateways. `own counts` does the same by what this gateway itself has in flight,
-blind to the others. Rounds alternate; printed are requests per CPU-second of this process.
+Stages of a model of components run as processes of their own and answer at once; before them stand
+three gateways, each the whole process with its routes read from disk, which differ in one thing:
+
+planned         the path is sampled once, by the plan, and followed (what Shoal does)
+queues asked    at every hop the instance with the shortest queue, as its /metrics tells: what a
+                gateway must do that shares instances with other gateways
+own counts      the same by what this gateway itself has in flight, blind to the others
+
+Rounds alternate; printed are requests per CPU-second of the gateway's process.
 """
 
 from __future__ import annotations
@@ -15,187 +18,231 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import socket
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-import orjson
+import uvloop
 
-from autoscaler.serving.paths import Paths
+from autoscaler.serving.paths import Way
 from executors.engines.exposition import load
-from executors.gateway.engine import Engines
-from executors.gateway.settings import Clock, Settings
+from executors.gateway.__main__ import main as gateway
+from executors.gateway.admission import Slot
+from executors.gateway.meter import Outcome
+from executors.gateway.relay import Relay
+from executors.gateway.request import Request
+from executors.gateway.stages import body_of, last_body, outputs_of
 from executors.gateway.wire.pool import Pool
-from topics.records import Endpoint, RouteGroup
+from loadtests.gateway_load import cpu_s, said_port
+from streams.up.host import free_port
+from topics.codec import encode
+from topics.records import Endpoint, RequestKind, RouteGroup, Routes
 from topics.routing import Hop, RoutePath, Stage
 from topics.timebase import TimeBase
 
+WAYS = ("planned", "own counts", "queues asked")
 COUNTS = {"image": 2, "llm": 4, "all": 2}
 SECONDS = {"image": 0.0, "llm": 0.0, "image,llm": 0.0}
-KINDS = ("text", "photo", "photo", "text")
 _CONCURRENT = 16
 _MODEL = "omni"
-Ask = Callable[[str], Awaitable[None]]
+_IMAGE, _LLM, _BOTH = Hop("image", ("image",)), Hop("llm", ("llm",)), Hop("all", ("image", "llm"))
+_PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+_TEXT = {"type": "text", "text": "word " * 50}
 
 
-class Bench:
-    """One gateway's view of the stages."""
+class ByQueues:
+    """In place of the relay's way along a path: the shortest queue at every hop. ask: the stages,
+    instead of going by what was sent from here."""
 
-    def __init__(self, engines: Engines, pool: Pool, stages: dict[str, list[Endpoint]]) -> None:
-        self._engines = engines
-        self._pool = pool
-        self._stages = stages
-        self._in_flight: dict[Endpoint, int] = {}
-        self._paths = Paths()
-        self._paths.apply([_routes(stages)])
+    def __init__(self, ask: bool) -> None:
+        self._ask = ask
+        self._in_flight = Counter[Endpoint]()
+        self._draw = random.Random(1)
 
-    async def planned(self, kind: str) -> None:
-        """Along a planned path."""
-        way = self._paths.sample(kind)
-        assert way is not None
-        for number, hop in enumerate(way.hops):
-            end = self._paths.endpoint(way, number)
-            assert end is not None
-            await self._exchange(end, hop.runs, number + 1 == len(way.hops))
+    async def along(self, relay: Relay, request: Request, slot: Slot, way: Way) -> Outcome:
+        """Serve `request`; the path that was sampled says only which components it needs."""
+        left = sorted({component for hop in way.hops for component in hop.runs})
+        slot.give_back()
+        routes = relay._table.routers[request.call.model].routes
+        assert routes is not None
+        stages = {stage.name: stage.endpoints for stage in routes.groups[0].stages}
+        outputs: dict[str, Any] = {}
+        while True:
+            hops = [_BOTH, _IMAGE] if len(left) == 2 else [_LLM]
+            options = [(hop, end) for hop in hops for end in stages[hop.stage]]
+            lengths = await asyncio.gather(*(self._queue(relay, end) for _, end in options))
+            shortest = [one for one, n in zip(options, lengths, strict=True) if n == min(lengths)]
+            hop, end = self._draw.choice(shortest)  # so both ways make as many hops as the plan
+            left = [component for component in left if component not in hop.runs]
+            self._in_flight[end] += 1
+            try:
+                if not left:
+                    return await relay._answer(request, end, last_body(request.call, hop, outputs))
+                raw = await relay._whole(request, end, body_of(request.call, hop, outputs))
+                outputs |= outputs_of(raw) or {}
+            finally:
+                self._in_flight[end] -= 1
 
-    async def queues_asked(self, kind: str) -> None:
-        """By the queues as the stages tell them."""
+    async def _queue(self, relay: Relay, end: Endpoint) -> int:
+        if not self._ask:
+            return self._in_flight[end]
+        head = b"GET /metrics HTTP/1.1\r\nHost: %s\r\n\r\n" % end.address.encode()
+        answer = await relay._engines._pool.send(end.address, head, b"")
+        return load((await answer.read()).decode()).in_flight
 
-        async def queue(end: Endpoint) -> int:
-            head = b"GET /metrics HTTP/1.1\r\nHost: %s\r\n\r\n" % end.address.encode()
-            answer = await self._pool.send(end.address, head, b"")
-            return load((await answer.read()).decode()).in_flight
 
-        await self._by_queue(kind, queue)
+def serve(way: str, options: list[str]) -> int:
+    """Be a gateway that chooses by `way`."""
+    if way != "planned":
+        chooser = ByQueues(way == "queues asked")
 
-    async def own_counts(self, kind: str) -> None:
-        """By what this gateway has in flight itself."""
+        async def along(relay: Relay, request: Request, slot: Slot, path: Way) -> Outcome:
+            return await chooser.along(relay, request, slot, path)
 
-        async def queue(end: Endpoint) -> int:
-            return self._in_flight.get(end, 0)
+        Relay._along = along  # type: ignore[method-assign]
+    return gateway(options)
 
-        await self._by_queue(kind, queue)
 
-    async def _by_queue(self, kind: str, queue: Callable[[Endpoint], Awaitable[int]]) -> None:
-        left = ["llm"] if kind == "text" else ["image", "llm"]
-        while left:
-            options = [("all", tuple(left))] if kind == "photo" and len(left) == 2 else []
-            options.append((left[0], (left[0],)))
-            ends = [(end, runs) for stage, runs in options for end in self._stages[stage]]
-            lengths = await asyncio.gather(*(queue(end) for end, _ in ends))
-            end, runs = ends[min(range(len(ends)), key=lambda n: lengths[n])]
-            left = [component for component in left if component not in runs]
-            await self._exchange(end, runs, not left)
+@contextmanager
+def started() -> Iterator[dict[str, tuple[str, int]]]:
+    """Way -> (address, pid) of its gateway; everything is ended afterwards."""
+    processes: list[subprocess.Popen[str]] = []
 
-    async def _exchange(self, end: Endpoint, runs: tuple[str, ...], last: bool) -> None:
-        stage = {"runs": list(runs), "outputs": {}, "last": last}
-        body = {"model": _MODEL, "prompt": "a", "max_tokens": 1, "stage": stage}
-        self._in_flight[end] = self._in_flight.get(end, 0) + 1
+    def run(*words: str) -> subprocess.Popen[str]:
+        command = (sys.executable, "-m", *words)
+        processes.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        )
+        return processes[-1]
+
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            answer = await self._engines.post(
-                end, _MODEL, "/v1/completions", orjson.dumps(body), b""
-            )
-            await answer.read()
-            answer.close()
+            stages: dict[str, list[Endpoint]] = {}
+            for name, count in COUNTS.items():
+                for number in range(count):
+                    port = free_port()
+                    run(
+                        "executors.engines.simulated.stage", "--model", _MODEL, "--seconds",
+                        json.dumps(SECONDS), "--port", str(port), "--max-len", "1000",
+                    )  # fmt: skip
+                    end = Endpoint(f"{name}-{number}", f"127.0.0.1:{port}")
+                    stages.setdefault(name, []).append(end)
+            for end in (end for ends in stages.values() for end in ends):
+                _wait_for(end.address)
+            base = TimeBase(1.0, 0, time.monotonic_ns()).format()
+            found = {}
+            for way in WAYS:
+                home = Path(folder, way.replace(" ", "-"))
+                home.mkdir()
+                (home / "routes.jsonl").write_bytes(encode(_routes(stages)) + b"\n")
+                made = run(
+                    "loadtests.path_routing_bench", "--serve", way, "--broker", "127.0.0.1:9",
+                    "--time-base", base, "--state-dir", str(home), "--drain-s", "1",
+                )  # fmt: skip
+                found[way] = f"127.0.0.1:{said_port(made)}", made.pid
+            yield found
         finally:
-            self._in_flight[end] -= 1
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.wait(10)
 
 
-def _routes(stages: dict[str, list[Endpoint]]) -> RouteGroup:
-    image, llm, both = Hop("image", ("image",)), Hop("llm", ("llm",)), Hop("all", ("image", "llm"))
-    return RouteGroup(
+def _wait_for(address: str, seconds: float = 30.0) -> None:
+    """Until `address` ("host:port") takes connections; TimeoutError where it does not in time."""
+    host, port = address.rsplit(":", 1)
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, int(port)), 1.0).close()
+        except OSError:
+            if time.monotonic() > until:
+                raise TimeoutError(f"nothing listens on {address}") from None
+            time.sleep(0.05)
+        else:
+            return
+
+
+def _routes(stages: dict[str, list[Endpoint]]) -> Routes:
+    group = RouteGroup(
         "cell",
         4.0,
         stages=tuple(Stage(name, tuple(ends)) for name, ends in stages.items()),
         paths=(
-            RoutePath("text", 2.0, (llm,)),
-            RoutePath("photo", 1.0, (image, llm)),
-            RoutePath("photo", 1.0, (both,)),
+            RoutePath("text", 2.0, (_LLM,)),
+            RoutePath("photo", 1.0, (_IMAGE, _LLM)),
+            RoutePath("photo", 1.0, (_BOTH,)),
         ),
     )
+    kinds = (RequestKind("text"), RequestKind("photo", ("image",)))
+    return Routes(_MODEL, 1, 1, 0, 20_000.0, 1_000.0, (group,), kinds=kinds)
 
 
-async def measure(ask: Ask, requests: int) -> float:
-    """Requests per CPU-second of this process."""
-    kinds = [KINDS[n % len(KINDS)] for n in range(requests)]
+async def measure(gateways: dict[str, tuple[str, int]], requests: int, rounds: int) -> None:
+    """Print requests per CPU-second, the median over the rounds."""
+    pool = Pool(connect_s=5.0, idle_s=2.0, answer_bytes=1 << 20)
+    found: dict[str, list[float]] = {way: [] for way in gateways}
+    for turn in range(rounds + 1):
+        for way, (address, pid) in gateways.items():
+            before = cpu_s((pid,))
+            await _send(pool, address, requests)
+            if turn:  # the first one opens connections
+                found[way].append(requests / max(0.01, cpu_s((pid,)) - before))
+    pool.close()
+    rates = {way: statistics.median(of) for way, of in found.items()}
+    print(f"{'way':14} {'requests per CPU-second':>24} {'of planned':>11}")
+    for way, rate in rates.items():
+        print(f"{way:14} {rate:24.0f} {rate / rates['planned']:11.2f}")
+
+
+async def _send(pool: Pool, address: str, requests: int) -> None:
+    bodies = [
+        json.dumps(
+            {"model": _MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": content}]}
+        ).encode()
+        for content in ([_TEXT], [_PART, _TEXT])
+    ]
+    left = iter(range(requests))
 
     async def client() -> None:
-        while kinds:
-            await ask(kinds.pop())
+        for number in left:
+            body = bodies[number % 2]
+            head = (
+                f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            ).encode()
+            answer = await pool.send(address, head, body)
+            text = await answer.read()
+            if answer.status != 200:
+                raise SystemExit(f"{address} answered {answer.status}: {text[:200]!r}")
 
-    began_s = time.process_time()
     await asyncio.gather(*(client() for _ in range(_CONCURRENT)))
-    return requests / (time.process_time() - began_s)
 
 
-async def run(requests: int, rounds: int) -> dict[str, float]:
-    """Start the stages, measure in turns, end them."""
-    async with AsyncExitStack() as stack:
-        stages: dict[str, list[Endpoint]] = {}
-        for name, count in COUNTS.items():
-            for number in range(count):
-                address = await _start(stack)
-                stages.setdefault(name, []).append(Endpoint(f"{name}-{number}", address))
-        clock = Clock(TimeBase(1.0, 0, time.monotonic_ns()))
-        engines = await stack.enter_async_context(Engines(Settings("bench"), clock))
-        pool = Pool(1.0, 3.0, 1 << 20)
-        stack.callback(pool.close)
-        bench = Bench(engines, pool, stages)
-        ways: dict[str, Ask] = {
-            "planned": bench.planned,
-            "own counts": bench.own_counts,
-            "queues asked": bench.queues_asked,
-        }
-        found: dict[str, list[float]] = {name: [] for name in ways}
-        for turn in range(rounds + 1):
-            for name, ask in ways.items():
-                rate = await measure(ask, requests)
-                if turn:  # the first one opens connections
-                    found[name].append(rate)
-        return {name: statistics.median(rates) for name, rates in found.items()}
-
-
-async def _start(stack: AsyncExitStack) -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "executors.engines.simulated.stage", "--model", _MODEL,
-        "--seconds", json.dumps(SECONDS), "--port", str(port), "--max-len", "100",
-    )  # fmt: skip
-
-    async def end() -> None:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-    stack.push_async_callback(end)
-    async with asyncio.timeout(30.0):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
-                await asyncio.sleep(0.05)
-            else:
-                writer.close()
-                return f"127.0.0.1:{port}"
-
-
-def main() -> None:
-    """Print the table."""
+def main() -> int:
+    """Print the table, or be one of the gateways."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--requests", type=int, default=2000, help="a round and way (2000)")
     parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
-    rates = asyncio.run(run(args.requests, args.rounds))
-    most = rates["planned"]
-    print(f"{'way':14} {'requests per CPU-second':>24} {'of planned':>11}")
-    for name, rate in rates.items():
-        print(f"{name:14} {rate:24.0f} {rate / most:11.2f}")
+    parser.add_argument("--serve", choices=WAYS, help=argparse.SUPPRESS)
+    args, rest = parser.parse_known_args()
+    if args.serve:
+        return serve(args.serve, rest)
+    if rest:
+        parser.error(f"unknown: {' '.join(rest)}")
+    with started() as gateways, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(measure(gateways, args.requests, args.rounds))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autoscaler.domain.quality_route import QualityRoute
+from autoscaler.routed import thresholds_words
 from topics.records import Routes, Telemetry
 from topics.scoring import EVERY, FELL_BACK
 
@@ -17,13 +18,13 @@ from topics.scoring import EVERY, FELL_BACK
 @dataclass(frozen=True, slots=True)
 class ServiceRow:
     """One service. shares: (model, served, planned), served None where nothing was; quality: of the
-    answers by the scores that came, None without any; thresholds: scores between its models.
+    answers by the scores that came, None without any; thresholds: scores between its models, in words, "" before there are any.
     fallbacks: requests that another model answered, because the one for their score had no room."""
 
     name: str
     req_per_s: float | None
     shares: tuple[tuple[str, float | None, float], ...]
-    thresholds: tuple[float, ...]
+    thresholds: str
     quality: float | None
     at_least: float
     fallbacks: int
@@ -54,7 +55,7 @@ def service_row(
         route.name,
         arrivals / covered_s if covered_s else None,
         tuple((m, sent[m] / total if total else None, planned.get(m, 0.0)) for m in route.models),
-        route.thresholds(split.cuts) if split else (),
+        thresholds_words(route, split.cuts) if split else "",
         route.mean_quality(split.cuts, route.mix(classes)) if split and classes else None,
         route.at_least,
         fallbacks,
@@ -71,10 +72,9 @@ def service_parts(row: ServiceRow) -> list[str]:
     )
     rate = "" if row.req_per_s is None else f" {row.req_per_s:.1f} req/s"
     quality = "-" if row.quality is None else f"{row.quality:.4g}"
-    marks = ", ".join(f"{mark:.4g}" for mark in row.thresholds)
     return [
         f"{row.name}{rate}: {shares}",
         f"{'! ' if row.missed else ''}quality {quality}, at least {row.at_least:g}",
         f"{row.fallbacks} fell back",
-        f"thresholds {marks}",
+        f"thresholds {row.thresholds}",
     ]

@@ -129,7 +129,7 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
     if summary["ways"]:
         console.print(_ways(summary["ways"]))
     for name, marks in summary["thresholds"].items():
-        said = ", ".join("-" if mark is None else f"{mark:.4g}" for mark in marks)
+        said = ", ".join("none" if mark is None else f"{mark:.4g}" for mark in marks)
         say(f"{name}: score thresholds {said} at the end")
     gpus = ", ".join(f"{hours:.2f} {name}" for name, hours in summary["gpu_hours"].items())
     say(f"cost {summary['cost_usd']:.2f} USD, GPU hours: {gpus or 'none'}")

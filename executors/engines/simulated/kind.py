@@ -5,18 +5,17 @@ Owns its launch line. Imports nothing of the engine itself: that runs in a proce
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
 from autoscaler.serving.setup import Measurement, engine_startup_s
 from executors.engines.architecture import architecture
-from executors.engines.http_api import HttpApi
-from executors.engines.protocol import API_KEY, LaunchLine, LaunchSpec, RoleSwitch
+from executors.engines.protocol import API_KEY, LaunchLine, LaunchSpec
+from executors.engines.simulated.process import SimulatedProcess, launch_line
 from topics.codec import write_value
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedKind(HttpApi):
+class SimulatedKind(SimulatedProcess):
     """None stands for the engine's default; fixed_startup_s None = as predicted. measurements: a
     user's own, whose speed an engine of that model on that GPU has."""
 
@@ -27,35 +26,13 @@ class SimulatedKind(HttpApi):
     image: str = ""
     sleeps: bool = False
 
-    @property
-    def ports(self) -> int:
-        """HTTP, which also carries its KV."""
-        return 1
-
-    @property
-    def role_switch(self) -> RoleSwitch:
-        """Its step times depend on its phase, so it starts anew."""
-        return RoleSwitch.RELAUNCH
-
-    @property
-    def stop_s(self) -> float:
-        """It ends as soon as nothing is in flight."""
-        return 2.0
-
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
         """`python -m executors.engines.simulated ...`."""
         options = {
-            "--model": spec.model,
             "--source": spec.source,
             "--gpu": spec.gpu,
             "--gpus": str(len(spec.gpus)),
             "--phase": spec.phase,
-            "--host": spec.host,
-            "--port": str(spec.port),
-            "--max-len": str(spec.max_len),
-            "--time-base": spec.time_base.format(),
-            "--startup-s": repr(self.startup_s(spec)),
-            "--launched-ms": str(spec.launched_ms),
             "--shutdown-timeout": repr(spec.shutdown_timeout_s),
         }
         if self.quantization is not None:
@@ -68,14 +45,11 @@ class SimulatedKind(HttpApi):
             options["--gang"] = write_value(spec.gang).decode()
         if self.measurements:
             options["--measurements"] = write_value(self.measurements).decode()
-        # One word each: a value that begins with a dash stays a value.
-        words = [f"{key}={value}" for key, value in options.items()]
         env = {API_KEY: spec.api_key} if spec.api_key else {}
         if self.sleeps:
             env["VLLM_SERVER_DEV_MODE"] = "1"
-        return LaunchLine(
-            (sys.executable, "-m", "executors.engines.simulated", *words), (*env.items(),)
-        )
+        module = "executors.engines.simulated"
+        return launch_line(module, spec, self.startup_s(spec), options, (*env.items(),))
 
     def startup_s(self, spec: LaunchSpec) -> float:
         """As configured, else predicted by the formula that the planner uses too."""

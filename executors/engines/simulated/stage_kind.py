@@ -5,20 +5,19 @@ Imports nothing of the stage itself: that runs in a process of its own.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from executors.engines.http_api import HttpApi
-from executors.engines.protocol import LaunchLine, LaunchSpec, RoleSwitch
+from executors.engines.protocol import LaunchLine, LaunchSpec
+from executors.engines.simulated.process import SimulatedProcess, launch_line
 from topics.checks import InvalidRecord, number, object_fields
 
 
 @dataclass(frozen=True, slots=True)
-class StageKind(HttpApi):
+class StageKind(SimulatedProcess):
     """seconds: GPU type -> components (joined by commas) -> domain s that a request takes."""
 
     seconds: Mapping[str, Mapping[str, float]]
@@ -26,45 +25,21 @@ class StageKind(HttpApi):
     image: str = ""
 
     @property
-    def ports(self) -> int:
-        """HTTP."""
-        return 1
-
-    @property
-    def role_switch(self) -> RoleSwitch:
-        """It has no phases; what it runs is given at its launch."""
-        return RoleSwitch.RELAUNCH
-
-    @property
     def sleeps(self) -> bool:
         """It knows no sleep."""
         return False
-
-    @property
-    def stop_s(self) -> float:
-        """It ends as soon as nothing is in flight."""
-        return 2.0
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
         """`python -m executors.engines.simulated.stage ...`; ValueError for a GPU without times."""
         if spec.gpu not in self.seconds:
             raise ValueError(f"nothing is declared of it on {spec.gpu}")
-        options = {
-            "--model": spec.model,
-            "--seconds": orjson.dumps(dict(self.seconds[spec.gpu])).decode(),
-            "--host": spec.host,
-            "--port": str(spec.port),
-            "--max-len": str(spec.max_len),
-            "--time-base": spec.time_base.format(),
-            "--startup-s": repr(self.startup_s(spec)),
-            "--launched-ms": str(spec.launched_ms),
-        }
-        words = [f"{key}={value}" for key, value in options.items()]
-        return LaunchLine((sys.executable, "-m", "executors.engines.simulated.stage", *words))
+        options = {"--seconds": orjson.dumps(dict(self.seconds[spec.gpu])).decode()}
+        module = "executors.engines.simulated.stage"
+        return launch_line(module, spec, self.startup_s(spec), options)
 
     def startup_s(self, spec: LaunchSpec) -> float:
-        """As declared."""
-        return self.fixed_startup_s
+        """As declared, once its node is there."""
+        return spec.node_s + self.fixed_startup_s
 
 
 def parse_stage(where: str, raw: Any) -> StageKind:

@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+
+from streams.up.host import free_port
 
 DEPLOY = Path("deploy/prometheus")
 CONFIG = """\
@@ -38,12 +39,6 @@ models:
     workload: {input: 1000, output: 200}
     demand: 'sum(rate(vllm:request_success_total{model_name="mini"}[10s]))'
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Engines:

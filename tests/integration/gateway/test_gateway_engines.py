@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,18 +13,12 @@ from contextlib import AsyncExitStack
 import aiohttp
 import pytest
 
+from streams.up.host import free_port
 from tests.integration.gateway.gateway_bench import Bench, MakeBench, until
 from topics.records import Endpoint, RouteGroup
 
 SPEED = 20.0
 StartEngine = Callable[[Bench, str, str], Awaitable[tuple[Endpoint, Process]]]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 from streams.cli.controller_client import status
 from streams.cli.main import main
 from streams.files.errors import UserError
+from streams.up.host import free_port
 
 CONFIG = """\
 mode: act
@@ -28,12 +28,6 @@ models:
   asks: {source: meta-llama/Llama-3.1-8B, engine: fp8, slo: {ttft: 2s, tpot: 100ms}, min: 1,
          mode: approve}
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
