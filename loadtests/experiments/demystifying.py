@@ -201,12 +201,17 @@ def ablation(budgets: list[float], json_to: str) -> None:
         losses = [1.0 - row.without[name] / row.ours for row in rows if row.ours > 0.0]
         gains = [row.ours / row.without[name] - 1.0 for row in rows if row.without[name] > 0.0]
         print(
-            f"without it, {name}: {statistics.mean(losses):.0%} less on average, at most "
-            f"{max(losses):.0%}; ours does {statistics.mean(gains):.0%} more (paper: {paper})"
+            f"without it, {name}: {_more_or_less(-statistics.mean(losses))} on average, at worst "
+            f"{_more_or_less(-max(losses))}; ours does {_more_or_less(statistics.mean(gains))} "
+            f"(paper: {paper})"
         )
     if json_to:
         shown_rows = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
         Path(json_to).write_text(json.dumps(shown_rows, indent=1), encoding="utf-8")
+
+
+def _more_or_less(change: float) -> str:
+    return f"{abs(change):.0%} {'more' if change > 0.0 else 'less'}"
 
 
 def scale(json_to: str) -> None:

@@ -18,8 +18,9 @@ from topics.scoring import EVERY, FELL_BACK
 @dataclass(frozen=True, slots=True)
 class ServiceRow:
     """One service. shares: (model, served, planned), served None where nothing was; quality: of the
-    answers by the scores that came, None without any; thresholds: scores between its models, in words, "" before there are any.
-    fallbacks: requests that another model answered, because the one for their score had no room."""
+    answers by the scores that came, None without any; thresholds: scores between its models, in
+    words, "" before there are any. fallbacks: requests that another model answered, because the one
+    for their score had no room."""
 
     name: str
     req_per_s: float | None
