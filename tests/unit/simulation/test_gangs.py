@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 
 from autoscaler.domain.cluster import Cluster
@@ -10,7 +13,10 @@ from autoscaler.domain.workload import Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.known import profile_of
 from autoscaler.performance.pipeline import PipelineSlices, pipeline_times
+from autoscaler.simulation.live import LiveController
+from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.script import NodeLost
+from autoscaler.simulation.world import World
 from tests.unit.simulation.worlds import OD, cluster, evenly, service, world
 
 SPEC = catalog.model("Qwen/Qwen3-32B")
@@ -55,3 +61,34 @@ def test_a_lost_node_takes_the_whole_gang_along(node: str) -> None:
     assert late
     assert all(row.outcome != "served" for row in late)
     assert any(row.outcome == "served" for row in timeline.requests)
+
+
+def test_the_real_decisions_replace_a_gang_and_bill_its_nodes_once() -> None:
+    """A node under it is lost: another gang serves, and the bill never counts a node twice."""
+    declared = joined()
+    kept = replace(
+        declared.services[0], req_per_s=1.0, min_instances=1, disaggregate=False, spot_share=0.0
+    )
+    where = replace(declared, services=(kept,))
+    script = (NodeLost(250.0, "eu.l40s.on-demand.1"),)
+    scenario = Scenario(where, evenly(480, 0.5, first_s=10.0), 300.0, 200.0, script)
+    timeline = World(scenario, LiveController()).run()
+    late = [row for row in timeline.requests if row.arrival_s > 430.0]
+    assert late
+    assert all(row.outcome == "served" for row in late)
+    started = {span.node for span in timeline.nodes if span.from_s > 250.0}
+    assert started
+    assert "eu.l40s.on-demand.1" not in started
+    for node in {span.node for span in timeline.nodes}:
+        spans = sorted((s.from_s, s.to_s) for s in timeline.nodes if s.node == node)
+        assert all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+def test_prefill_and_decode_gangs_hand_over() -> None:
+    """Four nodes, two gangs, one request at a time through both; no KV stays behind."""
+    both = f"mini:p1.32@{OD}>p1.32@{OD}+d1.32@{OD}>d1.32@{OD}"
+    one = world({both: 1}, evenly(5, 30.0, first_s=10.0), 200.0, on=joined())
+    timeline = one.run()
+    assert [row.outcome for row in timeline.requests] == ["served"] * 5
+    assert len({span.node for span in timeline.nodes}) == 4
+    assert all(engine.held_kv == 0 for engine in one.engines.values())
