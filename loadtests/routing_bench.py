@@ -1,6 +1,6 @@
 """Routing policies side by side, in simulation, on combos of unequal instances.
 
-    python -m loadtests.routing_bench [--requests 1500] [--seeds 3] [--load 0.7] [--json OUT]
+    python -m loadtests.routing_bench [--requests 1500] [--seeds 3] [--load 0.7] [--page PAGE]
 
 The simulated gateway routes by the same code as the real one (`autoscaler.serving.routing`).
 Inside a combo: opportunistic scheduling against round robin (Cauchy, Table 3: 6-13% in latency).
@@ -12,14 +12,14 @@ it; the load is a share of that.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autoscaler.domain.checks import InvalidValue
 from autoscaler.serving.policies import Between, Inside, Policy
 from autoscaler.serving.setup import engine_setup
 from autoscaler.simulation.agenda import Agenda
@@ -27,6 +27,7 @@ from autoscaler.simulation.engine import SimEngine
 from autoscaler.simulation.gateway import GatewayLimits, SimGateway
 from autoscaler.simulation.requests import Call, Ending
 from autoscaler.simulation.stage import AnyEngine
+from loadtests.experiments.page import bar_chart, put, rows_of
 from topics.records import Endpoint, RouteGroup, Routes
 
 _SOURCE = "meta-llama/Llama-3.1-8B-Instruct"
@@ -48,11 +49,23 @@ INSIDE: dict[str, tuple[Shape, ...]] = {
     "1P1D": (Shape(("H100-SXM",), ("L40S",)),),
     "1P2D": (Shape(("H100-SXM",), ("L40S", "L40S")),),
     "1P3D": (Shape(("H100-SXM",), ("L40S", "L40S", "L4")),),
+    "1P1D H800 H20": (Shape(("H800-SXM",), ("H20",)),),
+    "1P2D H800 H20": (Shape(("H800-SXM",), ("H20", "H20")),),
+    "1P3D H800 H20": (Shape(("H800-SXM",), ("H20", "H20", "H20")),),
 }
 BETWEEN: dict[str, tuple[Shape, ...]] = {
     "H100+L40S+L4": tuple(Shape(aggregated=(gpu,)) for gpu in ("H100-SXM", "L40S", "L4")),
     "1P1D+L40S": (Shape(("H100-SXM",), ("H100-SXM",)), Shape(aggregated=("L40S",))),
 }
+
+
+PAPER = {
+    "1P1D H800 H20": "-8.5%",
+    "1P2D H800 H20": "-7.7%",
+    "1P3D H800 H20": "-0.6%",
+    "H100+L40S+L4": "up to -25.4%, on combos of its own",
+}
+"""Mean end-to-end latency, Cauchy's Table 3 (H800 and H20) and sec. 4.4."""
 
 
 @dataclass
@@ -175,7 +188,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=1500)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--load", type=float, default=0.7)
-    parser.add_argument("--json")
+    parser.add_argument("--page", type=Path, help="put table and chart there")
     options = parser.parse_args()
     how = (options.load, options.requests, options.seeds)
     basic = Policy(Between.GOODPUT, Inside.ROUND_ROBIN)
@@ -194,9 +207,29 @@ def main() -> int:
                 f"  {name:14} {row['base_s']:7.3f} s  {row['ours_s']:7.3f} s  "
                 f"{row['lower']:+.1%} lower"
             )
-    if options.json:
-        Path(options.json).write_text(json.dumps(found, indent=2) + "\n")
+    try:
+        if options.page:
+            put(options.page, "cauchy-scheduling", *_page(found))
+    except InvalidValue as error:
+        print(f"routing_bench: {error}", file=sys.stderr)
+        return 2
     return 0
+
+
+def _page(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tuple[list[str], str]:
+    """Table and chart."""
+    rows = [(title, name, row) for title, cases in found.items() for name, row in cases.items()]
+    cells = [
+        [title, name, f"{row['base_s']:.2f}", f"{row['ours_s']:.2f}", f"{-row['lower']:+.1%}",
+         PAPER.get(name, "")]
+        for title, name, row in rows
+    ]  # fmt: skip
+    heads = ["policy", "combos", "base, mean s", "policy, mean s", "difference", "paper"]
+    series = {
+        "base": [row["base_s"] for _, _, row in rows],
+        "policy": [row["ours_s"] for _, _, row in rows],
+    }
+    return rows_of(heads, cells), bar_chart([n for _, n, _ in rows], series, "mean latency, s")
 
 
 if __name__ == "__main__":

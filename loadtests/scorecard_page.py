@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.simulation.policies.table import POLICIES, VARIANTS
+from loadtests.experiments.page import standalone
 from streams.backtest.charts import Series, line_chart
 from streams.backtest.report import WITHIN
 
@@ -157,12 +158,7 @@ def _chart(report: Report) -> str:
     low = min(share for _, share in points.values()) - 1.0
     series = [Series(name, (), point) for name, point in points.items()]
     svg = line_chart(series, "USD", "requests that met their SLO, %", (max(0.0, low), 100.0))
-    style = (
-        "<style>text{font:11px sans-serif;fill:#1d2733}.grid{stroke:#e6ebf0}</style>"
-        '<rect width="100%" height="100%" fill="#fff"/>'
-    )
-    head = '<svg xmlns="http://www.w3.org/2000/svg" '
-    return svg.replace("<svg ", head, 1).replace(">", ">" + style, 1) + "\n"
+    return standalone(svg)
 
 
 def _named(report: Report, name: str) -> Report:

@@ -1,6 +1,6 @@
 """Coral, sec. 6.3 to 6.5: cost of our plans, of Cauchy's and of homogeneous ones.
 
-    python -m loadtests.experiments.coral_models [--setup core|extended] [--json OUT]
+    python -m loadtests.experiments.coral_models [--setup core|extended] [--mix M...] [--page FILE]
 
 Models, SLOs, datasets and GPU types are those of the paper's Table 3 and sec. 6.1. Stated where it
 does not print them: mean lengths of the datasets (Azure conversation 1155/211, Azure code 2048/28,
@@ -20,13 +20,15 @@ served is the share of the demand at which it ends.
 from __future__ import annotations
 
 import argparse
-import json
 import math
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand, Lengths, Slo
@@ -35,6 +37,7 @@ from autoscaler.performance.profile import Profile, default_profile
 from autoscaler.planning.plan import Plan, plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.table import strategy
+from loadtests.experiments.page import bar_chart, put, rows_of
 
 CONVERSATION, CODE, BURST = (1155, 211), (2048, 28), (621, 235)
 
@@ -191,10 +194,10 @@ def problem_of(cluster: Cluster, demand: Mapping[str, float], profile: Profile) 
     return make_problem(cluster, demands, profile, options=options)
 
 
-def ample(setup: Setup, profile: Profile) -> list[dict[str, object]]:
+def ample(setup: Setup, mixes: Sequence[str], profile: Profile) -> list[dict[str, Any]]:
     """Sec. 6.3 and 6.5: cost ratios with all nodes one may want."""
-    rows: list[dict[str, object]] = []
-    for mix in ("balanced", *setup.heavy):
+    rows: list[dict[str, Any]] = []
+    for mix in mixes:
         problem = problem_of(cluster_of(setup, 60), rates(setup, mix), profile)
         found = {method: planned(problem, method) for method in ("ours", "cauchy", "homo")}
         ours = found["ours"][0]
@@ -207,11 +210,12 @@ def ample(setup: Setup, profile: Profile) -> list[dict[str, object]]:
             ratio = made.cost_usd_per_h / ours.cost_usd_per_h
             print(f"  {method:7} {made.cost_usd_per_h:8.2f} USD/h, {ratio:.2f} x ours; "
                   f"paper {paper}{said}", flush=True)  # fmt: skip
-            rows.append({"setup": setup.name, "mix": mix, "method": method, "ratio": ratio})
+            rows.append({"mix": mix, "method": method, "usd_per_h": ours.cost_usd_per_h,
+                         "ratio": ratio, "paper": paper})  # fmt: skip
     return rows
 
 
-def scarce(setup: Setup, profile: Profile) -> list[dict[str, object]]:
+def scarce(setup: Setup, profile: Profile) -> None:
     """Sec. 6.4: what each method can serve where nodes are short."""
     demand = rates(setup, "balanced")
     wide = cluster_of(setup, 60)
@@ -219,28 +223,58 @@ def scarce(setup: Setup, profile: Profile) -> list[dict[str, object]]:
     taken = sum(node.count for node in best.nodes)
     each = max(1, math.ceil(setup.slack * taken / len(wide.pools)))
     tight = problem_of(cluster_of(setup, each), demand, profile)
-    rows: list[dict[str, object]] = []
     print(f"{setup.name}, scarce: {each} of each of {len(wide.pools)} node kinds")
     for method in ("ours", "cauchy", "homo"):
         share, made = served(tight, method)
         print(f"  {method:7} serves {share:4.0%} for {made.cost_usd_per_h:8.2f} USD/h", flush=True)
-        row = {"method": method, "served": share, "usd_per_h": made.cost_usd_per_h}
-        rows.append({"setup": setup.name, "mix": "scarce"} | row)
-    return rows
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 2 bad input."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.experiments.coral_models")
+    mixes = ("balanced", "large-heavy", "small-heavy")
     parser.add_argument("--setup", choices=list(SETUPS), default="core")
-    parser.add_argument("--json", default="", help="write the figures here")
-    args = parser.parse_args()
+    parser.add_argument("--mix", nargs="+", choices=(*mixes, "scarce"), default=[*mixes, "scarce"])
+    parser.add_argument("--page", type=Path, help="put table and chart of sec. 6.3 and 6.5 there")
+    args = parser.parse_args(argv)
     profile = default_profile()
     setup = SETUPS[args.setup]
-    rows = ample(setup, profile) + scarce(setup, profile)
-    if args.json:
-        Path(args.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    rows = ample(setup, [mix for mix in mixes if mix in args.mix], profile)
+    if "scarce" in args.mix:
+        scarce(setup, profile)
+    try:
+        if args.page:
+            put(args.page, f"coral-{setup.name}", _table(rows), _chart(rows))
+    except InvalidValue as error:
+        print(f"coral_models: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    by_mix = {row["mix"]: row for row in rows}
+    cells = [
+        [mix, f"{by_mix[mix]['usd_per_h']:.2f}"]
+        + [
+            text
+            for row in rows
+            if row["mix"] == mix
+            for text in (f"x{row['ratio']:.2f}", f"x{row['paper'].removeprefix('about ')}")
+        ]
+        for mix in by_mix
+    ]
+    return rows_of(["demand", "ours USD/h", "Homo", "paper", "Cauchy", "paper"], cells)
+
+
+def _chart(rows: Sequence[dict[str, Any]]) -> str:
+    mixes = list(dict.fromkeys(row["mix"] for row in rows))
+    series = {}
+    for method in ("homo", "cauchy"):
+        mine = [row for row in rows if row["method"] == method]
+        series[method] = [row["ratio"] for row in mine]
+        series[f"{method}, paper"] = [float(row["paper"].removeprefix("about ")) for row in mine]
+    return bar_chart(mixes, series, "cost of the baseline / ours")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

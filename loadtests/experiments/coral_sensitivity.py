@@ -1,0 +1,120 @@
+"""Coral, sec. 6.7: how many templates and how much time N_max and rho cost, and what they gain.
+
+    python -m loadtests.experiments.coral_sensitivity [--model NAME] [--page docs/experiments.md]
+
+The paper's test bed: the prefill phase of GPT-OSS 120B on the extended setup's 20 node
+configurations. For each pair of N_max (nodes of a template) and rho (its memory over the model's
+size): the multisets looked at, the templates kept, CPU seconds on one thread, and requests per USD
+of the best template. Our search knows at most 6 nodes, which is where the paper's curve is flat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.workload import Lengths, Phase, Slo
+from autoscaler.performance import catalog
+from autoscaler.performance.profile import default_profile
+from autoscaler.templates.build import build_library
+from autoscaler.templates.engines import CORAL
+from autoscaler.templates.request import LibraryRequest
+from autoscaler.templates.tables import throughput_table
+from loadtests.experiments.coral_models import MODELS, PRICES
+from loadtests.experiments.page import put, rows_of
+from streams.backtest.charts import Series, line_chart
+
+PAIRS = ((1, 2.0), (2, 4.0), (3, 6.0), (4, 8.0), (5, 10.0), (6, 12.0), (6, 24.0))
+"""Both raised together, as in the paper's Figure 13; the last one leaves memory free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One library. best: requests per USD of its best template; nodes: of that template."""
+
+    most_nodes: int
+    rho: float
+    visited: int
+    templates: int
+    cpu_s: float
+    best: float
+    nodes: str
+
+
+def measure(name: str, most_nodes: int, rho: float) -> Row:
+    """Build one library and find its best template."""
+    model = next((m for m in MODELS if m.name == name), None)
+    if model is None:
+        raise InvalidValue("--model", name, " or ".join(m.name for m in MODELS))
+    profile = default_profile()
+    slices = tuple(NodeSlice(catalog.gpu(gpu), n) for gpu, sizes in PRICES.items() for n in sizes)
+    usd_per_h = np.array([price for sizes in PRICES.values() for price in sizes.values()])
+    request = LibraryRequest(
+        catalog.model(model.source), Phase.PREFILL, Slo(model.prefill_ms, model.decode_ms),
+        Lengths(*model.lengths), slices, CORAL, profile.content_hash, most_nodes, rho, 0.0,
+    )  # fmt: skip
+    started = time.process_time()
+    library = build_library(request, throughput_table(request, profile))
+    cpu_s = time.process_time() - started
+    per_usd = 3600.0 * library.throughput_req_per_s / (library.node_counts @ usd_per_h)
+    at = int(per_usd.argmax()) if len(per_usd) else -1
+    best = float(per_usd[at]) if at >= 0 else 0.0
+    counts = library.node_counts[at] if at >= 0 else ()
+    made = " + ".join(f"{n} x {s.name}" for n, s in zip(counts, slices, strict=False) if n)
+    return Row(most_nodes, rho, library.visited, len(library), cpu_s, best, made or "none fits")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 2 bad input."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.experiments.coral_sensitivity")
+    parser.add_argument("--model", default="gpt-oss-120b", help="a name in coral_models.MODELS")
+    parser.add_argument("--page", type=Path, help="put table and chart there")
+    args = parser.parse_args(argv)
+    try:
+        measure(args.model, 2, 12.0)  # compiles
+        rows = [measure(args.model, n, rho) for n, rho in PAIRS]
+        lines = _table(rows)
+        print("\n".join(lines))
+        if args.page:
+            put(args.page, "coral-sensitivity", lines, _chart(rows))
+    except InvalidValue as error:
+        print(f"coral_sensitivity: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    top = max(row.best for row in rows)
+    heads = ["N_max", "rho", "node sets", "templates", "CPU s", "best, req/USD", "of the highest",
+             "best template"]  # fmt: skip
+    cells = [
+        [f"{r.most_nodes}", f"{r.rho:g}", f"{r.visited}", f"{r.templates}", f"{r.cpu_s:.2f}",
+         f"{r.best:.0f}", f"{r.best / top:.1%}", r.nodes]
+        for r in rows
+    ]  # fmt: skip
+    return rows_of(heads, cells)
+
+
+def _chart(rows: Sequence[Row]) -> str:
+    top = max(row.best for row in rows)
+    most = max(row.templates for row in rows)
+    slow = max(row.cpu_s for row in rows)
+    at = range(1, len(rows) + 1)
+    series = [
+        Series("best req/USD", tuple(zip(at, (100 * r.best / top for r in rows), strict=True))),
+        Series("templates", tuple(zip(at, (100 * r.templates / most for r in rows), strict=True))),
+        Series("CPU seconds", tuple(zip(at, (100 * r.cpu_s / slow for r in rows), strict=True))),
+    ]
+    return line_chart(series, "row of the table", "% of the highest", (0.0, 105.0))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

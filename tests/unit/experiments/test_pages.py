@@ -1,0 +1,55 @@
+"""The experiments' page, and what the cheap ones find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autoscaler.domain.checks import InvalidValue
+from loadtests.experiments import cauchy_allocation, coral_sensitivity
+from loadtests.experiments.coral_helix import COUNTS, PRICES, pipeline_req_per_s
+from loadtests.experiments.page import bar_chart, put, rows_of
+
+
+def test_only_an_experiments_own_part_of_the_page_is_replaced(tmp_path: Path) -> None:
+    page = tmp_path / "experiments.md"
+    page.write_text("before\n<!-- a -->\nold\n<!-- /a -->\nafter\n<!-- b -->\nkept\n<!-- /b -->\n")
+    put(page, "a", rows_of(["x"], [["1"]]), bar_chart(["g"], {"s": [1.0]}, "y"))
+    text = page.read_text()
+    assert text.startswith("before\n<!-- a -->\n| x |\n| --- |\n| 1 |\n")
+    assert "![a](experiments/a.svg)\n<!-- /a -->\nafter\n<!-- b -->\nkept" in text
+    assert (tmp_path / "experiments" / "a.svg").read_text().startswith("<svg xmlns")
+
+
+def test_a_page_without_that_part_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="<!-- a -->"):
+        put(tmp_path / "none.md", "a", [])
+
+
+def test_a_larger_library_never_has_a_worse_best_template() -> None:
+    rows = [coral_sensitivity.measure("gpt-oss-20b", n, 2.0 * n) for n in (1, 2, 3)]
+    assert [row.templates for row in rows] == sorted(row.templates for row in rows)
+    assert [row.best for row in rows] == sorted(row.best for row in rows)
+
+
+def test_our_plan_never_costs_more_than_the_papers_three() -> None:
+    for workload in cauchy_allocation.WORKLOADS:
+        usd = {name: cauchy_allocation.planned(workload, name).usd_per_h
+               for name in cauchy_allocation.STRATEGIES}  # fmt: skip
+        assert usd["shoal"] == min(usd.values())
+
+
+def test_one_pipeline_is_as_fast_as_its_slowest_stage() -> None:
+    """Two equal nodes of 12 / layers requests/s and 4 layers: two stages of two layers, 6 each; as
+    one stage both hold all four, 3 each."""
+    table = 12.0 / np.arange(1.0, 5.0)[None, :]
+    assert pipeline_req_per_s(table, 2, np.array([2])) == pytest.approx(6.0)
+    assert pipeline_req_per_s(table, 1, np.array([2])) == pytest.approx(6.0)
+    assert pipeline_req_per_s(table, 3, np.array([3])) == pytest.approx(6.0)
+
+
+def test_helixs_cluster_has_the_papers_gpus() -> None:
+    assert COUNTS @ np.array([1, 1, 1, 2, 1, 2, 4]) == 4 + 6 + 16 + 38
+    assert float(COUNTS @ PRICES) == pytest.approx(83.03, abs=0.01)
