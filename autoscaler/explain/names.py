@@ -5,25 +5,28 @@ Owns the words. Knows no rates and no prices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Pool
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.catalog import short_gpu_name
-from autoscaler.planning.combo_names import parsed
+from autoscaler.planning.combo_names import Member, parsed
 
 _PHASES = {"prefill": " prefill", "decode": " decode", "aggregated": ""}
 
 
 def combo_words(combo_id: str) -> str:
     """E.g. "2xl40s us-east spot", "4xh100 us owned prefill + 2 of 4xh100 us owned decode", stages
-    of a pipeline joined by ">"; the name itself where it is none of ours."""
+    of a pipeline joined by ">", a cell as "(audio, 4 llm) on a100 us-east on-demand"; the name
+    itself where it is none of ours."""
     try:
         _, instances = parsed(combo_id)
     except InvalidValue:
         return combo_id
+    if instances[0][0].deployment:
+        return _cell((m for own in instances for m in own), _pool_words)
     parts = []
     for members in instances:
         words = []
@@ -49,7 +52,9 @@ def short_name(combo: Combo, pools: Mapping[str, Pool]) -> str:
     """As people read it: "4xL40S us-east spot", or with matched phases in brackets
     "(2 prefill 1xL4 + 3 decode 4xL40S) us-east spot"; the stages of a pipeline are joined by an
     arrow, "(prefill 1xL40S > 1xL4 + decode 4xH100) us-east on-demand", "(1xL40S > 1xL40S) us-east
-    spot". pools: by their ids."""
+    spot"; a cell as "(audio, 4 llm) on A100 us-east spot". pools: by their ids."""
+    if combo.members[0].deployment:
+        return _cell(combo.members, lambda pool: _gpu_words(pools[pool]))
     markets = "/".join(dict.fromkeys(member.pool.split("/")[2] for member in combo.members))
     if all(m.phase is Phase.AGGREGATED and not m.stage for m in combo.members):
         return f"{_slices(combo.members[0], pools)} {combo.region} {markets}"
@@ -64,6 +69,27 @@ def short_name(combo: Combo, pools: Mapping[str, Pool]) -> str:
         else:
             parts.append(", ".join(f"{m.count} {phase} {_slices(m, pools)}" for m in members))
     return f"({' + '.join(parts)}) {combo.region} {markets}"
+
+
+def _cell(members: Iterable[Member | ComboMember], where: Callable[[str], str]) -> str:
+    """What a cell runs, pool by pool. where: a pool in words, by its id."""
+    runs: dict[str, list[str]] = {}
+    for member in members:
+        times = f"{member.count} " if member.count > 1 else ""
+        runs.setdefault(member.pool, []).append(times + member.deployment)
+    return " + ".join(
+        f"{names[0] if len(names) == 1 else '(' + ', '.join(names) + ')'} on {where(pool)}"
+        for pool, names in runs.items()
+    )
+
+
+def _pool_words(pool_id: str) -> str:
+    region, name, market = pool_id.split("/")
+    return f"{name} {region} {market}"
+
+
+def _gpu_words(pool: Pool) -> str:
+    return f"{short_gpu_name(pool.gpu.name)} {pool.region} {pool.market}"
 
 
 def _counted(member: ComboMember, pools: Mapping[str, Pool]) -> str:

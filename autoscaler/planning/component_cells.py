@@ -75,7 +75,7 @@ def saturated(combo: Combo, graph: ComponentGraph, pools: Iterable[Pool]) -> tup
             key = hop.deployment, hop.pool
             busy[key] = busy.get(key, 0.0) + path.req_per_s * seconds
     return tuple(
-        f"{member.deployment} on {member.count}x{of[member.pool].name}"
+        f"{member.deployment} on {of[member.pool].name}"
         for member in combo.members
         if busy.get((member.deployment, member.pool), 0.0) > member.count * 0.999
     )

@@ -13,6 +13,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.explain import explain
+from autoscaler.explain.names import change_words
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.answer import answer, explained_plan
 from autoscaler.planning.component_cells import cell_named, cells, saturated
@@ -114,6 +115,14 @@ def test_explain_says_which_stages_are_saturated(cluster: Cluster) -> None:
     assert made is not None
     said = explain(*made, default_profile(), strategy("shoal"))
     assert any("saturated: " in why for why in said.models[0].bound_by)
+
+
+def test_a_cell_is_named_by_what_it_runs() -> None:
+    cell = "omni:c1.audio@us/a100/on-demand+3c1.talker@us/a100/on-demand+c1.llm@us/l40s/spot"
+    assert change_words([(cell, 1), ("omni:c1.all@us/a100/on-demand", -2)]) == (
+        "+1 (audio, 3 talker) on a100 us on-demand + llm on l40s us spot, "
+        "-2 all on a100 us on-demand"
+    )
 
 
 def test_a_model_of_components_crosses_the_solvers_pipe(cluster: Cluster) -> None:
