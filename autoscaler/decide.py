@@ -42,6 +42,7 @@ from autoscaler.transitions.supply import said as supply_said
 from autoscaler.triggers.limits import allowed
 from autoscaler.triggers.news import News, Trigger
 from autoscaler.triggers.table import collect, scope_of
+from autoscaler.unmanaged import said as unmanaged_said
 from topics.decisions import Decision
 
 __all__ = ["ControllerState", "Effect", "ModelState", "Observation", "decide", "rebuild"]
@@ -95,6 +96,7 @@ def decide(
 
     # How much is wanted of each model.
     models = known(inputs, faults, sight)
+    decisions += unmanaged_said(state.models, models, cluster, now_ms)
     groups = withdraw(faults.groups, inputs)
     seen = views(inputs, groups, models, sight)
     seen = with_states(seen, {model: retarget(view) for model, view in seen.items()})

@@ -29,6 +29,7 @@ from autoscaler.transitions.accounts import by_model, raw_req_per_s, starts_s
 from autoscaler.transitions.faults import Faults
 from autoscaler.transitions.groups import Group
 from autoscaler.transitions.sight import Sight
+from autoscaler.unmanaged import taken_in
 from topics.decisions import Decision
 
 _LENGTHS_EVERY_MS = 10_000
@@ -63,6 +64,8 @@ def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]
     found = {}
     for service in inputs.cluster.services:
         state = inputs.state.models.get(service.model, ModelState(service.lengths))
+        seen = inputs.observation.unmanaged.get(service.model)
+        state = taken_in(state, service, seen)
         if service.managed and state.recommended:
             state = replace(state, recommended=(), recommended_ms=0)
         elif not service.managed and not state.recommended and service.model in running:

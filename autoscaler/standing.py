@@ -31,7 +31,8 @@ class ModelStanding:
     mode: as declared. held: why Shoal changes nothing of it, "" where it may. demand_req_per_s: of
     the local window; target_req_per_s: planned for, target_why: because of what.
     wanted_req_per_s: raw capacity of what is wanted; ready_req_per_s: of what serves.
-    ready, wanted: combos. desired: instances by pool and role.
+    ready, wanted: combos; unmanaged: servers that Shoal did not start, None = not known; they are
+    what is ready of a model that is not Shoal's to change. desired: instances by pool and role.
     p95 latencies and attained (share) are of the local and the long window. telemetry_age_s: of the
     newest second reported. usd_per_h: price of the GPUs wanted. proposal: number of the one that
     waits for approval, 0 for none. planned: a plan was made since the start. word: how it is.
@@ -58,6 +59,7 @@ class ModelStanding:
     proposal: int
     planned: bool
     word: str
+    unmanaged: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ def _of(
     if seen_ms is None and isinstance(local, NoData):
         seen_ms = local.last_ms
     known = {i: n for i, n in wanted.items() if i in combos}
+    theirs = 0 if service.managed else state.unmanaged or 0
+    each = combos[service.unmanaged].req_per_s if service.unmanaged in combos else 0.0
     proposal = state.proposal
     made = ModelStanding(
         model=service.model,
@@ -124,8 +128,8 @@ def _of(
         target_req_per_s=state.target_req_per_s,
         target_why=state.target_why,
         wanted_req_per_s=sum(combos[i].req_per_s * n for i, n in known.items()),
-        ready_req_per_s=sum(rate for _, rate in rates),
-        ready=sum(sight.views[group.name].all_ready for group in counting),
+        ready_req_per_s=sum(rate for _, rate in rates) + theirs * each,
+        ready=sum(sight.views[group.name].all_ready for group in counting) + theirs,
         wanted=sum(wanted.values()),
         desired=_desired(wanted),
         ttft_p95_ms=local.ttft_p95_ms if isinstance(local, Stats) else None,
@@ -138,6 +142,7 @@ def _of(
         proposal=proposal.number if proposal is not None and not proposal.rejected else 0,
         planned=service.model in whole.valued,
         word="",
+        unmanaged=observation.unmanaged.get(service.model),
     )
     return _with_word(made, service, state)
 
@@ -185,6 +190,8 @@ def _with_word(made: ModelStanding, service: Service, state: ModelState) -> Mode
         word = f"short: {reasons.rate(max(0.0, state.target_req_per_s - planned))} req/s unserved"
     elif service.mode is Mode.RECOMMEND:
         word = "recommended only"
+        if made.unmanaged is not None:
+            word += f"; {made.unmanaged} run that Shoal did not start"
     elif starting > 0:
         word = f"{starting} starting"
     elif not made.wanted:

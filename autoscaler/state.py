@@ -38,7 +38,8 @@ class Observation:
     demand: per model. statuses: latest per node. availability, prices: latest per pool, as feeds
     said them. answers: of the planner, each in one observation only. alerts: since the last tick.
     controls: what operators said last, by key. engines: by model, their own view when an alert that
-    concerns them was taken in.
+    concerns them was taken in. unmanaged: servers that run and that Shoal did not start, per model
+    for which that is known.
     """
 
     demand: Mapping[str, ModelDemand] = field(default_factory=dict)
@@ -49,6 +50,7 @@ class Observation:
     alerts: tuple[Alert, ...] = ()
     controls: Mapping[str, Control] = field(default_factory=dict)
     engines: Mapping[str, EngineView] = field(default_factory=dict)
+    unmanaged: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ class ModelState:
     be met; slo_told_ms: that no GPU meets the SLO; promise_told_ms / promise_told: that promises
     (which ones) cannot be kept. recommended / recommended_ms: counts last
     recommended, in modes that do not act. proposal: what waits for a person's word.
-    outlook: what is expected when an instance started now would be ready.
+    outlook: what is expected when an instance started now would be ready. unmanaged: servers that
+    Shoal did not start, as taken in last; None = not known.
     """
 
     lengths: Lengths
@@ -126,6 +129,7 @@ class ModelState:
     recommended_ms: int = 0
     proposal: Proposal | None = None
     outlook: Outlook = field(default_factory=Outlook)
+    unmanaged: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

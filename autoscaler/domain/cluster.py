@@ -105,7 +105,8 @@ class Service:
     (equally many GPUs each) or "any". disaggregate: whether prefill and decode may be instances of
     their own. cautious: planned with the lower end of a prediction's interval where that is wide.
     types: the kinds of requests that the declared workload consists of; empty = one kind.
-    graph: of a model of components; its combos are cells.
+    graph: of a model of components; its combos are cells. unmanaged: the combo that one server of
+    it stands for that others start ("" = none is declared).
     """
 
     model: str
@@ -137,6 +138,7 @@ class Service:
     disaggregate: bool = True
     graph: ComponentGraph | None = None
     cautious: bool = False
+    unmanaged: str = ""
 
     def __post_init__(self) -> None:
         who = f"model {self.model}"

@@ -52,6 +52,7 @@ from streams.ports.provision import Provisioner
 from streams.ports.routes import GatewayRoutes, RouteSink
 from streams.ports.seal import Seal, read_keys
 from streams.ports.telemetry_topic import TelemetryTopic
+from streams.ports.unmanaged import UnmanagedServers
 from streams.solver.client import Solver, solver_argv
 from topics.brokerclock import BrokerClock
 from topics.records import Alert
@@ -209,6 +210,8 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
             loops[f"demand {number}"] = _following(source, sink)
         if provisioner is not None:
             loops["nodes"] = provisioner.run
+        if config.prometheus:
+            loops["unmanaged servers"] = _unmanaged(config, declared, latest).run
         if not found.embedded:
             loops["topics"] = _watching(options, control, telemetry, loop)
         identity = Identity(options.controller_id, options.broker, options.prefix, found.embedded)
@@ -230,6 +233,16 @@ def _patient(config: Config, speed: float) -> Config:
     silent_s = max(policy.node_silent_s, min(3600.0, _STALL_REAL_S * speed))
     cluster = replace(config.cluster, policy=replace(policy, node_silent_s=silent_s))
     return replace(config, cluster=cluster)
+
+
+def _unmanaged(config: Config, declared: Declared, latest: Latest) -> UnmanagedServers:
+    """Looks for servers that others started, of models that declare what these run on."""
+    return UnmanagedServers(
+        [prometheus(url) for url in config.prometheus.values()],
+        lambda: [s.model for s in declared().services if s.unmanaged],
+        lambda: [seen.endpoint for status in latest.statuses.values() for seen in status.instances],
+        latest.unmanaged,
+    )
 
 
 def _watching(

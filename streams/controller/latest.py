@@ -51,8 +51,8 @@ class Latest:
     dead: (topic, partition, offset) of what is in dead-letters already, at least the last 10,000
     (a dict, because it keeps their order). decisions: the last 2000. services: by model, as
     declared on the topic; withdrawn: models whose service was withdrawn there. controls: by key, as
-    operators said it last. alerts: those that
-    nobody has taken yet.
+    operators said it last. alerts: those that nobody has taken yet. unmanaged: by model, servers
+    that Shoal did not start.
     """
 
     statuses: dict[str, Status] = field(default_factory=dict)
@@ -66,6 +66,7 @@ class Latest:
     controls: dict[str, Control] = field(default_factory=dict)
     alerts: list[Alert] = field(default_factory=list)
     engines: dict[str, EngineView] = field(default_factory=dict)
+    unmanaged: dict[str, int] = field(default_factory=dict)
     beyond: dict[tuple[str, str], Assignment | Routes] = field(default_factory=dict)
     claimed: int = 0
     plan_number: int = 0

@@ -118,6 +118,7 @@ class Loop:
             alerts=self.latest.take_alerts(),
             engines=self.latest.take_engines(),
             controls=dict(self.latest.controls),
+            unmanaged=dict(self.latest.unmanaged),
         )
         before = self.state
         self.state, effects = decide(before, observation, cluster, now_ms)

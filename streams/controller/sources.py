@@ -43,6 +43,9 @@ def asked_of_prometheus(config: Config) -> dict[str, str]:
         for s in config.cluster.services
         if s.demand_query
     }
+    blind = next((s.model for s in config.cluster.services if s.unmanaged), None)
+    if blind is not None and not config.prometheus:
+        raise UserError(f"{config.path}: models.{blind}.unmanaged: no address under prometheus")
     if queries and not config.prometheus:
         model = next(iter(queries))
         raise UserError(f"{config.path}: models.{model}.demand: no address under prometheus")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from streams.files.modes import refuse_mixed
 from streams.files.names import check_name
 from streams.files.pools import read_pools
 from streams.files.quality import read_routes, stands_for_models
+from streams.files.unmanaged import read_unmanaged
 from streams.files.workload import read_workload
 from streams.files.yamltree import ConfigError, Section, read, read_text
 from topics.engines import wire_name
@@ -231,7 +232,9 @@ def _services(
             continue
         try:
             folder = Path(section.file).parent
-            services.append(_service(name, model, defaults, engines, regions, mode, folder))
+            made = _service(name, model, defaults, engines, regions, mode, folder)
+            theirs = read_unmanaged(model.section("unmanaged"), name, pools)
+            services.append(replace(made, unmanaged=theirs))
         except InvalidValue as error:
             raise ConfigError(model.file, model.line, model.path, str(error)) from error
         model.finish()

@@ -38,6 +38,7 @@ models:
     slo: {ttft: 1s, tpot: 60ms}
     workload: {input: 1000, output: 200}
     demand: 'sum(rate(vllm:request_success_total{model_name="mini"}[10s]))'
+    unmanaged: {pool: us-east/l40s/on-demand}
 """
 
 
@@ -167,6 +168,8 @@ async def test_a_condition_reaches_a_plan_and_nothing_is_written(
 
     first_plan_s = await until(planned, 60.0)
     await until(lambda: status(url)["models"][0]["demand_req_per_s"] > 6.0, 40.0)
+    await until(lambda: status(url)["models"][0]["unmanaged"] == 3, 20.0)
+    assert status(url)["models"][0]["ready"] == 3, "what others started is what runs"
     engines.waiting = 50
 
     def alerted() -> list[str]:

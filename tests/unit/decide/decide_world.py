@@ -47,7 +47,8 @@ class World:
     nodes and instances, stuck pools (nothing there comes up), stubborn instances (they roll role
     switches back), cut pools and nodes (no status),
     reclaimed nodes (with when they are taken away, in ms),
-    longer (how many times the declared input tokens requests have).
+    longer (how many times the declared input tokens requests have),
+    unmanaged (servers that others started).
     Urgent requests are answered in the next tick, full ones after `full_s` seconds.
     """
 
@@ -62,6 +63,7 @@ class World:
     full_s: int = 1
     copies: int = 1
     confirm: bool = True
+    unmanaged: dict[str, int] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     zero: set[str] = field(default_factory=set)
     ttft_ms: dict[str, float] = field(default_factory=dict)
@@ -126,6 +128,7 @@ class World:
             answers=tuple(self.planner.answer(request, self.cluster) for request in ready),
             alerts=tuple(self.alerts),
             controls=dict(self.controls),
+            unmanaged=dict(self.unmanaged),
         )
         self.alerts.clear()
         self.state, effects = decide(self.state, seen, self.cluster, self.now_ms)

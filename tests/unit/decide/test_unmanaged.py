@@ -1,0 +1,86 @@
+"""Servers that others started: counted, said, and never touched."""
+
+from __future__ import annotations
+
+from autoscaler.domain.cluster import Mode
+from autoscaler.standing import ModelStanding, standing
+from autoscaler.state import Observation
+from tests.unit.decide.decide_catalogue import pool, service
+from tests.unit.decide.decide_world import World, world
+from topics.decisions import Decision
+
+ONE = pool("one", nodes=12, per_node=1)
+THEIRS = f"chat:a1@{ONE.id}"
+
+
+def beside(servers: int, req_per_s: float) -> World:
+    """`servers` of 10 requests/s each, one per server, run at a rate; Shoal recommends."""
+    w = world(
+        req_per_s, service(mode=Mode.RECOMMEND, min_instances=1, unmanaged=THEIRS), pools=(ONE,)
+    )
+    w.unmanaged["chat"] = servers
+    return w
+
+
+def now(w: World) -> ModelStanding:
+    seen = Observation(unmanaged=dict(w.unmanaged))
+    return standing(w.state, seen, w.cluster, w.now_ms).models[0]
+
+
+def recommended(w: World) -> list[Decision]:
+    return [d for d in w.decisions if d.kind != "hold"]
+
+
+def test_only_what_is_missing_beside_them_is_recommended() -> None:
+    """24 req/s at 80% need three servers of 10: with two running, one more; with three, none."""
+    short, enough = beside(2, 20.0), beside(3, 20.0)
+    short.run(300)
+    enough.run(300)
+    assert [d.change for d in recommended(short)] == [((THEIRS, 1),)]
+    assert recommended(enough) == []
+    assert not short.state.assignments and not enough.state.assignments
+
+
+def test_they_are_shown_with_their_capacity() -> None:
+    w = beside(3, 20.0)
+    w.run(60)
+    shown = now(w)
+    assert (shown.unmanaged, shown.ready, shown.wanted) == (3, 3, 3)
+    assert shown.ready_req_per_s == shown.wanted_req_per_s == 30.0
+    assert "3 run that Shoal did not start" in shown.word
+
+
+def test_a_change_by_hand_is_said_and_adopted() -> None:
+    """A server that is stopped is missing again, one that is added as recommended is enough."""
+    w = beside(3, 20.0)
+    w.run(120)
+    w.unmanaged["chat"] = 2
+    w.run(60)
+    holds = [d.reason for d in w.decisions if "did not start" in d.reason]
+    assert holds[0].startswith(f"3 of {THEIRS} run that Shoal did not start;")
+    assert holds[1].startswith(f"2 of {THEIRS} run that Shoal did not start (3 before)")
+    assert [d.change for d in recommended(w)] == [((THEIRS, 1),)]
+    w.unmanaged["chat"] = 3
+    w.run(60)
+    assert len(recommended(w)) == 1
+    assert now(w).wanted == 3
+
+
+def test_what_is_not_known_changes_nothing() -> None:
+    """Prometheus is away: the last number stands."""
+    w = beside(3, 20.0)
+    w.run(60)
+    del w.unmanaged["chat"]
+    w.run(120)
+    assert recommended(w) == []
+    assert now(w).unmanaged is None and now(w).wanted == 3
+
+
+def test_where_shoal_acts_they_are_not_its_fleet() -> None:
+    """What it does not start it does not count on."""
+    w = beside(3, 20.0)
+    w.cluster = world(
+        20.0, service(mode=Mode.ACT, min_instances=1, unmanaged=THEIRS), pools=(ONE,)
+    ).cluster
+    w.run(200)
+    assert len(w.state.assignments) == 3
