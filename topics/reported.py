@@ -7,6 +7,7 @@ what is wrong with it.
 
 from __future__ import annotations
 
+from binascii import a2b_base64
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import orjson
 from topics import checks
 from topics.checks import MAX_COUNT, MAX_MS, SCHEMA_VERSION
 from topics.codec import decode_as
-from topics.sketch import from_text, pack
+from topics.sketch import PAIR_BYTES, pack
 from topics.telemetry import COUNTS, SKETCHES, Telemetry
 
 _NUMBERS = (*COUNTS, "sequence", "span_ms", "age_ms", "in_flight", "route_generation")
@@ -85,7 +86,13 @@ def read_reported(data: bytes) -> Reported:
     except (KeyError, TypeError, orjson.JSONDecodeError):
         return _slowly(data)
     if any(texts):
-        packed = tuple([from_text(n, t) for n, t in zip(SKETCHES, texts, strict=True)])
+        try:
+            packed = tuple([a2b_base64(text, strict_mode=True) if text else b"" for text in texts])
+        except ValueError:
+            return _slowly(data)
+        for one in packed:
+            if len(one) % PAIR_BYTES:
+                return _slowly(data)
     else:
         packed = _EMPTY
     sequence, span_ms, age_ms, in_flight, route_generation = numbers[_N:]

@@ -23,6 +23,7 @@ LOWEST, HIGHEST = -118, 590  # about 0.01 ms to 3 hours in ms
 MOST_COUNT = 10_000_000  # in a bucket of one record
 _MOST = 65_535
 _PAIR = struct.Struct("<HH")
+PAIR_BYTES = _PAIR.size
 
 
 def bucket_of(value_ms: float) -> int:
