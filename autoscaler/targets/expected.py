@@ -1,8 +1,8 @@
 """More will be asked when an instance that is started now would be ready: it is started now.
 
-Owns how far a forecast is believed (`demand.forecast` makes it). It only raises: a forecast of less
-gives nothing away, and where capacity covers what is expected, less the error that the forecast had
-on held-back minutes, nothing is started for it.
+Owns how far a forecast is believed (`demand.forecast` makes it). What counts is what it surely
+means: less than that came in one of twenty held-back minutes. A forecast that is only noise would
+start what is stopped again. It only raises: a forecast of less gives nothing away.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ _HOLDS_MS = 120_000  # a forecast that was not renewed is of the past
 
 
 def propose(view: ModelView) -> Proposal | None:
-    """The expected rate, where it exceeds the target and surely what is planned."""
+    """The expected rate, where it exceeds the target and what is planned."""
     rate = expected_req_per_s(view)
     expected = view.state.outlook.expected
-    if expected is None or rate <= view.state.target_req_per_s:
-        return None
-    if rate - expected.error_req_per_s <= view.planned_req_per_s:
+    if expected is None or rate <= max(view.state.target_req_per_s, view.planned_req_per_s):
         return None
     in_s = max(0, expected.at_ms - view.now_ms) / 1000.0
     why = (
@@ -32,9 +30,8 @@ def propose(view: ModelView) -> Proposal | None:
 
 
 def expected_req_per_s(view: ModelView) -> float:
-    """The rate that is expected; 0 where nothing is, or no more than what the forecast errs by."""
+    """The rate that is surely expected; 0 where none is."""
     expected = view.state.outlook.expected
     if expected is None or view.now_ms > expected.at_ms + _HOLDS_MS:
         return 0.0
-    sure = expected.req_per_s > max(_LEAST_REQ_PER_S, expected.error_req_per_s)
-    return expected.req_per_s if sure else 0.0
+    return expected.sure_req_per_s if expected.sure_req_per_s > _LEAST_REQ_PER_S else 0.0

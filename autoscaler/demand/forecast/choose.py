@@ -17,15 +17,18 @@ from autoscaler.demand.forecast.strategy import NoForecast, Strategy
 AUTO = "auto"
 _ORIGINS = 48
 _LEAST_GAIN = 0.1
+_SURELY = 0.95
 LEAST_ORIGINS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """mean_error: mean absolute error in requests/s over `origins` moments of the past."""
+    """mean_error: mean absolute error in requests/s over `origins` moments of the past. over: in
+    all but one of twenty of them, no more than this was forecast beyond what came."""
 
     strategy: Strategy
     mean_error: float
+    over: float
     origins: int
 
 
@@ -49,17 +52,22 @@ def scores(
             strategy = strategies[k]
             said = strategy.predict(rates[max(0, origin + 1 - strategy.reach) : origin + 1], steps)
             if not isinstance(said, NoForecast):
-                errors[k].append(abs(said - truth))
+                errors[k].append(said - truth)
             elif k == 0:
                 break
             else:
                 del errors[k]
     most = len(errors[0])
     return tuple(
-        Score(strategies[k], float(np.mean(found)), len(found))
+        _score(strategies[k], np.array(found))
         for k, found in errors.items()
         if len(found) == most and most >= LEAST_ORIGINS
     )
+
+
+def _score(strategy: Strategy, errors: Rates) -> Score:
+    over = max(0.0, float(np.quantile(errors, _SURELY)))
+    return Score(strategy, float(np.abs(errors).mean()), over, len(errors))
 
 
 def least(found: Sequence[Score], family: str) -> Score | None:

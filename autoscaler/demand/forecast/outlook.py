@@ -23,11 +23,11 @@ _MOST = 2.0  # times the highest minute known: a trend is not continued into the
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What was forecast. req_per_s: at `at_ms`, when an instance started now would be ready.
-    error_req_per_s: mean error of this strategy on held-back minutes, last_error_req_per_s: of the
-    last value. strategy: its name."""
+    """What was forecast. sure_req_per_s: at least so much at `at_ms`, when an instance started now
+    would be ready; in one of twenty held-back minutes less came. error_req_per_s: mean error of
+    this strategy on them, last_error_req_per_s: of the last value. strategy: its name."""
 
-    req_per_s: float
+    sure_req_per_s: float
     at_ms: int
     error_req_per_s: float
     last_error_req_per_s: float
@@ -37,13 +37,14 @@ class Expected:
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """history: of the model. family: that `strategy` was chosen for. strategy: its name, "" for
-    none; its errors as in Expected. chosen_minute: since the epoch, when it was. expected: None
-    where nothing is."""
+    none; its errors as in Expected and Score. chosen_minute: since the epoch, when it was.
+    expected: None where nothing is."""
 
     history: History = field(default_factory=History)
     family: str = NONE
     strategy: str = ""
     error_req_per_s: float = 0.0
+    over_req_per_s: float = 0.0
     last_error_req_per_s: float = 0.0
     chosen_minute: int = 0
     expected: Expected | None = None
@@ -84,6 +85,7 @@ def _chosen(outlook: Outlook, rates: Rates, steps: int, family: str) -> Outlook:
         family=family,
         strategy=best.strategy.name if best else "",
         error_req_per_s=best.mean_error if best else 0.0,
+        over_req_per_s=best.over if best else 0.0,
         last_error_req_per_s=found[0].mean_error if found else 0.0,
         chosen_minute=outlook.history.end_minute,
     )
@@ -99,7 +101,7 @@ def _expected(outlook: Outlook, rates: Rates, steps: int, ready_ms: int) -> Expe
         return None
     highest = max(rate for rate in rates.tolist() if rate == rate)
     return Expected(
-        min(said, _MOST * highest),
+        max(0.0, min(said, _MOST * highest) - outlook.over_req_per_s),
         ready_ms,
         outlook.error_req_per_s,
         outlook.last_error_req_per_s,

@@ -144,8 +144,16 @@ def test_a_burst_that_comes_each_hour_is_expected_before_it_comes() -> None:
     all_ = run(lambda m: 16.0 if m % 60 < 6 else 4.0, 240, AUTO)
     ahead, before = all_[237].expected, all_[215].expected
     assert ahead is not None and ahead.strategy == "seasonal (1 h)"
-    assert ahead.req_per_s > 10.0 and before is not None and before.req_per_s < 6.0
+    assert ahead.sure_req_per_s > 9.0
+    assert before is not None and before.sure_req_per_s < 4.5
     assert ahead.error_req_per_s < ahead.last_error_req_per_s
+
+
+def test_what_is_only_noise_is_not_expected() -> None:
+    """Five hours of a steady rate: what is expected stays below it but for a minute or two."""
+    all_ = [o.expected for o in run(lambda _: 8.0, 300, AUTO)]
+    rates = [one.sure_req_per_s for one in all_ if one is not None]
+    assert len(rates) > 200 and sum(rate > 8.2 for rate in rates) <= 5
 
 
 def test_nothing_is_kept_or_expected_where_no_forecast_is_wanted() -> None:
@@ -160,7 +168,7 @@ def test_without_a_start_time_nothing_is_expected_but_history_grows() -> None:
 def test_a_spike_is_not_continued_into_the_sky() -> None:
     all_ = run(lambda m: 4.0 * 1.3 ** max(0, m - 50), 66, "smoothing")
     highest = max(float(np.nanmax(o.history.rates())) for o in all_)
-    expected = [o.expected.req_per_s for o in all_ if o.expected is not None]
+    expected = [o.expected.sure_req_per_s for o in all_ if o.expected is not None]
     assert expected and max(expected) <= 2.0 * highest
 
 

@@ -31,9 +31,9 @@ def test_more_than_is_planned_is_started_before_it_is_asked() -> None:
     assert "mean error 0.50, last value 2.0" in state.target_why
 
 
-def test_what_lies_within_the_error_of_the_forecast_starts_nothing() -> None:
-    assert propose(expecting(8.4)) is None
-    assert propose(expecting(8.6)) is not None
+def test_what_is_planned_for_anyway_is_not_started_again() -> None:
+    assert propose(expecting(7.9)) is None
+    assert propose(expecting(8.1)) is not None
 
 
 def test_less_is_expected_and_nothing_is_given_away_for_it() -> None:
