@@ -44,10 +44,11 @@ def test_nodes_that_are_shut_are_not_used() -> None:
 
 
 def test_instances_nobody_ordered_hold_their_gpus_too() -> None:
-    """What executors report as running takes GPUs, whatever assignments say."""
+    """What executors report as running takes GPUs, whatever assignments say; a sleeper leaves."""
     stray = ObservedInstance("x", "m", "aggregated", "g", InstanceState.READY, (0, 1))
     gone = ObservedInstance("y", "m", "aggregated", "g", InstanceState.STOPPED, (2,))
-    status = Status(NODES[0], POOL.id, "e", 1, 1, (stray, gone))
+    asleep = replace(gone, instance="z", state=InstanceState.ASLEEP, gpus=(3,))
+    status = Status(NODES[0], POOL.id, "e", 1, 1, (stray, gone, asleep))
     assert used_gpus([], [status]) == {NODES[0]: frozenset({0, 1})}
 
 

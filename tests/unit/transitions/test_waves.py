@@ -101,7 +101,8 @@ def test_drains_wait_for_every_live_gateway_or_a_timeout() -> None:
 
 
 def test_it_is_gone_when_its_executor_says_so() -> None:
-    """STOPPED, or absent from a status that knows of the drain; not before."""
+    """STOPPED, or ASLEEP, which is its executor's to end, or absent from a status that knows of the
+    drain; not before."""
     leaving = group(2, life=Life.DRAINING, since_ms=NOW)
     name = leaving.placed[0].instance
     order = DesiredInstance(name, "chat", "aggregated", leaving.name, (2,), "e", drain=True)
@@ -119,6 +120,7 @@ def test_it_is_gone_when_its_executor_says_so() -> None:
 
     assert left(4, InstanceState.DRAINING) == 1
     assert left(4, InstanceState.STOPPED) == 0
+    assert left(4, InstanceState.ASLEEP) == 0
     assert left(4) == 0
     assert left(3) == 1  # the executor has not read of the drain: absence says nothing
     assert left(3, at_ms=NOW + 120_000 + GONE_GRACE_MS) == 0
