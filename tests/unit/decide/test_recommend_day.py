@@ -78,6 +78,6 @@ def test_a_day_in_mode_recommend_has_no_effects() -> None:
                 recommended += bool(effect.record.change)
             elif isinstance(effect, SolveRequested):
                 w.due.append((w.t_s + 1, effect.request))
-    assert set(ports.heard) == {"PublishDecision", "PublishRates", "SolveRequested"}
+    assert set(ports.heard) <= {"PublishDecision", "PublishRates", "SolveRequested"}
     assert recommended >= 5 and not any(applied)
     assert w.state.groups == () and dict(w.state.assignments) == {} and dict(w.state.routes) == {}
