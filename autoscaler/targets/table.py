@@ -50,6 +50,10 @@ def retarget(view: ModelView) -> ModelState:
     raised = max(proposals, key=lambda p: _worth(p, planned), default=None)
     if any(p.rule == "surge" and p.evident and not p.followed for p in proposals):
         state = replace(state, surge_ms=view.now_ms)
+    is_inherited = raised is not None and raised.rule == "inherited"
+    if raised is not None and is_inherited and raised.why == state.target_why and not state.lost_ms:
+        # What was taken over is valued anew while lengths are learnt again: that is no demand.
+        return replace(state, target_req_per_s=raised.req_per_s, over_since_ms=0)
     if raised is not None and _worth(raised, planned) > state.target_req_per_s:
         return _raised(replace(view, state=state), raised)
     if not view.is_surging and (raised is None or not raised.evident):

@@ -9,6 +9,7 @@ import pytest
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.targets import excess, slo
 from autoscaler.targets.inherited import propose as inherited
+from autoscaler.targets.table import retarget
 from autoscaler.transitions.turns import Turns
 from tests.unit.targets.target_views import T0, stats, view
 
@@ -68,6 +69,21 @@ def test_what_was_taken_over_counts_for_as_long_as_excess_must_last() -> None:
     assert found is not None and found.req_per_s == mine.planned_req_per_s
     assert inherited(replace(mine, started_ms=T0 - 601_000)) is None
     assert inherited(started) is None
+
+
+@pytest.mark.parametrize(("lost_ms", "target"), [(0, 7.7), (T0 - 5_000, 8.0)])
+def test_what_was_taken_over_and_is_valued_anew_needs_nothing_new(
+    lost_ms: int, target: float
+) -> None:
+    """The lengths of requests are learnt again after a takeover: the same fleet holds 7.7 req/s and
+    not 8. Where capacity was lost, what was taken over is still needed."""
+    seen = view(steady(3.0, 3.0), planned=7.7, started_ms=T0 - 30_000)
+    why = "capacity taken over at the start"
+    state = replace(
+        seen.state, inherited=True, target_req_per_s=8.0, target_why=why, lost_ms=lost_ms
+    )
+    found = retarget(replace(seen, state=state))
+    assert found.target_req_per_s == pytest.approx(target)
 
 
 def misses(share: float, load: float = 7.0, planned: float = 8.0) -> ModelDemand:
