@@ -34,10 +34,11 @@ from streams.logs import add_log_level
 from streams.replay.traces import load_trace
 from streams.up.children import ChildFailed
 from streams.up.real import prepare
-from streams.up.session import Session, Wishes
+from streams.up.session import Session
 from streams.up.summary import show
 from streams.up.traffic import traffic, with_first_minutes
 from streams.up.view import View
+from streams.up.wishes import Wishes
 
 # By engine: what runs, what is replayed, and how fast.
 _DEMOS = {

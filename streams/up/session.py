@@ -12,18 +12,14 @@ import shutil
 import tempfile
 import time
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from autoscaler.domain.cluster import Mode
-from autoscaler.domain.workload import Demand
-from autoscaler.explain import reasons
 from streams.broker.admin import TopicsUnusable, ensure_topics
 from streams.broker.reach import BrokerUnreachable
-from streams.files.config import Config
 from streams.files.errors import UserError
 from streams.ports.seal import read_keys
 from streams.up import parts
@@ -32,13 +28,10 @@ from streams.up.follow import follow
 from streams.up.host import check_port, free_port, remove_topics
 from streams.up.overhead import harness_overhead_ms
 from streams.up.picture import Picture
-from streams.up.real import RealEngines
-from streams.up.screen import Facts
-from streams.up.story import Event, clock
+from streams.up.shown import Shown, several
 from streams.up.summary import Ended, summarize
-from streams.up.traffic import Gap, Traffic
 from streams.up.view import View
-from topics.loglines import DEFAULT_LEVEL
+from streams.up.wishes import Wishes
 from topics.signing import CLUSTER_KEY
 from topics.table import PREFIX
 from topics.timebase import TimeBase
@@ -46,30 +39,6 @@ from topics.timebase import TimeBase
 _START_TIMEOUT_S = 60.0
 _FIRST_FLEET_REAL_S = 60.0
 _SETTLED_S = 0.5
-_REDRAW_S = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What the user asked for. for_s: real seconds for the whole run, 0 = the whole trace.
-
-    demands: of the trace's first minutes, for models that declare no rate; `config` has them.
-    real: engines that are not simulated. operated: options of the controller.
-    """
-
-    config: Config
-    config_path: Path
-    trace: Path
-    traffic: Traffic
-    speed: float
-    for_s: float
-    broker: str
-    gateway_port: int
-    seed: int
-    demands: Mapping[str, Demand] = field(default_factory=dict)
-    log_level: str = DEFAULT_LEVEL
-    real: RealEngines | None = None
-    operated: tuple[str, ...] = ()
 
 
 class Session:
@@ -77,19 +46,12 @@ class Session:
 
     def __init__(self, wishes: Wishes, view: View) -> None:
         self._wishes = wishes
-        self._view = view
         self._children = Children(_keys())
         self.picture = Picture(wishes.config.cluster)
+        self._shown = Shown(wishes, view, self.picture, self._children)
         self._interrupted = asyncio.Event()
-        self._progress: Mapping[str, Any] = {}
-        self._title: tuple[str, ...] = ()
-        self._state = "starting"
-        self._visible = False
         self._overhead: Mapping[str, float | None] = {"p50": None, "p99": None}
-        self._time_base = TimeBase(wishes.speed, 0, 0)
         self._bootstrap = ""
-        self._trace_began_ms = 0  # domain time at which trace time 0 is replayed; 0: not yet
-        self._told_gaps = 0
         self.ended_ms = 0  # domain time at which the run was over and the parts were told to end
         self.logs: Path | None = None  # kept where something failed
 
@@ -101,7 +63,8 @@ class Session:
     def interrupt(self) -> None:
         """End the run now: no more load, everything down, summary."""
         self._interrupted.set()
-        self._stopping()
+        self._shown.silent = True
+        self._shown.stand("stopping...")
 
     async def run(self) -> dict[str, Any]:
         """The whole run; returns the summary. Raises UserError when it cannot be started."""
@@ -113,16 +76,17 @@ class Session:
         # Real engines take as long to start as they take: the time counts from the first one on.
         deadline = float("inf") if wishes.real else started + for_s
         folder = Path(tempfile.mkdtemp(prefix="shoal-up-"))
-        self._time_base = TimeBase(wishes.speed, int(time.time() * 1000), time.monotonic_ns())
+        time_base = TimeBase(wishes.speed, int(time.time() * 1000), time.monotonic_ns())
+        self._shown.time_base = time_base
         port = wishes.gateway_port or free_port()
         embedded = not wishes.broker
         prefix = PREFIX if embedded else f"shoal-up-{folder.name.rsplit('-', 1)[1]}."
         run = parts.Run(
-            wishes.config, wishes.config_path, folder, self._time_base, port, wishes.seed, prefix,
+            wishes.config, wishes.config_path, folder, time_base, port, wishes.seed, prefix,
             wishes.demands, wishes.log_level, wishes.real, wishes.operated,
         )  # fmt: skip
         self._children.open()
-        self._children.on_event = self._say
+        self._children.on_event = self._shown.say
         self.logs = folder
         report: dict[str, Any] = {}
         following: asyncio.Task[None] | None = None
@@ -131,13 +95,11 @@ class Session:
         try:
             if await self._unless_interrupted(self._broker(run)):
                 following = asyncio.create_task(follow(self._bootstrap, prefix, self.picture))
-                self._view.start()
-                self._visible = True
-                self._tell_workloads()
-                drawing = asyncio.create_task(self._draw())
+                self._shown.begin()
+                drawing = asyncio.create_task(self._shown.draw())
                 serving = self._serve(run, self._bootstrap)
                 if await self._unless_interrupted(serving) and await self._first_fleet(deadline):
-                    self._title, self._state = self._describe(port, time.monotonic() - started)
+                    self._shown.serves(port, time.monotonic() - started)
                     if wishes.real:
                         deadline = time.monotonic() + for_s
                     report = await self._load(run, self._url(run), deadline)
@@ -147,16 +109,14 @@ class Session:
             fine = not isinstance(error, ChildFailed)
             raise
         finally:
-            self.ended_ms = self._now_ms()
-            self._stopping()
+            self.ended_ms = self._shown.now_ms()
+            self._shown.stand("stopping...")
             if following is not None:
                 await _cancelled(following)
             await self._children.close()
             if drawing is not None:
                 await _cancelled(drawing)
-            self._state = "ended"
-            self._show()
-            self._view.stop()
+            self._shown.end()
             if self._bootstrap and not embedded:
                 await remove_topics(self._bootstrap, prefix)
             if fine and not self.lost:
@@ -172,17 +132,6 @@ class Session:
             {child.name: child.restarts for child in self._children.all()},
             Ended(wishes.traffic, wishes.for_s, self._interrupted.is_set()),
         )
-
-    def _now_ms(self) -> int:
-        return self._time_base.now_ms(time.monotonic_ns())
-
-    def _say(self, text: str, bad: bool = False) -> None:
-        self.picture.story.append(Event(self._now_ms(), text, bad))
-        self._show()
-
-    def _stopping(self) -> None:
-        self._state = "stopping..."
-        self._show()
 
     async def _unless_interrupted(self, work: Coroutine[Any, Any, object]) -> bool:
         """Whether `work` was done before somebody ended the run; it is cancelled if not."""
@@ -211,7 +160,7 @@ class Session:
 
     async def _serve(self, run: parts.Run, bootstrap: str) -> None:
         """Start controller, executors and gateway side by side."""
-        self._state = "starting the controller, the executors and the gateway"
+        self._shown.state = "starting the controller, the executors and the gateway"
         children = [parts.gateway(run, bootstrap), parts.controller(run, bootstrap)]
         children += parts.executors(run, bootstrap)
         for child in children:
@@ -244,10 +193,10 @@ class Session:
             unplanned, members = self._routed()
             awaited |= members
             progress = self.picture.progress(awaited)
-            unmet = self.picture.unmet(self._now_ms())
-            done = f"{progress.ready} of {_several(progress.wanted, 'instance')} ready"
+            unmet = self.picture.unmet(self._shown.now_ms())
+            done = f"{progress.ready} of {several(progress.wanted, 'instance')} ready"
             so_far = f": {done}" if progress.wanted else ""
-            self._state = f"waiting for the first fleet{so_far}"
+            self._shown.state = f"waiting for the first fleet{so_far}"
             now = time.monotonic()
             if not unplanned and awaited <= progress.settled | (unmet.keys() & progress.nothing):
                 # What is decided arrives over several topics; look twice.
@@ -260,7 +209,7 @@ class Session:
                 missing = ", ".join(sorted((awaited | unplanned) - progress.started - unmet.keys()))
                 if missing:
                     raise ChildFailed(f"no instance of {missing} was ready within {limit_s:.0f} s")
-                self._say(f"first fleet incomplete after {limit_s:.0f} s: {done}", bad=True)
+                self._shown.say(f"first fleet incomplete after {limit_s:.0f} s: {done}", bad=True)
                 return True
             await asyncio.sleep(0.1)
 
@@ -288,7 +237,7 @@ class Session:
             if left_s * wishes.speed <= wishes.traffic.duration_s:
                 for_ms = int(left_s * wishes.speed * 1000)
         start_ms = run.time_base.now_ms(start_mono_ns)
-        self._trace_began_ms = start_ms
+        self._shown.trace_began_ms = start_ms
         report = run.folder / "replay.json"
         child = parts.replayer(run, url, wishes.trace, start_ms, for_ms, report)
         done = asyncio.Event()
@@ -296,7 +245,7 @@ class Session:
         def on_line(said: Mapping[str, object]) -> None:
             progress = said.get("progress")
             if isinstance(progress, dict):
-                self._progress = progress
+                self._shown.progress = progress
             if said.get("done"):
                 done.set()
 
@@ -320,76 +269,6 @@ class Session:
         if self._children.failed is not None and self._children.failed.done():
             raise ChildFailed(self._children.failed.result())
 
-    async def _draw(self) -> None:
-        while True:
-            self._tell_gaps()
-            self._show()
-            await asyncio.sleep(_REDRAW_S)
-
-    def _show(self) -> None:
-        """Draw what is now, once there is something to see."""
-        if not self._visible:
-            return
-        now_ms = self._now_ms()
-        late = self._progress.get("late_p99_ms")
-        down, lost = ", ".join(self._children.down()), self.lost
-        alerts = [f"! down: {down}; starting again"] if down else []
-        alerts += [f"! lost: {lost}; what runs goes on as it is"] if lost else []
-        gap = None if self._interrupted.is_set() else self._gap(now_ms)
-        quiet = f"no requests in the trace until {self._clock_of(gap.end_s)} | " if gap else ""
-        facts = Facts(
-            title=self._title,
-            state=quiet + self._state,
-            alerts=tuple(alerts),
-            began_ms=self._time_base.origin_ms,
-            sent=int(self._progress.get("sent", 0)),
-            served=int(self._progress.get("served", 0)),
-            failed=int(self._progress.get("failed", 0)),
-            usd=self.picture.bill(now_ms).usd,
-            late_p99_ms=None if late is None else float(late),
-        )
-        self._view.update(self.picture, now_ms, facts)
-
-    def _gap(self, now_ms: int) -> Gap | None:
-        """The silence of the trace in which we are, if we are in one."""
-        at_s = (now_ms - self._trace_began_ms) / 1000.0 if self._trace_began_ms else -1.0
-        return next((g for g in self._wishes.traffic.gaps if g.start_s <= at_s < g.end_s), None)
-
-    def _tell_workloads(self) -> None:
-        """Of which models the trace says what to plan for at first."""
-        for model, demand in self._wishes.demands.items():
-            lengths = demand.lengths
-            self._say(
-                f"{model} declares no rate: planned for the start of the trace, "
-                f"{reasons.rate(demand.req_per_s)} req/s of {lengths.input_tokens:.0f} tokens in "
-                f"and {lengths.output_tokens:.0f} out"
-            )
-
-    def _tell_gaps(self) -> None:
-        gap = self._gap(self._now_ms())
-        if gap is not None and self._wishes.traffic.gaps.index(gap) >= self._told_gaps:
-            self._told_gaps = self._wishes.traffic.gaps.index(gap) + 1
-            until = self._clock_of(gap.end_s)
-            self._say(f"the trace has no requests until {until} (a gap in the record)")
-
-    def _clock_of(self, trace_s: float) -> str:
-        """A time of the trace by the clock of the screen."""
-        return clock(self._trace_began_ms + trace_s * 1000.0 - self._time_base.origin_ms)
-
-    def _describe(self, port: int, ready_s: float) -> tuple[tuple[str, ...], str]:
-        """The title of the run and what it does now."""
-        cluster = self._wishes.config.cluster
-        regions = len({pool.region for pool in cluster.pools})
-        nodes = cluster.most_nodes
-        kind = "real node" if self._wishes.real else "simulated node"
-        title = (
-            f"shoal: {self._wishes.trace.name} at {self._wishes.speed:g}x | "
-            f"{_several(len(cluster.services), 'model')}, "
-            f"{_several(regions, 'region')}, {_several(nodes, kind)}"
-        )
-        api = f"API http://{parts.HOST}:{port}/v1"
-        return (title,), f"{api} | ready in {ready_s:.0f} s | Ctrl-C stops everything"
-
 
 async def _cancelled(task: asyncio.Future[Any]) -> None:
     task.cancel()
@@ -406,7 +285,3 @@ def _keys() -> Mapping[str, str]:
 def _tail_s(for_s: float) -> float:
     """Real seconds at the end of a bounded run without new requests, so that the last can end."""
     return min(12.0, max(4.0, 0.08 * for_s))
-
-
-def _several(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

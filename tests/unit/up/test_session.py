@@ -14,11 +14,13 @@ from rich.console import Console
 from autoscaler.domain.cluster import Mode
 from streams.files.config import Config, load_config
 from streams.up import session as session_module
+from streams.up import shown as shown_module
 from streams.up.children import ChildFailed
 from streams.up.picture import Picture
-from streams.up.session import Session, Wishes
+from streams.up.session import Session
 from streams.up.traffic import Traffic
 from streams.up.view import View
+from streams.up.wishes import Wishes
 from topics.records import (
     Assignment,
     Decision,
@@ -64,7 +66,8 @@ class FakeTime:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     fake = FakeTime()
-    monkeypatch.setattr(session_module, "time", fake)
+    for module in (session_module, shown_module):
+        monkeypatch.setattr(module, "time", fake)
     real_sleep = asyncio.sleep
 
     async def sleep(seconds: float) -> None:
@@ -96,7 +99,7 @@ class Start:
     def __init__(self, found: Config) -> None:
         wishes = Wishes(found, SAMPLE, SAMPLE, Traffic(1, 60.0), SPEED, 0.0, "", 0, 1)
         self.session = Session(wishes, View(Console(file=io.StringIO())))
-        self.session._time_base = TimeBase(SPEED, 0, 0)
+        self.session._shown.time_base = TimeBase(SPEED, 0, 0)
         self.picture: Picture = self.session.picture
         timeout_s = found.cluster.policy.start_timeout_s
         self.limit_s = session_module._FIRST_FLEET_REAL_S + timeout_s / SPEED
@@ -134,7 +137,7 @@ async def test_the_load_waits_for_every_instance_of_the_first_fleet(clock: FakeT
     clock.at(2.0, lambda: start.ready("mini", 1))
     clock.at(3.0, lambda: start.ready("chat", 1))
     headlines: list[str] = []
-    clock.at(4.0, lambda: headlines.append(start.session._state))
+    clock.at(4.0, lambda: headlines.append(start.session._shown.state))
     clock.at(5.0, lambda: start.ready("mini", 2))
     assert await start.wait()
     assert headlines == ["waiting for the first fleet: 2 of 3 instances ready"]
