@@ -185,20 +185,20 @@ class Promises:
         for name in done.after.silent_nodes - done.before.silent_nodes:
             node = self._world.nodes.get(name)
             status = done.observation.statuses.get(name)
-            if node is None or status is None or not self._calm():
+            now_s = self._world.now_s
+            if node is None or status is None or not self._calm(now_s - 20.0, now_s):
                 continue
             silent = not (node.up and node.executor_up) or node.link.cut or term_s < 20.0
             self._hold("17", silent, f"{name} is taken for lost while it speaks")
 
-    def _calm(self) -> bool:
-        """Whether nothing stands between executors and the leader now or has lately."""
+    def _calm(self, since_s: float, until_s: float) -> bool:
+        """Whether nothing stood between executors and the leader in this time."""
         between = (
             "broker away", "leader cut", "slow network", "node cut", "region cut",
             "executor killed", "node lost", "lost writes", "leader stopped", "reclaim",
         )  # fmt: skip
-        now_s = self._world.now_s
         return not any(
-            fault.kind in between and fault.at_s <= now_s <= fault.until_s + 20.0
+            fault.kind in between and fault.at_s <= until_s and since_s <= fault.until_s
             for fault in self._world.scenario.faults
         )
 
@@ -297,7 +297,8 @@ class Promises:
         ]
         for fault in strays:
             said = any(f"by-hand-{fault.at_s:.0f}" in reason for reason in self._said)
-            self._hold("26", said or not self._calm(), f"nobody said a word of {fault}")
+            heard = self._calm(fault.at_s, fault.until_s)
+            self._hold("26", said or not heard, f"nobody said a word of {fault}")
 
     def _served(self, leader: Controller, model: str, floor: int) -> None:
         """Enough is ready, or it was said why not."""
