@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import resource
 import signal
 import sys
@@ -124,6 +125,9 @@ async def _serve(options: argparse.Namespace, settings: Settings, clock: Clock, 
         if gateway.own_url:
             ready["own_url"] = gateway.own_url
         print(orjson.dumps(ready).decode(), flush=True)
+        # What is here now stays: to look through it in each full collection holds up every client
+        # for 12 ms.
+        gc.freeze()
         await gateway.run(end, now)
 
 
