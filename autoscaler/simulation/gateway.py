@@ -18,7 +18,7 @@ from autoscaler.serving.scoring import class_of, model_of, others_of
 from autoscaler.serving.wait_queue import Ticket, WaitQueue
 from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.engine import SimEngine
-from autoscaler.simulation.hops import AtStage
+from autoscaler.simulation.jobs import Answer, AtStage, Prefill
 from autoscaler.simulation.meter import Meter
 from autoscaler.simulation.requests import Call, Ending
 from autoscaler.simulation.stage import AnyEngine, SimStage
@@ -174,16 +174,16 @@ class SimGateway:
             self._again(front, call, pick.endpoint)
         elif isinstance(engine, SimStage):
             assert pick.way is not None  # noqa: S101 - only paths lead to stages
-            AtStage(self, call, pick.way, 0, pick.endpoint).enter(engine)
+            engine.submit(pick.way.hops[0].runs, AtStage(self, call, pick.way, 0, pick.endpoint))
         elif call.input_tokens + call.output_tokens > front.max_len:
             front.router.done(pick.endpoint)
             self._end(front, call, Ending.FAILED, too_long=True)
         elif pick.prefill:
             work = Work(_name(call), call.input_tokens, 1, Part.PREFILL)
-            engine.submit(work, _Prefill(self, front, call, pick, engine))
+            engine.submit(work, Prefill(self, call, pick, engine))
         else:
             work = Work(_name(call), call.input_tokens, call.output_tokens)
-            engine.submit(work, _Answer(self, front, call, pick.endpoint, engine))
+            engine.submit(work, Answer(self, call, pick.endpoint, engine))
 
     def _again(self, front: _Front, call: Call, failed: Endpoint) -> None:
         """`failed` did not answer: try elsewhere if the client has seen nothing yet."""
@@ -206,17 +206,15 @@ class SimGateway:
 
     # -- what jobs tell -----------------------------------------------------------------------
 
-    def left(self, front: _Front, endpoint: Endpoint) -> None:
-        """A request has left `endpoint`."""
-        front.router.done(endpoint)
-        self._dispatch(front)
-
-    def answered(self, front: _Front, call: Call) -> None:
-        """A request was answered in full."""
+    def answered(self, call: Call, endpoint: Endpoint) -> None:
+        """A request was answered in full by `endpoint`."""
+        front = self._fronts[call.model]
         self._end(front, call, Ending.SERVED)
+        self._left(front, endpoint)
 
-    def lost(self, front: _Front, call: Call, endpoint: Endpoint) -> None:
+    def lost(self, call: Call, endpoint: Endpoint) -> None:
         """`endpoint` is gone with a request inside."""
+        front = self._fronts[call.model]
         front.router.eject(endpoint, int(self._agenda.now_ms))
         front.router.done(endpoint)
         self._again(front, call, endpoint)
@@ -224,11 +222,11 @@ class SimGateway:
     def left_stage(self, call: Call, way: Way, hop: int, endpoint: Endpoint) -> None:
         """A stage is done with a request: on to the next one, or back to its client."""
         front = self._fronts[call.model]
-        self.left(front, endpoint)
         if hop + 1 == len(way.hops):
             call.first_ms = self._agenda.now_ms
-            self._end(front, call, Ending.SERVED)
+            self.answered(call, endpoint)
             return
+        self._left(front, endpoint)
         further = front.router.pick_hop(way, hop + 1, call.tried)
         engine = self._engines.get(further.address) if further else None
         if further is None or not isinstance(engine, SimStage):
@@ -237,15 +235,12 @@ class SimGateway:
                 front.router.done(further)
             self._again(front, call, further or endpoint)
             return
-        AtStage(self, call, way, hop + 1, further).enter(engine)
+        engine.submit(way.hops[hop + 1].runs, AtStage(self, call, way, hop + 1, further))
 
-    def lost_stage(self, call: Call, endpoint: Endpoint) -> None:
-        """A stage is gone with a request inside."""
-        self.lost(self._fronts[call.model], call, endpoint)
-
-    def hand_over(self, front: _Front, call: Call, pick: Pick, prefill: SimEngine) -> None:
+    def hand_over(self, call: Call, pick: Pick, prefill: SimEngine) -> None:
         """The prefill is done: its KV goes to a decode instance of the same group."""
-        self.left(front, pick.endpoint)
+        front = self._fronts[call.model]
+        self._left(front, pick.endpoint)
         router = front.router
         decoder = router.pick_decode(pick.group, call.tried) or router.pick_decode(pick.group)
         engine = self._engines.get(decoder.address) if decoder else None
@@ -262,62 +257,11 @@ class SimGateway:
             self._again(front, call, pick.endpoint)
             return
         work = Work(_name(call), call.input_tokens, call.output_tokens, Part.DECODE, transfer_ms)
-        engine.submit(work, _Answer(self, front, call, decoder, engine))
+        engine.submit(work, Answer(self, call, decoder, engine))
 
-
-class _Answer:
-    """A request at the engine that makes its tokens."""
-
-    __slots__ = ("_call", "_endpoint", "_engine", "_front", "_gateway")
-
-    def __init__(
-        self,
-        gateway: SimGateway,
-        front: _Front,
-        call: Call,
-        endpoint: Endpoint,
-        engine: SimEngine,
-    ) -> None:
-        self._gateway = gateway
-        self._front = front
-        self._call = call
-        self._endpoint = endpoint
-        self._engine = engine
-
-    def first_token(self, at_ms: float) -> None:
-        self._call.first_ms = at_ms + self._engine.setup.times.first_token_ms
-
-    def finished(self, at_ms: float) -> None:
-        self._call.end_ms = at_ms + self._engine.setup.times.first_token_ms
-        self._gateway.answered(self._front, self._call)
-        self._gateway.left(self._front, self._endpoint)
-
-    def broken(self) -> None:
-        self._gateway.lost(self._front, self._call, self._endpoint)
-
-
-class _Prefill:
-    """A request at a prefill instance."""
-
-    __slots__ = ("_call", "_engine", "_front", "_gateway", "_pick")
-
-    def __init__(
-        self, gateway: SimGateway, front: _Front, call: Call, pick: Pick, engine: SimEngine
-    ) -> None:
-        self._gateway = gateway
-        self._front = front
-        self._call = call
-        self._pick = pick
-        self._engine = engine
-
-    def first_token(self, at_ms: float) -> None:
-        """The client sees the decode instance's first token, not this one."""
-
-    def finished(self, at_ms: float) -> None:
-        self._gateway.hand_over(self._front, self._call, self._pick, self._engine)
-
-    def broken(self) -> None:
-        self._gateway.lost(self._front, self._call, self._pick.endpoint)
+    def _left(self, front: _Front, endpoint: Endpoint) -> None:
+        front.router.done(endpoint)
+        self._dispatch(front)
 
 
 def _want(call: Call) -> Want:
