@@ -62,7 +62,7 @@ def test_every_request_ends_once_and_in_order_of_its_events(
     assert all(engine.in_flight == 0 for engine in one.engines.values())
     for gateway in one.gateways:
         assert gateway._fronts["mini"].meter.in_flight == 0
-        assert not gateway._fronts["mini"].router._in_flight
+        assert not gateway._fronts["mini"].router._occupancy._in_flight
 
 
 @settings(max_examples=25, deadline=None)
