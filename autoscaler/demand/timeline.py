@@ -83,7 +83,9 @@ class Timeline:
         """Bring the sums up to `end_s`, and forget what is beyond the horizon in lumps."""
         known_s = self.base_s + len(self.covered) - 1
         if end_s - known_s > self.horizon_s:
-            self.base_s = known_s = end_s - self.horizon_s
+            # Nothing is known before the first second: a new model costs what it has, not a horizon.
+            known_s = max(end_s - self.horizon_s, min((*seconds, end_s)))
+            self.base_s = known_s
             self.covered, self.arrivals = array("q", [0]), array("q", [0])
         covered, arrivals = self.covered[-1], self.arrivals[-1]
         for second in range(known_s, end_s):
