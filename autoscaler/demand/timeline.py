@@ -83,7 +83,7 @@ class Timeline:
         """Bring the sums up to `end_s`, and forget what is beyond the horizon in lumps."""
         known_s = self.base_s + len(self.covered) - 1
         if end_s - known_s > self.horizon_s:
-            # Nothing is known before the first second: a new model costs what it has, not a horizon.
+            # Nothing is known before the first second, so a new model costs what it has.
             known_s = max(end_s - self.horizon_s, min((*seconds, end_s)))
             self.base_s = known_s
             self.covered, self.arrivals = array("q", [0]), array("q", [0])
