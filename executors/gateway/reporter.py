@@ -62,6 +62,7 @@ class Reporter:
         self._publisher = publisher
         self._limit = buffer
         self._spool = spool
+        self._reached = True
         self._pending: deque[Telemetry] = deque()
         self._ready = asyncio.Event()
         self._ready.set()  # a former life may have left something on disk
@@ -165,7 +166,13 @@ class Reporter:
         return True
 
     async def _send(self, records: list[Telemetry]) -> list[Telemetry]:
-        """Those of `records` that the broker did not take."""
+        """Those of `records` that the broker did not take.
+
+        What failed may wait in the Kafka client and arrive much later, and is then dated by the age
+        that it had here. So a broker that is away is tried with one record and not with all.
+        """
+        if not self._reached and len(records) > 1:
+            return records if await self._send(records[:1]) else await self._send(records[1:])
         now_ms = self._clock.now_ms()
         taken = await asyncio.gather(
             *(
@@ -177,6 +184,7 @@ class Reporter:
                 for record in records
             )
         )
+        self._reached = all(taken)
         return [record for record, ok in zip(records, taken, strict=True) if not ok]
 
     def _count_dropped(self) -> None:

@@ -56,7 +56,8 @@ class Election:
         """A record of the topic, in order. age_s: real seconds since it was appended."""
         if offset < self.offset:
             self.resets += 1
-            self.token, self._vacant = 0, True  # whoever led must claim on the new topic
+            # Whoever led must claim on the new topic; one that does not see it holds its lease yet.
+            self.token, self._vacant = 0, self._vacant or bool(self.token)
         self.offset = offset
         ours = record.claim == self.boot
         sent_s = self._sent_s.pop(record.at_ms, None) if ours else None

@@ -175,6 +175,21 @@ def test_who_stops_in_order_is_followed_at_once() -> None:
     assert world.leader() == "two"
 
 
+def test_a_topic_made_again_gives_nobody_the_seat_of_a_leader_who_cannot_see_it() -> None:
+    """A leader that is cut off at that moment holds its lease for some seconds yet."""
+    world = World()
+    first = world.start("one")
+    world.run(3.0)
+    world.start("two")
+    world.run(10.0)
+    first.connected = False
+    world.log.clear()
+    for controller in world.controllers.values():
+        controller.read = 0
+    world.run(12.0)  # at any time at most one leads
+    assert world.leader() == "two"
+
+
 def test_tokens_keep_rising_when_the_topic_is_made_again() -> None:
     """The leader finds its renewals at lower offsets, and claims anew above every token in use."""
     world = World()
