@@ -54,7 +54,11 @@ async def sweep(wanted: Sweep) -> tuple[str, list[Result]]:
     """Run it; the model's name and one result per step. UserError where the server does not do."""
     headers = {"Authorization": f"Bearer {wanted.api_key}"} if wanted.api_key else {}
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+    # How many requests run at once is the step's to say, not the client's.
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(
+        connector=connector, headers=headers, timeout=timeout
+    ) as session:
         try:
             served = wanted.served or await _first_model(session, wanted.url)
             return served, await _steps(session, wanted, served)
