@@ -18,8 +18,9 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     from streams.cli import main as command
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    return command.main(sys.argv[1:])
+    # An exception in the middle of an extension module's start would crash the interpreter.
+    interrupted = signal.default_int_handler
+    return command.main(sys.argv[1:], lambda: signal.signal(signal.SIGINT, interrupted))
 
 
 if __name__ == "__main__":

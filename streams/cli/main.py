@@ -13,7 +13,7 @@ import importlib
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib.metadata import version
 
@@ -59,8 +59,8 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run `shoal`; returns the exit code."""
+def main(argv: Sequence[str] | None = None, imported: Callable[[], object] = lambda: None) -> int:
+    """Run `shoal`; returns the exit code. imported: called when the command's modules are read."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _Parser(
         prog="shoal",
@@ -72,10 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     completing = "_ARGCOMPLETE" in os.environ
     wanted = _first_word() if completing else arguments[0] if arguments else ""
     if wanted in COMMANDS:
-        try:
-            importlib.import_module(COMMANDS[wanted][0]).add_parser(subparsers)
-        except KeyboardInterrupt:  # reading a compiler takes long enough for a Ctrl-C
-            return 130
+        importlib.import_module(COMMANDS[wanted][0]).add_parser(subparsers)
     else:
         if wanted and not wanted.startswith("-") and not completing:
             near = get_close_matches(wanted, COMMANDS, n=1)
@@ -86,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             subparsers.add_parser(name, help=summary)
     if completing:
         importlib.import_module("argcomplete").autocomplete(parser)
+    imported()
     try:
         args = parser.parse_args(arguments)
         if not args.command:
