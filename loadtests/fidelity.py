@@ -1,0 +1,225 @@
+"""The simulator beside the running stack: latencies of the same requests, one by one.
+
+    python -m loadtests.fidelity [--trace FILE] [--for S] [--instances N | --config FILE]
+
+Plays the same trace three times: twice through a stack of its own (broker, controller, executors,
+gateway, simulated engines, all at the speed of real time, a fresh one each time), once through
+`autoscaler.simulation` under the same controller and configuration. Requests are paired by their
+number. Without --config the fleet is fixed: one or two instances of one model. Exit code 0: both
+deviations are within the bar; 1: not; 2: it could not be run, or the load was late.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import math
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import gevent
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.simulation.arrivals import Arrival
+from autoscaler.simulation.engine import SimEngine
+from autoscaler.simulation.live import LiveController
+from autoscaler.simulation.requests import Ending
+from autoscaler.simulation.scenario import Scenario
+from autoscaler.simulation.world import World
+from loadtests.chaos.stack import Stack
+from loadtests.experiments.page import put
+from loadtests.fidelity_figures import Latency, Run, chart, compare, quantiles, table
+from loadtests.replay.client import BrokenAnswer, Client
+from loadtests.replay.report import LATE_MS
+from streams.backtest.workload import Demand, load_workload
+from streams.broker.admin import ensure_topics
+from streams.broker.embedded import EmbeddedBrokerFailed
+from streams.broker.own import own_broker
+from streams.files.errors import UserError
+from streams.replay.record import quantile
+from streams.up.follow import follow
+from streams.up.picture import Picture
+
+TRACE = Path(str(resources.files("streams").joinpath("data/azure2023_conv.csv.gz")))
+_CONFIG = """mode: act
+regions: {{east: {{l40s: {{gpu: L40S, per_node: 1, max: {n}, price: 1.86}}}}}}
+models:
+  chat: {{source: meta-llama/Llama-3.1-8B-Instruct, engine: fp8, max_len: 16384,
+         slo: {{ttft: 2s, tpot: 80ms}}, min: {n}, max: {n},
+         workload: {{req_per_s: 1, input: 1155, output: 211}}}}
+engines: {{fp8: {{args: [--quantization=fp8]}}}}
+"""
+_READY_S = 180.0
+_SETTLED_S = 3.0
+_ANSWER_S = 600.0
+_START_S = 1.0
+_GATEWAY = "gateway-a"
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A replay. late_ms: p99 of how late requests left; failed: requests without a full answer."""
+
+    run: Run
+    late_ms: float
+    failed: int
+
+
+def fixed_fleet(instances: int) -> str:
+    """A configuration with so many instances of one model, whatever the demand."""
+    return _CONFIG.format(n=instances)
+
+
+def play(base: str, arrivals: Sequence[Arrival], start_s: float = _START_S) -> Played:
+    """Send every request at its time to the gateway at `base`, whatever became of the others."""
+    client = Client(base, _ANSWER_S)
+    begin_s = time.monotonic() + start_s
+    run: dict[int, Latency] = {}
+    late_ms: list[float] = []
+
+    def ask(number: int, arrival: Arrival) -> None:
+        due_s = begin_s + arrival.at_s
+        late_ms.append(1000.0 * (time.monotonic() - due_s))
+        try:
+            answer = client.complete(
+                arrival.model, arrival.input_tokens, arrival.output_tokens, due_s
+            )
+        except (BrokenAnswer, OSError):
+            return
+        run[number] = Latency(answer.first_ms, answer.last_ms - answer.first_ms)
+
+    tasks = [
+        gevent.spawn_later(max(0.0, begin_s + one.at_s - time.monotonic()), ask, number, one)
+        for number, one in enumerate(arrivals)
+    ]
+    gevent.joinall(tasks)
+    return Played(run, quantile(late_ms, 0.99) or 0.0, len(arrivals) - len(run))
+
+
+def simulated(scenario: Scenario) -> tuple[Run, Run]:
+    """The trace in virtual time; and the same without the time outside of iterations, where all
+    engines have the same."""
+    world = World(scenario, LiveController())
+    rows = world.run().requests
+    outside = {
+        engine.setup.times.first_token_ms
+        for engine in world.engines.values()
+        if isinstance(engine, SimEngine)
+    }
+    run: dict[int, Latency] = {}
+    for row in rows:
+        if row.outcome == Ending.SERVED and row.first_token_s is not None and row.end_s is not None:
+            prefill_s, decode_s = row.first_token_s - row.arrival_s, row.end_s - row.first_token_s
+            run[row.id] = Latency(1000.0 * prefill_s, 1000.0 * decode_s)
+    less_ms = outside.pop() if len(outside) == 1 else 0.0
+    bare = {k: Latency(one.prefill_ms - less_ms, one.decode_ms) for k, one in run.items()}
+    return run, bare
+
+
+async def on_stack(config: str, scenario: Scenario) -> Played:
+    """One replay against a stack made for it, once its first fleet is ready."""
+    prefix = f"fidelity-{secrets.token_hex(4)}."
+    executors = sorted({f"executor-{pool.region}" for pool in scenario.cluster.pools})
+    controllers, gateways = ("controller-a",), (_GATEWAY,)
+    with tempfile.TemporaryDirectory(prefix="shoal-fidelity-") as folder:
+        async with own_broker(prefix) as bootstrap:
+            await ensure_topics(bootstrap, prefix)
+            stack = Stack(Path(folder), bootstrap, prefix, config, controllers, executors, gateways)
+            picture = Picture(stack.config.cluster)
+            following = asyncio.create_task(follow(bootstrap, prefix, picture))
+            try:
+                await stack.open()
+                await _first_fleet(stack, picture)
+                base = f"http://127.0.0.1:{stack.ports[_GATEWAY]}"
+                return await asyncio.to_thread(play, base, scenario.arrivals)
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+                await stack.close()
+
+
+async def _first_fleet(stack: Stack, picture: Picture) -> None:
+    models = {service.model for service in stack.config.cluster.services}
+    try:
+        async with asyncio.timeout(_READY_S):
+            while picture.progress(models).settled < models:
+                await asyncio.sleep(0.2)
+    except TimeoutError:
+        missing = ", ".join(sorted(models - picture.progress(models).settled))
+        raise UserError(f"no fleet for {missing} within {_READY_S:.0f} s") from None
+    await asyncio.sleep(_SETTLED_S)  # routes reach the gateway
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the comparison."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.fidelity",
+        description=(__doc__ or "").splitlines()[0],
+    )
+    add = parser.add_argument
+    add("--trace", type=Path, default=TRACE, help="as `shoal backtest` takes (Azure 2023, conv)")
+    add("--for", dest="for_s", type=float, default=60.0, help="seconds of it (60)")
+    add("--rate-scale", type=float, default=1.0, help="requests per recorded one (1)")
+    add("--instances", type=int, choices=(1, 2), default=1, help="of the fixed fleet (1)")
+    add("--config", type=Path, help="a shoal.yaml in place of the fixed fleet: the loop decides")
+    add("--seed", type=int, default=1, help="of the draw of models and of --rate-scale")
+    add("--page", type=Path, metavar="FILE", help="replace the experiment's part of this page")
+    options = parser.parse_args(argv)
+    if not 5.0 <= options.for_s <= 3600.0:
+        parser.error(f"--for {options.for_s:g}: allowed: 5 to 3600")
+    if not 0.0 < options.rate_scale <= 100.0:
+        parser.error(f"--rate-scale {options.rate_scale:g}: allowed: above 0, to 100")
+    logging.disable(logging.WARNING)
+    try:
+        return _measure(options)
+    except (UserError, InvalidValue, EmbeddedBrokerFailed, OSError) as error:
+        print(f"fidelity: {error}", file=sys.stderr)
+        return 2
+
+
+def _measure(options: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="shoal-fidelity-") as folder:
+        path = options.config or Path(folder) / "shoal.yaml"
+        if options.config is None:
+            path.write_text(fixed_fleet(options.instances))
+        config = path.read_text(encoding="utf-8")
+        demand = Demand((str(options.trace),), path, options.rate_scale, 0.0, options.for_s)
+        workload = load_workload(demand, options.seed)
+    for note in workload.notes:
+        print(f"note: {note}")
+    scenario = workload.scenario
+    simulation, bare = simulated(scenario)
+    real = []
+    for number in (1, 2):
+        played = asyncio.run(on_stack(config, scenario))
+        print(
+            f"real run {number}: {len(scenario.arrivals)} requests, {played.failed} failed, "
+            f"sent late by {played.late_ms:.0f} ms (p99)",
+            flush=True,
+        )
+        if played.late_ms > LATE_MS:
+            print("fidelity: the load was late, its latencies mean nothing", file=sys.stderr)
+            return 2
+        real.append(played.run)
+    runs = {"real run 1": real[0], "real run 2": real[1], "simulator": simulation}
+    comparisons = compare(simulation, bare, (real[0], real[1]))
+    if any(math.isnan(one.simulated) for one in comparisons):
+        print("fidelity: no request was answered by all three", file=sys.stderr)
+        return 2
+    lines = [*table(comparisons), "", *quantiles(runs)]
+    print("\n".join(["", *lines]))
+    if options.page:
+        put(options.page, "fidelity-prefill", lines, chart(runs, "prefill"))
+        put(options.page, "fidelity-decode", [], chart(runs, "decode"))
+    return 0 if all(one.held for one in comparisons) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

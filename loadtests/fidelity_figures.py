@@ -1,0 +1,151 @@
+"""How far latencies of the same requests lie apart, in two runs or in a run and a simulation.
+
+Owns pairing, deviations, the bar and their forms. Knows no stack. Latencies in ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadtests.experiments.page import rows_of
+from streams.backtest.charts import Series, line_chart
+
+CORAL = {"prefill": 0.056, "decode": 0.072}
+"""Mean deviations of Coral's simulator from its real system (arXiv 2605.04357, sec. 6.2)."""
+RUNS_FACTOR = 1.5
+"""Two real runs are no closer than they are: this many times their deviation is allowed too."""
+_QUANTILES = (0.1, 0.5, 0.9, 0.99)
+_POINTS = 99
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Of one request. prefill_ms: from when it was due to its first token; decode_ms: from there
+    to its last one, 0 where it has one token."""
+
+    prefill_ms: float
+    decode_ms: float
+
+
+Run = Mapping[int, Latency]
+"""The answered requests of a run, by their number in the trace."""
+
+PHASES: Mapping[str, Callable[[Latency], float]] = {
+    "prefill": lambda one: one.prefill_ms,
+    "decode": lambda one: one.decode_ms,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """Over pairs of the same request: mean of |a - b| / b, and the median of a - b in ms."""
+
+    pairs: int
+    mean: float
+    shift_ms: float
+
+
+def deviation(run: Run, real: Run, phase: str) -> Deviation:
+    """How far `run` is from `real`. Requests that only one of them answered, or that took no time
+    in `real` (a single token has no decode), are left out; without any pair the mean is NaN."""
+    of = PHASES[phase]
+    pairs = [(of(run[k]), of(real[k])) for k in real if k in run and of(real[k]) > 0.0]
+    if not pairs:
+        return Deviation(0, float("nan"), float("nan"))
+    ours, theirs = np.array(pairs).T
+    apart = float(np.mean(np.abs(ours - theirs) / theirs))
+    return Deviation(len(pairs), apart, float(np.median(ours - theirs)))
+
+
+def bar(phase: str, between_runs: float) -> float:
+    """What the simulator may deviate: as much as Coral's, or 1.5 times two real runs."""
+    return max(CORAL[phase], RUNS_FACTOR * between_runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One phase. simulated: the mean over both real runs; bare: the same without the time outside
+    of iterations, which the simulator adds to every first token."""
+
+    phase: str
+    pairs: int
+    simulated: float
+    shift_ms: float
+    bare: float
+    runs: float
+
+    @property
+    def bar(self) -> float:
+        """What is allowed."""
+        return bar(self.phase, self.runs)
+
+    @property
+    def held(self) -> bool:
+        """Whether the simulator is as close as it has to be."""
+        return self.simulated <= self.bar
+
+
+def compare(simulated: Run, bare: Run, real: tuple[Run, Run]) -> list[Comparison]:
+    """The simulation beside two real runs of the same trace, for each phase."""
+    found = []
+    for phase in PHASES:
+        apart = [deviation(simulated, run, phase) for run in real]
+        without = [deviation(bare, run, phase).mean for run in real]
+        found.append(
+            Comparison(
+                phase,
+                min(one.pairs for one in apart),
+                sum(one.mean for one in apart) / 2.0,
+                sum(one.shift_ms for one in apart) / 2.0,
+                sum(without) / 2.0,
+                deviation(real[1], real[0], phase).mean,
+            )
+        )
+    return found
+
+
+def table(comparisons: Sequence[Comparison]) -> list[str]:
+    """Deviations as a Markdown table."""
+    heads = (
+        "latency", "requests", "simulator", "median difference", "without outside time",
+        "two real runs", "bar", "held", "Coral's simulator",
+    )  # fmt: skip
+    rows = [
+        (
+            one.phase, str(one.pairs), f"{one.simulated:.1%}", f"{one.shift_ms:+.1f} ms",
+            f"{one.bare:.1%}", f"{one.runs:.1%}", f"{one.bar:.1%}", "yes" if one.held else "no",
+            f"{CORAL[one.phase]:.1%}",
+        )
+        for one in comparisons
+    ]  # fmt: skip
+    return rows_of(heads, rows)
+
+
+def quantiles(runs: Mapping[str, Run]) -> list[str]:
+    """The distributions side by side as a Markdown table."""
+    heads = ["ms", *(f"{phase} p{100 * q:g}" for phase in PHASES for q in _QUANTILES)]
+    rows = []
+    for name, run in runs.items():
+        cells = [name]
+        for phase in PHASES:
+            cells += [f"{value:.0f}" for value in _spread(run, phase, _QUANTILES)]
+        rows.append(cells)
+    return rows_of(heads, rows)
+
+
+def chart(runs: Mapping[str, Run], phase: str) -> str:
+    """Cumulative distributions of all runs as SVG."""
+    levels = [i / 100 for i in range(_POINTS + 1)]  # the slowest 1% would stretch the axis
+    series = [
+        Series(name, tuple(zip(_spread(run, phase, levels), levels, strict=True)), steps=True)
+        for name, run in runs.items()
+    ]
+    return line_chart(series, f"{phase} latency, ms", "share of requests", (0.0, 1.0))
+
+
+def _spread(run: Run, phase: str, levels: Sequence[float]) -> list[float]:
+    values = [value for one in run.values() if (value := PHASES[phase](one)) > 0.0]
+    return [float(v) for v in np.quantile(values, levels)] if values else [0.0] * len(levels)

@@ -1,0 +1,139 @@
+"""The simulator beside the running stack: pairs, deviations, the bar, and the replay's clock."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from autoscaler.simulation.arrivals import Arrival
+from loadtests.fidelity import fixed_fleet, main, play, simulated
+from loadtests.fidelity_figures import (
+    Latency,
+    bar,
+    chart,
+    compare,
+    deviation,
+    quantiles,
+    table,
+)
+from streams.backtest.workload import Demand, load_workload
+
+REAL = {0: Latency(100.0, 1000.0), 1: Latency(200.0, 2000.0), 2: Latency(50.0, 0.0)}
+
+
+def test_requests_are_paired_by_number_and_those_without_a_pair_are_left_out() -> None:
+    run = {1: Latency(220.0, 1800.0), 2: Latency(40.0, 0.0), 9: Latency(1.0, 1.0)}
+    prefill = deviation(run, REAL, "prefill")
+    assert prefill.pairs == 2
+    assert prefill.mean == pytest.approx((0.1 + 0.2) / 2)
+    assert prefill.shift_ms == pytest.approx(5.0)
+    decode = deviation(run, REAL, "decode")  # request 2 has a single token
+    assert (decode.pairs, decode.mean) == (1, pytest.approx(0.1))
+
+
+def test_runs_that_share_no_request_have_no_deviation() -> None:
+    assert math.isnan(deviation({7: Latency(1.0, 1.0)}, REAL, "prefill").mean)
+
+
+def test_the_bar_is_corals_figure_or_half_more_than_two_real_runs_differ() -> None:
+    assert bar("prefill", 0.01) == 0.056
+    assert bar("decode", 0.10) == pytest.approx(0.15)
+
+
+def test_a_simulation_is_held_where_it_is_as_close_as_the_bar_asks() -> None:
+    again = {k: Latency(1.1 * one.prefill_ms, one.decode_ms) for k, one in REAL.items()}
+    close = {k: Latency(1.12 * one.prefill_ms, one.decode_ms) for k, one in REAL.items()}
+    far = {k: Latency(2.0 * one.prefill_ms, one.decode_ms) for k, one in REAL.items()}
+    prefill, decode = compare(close, REAL, (REAL, again))
+    assert (prefill.held, decode.held) == (True, True)
+    assert prefill.bar == pytest.approx(0.15)
+    assert [one.held for one in compare(far, REAL, (REAL, again))] == [False, True]
+    assert "| prefill | 3 |" in "\n".join(table(compare(far, REAL, (REAL, again))))
+
+
+def test_distributions_stand_side_by_side() -> None:
+    runs = {"real run 1": REAL, "simulator": REAL}
+    rows = quantiles(runs)
+    assert [row.split(" | ")[0] for row in rows[2:]] == ["| real run 1", "| simulator"]
+    assert chart(runs, "prefill").count("<polyline") == 2
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_the_simulated_fleet_is_fixed_and_answers_every_request(
+    tmp_path: Path, instances: int
+) -> None:
+    (tmp_path / "shoal.yaml").write_text(fixed_fleet(instances))
+    trace = tmp_path / "t.csv"
+    trace.write_text(
+        "time,model,input_tokens,output_tokens\n0,chat,500,20\n0,chat,500,20\n9,chat,500,1\n"
+    )
+    workload = load_workload(Demand((str(trace),), tmp_path / "shoal.yaml"), 1)
+    run, bare = simulated(workload.scenario)
+    assert sorted(run) == [0, 1, 2]
+    assert run[2].decode_ms == 0.0 < run[0].decode_ms
+    outside = {round(run[k].prefill_ms - bare[k].prefill_ms, 3) for k in run}
+    assert len(outside) == 1 and outside.pop() > 0.0
+    assert all(run[k].decode_ms == bare[k].decode_ms for k in run)
+
+
+class _Front(BaseHTTPRequestHandler):
+    """Streams two tokens; refuses the model "none"."""
+
+    def do_POST(self) -> None:
+        asked = self.rfile.read(int(self.headers["Content-Length"]))
+        refused = b'"none"' in asked
+        self.send_response(503 if refused else 200)
+        body = (
+            b""
+            if refused
+            else b'data: {"choices":[{"text":"a"}]}\n\ndata: {"choices":[{"text":"b"}]}\n\n'
+            b"data: [DONE]\n\n"
+        )
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def front() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Front)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_answers_are_told_apart_by_number_and_refusals_counted(front: str) -> None:
+    arrivals = [Arrival(0.0, "none", 5, 2), Arrival(0.0, "chat", 5, 2), Arrival(0.05, "chat", 5, 2)]
+    played = play(front, arrivals, start_s=0.05)
+    assert sorted(played.run) == [1, 2]
+    assert played.failed == 1
+    assert all(one.prefill_ms > 0.0 and one.decode_ms >= 0.0 for one in played.run.values())
+
+
+@pytest.mark.parametrize(
+    "argv", [["--for", "1"], ["--rate-scale", "0"], ["--rate-scale", "nan"], ["--instances", "3"]]
+)
+def test_bad_options_are_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2
+    assert argv[0] in capsys.readouterr().err
+
+
+def test_a_trace_that_is_not_there_is_refused_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--trace", str(tmp_path / "none.csv")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "none.csv" in said
