@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,7 +44,8 @@ from streams.cli.main import main as shoal
 from streams.replay.servegen import is_servegen, load_servegen
 from streams.replay.traces import Trace, load_trace
 
-ROOT = Path(__file__).parents[1]
+HERE = Path(__file__).parent
+ROOT = HERE.parent
 MODELS = {"chat": 0.25, "code": 0.3, "mini": 0.45}
 Make = Callable[[str, float, float, Draw, np.random.Generator], list[Arrival]]
 
@@ -53,7 +54,8 @@ Make = Callable[[str, float, float, Draw, np.random.Generator], list[Arrival]]
 class Scenario:
     """about: for the page. make: arrivals of one model at a mean rate for so many seconds, with the
     lengths of the bundled trace, `req_per_s` over all models; None = the trace in `file`, the slice
-    [from_s, from_s + span_s) of it, its requests dealt out to the models by chance."""
+    [from_s, from_s + span_s) of it, its requests dealt out to the models by chance. config: a
+    file beside this one, "" for the bundled one. models: shares of the requests."""
 
     name: str
     about: str
@@ -63,6 +65,8 @@ class Scenario:
     from_s: float = 0.0
     rate_scale: float = 1.0
     req_per_s: float = 5.5
+    config: str = ""
+    models: Mapping[str, float] = field(default_factory=lambda: MODELS)
 
 
 def _swing(
@@ -111,6 +115,17 @@ SCENARIOS = (
     ),
     Scenario("bursts", "20 min of Gamma arrivals with CV 3.5, 5.5 req/s", 1200.0, _bursts),
     Scenario("steps", "7 min at 2.75 req/s, 7 at 11, 7 at 2.75", 1260.0, _steps),
+    Scenario(
+        "large",
+        "25 min that swing 4:1 around 24 req/s, once; two large models (chat 40%, code 60%) with "
+        "a TTFT of 1 s on five kinds of nodes, none of which there is enough of "
+        "(`loadtests/scorecard_large.yaml`)",
+        1500.0,
+        _swing,
+        req_per_s=24.0,
+        config="scorecard_large.yaml",
+        models={"chat": 0.4, "code": 0.6},
+    ),
 )
 _TUNE, _TUNE_S = 0.4, 300.0
 """Length of the trace that knobs are tuned on: a share of the judged one, and the least seconds."""
@@ -141,7 +156,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         judged, other = _traces(scenario, source, args.work, args.share)
         code = shoal(
             ["backtest", "--trace", str(judged), "--tune", str(other), "--policies", args.policies,
-             "--jobs", str(args.jobs), "--json", str(report)]
+             "--jobs", str(args.jobs), "--json", str(report),
+             *(["--config", str(HERE / scenario.config)] if scenario.config else [])]
         )  # fmt: skip
         if code:
             return code
@@ -189,7 +205,8 @@ def _head(share: float, commits: Mapping[str, str]) -> str:
         f"{today}, commit {commit}. Written by "
         "`python -m loadtests.scorecard`; the figures are defined in [backtest.md](backtest.md). "
         f"Three models ({', '.join(f'{name} {part:.0%}' for name, part in MODELS.items())} of "
-        "the requests) on the bundled configuration (`streams/data/backtest.yaml`). Each policy's "
+        "the requests) on the bundled configuration (`streams/data/backtest.yaml`) where nothing "
+        "else is said. Each policy's "
         f"knob, ours too, was swept on another trace {_TUNE:.0%} as long and of "
         f"{_TUNE_S / 60:.0f} min at least (a recorded trace: even arrivals at its mean rate, with "
         "its lengths; a generated one: another seed) and set to the cheapest value that reached "
@@ -218,7 +235,7 @@ def _traces(scenario: Scenario, source: Path, folder: Path, share: float) -> tup
     draw = resampled_lengths(pairs)
     if scenario.make is None:
         span_s = min(span_s, trace.duration_s)
-        names = random.choice(list(MODELS), len(pairs), p=list(MODELS.values()))
+        names = random.choice(list(scenario.models), len(pairs), p=list(scenario.models.values()))
         rate = len(pairs) / span_s
         judged = [
             Arrival(at_ms / 1000.0, str(name), *pair)
@@ -226,8 +243,9 @@ def _traces(scenario: Scenario, source: Path, folder: Path, share: float) -> tup
         ]
     else:
         rate = scenario.req_per_s
-        judged = _made(scenario.make, rate, span_s, draw, random)
-    other = _made(scenario.make or _even, rate, max(_TUNE_S, _TUNE * span_s), draw, random)
+        judged = _made(scenario, scenario.make, span_s, rate, draw, random)
+    tune_s = max(_TUNE_S, _TUNE * span_s)
+    other = _made(scenario, scenario.make or _even, tune_s, rate, draw, random)
     return (
         _written(folder / f"{scenario.name}.csv", judged),
         _written(folder / f"{scenario.name}-tune.csv", other),
@@ -258,11 +276,15 @@ def _even(
 
 
 def _made(
-    make: Make, rate: float, span_s: float, draw: Draw, random: np.random.Generator
+    scenario: Scenario,
+    make: Make,
+    span_s: float,
+    rate: float,
+    draw: Draw,
+    random: np.random.Generator,
 ) -> list[Arrival]:
-    found = [
-        a for model, part in MODELS.items() for a in make(model, part * rate, span_s, draw, random)
-    ]
+    shares = scenario.models.items()
+    found = [a for model, part in shares for a in make(model, part * rate, span_s, draw, random)]
     return sorted(found, key=lambda arrival: arrival.at_s)
 
 
