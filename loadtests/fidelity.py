@@ -1,12 +1,16 @@
 """The simulator beside the running stack: latencies of the same requests, one by one.
 
     python -m loadtests.fidelity [--trace FILE] [--for S] [--instances N | --config FILE]
+    python -m loadtests.fidelity --url http://HOST:PORT --config FILE [--trace FILE]
 
 Plays the same trace three times: twice through a stack of its own (broker, controller, executors,
 gateway, simulated engines, all at the speed of real time, a fresh one each time), once through
 `autoscaler.simulation` under the same controller and configuration. Requests are paired by their
-number. Without --config the fleet is fixed: one or two instances of one model. Exit code 0: both
-deviations are within the bar; 1: not; 2: it could not be run, or the load was late.
+number; the simulator gets the lengths that the server counted. Without --config the fleet is
+fixed: one or two instances of one model. With --url a server that runs already takes the stack's
+place: the configuration says what it is (`measurements:` of it included), and its prefix cache has
+to be off, because prompts are alike. Exit code 0: both deviations are within the bar; 1: not; 2: it
+could not be run, or the load was late.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -36,7 +40,7 @@ from autoscaler.simulation.world import World
 from loadtests.chaos.stack import Stack
 from loadtests.experiments.page import put
 from loadtests.fidelity_figures import Latency, Run, chart, compare, quantiles, table
-from loadtests.replay.client import BrokenAnswer, Client
+from loadtests.replay.client import Client
 from loadtests.replay.report import LATE_MS
 from streams.backtest.workload import Demand, load_workload
 from streams.broker.admin import ensure_topics
@@ -65,9 +69,11 @@ _GATEWAY = "gateway-a"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A replay. late_ms: p99 of how late requests left; failed: requests without a full answer."""
+    """A replay. sent: what was asked, with the lengths that the server counted. late_ms: p99 of how
+    late requests left; failed: requests without a full answer."""
 
     run: Run
+    sent: tuple[Arrival, ...]
     late_ms: float
     failed: int
 
@@ -82,6 +88,7 @@ def play(base: str, arrivals: Sequence[Arrival], start_s: float = _START_S) -> P
     client = Client(base, _ANSWER_S)
     begin_s = time.monotonic() + start_s
     run: dict[int, Latency] = {}
+    sent = list(arrivals)
     late_ms: list[float] = []
 
     def ask(number: int, arrival: Arrival) -> None:
@@ -91,16 +98,21 @@ def play(base: str, arrivals: Sequence[Arrival], start_s: float = _START_S) -> P
             answer = client.complete(
                 arrival.model, arrival.input_tokens, arrival.output_tokens, due_s
             )
-        except (BrokenAnswer, OSError):
+        except Exception:  # whatever went wrong, this request has no latency and counts as failed
             return
         run[number] = Latency(answer.first_ms, answer.last_ms - answer.first_ms)
+        sent[number] = replace(
+            arrival,
+            input_tokens=answer.input_tokens or arrival.input_tokens,
+            output_tokens=answer.output_tokens or arrival.output_tokens,
+        )
 
     tasks = [
         gevent.spawn_later(max(0.0, begin_s + one.at_s - time.monotonic()), ask, number, one)
         for number, one in enumerate(arrivals)
     ]
     gevent.joinall(tasks)
-    return Played(run, quantile(late_ms, 0.99) or 0.0, len(arrivals) - len(run))
+    return Played(run, tuple(sent), quantile(late_ms, 0.99) or 0.0, len(arrivals) - len(run))
 
 
 def simulated(scenario: Scenario) -> tuple[Run, Run]:
@@ -169,6 +181,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--rate-scale", type=float, default=1.0, help="requests per recorded one (1)")
     add("--instances", type=int, choices=(1, 2), default=1, help="of the fixed fleet (1)")
     add("--config", type=Path, help="a shoal.yaml in place of the fixed fleet: the loop decides")
+    add("--url", default="", help="a server that runs, in place of the stack; needs --config")
     add("--seed", type=int, default=1, help="of the draw of models and of --rate-scale")
     add("--page", type=Path, metavar="FILE", help="replace the experiment's part of this page")
     options = parser.parse_args(argv)
@@ -176,6 +189,8 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"--for {options.for_s:g}: allowed: 5 to 3600")
     if not 0.0 < options.rate_scale <= 100.0:
         parser.error(f"--rate-scale {options.rate_scale:g}: allowed: above 0, to 100")
+    if options.url and not (options.config and options.url.startswith("http://")):
+        parser.error(f"--url {options.url}: allowed: http://HOST:PORT, with --config")
     logging.disable(logging.WARNING)
     try:
         return _measure(options)
@@ -195,10 +210,13 @@ def _measure(options: argparse.Namespace) -> int:
     for note in workload.notes:
         print(f"note: {note}")
     scenario = workload.scenario
-    simulation, bare = simulated(scenario)
     real = []
     for number in (1, 2):
-        played = asyncio.run(on_stack(config, scenario))
+        played = (
+            play(options.url, scenario.arrivals)
+            if options.url
+            else asyncio.run(on_stack(config, scenario))
+        )
         print(
             f"real run {number}: {len(scenario.arrivals)} requests, {played.failed} failed, "
             f"sent late by {played.late_ms:.0f} ms (p99)",
@@ -208,6 +226,7 @@ def _measure(options: argparse.Namespace) -> int:
             print("fidelity: the load was late, its latencies mean nothing", file=sys.stderr)
             return 2
         real.append(played.run)
+    simulation, bare = simulated(replace(scenario, arrivals=played.sent))
     runs = {"real run 1": real[0], "real run 2": real[1], "simulator": simulation}
     comparisons = compare(simulation, bare, (real[0], real[1]))
     if any(math.isnan(one.simulated) for one in comparisons):

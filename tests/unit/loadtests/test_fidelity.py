@@ -92,6 +92,7 @@ class _Front(BaseHTTPRequestHandler):
             b""
             if refused
             else b'data: {"choices":[{"text":"a"}]}\n\ndata: {"choices":[{"text":"b"}]}\n\n'
+            b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}\n\n'
             b"data: [DONE]\n\n"
         )
         self.send_header("Content-Length", str(len(body)))
@@ -118,11 +119,19 @@ def test_answers_are_told_apart_by_number_and_refusals_counted(front: str) -> No
     played = play(front, arrivals, start_s=0.05)
     assert sorted(played.run) == [1, 2]
     assert played.failed == 1
+    assert [one.input_tokens for one in played.sent] == [5, 9, 9]  # as the server counted
     assert all(one.prefill_ms > 0.0 and one.decode_ms >= 0.0 for one in played.run.values())
 
 
 @pytest.mark.parametrize(
-    "argv", [["--for", "1"], ["--rate-scale", "0"], ["--rate-scale", "nan"], ["--instances", "3"]]
+    "argv",
+    [
+        ["--for", "1"],
+        ["--rate-scale", "0"],
+        ["--rate-scale", "nan"],
+        ["--instances", "3"],
+        ["--url", "http://127.0.0.1:1"],
+    ],
 )
 def test_bad_options_are_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
