@@ -69,11 +69,14 @@ class Parser:
         if not asking.cancelled():
             asking.exception()  # nobody may be waiting any more
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the other process."""
         process, self.process = self.process, None
         if process is not None and process.returncode is None:
             process.kill()
+            if process.stdin is not None:
+                process.stdin.close()
+            await process.wait()
 
     async def _asked(self, head: bytes, raw: Blocks) -> tuple[bytes, Blocks]:
         """The answer's head and the core; whatever goes wrong, the next one asks a new process."""
@@ -105,7 +108,7 @@ class Parser:
             done = True
         finally:
             if not done:  # cut off in the middle
-                self.close()
+                await self.close()
         return answer, core.take()
 
 

@@ -101,7 +101,7 @@ class Gateway:
             self._access.load()
             await stack.enter_async_context(self.engines)
             stack.callback(self.relay.close)
-            stack.callback(self._face.parser.close)
+            stack.push_async_callback(self._face.parser.close)
             stack.callback(self._face.choosing.scorer.close)
             shared = self._own_port is not None
             port = await self._server.start(self._host, self._port, shared)
