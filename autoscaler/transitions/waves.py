@@ -63,8 +63,8 @@ def step(groups: Sequence[Group], inputs: WaveInputs) -> tuple[Group, ...]:
         elif group.life is Life.DRAINING and _gone(group, inputs):
             del current[group.name]
         elif group.life is Life.DRAINING:
-            left = without(group, lambda placed: _stopped(placed, inputs))
-            current[group.name] = broken(left, inputs.fleet)
+            told = broken(group, inputs.fleet)
+            current[group.name] = without(told, lambda placed: _stopped(placed, inputs))
         elif group.life is Life.ACTIVE and group.switch is not None:
             view = inputs.views[group.name]
             moved = advance(

@@ -121,6 +121,8 @@ def end(
             commands.append(Kill(item.instance))
             return replace(item, killed_ms=now_ms)
         return item
+    if item.state is InstanceState.ASLEEP:
+        return item  # asked nothing; it ends when its place is wanted
     unmoved = item.state is InstanceState.SWITCHING and _predates(item)
     routed = unmoved and item.desired.engine in rules.routing
     leaves = unmoved and not routed

@@ -13,7 +13,7 @@ from dataclasses import replace
 from executors.engines.protocol import rendezvous
 from executors.node import life, standby
 from executors.node.state import Command, Held, Launch, NodeState, Rules, Seen
-from topics.fleet import Assignment, InstanceState, ObservedInstance
+from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance
 from topics.gangs import GangRank
 
 
@@ -38,8 +38,7 @@ def accept(state: NodeState, assignment: Assignment, expires_ms: int = 0) -> Nod
             if assignment.said_ms <= state.assignment.said_ms:
                 return state
             again = replace(state.assignment, said_ms=assignment.said_ms)
-            later_ms = expires_ms and max(expires_ms, state.expires_ms)
-            return replace(state, assignment=again, expires_ms=later_ms)
+            return replace(state, assignment=again, expires_ms=expires_ms)
         if offered < current:
             older = assignment.leader_token < state.assignment.leader_token
             return refused(state, "leader token" if older else "generation")
@@ -79,7 +78,7 @@ def reconcile(
     if assignment is not None and not late:
         held = _compare(held, assignment, now_ms)
         held = standby.evict(held, assignment, now_ms, rules, commands)
-    stays = standby.kept(held, state.node, rules)
+    stays = standby.kept(held, state.pool, rules)
     drain_ms = (assignment.drain_timeout_ms if assignment else 0) or rules.drain_timeout_ms
     held = [
         life.end(item, seen.get(item.instance), now_ms, drain_ms, rules, commands, stays)
@@ -147,9 +146,18 @@ def _compare(held: list[Held], assignment: Assignment, now_ms: int) -> list[Held
         if wanted.instance in known:
             continue
         # Never started here, and should end: it has ended.
-        state = InstanceState.STOPPED if wanted.drain else InstanceState.STARTING
-        kept.append(Held(wanted, state, now_ms, wanted.phase, retry_ms=now_ms))
+        state, reason = InstanceState.STOPPED if wanted.drain else InstanceState.STARTING, ""
+        if _ran_here(wanted):
+            state, reason = InstanceState.FAILED, "it ran here and is gone"
+        kept.append(Held(wanted, state, now_ms, wanted.phase, retry_ms=now_ms, reason=reason))
     return kept
+
+
+def _ran_here(wanted: DesiredInstance) -> bool:
+    """Whether only a start here can have made the place at which its gang meets: what is not known
+    here any more is gone, and is not started again alone."""
+    gang = wanted.gang
+    return gang is not None and gang.leads and bool(gang.rendezvous) and not wanted.drain
 
 
 def _launch(

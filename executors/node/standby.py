@@ -19,9 +19,9 @@ _WAITS = (InstanceState.STARTING, InstanceState.SWITCHING)
 _SERVES = (*_WAITS, InstanceState.READY)
 
 
-def kept(held: Sequence[Held], node: str, rules: Rules) -> bool:
+def kept(held: Sequence[Held], pool: str, rules: Rules) -> bool:
     """Whether the node stays when what drains on it is gone: it is owned, or others serve there."""
-    owned = node.split(".")[2:3] == ["owned"]
+    owned = pool.rpartition("/")[2] == "owned"
     return not rules.leave_by_ms and (owned or any(item.state in _SERVES for item in held))
 
 
@@ -34,7 +34,7 @@ def evict(
 ) -> list[Held]:
     """`held` with the sleepers told to end whose GPUs or names are wanted for anything else, or
     whose node may go."""
-    stays = kept(held, assignment.node, rules)
+    stays = kept(held, assignment.pool, rules)
     named = {wish.instance for wish in assignment.instances if not wish.drain}
     waiting = [item for item in held if item.state in _WAITS and not item.process]
     after = []

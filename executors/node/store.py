@@ -175,7 +175,8 @@ def _restored(state: NodeState, raw: dict[str, Any]) -> tuple[NodeState, dict[st
         if assignment.node != state.node:
             raise ValueError(f"it is of node {assignment.node}")
     refused = {str(why): int(count) for why, count in raw["refused"].items()}
-    expires_ms = int(raw["expires_ms"])
+    # An earlier version wrote none: nothing new starts until the leader says it again.
+    expires_ms = int(raw.get("expires_ms", 1))
     found = replace(state, assignment=assignment, expires_ms=expires_ms, held=held, refused=refused)
     return found, recorded
 

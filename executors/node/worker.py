@@ -33,6 +33,7 @@ _SAVE_AGAIN_S = 5.0  # real s until what could not be written is tried again
 _HEARTBEAT_MS, _IDLE_HEARTBEAT_MS = 2_000, 10_000
 _MIN_PUBLISH_S, _MIN_IDLE_PUBLISH_S = 0.2, 1.0
 _EXPIRY_STEP_MS = 60_000
+_WOKEN = {InstanceState.READY: "woken", InstanceState.STARTING: "started anew"}
 _REAL_FLOORS_MS = {
     # Processes start and end in real time, however fast domain time runs.
     "start_timeout_ms": 15_000,
@@ -211,7 +212,7 @@ class NodeWorker:
             old = waking.get(item.instance)
             if old is None or _wakes(item):
                 continue
-            outcome = "woken" if item.state is InstanceState.READY else "started anew"
+            outcome = _WOKEN.get(item.state, "ended")
             took_s = (now_ms - old.sleep_ms) / 1000
             self._metrics.wakes.labels(item.desired.engine, outcome).observe(took_s)
             log.info("%s: %s %s after %.1f s", self._node.node, item.instance, outcome, took_s)

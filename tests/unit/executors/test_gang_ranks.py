@@ -28,8 +28,11 @@ def told(state: NodeState, generation: int, *wishes: DesiredInstance) -> NodeSta
 
 
 def begun(item: DesiredInstance) -> NodeState:
-    state, commands = reconcile(told(NodeState("n", "r/p/owned"), 1, item), {}, T0, RULES)
-    assert commands == (Launch(item, "aggregated"),)
+    gang, first = item.gang, item
+    if gang is not None and gang.leads:
+        first = replace(item, gang=replace(gang, rendezvous=""))
+    state, commands = reconcile(told(NodeState("n", "r/p/owned"), 1, first), {}, T0, RULES)
+    assert commands == (Launch(first, "aggregated"),)
     ports = (20001, 20002) if item.gang and item.gang.leads else (20001,)
     endpoint = "10.0.0.1:20001" if item.gang and item.gang.leads else ""
     return launched(state, item.instance, endpoint, ports)
@@ -54,6 +57,15 @@ def test_others_wait_until_they_know_where() -> None:
     assert commands == ()
     assert observed(state)[0].state is InstanceState.READY
     assert observed(state)[0].endpoint == ""
+
+
+def test_rank_0_that_nobody_knows_here_any_more_is_not_started_again_alone() -> None:
+    """Its node came back empty: only a start there can have made the place where its gang meets."""
+    item = wish(0, "10.0.0.1:20002")
+    state, commands = reconcile(told(NodeState("n", "r/p/owned"), 7, item), {}, T0, RULES)
+    assert commands == ()
+    assert state.held[0].state is InstanceState.FAILED
+    assert state.held[0].reason == "it ran here and is gone"
 
 
 def test_a_rank_that_ends_is_not_started_again_alone() -> None:

@@ -12,7 +12,7 @@ from topics.fleet import Assignment, DesiredInstance, InstanceState
 
 RULES = Rules(sleeping=frozenset({"default"}))
 T0 = 1_000_000
-OWNED, RENTED = "r.p.owned.0", "r.p.spot.0"
+OWNED, RENTED = "r.p.0", "r.owned.1"  # names say nothing: pools do
 Steps = tuple[NodeState, list[Command]]
 
 
@@ -23,8 +23,12 @@ def wish(
     return DesiredInstance(name, model, phase, "g", gpus, drain=drain)
 
 
+def pool(node: str) -> str:
+    return {OWNED: "r/p/owned", RENTED: "r/p/spot"}[node]
+
+
 def want(node: str, generation: int, *wishes: DesiredInstance) -> Assignment:
-    return Assignment(node, "r/p/owned", generation, 1, 0, wishes)
+    return Assignment(node, pool(node), generation, 1, 0, wishes)
 
 
 def up(at_ms: int, in_flight: int = 0) -> Seen:
@@ -44,7 +48,7 @@ def states(state: NodeState) -> dict[str, str]:
 
 
 def serving(node: str, *wishes: DesiredInstance) -> NodeState:
-    state, _ = step(accept(NodeState(node, "r/p/owned"), want(node, 1, *wishes)), T0)
+    state, _ = step(accept(NodeState(node, pool(node)), want(node, 1, *wishes)), T0)
     for number, one in enumerate(wishes):
         state = launched(state, one.instance, f"h:{number + 1}", (number + 1,))
     state, _ = step(state, T0 + 100, **{one.instance: up(T0) for one in wishes})
@@ -122,6 +126,12 @@ def test_another_phase_wakes_it_where_the_engine_serves_any() -> None:
     state, commands = step(state, T0 + 600, rules, a=Seen(alive=True))
     assert commands == [Wake("a", "b")]
     assert observed(state)[0].phase == "decode"
+
+
+def test_it_sleeps_on_while_nothing_wants_its_place() -> None:
+    late_ms = T0 + 100 * RULES.sick_after_ms
+    state, commands = step(asleep(), late_ms, a=Seen(alive=True))
+    assert (states(state), commands) == ({"a": "asleep"}, [])
 
 
 def test_on_a_rented_node_it_sleeps_only_while_another_instance_serves_there() -> None:

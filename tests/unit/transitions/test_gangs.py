@@ -173,6 +173,13 @@ def test_rank_0_drains_first() -> None:
     assert wave(after, fleet(one, None, InstanceState.STOPPED), second) == ()
 
 
+def test_a_rank_lost_in_a_drain_ends_the_rest_at_once() -> None:
+    """Requests that rank 0 holds would hang until the deadline."""
+    one = group(life=Life.DRAINING, since_ms=NOW)
+    (after,) = wave(one, fleet(one, InstanceState.DRAINING, InstanceState.FAILED), told(one))
+    assert [(p.gang.rank, p.gang.broken) for p in after.placed if p.gang] == [(0, True)]
+
+
 def test_a_controller_that_starts_again_finds_the_gang() -> None:
     """Ranks, stages and rendezvous, from assignments alone; a drain half-way goes on."""
     one = group(placed=met(group(), fleet(group(), STARTING, None)).placed)
