@@ -79,4 +79,6 @@ async def _why(bootstrap: str, error: BaseException | None) -> str:
                 connection.close()
     except _FAILURES as found:
         return Security.from_environment(os.environ).why(found, _START_TIMEOUT_S)
+    except Exception as found:  # whatever it is, it must not end the retries
+        log.debug("no reason found: %r", found)
     return str(error or "")

@@ -139,7 +139,9 @@ class Connection(asyncio.Protocol):
             if self._trusted:
                 self._begin()
             else:
-                self._server.first.take(self._begin)
+                size = sum(map(len, exchange.body))
+                self._server.budget.take(size)
+                self._server.first.take(lambda: self._begin_held(size))
         elif len(self._ready) >= _MOST_AHEAD:
             self._reading.refuse(429, f"more than {_MOST_AHEAD} requests ahead of their answers")
         else:
@@ -148,6 +150,11 @@ class Connection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     # -- answering ----------------------------------------------------------------------------
+
+    def _begin_held(self, size: int) -> None:
+        """Its turn has come: the handler counts its body from here on."""
+        self._server.budget.give_back(size)
+        self._begin()
 
     def _begin(self) -> None:
         exchange, transport = self._exchange, self._transport
