@@ -10,7 +10,7 @@ number; the simulator gets the lengths that the server counted. Without --config
 fixed: one or two instances of one model. With --url a server that runs already takes the stack's
 place: the configuration says what it is (`measurements:` of it included), and its prefix cache has
 to be off, because prompts are alike. Exit code 0: both deviations are within the bar; 1: not; 2: it
-could not be run, or the load was late.
+could not be run, the load was late, or the two real runs lie too far apart to judge anything.
 """
 
 from __future__ import annotations
@@ -39,7 +39,15 @@ from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.world import World
 from loadtests.chaos.stack import Stack
 from loadtests.experiments.page import put
-from loadtests.fidelity_figures import Latency, Run, chart, compare, quantiles, table
+from loadtests.fidelity_figures import (
+    MOST_BETWEEN_RUNS,
+    Latency,
+    Run,
+    chart,
+    compare,
+    quantiles,
+    table,
+)
 from loadtests.replay.client import Client
 from loadtests.replay.report import LATE_MS
 from streams.backtest.workload import Demand, load_workload
@@ -234,6 +242,13 @@ def _measure(options: argparse.Namespace) -> int:
         return 2
     lines = [*table(comparisons), "", *quantiles(runs)]
     print("\n".join(["", *lines]))
+    if not all(one.judged for one in comparisons):
+        print(
+            f"fidelity: no verdict, two real runs lie more than {MOST_BETWEEN_RUNS:.0%} apart: "
+            "the machine is too busy, or the trace too short",
+            file=sys.stderr,
+        )
+        return 2
     if options.page:
         put(options.page, "fidelity-prefill", lines, chart(runs, "prefill"))
         put(options.page, "fidelity-decode", [], chart(runs, "decode"))

@@ -17,6 +17,8 @@ CORAL = {"prefill": 0.056, "decode": 0.072}
 """Mean deviations of Coral's simulator from its real system (arXiv 2605.04357, sec. 6.2)."""
 RUNS_FACTOR = 1.5
 """Two real runs are no closer than they are: this many times their deviation is allowed too."""
+MOST_BETWEEN_RUNS = 0.25
+"""Beyond this two real runs say more of a busy machine than of anything else: no verdict."""
 _QUANTILES = (0.1, 0.5, 0.9, 0.99)
 _POINTS = 99
 
@@ -83,9 +85,14 @@ class Comparison:
         return bar(self.phase, self.runs)
 
     @property
+    def judged(self) -> bool:
+        """Whether the real runs are close enough to each other to hold something against them."""
+        return self.pairs > 0 and self.runs <= MOST_BETWEEN_RUNS
+
+    @property
     def held(self) -> bool:
         """Whether the simulator is as close as it has to be."""
-        return self.simulated <= self.bar
+        return self.judged and self.simulated <= self.bar
 
 
 def compare(simulated: Run, bare: Run, real: tuple[Run, Run]) -> list[Comparison]:

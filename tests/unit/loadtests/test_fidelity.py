@@ -56,6 +56,14 @@ def test_a_simulation_is_held_where_it_is_as_close_as_the_bar_asks() -> None:
     assert "| prefill | 3 |" in "\n".join(table(compare(far, REAL, (REAL, again))))
 
 
+def test_real_runs_that_differ_widely_hold_nothing() -> None:
+    slow = {k: Latency(3.0 * one.prefill_ms, one.decode_ms) for k, one in REAL.items()}
+    prefill, decode = compare(REAL, REAL, (REAL, slow))
+    assert prefill.simulated <= prefill.bar
+    assert (prefill.judged, prefill.held) == (False, False)
+    assert (decode.judged, decode.held) == (True, True)
+
+
 def test_distributions_stand_side_by_side() -> None:
     runs = {"real run 1": REAL, "simulator": REAL}
     rows = quantiles(runs)
