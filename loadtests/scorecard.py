@@ -7,7 +7,8 @@ Each scenario is one `shoal backtest`: knobs tuned on another trace (of a record
 arrivals at its mean rate with its lengths; of a generated one: another seed, shorter), all policies
 and ours without each part. Its JSON is kept in --work; a scenario whose JSON is there is not run
 again, so that the page can be written from runs made one at a time. Spans are short, so that one
-core is done in about ten minutes; --share 3 makes generated and cut ones three times as long.
+core is done in about ten minutes, `large` apart, which takes longer than all others together;
+--share 3 makes generated and cut ones three times as long.
 --traces names the folder of the public traces; scenarios whose file is not there are left out, and
 the page says so.
 """
