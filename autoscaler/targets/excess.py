@@ -70,11 +70,12 @@ def _idle(view: ModelView, lasting_s: float) -> Proposal | None:
 
 def lasting_blocks(view: ModelView) -> int:
     """How many 10 s blocks an excess must last: `scale_in_after`, at least the local window; the
-    long window where demand has returned after a scale-in lately."""
+    long window where demand has returned after a scale-in lately, less the block that is cut at its
+    start in nine seconds of ten."""
     lasting_s = max(view.service.scale_in_after_s, view.policy.local_window_s)
     if turned_lately(view.state.turns, view.now_ms):
         lasting_s = max(lasting_s, view.policy.global_window_s)
-    return round(lasting_s / BLOCK_S)
+    return min(round(lasting_s / BLOCK_S), max(1, view.policy.global_window_s // BLOCK_S - 1))
 
 
 def _since_first_request(blocks: Blocks) -> int:

@@ -123,11 +123,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     root.finish()
     refuse_mixed(root.file, policy, services, routes)
     for service in services:
-        if service.zero_after_s > policy.global_window_s:
-            raise UserError(
-                f"{root.file}: models.{service.model}.zero_after: {service.zero_after_s:g}s is not "
-                f"allowed; allowed: at most policy.global_window, {policy.global_window_s}s"
-            )
+        _refuse_beyond_window(root.file, service, policy)
     told = raw + repr(measurements).encode() if measurements else raw
     content_hash = hashlib.sha256(told).hexdigest()[:12]
     cluster = Cluster(pools, services, policy, content_hash, routes, measurements)
@@ -142,6 +138,19 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
         defaults,
         scores,
     )
+
+
+def _refuse_beyond_window(file: str, service: Service, policy: Policy) -> None:
+    """UserError where demand would have to be known for longer than it is."""
+    for key, found_s in (
+        ("zero_after", service.zero_after_s),
+        ("scale_in_after", service.scale_in_after_s),
+    ):
+        if found_s > policy.global_window_s:
+            raise UserError(
+                f"{file}: models.{service.model}.{key}: {found_s:g}s is not "
+                f"allowed; allowed: at most policy.global_window, {policy.global_window_s}s"
+            )
 
 
 def _policy(section: Section | None) -> Policy:

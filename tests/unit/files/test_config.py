@@ -159,6 +159,7 @@ def test_weekly_floors_freezes_and_idle_time_are_read_with_their_zone(tmp_path: 
         ('floors: {"always": 3}', "models.chat.floors.always"),
         ('freeze: ["25:00-26:00"]', "models.chat.freeze"),
         ("zero_after: 3h", "models.chat.zero_after: 10800s is not allowed"),
+        ("scale_in_after: 31m", "models.chat.scale_in_after: 1860s is not allowed"),
         ("timezone: Mars/Base", "models.chat.timezone: 'Mars/Base' is not allowed"),
     ],
 )

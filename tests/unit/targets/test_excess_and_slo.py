@@ -47,6 +47,18 @@ def test_where_demand_has_returned_before_the_long_window_must_speak_for_less() 
     assert lower is not None and lower.req_per_s < 3.3
 
 
+def test_the_whole_long_window_may_speak_though_its_first_block_is_cut() -> None:
+    """In nine seconds of ten the windows hold 179 whole blocks of the 180."""
+    low = steady(*[3.0] * 15)
+    cut = replace(low, blocks=low.blocks[1:])
+    again = view(cut)
+    turned = replace(again.state, turns=Turns("out", (T0 - 3_600_000,)))
+    slow = replace(again.service, scale_in_after_s=1800.0)
+    for seen in (replace(again, state=turned), replace(again, service=slow)):
+        lower = excess.propose(seen)
+        assert lower is not None and lower.req_per_s < 3.3
+
+
 def test_what_was_just_added_has_not_been_in_excess_for_long() -> None:
     """A target beyond what is planned for may fall to that, and no lower."""
     seen = view(steady(3.0, 3.0, 3.0, 3.0, 3.0, 3.0), planned=5.0)
