@@ -93,7 +93,7 @@ def _with_mix(state: ModelState, service: Service, inputs: Inputs) -> ModelState
         return replace(state, mix=()) if state.mix else state
     if [name for name, _ in state.mix] != [kind.name for kind in kinds]:
         return replace(state, mix=declared_mix(kinds))
-    if not _is_turn(service, inputs.now_ms):
+    if not _is_turn(service, inputs):
         return state
     demand = inputs.observation.demand.get(service.model, UNKNOWN)
     significance = inputs.cluster.policy.significance
@@ -106,7 +106,7 @@ def _with_mix(state: ModelState, service: Service, inputs: Inputs) -> ModelState
 
 def _with_lengths(state: ModelState, service: Service, inputs: Inputs) -> ModelState:
     """Measured lengths and burstiness: they move slowly."""
-    if not _is_turn(service, inputs.now_ms):
+    if not _is_turn(service, inputs):
         return state
     demand = inputs.observation.demand.get(service.model, UNKNOWN)
     lengths = estimate(state.lengths, service.lengths, demand)
@@ -122,7 +122,7 @@ def _with_outlook(
     state: ModelState, service: Service, inputs: Inputs, starts: Mapping[str, float]
 ) -> ModelState:
     """What is expected of the model once an instance that is started now would be ready."""
-    if not _is_turn(service, inputs.now_ms):
+    if not _is_turn(service, inputs):
         return state
     outlook = looked_ahead(
         state.outlook,
@@ -139,9 +139,14 @@ def _turn(service: Service) -> int:
     return sum(service.model.encode())
 
 
-def _is_turn(service: Service, now_ms: int) -> bool:
-    """Whether it is this model's second of ten: models take turns."""
-    return not (now_ms + _turn(service) * 1000) // 1000 * 1000 % _LENGTHS_EVERY_MS
+def _is_turn(service: Service, inputs: Inputs) -> bool:
+    """Whether this model's second of ten has come since the last tick: models take turns, and
+    ticks may be further apart than a second."""
+    before_ms = inputs.state.ticked_ms or inputs.state.started_ms
+    own_ms = _turn(service) * 1000
+    return (inputs.now_ms + own_ms) // _LENGTHS_EVERY_MS != (
+        before_ms + own_ms
+    ) // _LENGTHS_EVERY_MS
 
 
 def views(

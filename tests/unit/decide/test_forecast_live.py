@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tests.unit.decide.decide_catalogue import service
 from tests.unit.decide.decide_world import T0, World, world
 from topics.rates import RateHour
 
@@ -60,3 +61,13 @@ def test_rates_are_written_every_ten_minutes_and_no_more() -> None:
     assert 2 <= len(written) <= 4
     known = [count for count in written[-1].record.arrivals if count >= 0]
     assert known and all(count > 0 for count in known)
+
+
+def test_every_model_has_its_turn_where_ticks_are_ten_seconds_apart() -> None:
+    """Each has another second of ten; as in a simulation by rates, or one at thirty times the
+    speed, none of the ticks need fall on it."""
+    w = world(1.0, *(service(model) for model in "abcdefghij"))
+    for _ in range(10):
+        w.t_s += 9
+        w.tick()
+    assert all(model.outlook.history.end_minute for model in w.state.models.values())
