@@ -44,14 +44,14 @@ from topics.decisions import Decision
 @dataclass(frozen=True, slots=True)
 class Carried:
     """What came of an answer. replan: models of which a part was left out ("" for all of them),
-    with the reason. waits: a part waits for room on nodes that the plan has."""
+    with the reason. waits: models that wait for room on nodes that the plan has, in order."""
 
     groups: tuple[Group, ...]
     site: Site
     models: Mapping[str, ModelState]
     decisions: tuple[Decision, ...] = ()
     replan: tuple[tuple[str, str], ...] = ()
-    waits: bool = False
+    waits: tuple[str, ...] = ()
 
 
 def carry_out(
@@ -65,17 +65,19 @@ def carry_out(
     """Carry `answer` to `pending` out, model by model, those of higher priority first.
 
     A full plan rents no more nodes than it has for models that are served: what has no place yet
-    waits until what is there has left. Where nothing leaves, they wait for each other, and one of
-    them is placed on a further node.
+    waits until what is there has left. Where nothing of what is Shoal's to change moves, they wait
+    for each other, and the first of them is placed on further nodes.
     """
     if answer.outcome is Outcome.NONE:
         return Carried(groups, site, models)
     planned = _planned_nodes(answer, pending, scene)
     carried = _carry_out(answer, pending, groups, site, models, scene, planned)
-    stuck = carried.waits and carried.groups == groups and all(_rests(g, scene) for g in groups)
-    if stuck:
-        return _carry_out(answer, pending, groups, site, models, scene, None)
-    return carried
+    others = {service.model for service in scene.cluster.services if not service.managed}
+    moves = any(not _rests(group, scene) for group in groups if group.model not in others)
+    if not carried.waits or moves or carried.groups != groups:
+        return carried
+    first = carried.waits[0]
+    return _carry_out(answer, pending, groups, site, models, scene, planned, first)
 
 
 def _planned_nodes(answer: PlanAnswer, pending: Pending, scene: Scene) -> dict[str, int] | None:
@@ -103,10 +105,12 @@ def _carry_out(
     models: Mapping[str, ModelState],
     scene: Scene,
     planned: Mapping[str, int] | None,
+    beyond: str = "",
 ) -> Carried:
-    """planned: nodes per pool that served models may have, None for as many as can be had."""
+    """planned: nodes per pool that served models may have, None for as many as can be had; `beyond`
+    is the model that may have more."""
     states = dict(models)
-    waits = False
+    waits: list[str] = []
     decisions: list[Decision] = []
     replan: list[tuple[str, str]] = []
     wanted = _counts(answer.counts)
@@ -135,12 +139,13 @@ def _carry_out(
         counting = [g for g in current.get(model, ()) if scene.sight.counts(g)]
         change = _change(answer, service, counting, target, base, short, scene)
         inside = site
-        if planned is not None and scene.views[model].covers and short <= LEAST:
+        limits = planned if model != beyond else None
+        if limits is not None and scene.views[model].covers and short <= LEAST:
             stays = [g for g in now.values() if g.model != model or not change.removes[g.combo_id]]
-            inside = within_plan(site, planned, stays)
+            inside = within_plan(site, limits, stays)
             found = start(change.adds, scene.combos, service, inside, scene.now_ms)
             if found.unplaced:
-                waits = True
+                waits.append(model)
                 change = Change(Counter(), Counter(), no_room(found.unplaced))
         done = enact(change, service, counting, now, inside, state, scene, short)
         if inside is not site:
@@ -169,7 +174,7 @@ def _carry_out(
             decisions += said
             if said and answer.urgency is Urgency.URGENT:
                 replan.append(("", f"{model}: additions alone do not serve it"))
-    return Carried(tuple(now.values()), site, states, tuple(decisions), tuple(replan), waits)
+    return Carried(tuple(now.values()), site, states, tuple(decisions), tuple(replan), tuple(waits))
 
 
 def _is_nothing(done: Enacted) -> bool:

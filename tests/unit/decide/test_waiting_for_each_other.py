@@ -1,0 +1,69 @@
+"""Two models that each wait for the other's place: one of them goes on to a further node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoscaler.domain.cluster import Cluster, Mode
+from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
+from tests.unit.decide.decide_catalogue import Planner, pool, service, simple
+from tests.unit.decide.decide_world import World, world
+
+HERE, THERE, APART = (pool(name, per_node=1) for name in ("here", "there", "apart"))
+(A_HERE,), (B_HERE,) = simple("a", HERE), simple("b", HERE)
+(A_THERE,), (B_THERE,) = simple("a", THERE), simple("b", THERE)
+NOW = {"a": (A_HERE,), "b": (B_THERE,), "c": simple("c", APART)}
+
+
+class Swapping(Planner):
+    """Full plans let a and b change places."""
+
+    def answer(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
+        found = super().answer(request, cluster)
+        if request.urgency is Urgency.URGENT:
+            return found
+        rest = [(name, n) for name, n in found.counts if name.startswith("c")]
+        wanted = ((A_THERE.id, 1), (B_HERE.id, 1), *rest)
+        known = {one.id: one for one in (*found.combos, A_THERE, B_HERE)}
+        return replace(found, counts=wanted, combos=tuple(known.values()))
+
+
+def swapped(mode: Mode, dead: bool) -> tuple[World, int]:
+    """(the world after the exchange, most nodes rented for a and b at a time). mode: of c, from
+    when everything runs; dead: the instance of c failed a minute before."""
+    w = world(
+        5.0,
+        *(service(model) for model in "abc"),
+        pools=(HERE, THERE, APART),
+        catalogue=NOW,
+    ).run(150)
+    assert [len(w.rented(p.id)) for p in (HERE, THERE, APART)] == [1, 1, 1]
+    w.cluster = replace(w.cluster, services=(*w.cluster.services[:2], service("c", mode=mode)))
+    if dead:
+        w.failing.add(APART.id)
+        w.run(60)
+    w.planner = Swapping({**NOW, "a": (A_HERE, A_THERE), "b": (B_HERE, B_THERE)})
+    most = 0
+
+    def look(now: World) -> None:
+        nonlocal most
+        most = max(most, len(now.rented(HERE.id)) + len(now.rented(THERE.id)))
+
+    w.run(1100, look)
+    return w, most
+
+
+def changed_places(w: World) -> bool:
+    runs = {(i.model, n.pool) for n in w.applied.values() for i in n.instances if not i.drain}
+    return {("a", THERE.id), ("b", HERE.id)} <= runs
+
+
+def test_one_of_them_alone_gets_a_further_node() -> None:
+    w, most = swapped(Mode.ACT, dead=False)
+    assert changed_places(w)
+    assert most == 3
+
+
+def test_an_instance_that_is_not_shoals_to_replace_keeps_nobody_waiting() -> None:
+    w, _ = swapped(Mode.RECOMMEND, dead=True)
+    assert changed_places(w)
