@@ -11,11 +11,12 @@ from autoscaler.demand.present import present_rate
 from autoscaler.demand.significance import bounds
 from autoscaler.demand.timeline import BLOCK_S, Blocks
 from autoscaler.demand.windows import Stats
+from autoscaler.domain.cluster import Policy, Service
 from autoscaler.explain import reasons
 from autoscaler.targets.burst import mean_and_burst
 from autoscaler.targets.expected import expected_req_per_s
 from autoscaler.targets.view import ModelView, Proposal
-from autoscaler.transitions.turns import turned_lately
+from autoscaler.transitions.turns import Turns, turned_lately
 
 _COVERED = 0.9
 _MATTERS = 0.99
@@ -34,12 +35,12 @@ def propose(view: ModelView) -> Proposal | None:
         return None  # idle time before the first request says nothing of the rate that began then
     blocks = view.demand.blocks[-count:]
     covered_s = sum(seconds for seconds, _ in blocks)
-    lasting_s = count * BLOCK_S
-    if view.now_ms - view.started_ms < lasting_s * 1000 or covered_s < _COVERED * lasting_s:
+    must_s = count * BLOCK_S
+    if view.now_ms - view.started_ms < must_s * 1000 or covered_s < _COVERED * must_s:
         return None
     arrivals = sum(number for _, number in blocks)
     if not arrivals and not seen.arrivals and not expected_req_per_s(view):
-        return _idle(view, lasting_s)
+        return _idle(view, must_s)
     mean, burst = mean_and_burst(view)
     rate = max(
         bounds(arrivals, _SURELY)[1] / covered_s,
@@ -51,31 +52,35 @@ def propose(view: ModelView) -> Proposal | None:
     return _lower(
         view,
         rate,
-        reasons.under(rate, view.service.utilization, view.raw_req_per_s, lasting_s),
+        reasons.under(rate, view.service.utilization, view.raw_req_per_s, must_s),
     )
 
 
-def _idle(view: ModelView, lasting_s: float) -> Proposal | None:
+def _idle(view: ModelView, must_s: float) -> Proposal | None:
     """Nobody asks for the model. Where its floor is 0 the last combo goes, but only after the idle
     time declared for that, of which every block was reported as empty."""
-    idle_s = max(lasting_s, view.service.zero_after_s)
+    idle_s = max(must_s, view.service.zero_after_s)
     blocks = view.demand.blocks[-round(idle_s / BLOCK_S) :]
     covered_s = sum(seconds for seconds, _ in blocks)
     empty = not any(number for _, number in blocks) and covered_s >= _COVERED * idle_s
     if view.service.min_instances == 0 and not empty:
         # A demand next to nothing keeps one combo.
-        return _lower(view, _LEAST_REQ_PER_S, f"no requests for {reasons.duration(lasting_s)}")
+        return _lower(view, _LEAST_REQ_PER_S, f"no requests for {reasons.duration(must_s)}")
     return _lower(view, 0.0, f"no requests for {reasons.duration(idle_s)}")
 
 
+def lasting_s(service: Service, policy: Policy, turns: Turns, now_ms: int) -> float:
+    """How long an excess must last: `scale_in_after`, at least the local window; the long window
+    where demand has returned after a scale-in lately."""
+    least_s = max(service.scale_in_after_s, policy.local_window_s)
+    return max(least_s, policy.global_window_s) if turned_lately(turns, now_ms) else least_s
+
+
 def lasting_blocks(view: ModelView) -> int:
-    """How many 10 s blocks an excess must last: `scale_in_after`, at least the local window; the
-    long window where demand has returned after a scale-in lately, less the block that is cut at its
-    start in nine seconds of ten."""
-    lasting_s = max(view.service.scale_in_after_s, view.policy.local_window_s)
-    if turned_lately(view.state.turns, view.now_ms):
-        lasting_s = max(lasting_s, view.policy.global_window_s)
-    return min(round(lasting_s / BLOCK_S), max(1, view.policy.global_window_s // BLOCK_S - 1))
+    """The same in 10 s blocks, less the block of the long window that is cut at its start in nine
+    seconds of ten."""
+    must_s = lasting_s(view.service, view.policy, view.state.turns, view.now_ms)
+    return min(round(must_s / BLOCK_S), max(1, view.policy.global_window_s // BLOCK_S - 1))
 
 
 def _since_first_request(blocks: Blocks) -> int:

@@ -22,6 +22,7 @@ from autoscaler.effects import (
 )
 from autoscaler.planning.request import PlanRequest
 from autoscaler.standing import ModelStanding, Standing, standing
+from autoscaler.targets.excess import lasting_s
 from autoscaler.transitions.turns import may_go_in
 from streams.controller.loop import Loop, TickDone
 from streams.health.services import service_facts
@@ -197,7 +198,7 @@ def guards_of(done: TickDone, found: ModelStanding) -> list[str]:
     if model.no_data:
         said.append("scale-in paused: no telemetry")
     if not said:
-        minutes = service.scale_in_after_s / 60.0
+        minutes = lasting_s(service, policy, model.turns, now_ms) / 60.0
         said.append(
             f"scale-in after {minutes:g} min of excess, at most "
             f"{service.max_disruption:.0%} of capacity at a time"
