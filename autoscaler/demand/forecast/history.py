@@ -90,10 +90,13 @@ def _with(history: History, found: dict[int, int], end: int) -> History:
     first = max(history.first_hour, last - KEPT_HOURS + 1) if history.hours else last
     if found:
         first = max(min(first, min(found) // MINUTES), last - KEPT_HOURS + 1)
+    by_hour: dict[int, dict[int, int]] = {}
+    for minute, count in found.items():
+        by_hour.setdefault(minute // MINUTES, {})[minute % MINUTES] = count
     hours = []
     for number in range(first, last + 1):
         minutes = history.hour(number)
-        here = {m % MINUTES: count for m, count in found.items() if m // MINUTES == number}
+        here = by_hour.get(number)
         if here:
             minutes = tuple(here.get(k, known) for k, known in enumerate(minutes))
         hours.append(minutes)
