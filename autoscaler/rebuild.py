@@ -88,7 +88,7 @@ def rebuild(
         decision_number=number,
         plan_number=plan_number,
         announce=_announcement(cluster, groups) if groups or number else "",
-        splits=from_routes(cluster, routes),
+        splits=from_routes(cluster, routes, now_ms),
     )
 
 

@@ -166,14 +166,18 @@ def split_routes(
             yield Routes(route.name, generation, leader_token, now_ms, 0.0, 0.0, split=split)
 
 
-def from_routes(cluster: Cluster, published: Mapping[str, Routes]) -> dict[str, SplitState]:
-    """What was in force by the last routes, where classes are still the declared ones."""
+def from_routes(
+    cluster: Cluster, published: Mapping[str, Routes], now_ms: int
+) -> dict[str, SplitState]:
+    """What was in force by the last routes, where classes are still the declared ones; as if it had
+    changed when they were issued."""
     found = {}
     for route in cluster.routes:
         last = published.get(route.name)
         split = last.split if last else None
         if split is not None and (split.models, split.edges) == (route.models, route.edges):
-            found[route.name] = SplitState(split.cuts)
+            issued_ms = min(last.issued_ms, now_ms) if last else 0
+            found[route.name] = SplitState(split.cuts, changed_ms=issued_ms)
     return found
 
 

@@ -75,7 +75,10 @@ def test_the_first_thresholds_are_told_at_once_and_carry_the_declared_rate() -> 
     assert (record.split.cuts, record.split.shares) == ((12,), (0.6, 0.4))
     assert routed(CLUSTER, splits, {})["small"].sure_req_per_s == 6.0
     assert list(split_routes(CLUSTER, splits, {"auto": record}, 7, NOW)) == []
-    assert from_routes(CLUSTER, {"auto": record})["auto"].cuts == (12,)
+    taken_over = from_routes(CLUSTER, {"auto": record}, NOW + 1000)
+    assert (taken_over["auto"].cuts, taken_over["auto"].changed_ms) == ((12,), NOW)
+    (asked,) = route_asks(CLUSTER, taken_over, {}, MODELS, NOW + 1000)
+    assert asked.rests
 
 
 def test_new_thresholds_wait_for_the_fleet_but_not_for_ever() -> None:
