@@ -6,7 +6,6 @@ Owns the way from observations to `ModelState` and `ModelView`, apart from the t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -65,13 +64,7 @@ def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]
     for service in inputs.cluster.services:
         state = inputs.state.models.get(service.model, ModelState(service.lengths))
         seen = inputs.observation.unmanaged.get(service.model)
-        state = taken_in(state, service, seen)
-        if service.managed and state.recommended:
-            state = replace(state, recommended=(), recommended_ms=0)
-        elif not service.managed and not state.recommended and service.model in running:
-            # What runs is what recommendations start from.
-            counts = Counter(group.combo_id for group in running[service.model] if group.counts)
-            state = replace(state, recommended=tuple(sorted(counts.items())))
+        state = taken_in(state, service, seen, running.get(service.model, ()))
         if service.model in hit:
             state = replace(state, lost_ms=inputs.now_ms, unmet_until_ms=0)
         demand = inputs.observation.demand.get(service.model, UNKNOWN)

@@ -1,4 +1,5 @@
-"""Servers of a model that run and that Shoal did not start: what recommendations start from.
+"""What recommendations start from, for a model that is not Shoal's to change: its own groups, and
+servers that run and that Shoal did not start.
 
 Owns when they are taken in. They are never changed: somebody else starts and stops them, and a
 change of their number is adopted as what runs now.
@@ -6,22 +7,36 @@ change of their number is adopted as what runs now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.said import hold
 from autoscaler.state import ModelState
+from autoscaler.transitions.groups import Group
 from topics.decisions import Decision
 
 
-def taken_in(state: ModelState, service: Service, seen: int | None) -> ModelState:
-    """`state` with `seen` servers (None: not known) as the fleet of a model that is not Shoal's to
-    change, where their number is news."""
-    if not service.unmanaged or service.managed or seen is None or seen == state.unmanaged:
+def taken_in(
+    state: ModelState, service: Service, seen: int | None, own: Iterable[Group]
+) -> ModelState:
+    """`state` with what recommendations start from: `own` groups and `seen` servers (None: not
+    known), at first and where the latter's number is news; nothing where Shoal manages the model.
+    """
+    if service.managed:
+        if not state.recommended and state.unmanaged is None:
+            return state
+        return replace(state, recommended=(), recommended_ms=0, unmanaged=None)
+    theirs = state.unmanaged if seen is None else seen
+    if not service.unmanaged:
+        theirs = None
+    if state.recommended and theirs == state.unmanaged:
         return state
-    fleet = ((service.unmanaged, seen),) if seen else ()
-    return replace(state, unmanaged=seen, recommended=fleet)
+    fleet = Counter(group.combo_id for group in own if group.counts)
+    if theirs:
+        fleet[service.unmanaged] += theirs
+    return replace(state, unmanaged=theirs, recommended=tuple(sorted(fleet.items())))
 
 
 def said(

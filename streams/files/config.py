@@ -82,25 +82,16 @@ class Config:
 def parse_service(config: Config, model: str, text: str) -> Service:
     """The service that `text` declares for `model`: its section of the file, as YAML or JSON.
 
-    Defaults, engines and regions are those of `config`. Raises ConfigError.
+    Defaults, engines, pools and policy are those of `config`. Raises UserError.
     """
     section = read_text(text.encode(), f"service {model}", "the keys of a model")
     check_name(section, model)
-    regions = tuple(sorted({pool.region for pool in config.cluster.pools}))
-    try:
-        found = _service(
-            model,
-            section,
-            config.defaults,
-            config.engines,
-            regions,
-            config.mode,
-            Path(config.path).parent,
-        )
-    except InvalidValue as error:
-        raise ConfigError(section.file, section.line, section.path, str(error)) from error
-    section.finish()
-    return found
+    folder = Path(config.path).parent
+    made = _service(
+        model, section, config.defaults, config.engines, config.cluster.pools, config.mode, folder
+    )
+    _refuse_beyond_window(section.file, made, config.cluster.policy)
+    return made
 
 
 def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = True) -> Config:
@@ -123,7 +114,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     root.finish()
     refuse_mixed(root.file, policy, services, routes)
     for service in services:
-        _refuse_beyond_window(root.file, service, policy)
+        _refuse_beyond_window(f"{root.file}: models.{service.model}", service, policy)
     told = raw + repr(measurements).encode() if measurements else raw
     content_hash = hashlib.sha256(told).hexdigest()[:12]
     cluster = Cluster(pools, services, policy, content_hash, routes, measurements)
@@ -140,16 +131,16 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     )
 
 
-def _refuse_beyond_window(file: str, service: Service, policy: Policy) -> None:
-    """UserError where demand would have to be known for longer than it is."""
+def _refuse_beyond_window(where: str, service: Service, policy: Policy) -> None:
+    """UserError at a key of `where` where demand would have to be known for longer than it is."""
     for key, found_s in (
         ("zero_after", service.zero_after_s),
         ("scale_in_after", service.scale_in_after_s),
     ):
         if found_s > policy.global_window_s:
             raise UserError(
-                f"{file}: models.{service.model}.{key}: {found_s:g}s is not "
-                f"allowed; allowed: at most policy.global_window, {policy.global_window_s}s"
+                f"{where}.{key}: {found_s:g}s is not allowed; "
+                f"allowed: at most policy.global_window, {policy.global_window_s}s"
             )
 
 
@@ -228,7 +219,7 @@ def _services(
     mode: Mode,
 ) -> tuple[Service, ...]:
     services = []
-    regions = tuple(sorted({pool.region for pool in pools}))
+    folder = Path(section.file).parent
     sections = dict(section.children())
     plain = [name for name, model in sections.items() if not is_graph(model)]
     if plain and len(plain) < len(sections):
@@ -239,20 +230,33 @@ def _services(
         check_name(section, name)
         if stands_for_models(model):
             continue
-        try:
-            folder = Path(section.file).parent
-            made = _service(name, model, defaults, engines, regions, mode, folder)
-            theirs = read_unmanaged(model.section("unmanaged"), name, pools)
-            services.append(replace(made, unmanaged=theirs))
-        except InvalidValue as error:
-            raise ConfigError(model.file, model.line, model.path, str(error)) from error
-        model.finish()
+        services.append(_service(name, model, defaults, engines, pools, mode, folder))
     if not services:
         raise ConfigError(section.file, section.line, section.path, "no model is declared")
     return tuple(services)
 
 
 def _service(
+    name: str,
+    model: Section,
+    defaults: Defaults,
+    engines: Mapping[str, EngineSpec],
+    pools: tuple[Pool, ...],
+    mode: Mode,
+    folder: Path,
+) -> Service:
+    """All of a model's section. ConfigError where a key or a value is not allowed."""
+    regions = tuple(sorted({pool.region for pool in pools}))
+    try:
+        made = _declared(name, model, defaults, engines, regions, mode, folder)
+        theirs = read_unmanaged(model.section("unmanaged"), name, pools)
+    except InvalidValue as error:
+        raise ConfigError(model.file, model.line, model.path, str(error)) from error
+    model.finish()
+    return replace(made, unmanaged=theirs)
+
+
+def _declared(
     name: str,
     model: Section,
     defaults: Defaults,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from autoscaler.domain.cluster import Mode
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.standing import ModelStanding, standing
 from autoscaler.state import Observation
 from tests.unit.decide.decide_catalogue import pool, service
@@ -79,8 +83,33 @@ def test_what_is_not_known_changes_nothing() -> None:
 def test_where_shoal_acts_they_are_not_its_fleet() -> None:
     """What it does not start it does not count on."""
     w = beside(3, 20.0)
-    w.cluster = world(
-        20.0, service(mode=Mode.ACT, min_instances=1, unmanaged=THEIRS), pools=(ONE,)
-    ).cluster
+    w.cluster = _acting(w)
     w.run(200)
     assert len(w.state.assignments) == 3
+
+
+@pytest.mark.parametrize("kind", ["pause", "release"])
+def test_what_shoal_is_told_to_leave_alone_counts_beside_them(kind: str) -> None:
+    """Three of Shoal's own run; servers of others join and leave while it may not act. Beside them
+    nothing is missing; afterwards only its own count again."""
+    w = beside(0, 20.0)
+    w.cluster = _acting(w)
+    w.run(200)
+    w.say("chat", kind)
+    for theirs in (2, 1):
+        w.unmanaged["chat"] = theirs
+        w.run(1)
+        assert w.state.models["chat"].recommended == ((THEIRS, 3 + theirs),)
+        w.run(60)
+    assert not [d for d in w.of_kind("scale_out") if not d.applied]
+    w.say("chat", kind, active=False)
+    w.run(5)
+    assert (w.state.models["chat"].recommended, w.state.models["chat"].unmanaged) == ((), None)
+    w.say("chat", kind)
+    w.run(1)
+    assert w.state.models["chat"].recommended == ((THEIRS, 4),), "they are taken in again"
+
+
+def _acting(w: World) -> Cluster:
+    own = service(mode=Mode.ACT, min_instances=1, unmanaged=THEIRS)
+    return replace(w.cluster, services=(own,))

@@ -22,6 +22,7 @@ BROKEN = {
     "unknown model": MINI.replace("gpt-oss-20b", "gpt-oss-21b"),
     "no mapping": "[1, 2]",
     "out of range": MINI.replace("min: 5", "utilization: 7"),
+    "beyond the controller's own window": MINI.replace("min: 5", "scale_in_after: 31m"),
 }
 
 
@@ -78,6 +79,14 @@ def test_a_bad_record_is_said_once_and_the_last_good_one_stands(
             assert declared().services == good.services
     assert len(caplog.records) == 1
     assert "service mini" in caplog.text
+
+
+def test_servers_that_others_started_may_be_declared_this_way(config: Config) -> None:
+    pool = config.cluster.pools[0]
+    text = MINI.replace("min: 5", f"unmanaged: {{pool: {pool.id}}}")
+    latest = Latest()
+    latest.take(record(text), 0)
+    assert Declared(config, latest)().service("mini").unmanaged == f"mini:a1@{pool.id}"
 
 
 def test_a_bad_name_is_refused_as_in_the_file(
