@@ -28,7 +28,7 @@ from executors.node.engines_here import EnginesHere
 from executors.node.executor import Executor
 from executors.node.load_publisher import LoadPublisher
 from executors.node.metrics import Metrics
-from executors.node.occupancy import Occupancy, silent_ms
+from executors.node.occupancy import Occupancy
 from executors.node.ports import Ports
 from executors.node.probes import Patience
 from executors.node.store import StateFolderUnusable, Store
@@ -69,7 +69,7 @@ async def run(
         for node in config.nodes:
             asking = Asking(config.engines, client, config.engine_host, patience or Patience())
             engines = EnginesHere(node, config, ports, store, asking, metrics, keys.engine)
-            occupancy = Occupancy(node.node, boot, store.place, silent_ms(config.time_base.speed))
+            occupancy = Occupancy(node.node, boot, store.place, config.time_base.speed)
             workers[node.node] = NodeWorker(
                 node, config, engines, store, occupancy, metrics, publish, rules, load_feed
             )

@@ -77,7 +77,8 @@ class Executor:
                 if record.boot == worker.occupancy.boot:  # said between then and now
                     sent_ns = self._config.time_base.mono_ns_at(record.at_ms)
                     self._broker_clock.heard(append_ms, sent_ns)
-                worker.occupancy.heard(record, self._now_ms(), self._kafka.caught_up)
+                live = self._kafka.caught_up
+                worker.occupancy.heard(record, append_ms, self._now_ms(), live)
             return
         if not isinstance(record, Assignment):
             return

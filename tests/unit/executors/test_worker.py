@@ -60,7 +60,7 @@ class Bench:
         setup, self.store = config(folder), Store(folder)
         self.metrics, self.broker = Metrics(), FakeBroker()
         self.told: list[Status] = []
-        self.occupancy = Occupancy("n0", "b1", "here", 30_000)
+        self.occupancy = Occupancy("n0", "b1", "here")
         asking = Asking({}, client, "127.0.0.1", Patience())
         engines = EnginesHere(
             setup.nodes[0], setup, Ports("127.0.0.1"), self.store, asking, self.metrics
@@ -215,7 +215,7 @@ async def test_a_node_that_another_executor_holds_is_left_alone(
     bench = Bench(tmp_path, client)
     now_ms = 1_700_000_000_000
     other = Status("n0", POOL, "ex-2", 1, now_ms, boot="b2", place="there")
-    bench.occupancy.heard(other, now_ms, live=True)
+    bench.occupancy.heard(other, now_ms, now_ms, live=True)
     bench.executor.on_record("assignments", "n0", want(1, WISH), 0)
     bench.executor.on_leadership()
     bench.worker.step(now_ms + 1, 1.0, set())
@@ -225,7 +225,7 @@ async def test_a_node_that_another_executor_holds_is_left_alone(
     assert "run by executor ex-2" in bench.occupancy.fault(now_ms + 1)
     bench.worker.step(now_ms + 31_000, 2.0, set())
     await asyncio.sleep(0)
-    bench.occupancy.heard(bench.told[0], now_ms + 31_100, live=True)
+    bench.occupancy.heard(bench.told[0], now_ms + 31_100, now_ms + 31_100, live=True)
     bench.executor.on_leadership()
     assert bench.worker.state.assignment == want(1, WISH)
     await bench.worker.close()
