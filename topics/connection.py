@@ -88,6 +88,8 @@ class Security:
             return f"no answer within {waited_s:g} s; {protocol}"
         if kind in ("KafkaConnectionError", "ConnectionResetError", "IncompleteReadError"):
             other = "another protocol" if self.tls and self.sasl else "TLS or a login"
+            if self.tls and not self.cert_file:
+                other += f", or a certificate ({_VARIABLE}CERT_FILE)"
             return f"it closed the connection; {protocol}: does the port demand {other}?"
         return getattr(error, "strerror", None) or said or kind
 

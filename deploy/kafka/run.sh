@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A real Apache Kafka on loopback, in the foreground until Ctrl-C. For one machine and for tests:
 # one broker, its data in a temporary folder that is removed at the end. With --secure FOLDER its
-# only listener for clients demands SASL over TLS, and FOLDER gets what a client needs for it.
+# only listener for clients demands a login (SASL) over TLS and a certificate of the client, and
+# FOLDER gets what a client needs for it.
 # The jars are fetched once with Maven (version: pom.xml beside this file) into the user's cache.
 set -euo pipefail
 
@@ -15,7 +16,7 @@ fail() { echo "make kafka: $*" >&2; exit 2; }
 usage() {
   echo "usage: deploy/kafka/run.sh [--port PORT] [--secure FOLDER] [--restart]"
   echo "       (make kafka ARGS=\"--port 9095\")"
-  echo "  --secure FOLDER  demand TLS and SASL; FOLDER gets ca.pem, password and environment"
+  echo "  --secure FOLDER  demand TLS, SASL and a client's certificate; FOLDER gets what clients need"
   echo "  --restart        start the broker again, on its data, when it is killed (SIGKILL)"
 }
 
@@ -94,12 +95,19 @@ if [[ -n $secure ]]; then
     openssl x509 -req -in "$data/broker.csr" -CA "$secure/ca.pem" -CAkey "$data/ca.key" \
       -CAcreateserial -days 30 -out "$data/broker.crt" \
       -extfile <(printf "%s\n" subjectAltName=DNS:localhost,IP:127.0.0.1 authorityKeyIdentifier=keyid)
+    openssl req -new -newkey rsa:2048 -nodes -subj "/CN=shoal" \
+      -keyout "$secure/client.key" -out "$data/client.csr"
+    openssl x509 -req -in "$data/client.csr" -CA "$secure/ca.pem" -CAkey "$data/ca.key" \
+      -CAcreateserial -days 30 -out "$secure/client.pem" \
+      -extfile <(printf "%s\n" extendedKeyUsage=clientAuth authorityKeyIdentifier=keyid)
   } 2>"$data/openssl.log" || { cat "$data/openssl.log" >&2; fail "the certificates could not be made (see above)"; }
   cat "$data/broker.key" "$data/broker.crt" >"$data/broker.pem"
   printf '%s\n' "$password" >"$secure/password"
   cat >"$secure/environment" <<ENVIRONMENT
 export SHOAL_KAFKA_PROTOCOL=SASL_SSL
 export SHOAL_KAFKA_CA_FILE='$secure/ca.pem'
+export SHOAL_KAFKA_CERT_FILE='$secure/client.pem'
+export SHOAL_KAFKA_KEY_FILE='$secure/client.key'
 export SHOAL_KAFKA_MECHANISM=SCRAM-SHA-512
 export SHOAL_KAFKA_USERNAME=shoal
 export SHOAL_KAFKA_PASSWORD_FILE='$secure/password'
@@ -139,6 +147,7 @@ ssl.keystore.type=PEM
 ssl.keystore.location=$data/broker.pem
 ssl.truststore.type=PEM
 ssl.truststore.location=$secure/ca.pem
+listener.name.sasl_ssl.ssl.client.auth=required
 sasl.enabled.mechanisms=SCRAM-SHA-512,SCRAM-SHA-256,PLAIN
 sasl.mechanism.inter.broker.protocol=PLAIN
 listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;

@@ -1,4 +1,5 @@
-"""Every client of ours on a real Kafka that demands SASL over TLS, and what it says without them.
+"""Every client of ours on a real Kafka that demands TLS, a login and a client's certificate, and
+what it says without them.
 
 The broker is one of its own (`make kafka ARGS="--secure FOLDER"`), on a port of its own.
 """
@@ -137,6 +138,10 @@ WRONG = {
     "password": ({"SHOAL_KAFKA_PASSWORD_FILE": "WRONG"}, "refuses the login of shoal by SCRAM"),
     "authority": ({"SHOAL_KAFKA_CA_FILE": ""}, "certificate is not trusted"),
     "no login": ({"SHOAL_KAFKA_PROTOCOL": "SSL"}, "it closed the connection; SHOAL_KAFKA_PROTOCOL"),
+    "no certificate": (
+        {"SHOAL_KAFKA_CERT_FILE": "", "SHOAL_KAFKA_KEY_FILE": ""},
+        "another protocol, or a certificate (SHOAL_KAFKA_CERT_FILE)?",
+    ),
     "plaintext": ({"SHOAL_KAFKA_PROTOCOL": "PLAINTEXT"}, "PROTOCOL is PLAINTEXT: does the port"),
 }
 
