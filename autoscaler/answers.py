@@ -25,6 +25,7 @@ from autoscaler.enact import (
     raw_of,
 )
 from autoscaler.explain import reasons
+from autoscaler.learnt import late_s
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.request import Outcome, PlanAnswer, Urgency
 from autoscaler.proposals import propose
@@ -225,7 +226,7 @@ def _decision(
         pools = ", ".join(sorted({p.pool for group in done.going for p in group.placed}))
         parts[0] = f"moved next to other instances: frees a node of {pools}"
     if done.started:
-        start_s = max(scene.combos[group.combo_id].start_s for group in done.started)
+        start_s = late_s(state) + max(scene.combos[g.combo_id].start_s for g in done.started)
         parts.append(f"serving in {reasons.duration(start_s)}")
     if done.switched:
         many = len(done.switched)

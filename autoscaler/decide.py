@@ -18,6 +18,7 @@ from autoscaler.effects import Effect, SolveRequested
 from autoscaler.explain import reasons
 from autoscaler.guards import guards
 from autoscaler.guards import said as guards_said
+from autoscaler.learnt import said as uncertain_said
 from autoscaler.models import Inputs, known, seen_again, silences, valued, views, with_states
 from autoscaler.moves import revive, waves, withdraw
 from autoscaler.planning.problem import with_prices
@@ -97,6 +98,7 @@ def decide(
     # How much is wanted of each model.
     models = known(inputs, faults, sight)
     decisions += unmanaged_said(state.models, models, cluster, now_ms)
+    decisions += uncertain_said(state.models, models, now_ms)
     groups = withdraw(faults.groups, inputs)
     seen = views(inputs, groups, models, sight)
     seen = with_states(seen, {model: retarget(view) for model, view in seen.items()})

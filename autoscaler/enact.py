@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.demand.freshness import is_stale, paused, strain
-from autoscaler.domain.cluster import Service
+from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.explain import reasons
+from autoscaler.learnt import barred
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState
 from autoscaler.targets.excess import doubt
@@ -180,7 +181,10 @@ def keep_all(
         return paused(f"something was added {reasons.duration(since_s).removeprefix('~')} ago")
     if not may_go_in(view.state.turns, scene.now_ms):
         return paused("the fleet was scaled out and in too often in the last two hours")
-    return paused(doubt(view) or strain(view.demand, view.service))
+    why = doubt(view) or strain(view.demand, view.service)
+    if not why and view.service.mode is Mode.ACT:
+        why = barred(view.state, scene.now_ms)
+    return paused(why)
 
 
 def after_move(state: ModelState, share: float, now_ms: int) -> ModelState:

@@ -20,11 +20,12 @@ from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.components import RequestType
 from autoscaler.domain.workload import Demand, WorkloadType
+from autoscaler.learnt import looked_at, starts_s
 from autoscaler.planning.request import Outcome
 from autoscaler.said import hold
 from autoscaler.state import ControllerState, ModelState, Observation
 from autoscaler.targets.view import ModelView, Routed
-from autoscaler.transitions.accounts import by_model, raw_req_per_s, starts_s
+from autoscaler.transitions.accounts import by_model, raw_req_per_s
 from autoscaler.transitions.faults import Faults
 from autoscaler.transitions.groups import Group
 from autoscaler.transitions.sight import Sight
@@ -59,12 +60,16 @@ def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]
         if group.counts and any(placed.node in gone for placed in group.placed)
     }
     running = by_model(inputs.state.groups)
-    starts = starts_s(inputs.combos.values())
+    starts = starts_s(inputs.combos.values(), inputs.state.models)
     found = {}
     for service in inputs.cluster.services:
         state = inputs.state.models.get(service.model, ModelState(service.lengths))
         seen = inputs.observation.unmanaged.get(service.model)
-        state = taken_in(state, service, seen, running.get(service.model, ()))
+        own = running.get(service.model, ())
+        state = taken_in(state, service, seen, own)
+        if _is_turn(service, inputs):
+            fleet, cluster = sight.fleet, inputs.cluster
+            state = looked_at(state, own, fleet, inputs.combos, cluster, inputs.now_ms)
         if service.model in hit:
             state = replace(state, lost_ms=inputs.now_ms, unmet_until_ms=0)
         demand = inputs.observation.demand.get(service.model, UNKNOWN)

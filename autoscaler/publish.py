@@ -18,9 +18,10 @@ from autoscaler.effects import (
     PublishRates,
     PublishRoutes,
 )
+from autoscaler.learnt import starts_s
 from autoscaler.routed import split_routes
 from autoscaler.state import ControllerState, ModelState
-from autoscaler.transitions.accounts import billed_usd_per_h, by_model, starts_s
+from autoscaler.transitions.accounts import billed_usd_per_h, by_model
 from autoscaler.transitions.assignments import (
     changed_assignments,
     changed_nodes,
@@ -63,7 +64,7 @@ def publish(
     routes = dict(after.routes)
     of = by_model(after.groups)
     told: dict[str, int] = {}
-    starts = starts_s(after.combos.values())
+    starts = starts_s(after.combos.values(), after.models)
     for service in cluster.services:
         if not service.managed:
             continue

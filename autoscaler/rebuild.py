@@ -39,13 +39,15 @@ def rebuild(
     plan_number: int = 0,
     next_serial: int = 1,
     rates: Iterable[RateHour] = (),
+    full_ms: tuple[int, ...] = (),
 ) -> ControllerState:
     """The state from which `decide` goes on. assignments and statuses by node, routes by model.
 
     What was on its way out and not yet told to drain is wanted again: removals start from new
     evidence. Reversals, the last addition and the numbers of decisions go on. What combos hold is
     learnt from the planner's first answer. plan_number, next_serial: of the last plan. rates: what
-    was asked in past hours. All empty: a first start.
+    was asked in past hours. full_ms: when this process last asked for full plans, in a term before.
+    All empty: a first start.
     """
     groups = _groups(cluster, assignments, routes, statuses, now_ms)
     running = {group.model for group in groups}
@@ -87,6 +89,7 @@ def rebuild(
         next_serial=max(next_serial, max(serials, default=0) + 1),
         decision_number=number,
         plan_number=plan_number,
+        full_ms=full_ms,
         announce=_announcement(cluster, groups) if groups or number else "",
         splits=from_routes(cluster, routes, now_ms),
     )

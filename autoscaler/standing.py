@@ -13,6 +13,7 @@ from autoscaler.demand.observed import UNKNOWN
 from autoscaler.demand.windows import NoData, Stats
 from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.explain import reasons
+from autoscaler.learnt import uncertain
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.problem import with_prices
 from autoscaler.state import ControllerState, ModelState, Observation
@@ -36,6 +37,7 @@ class ModelStanding:
     p95 latencies and attained (share) are of the local and the long window. telemetry_age_s: of the
     newest second reported. usd_per_h: price of the GPUs wanted. proposal: number of the one that
     waits for approval, 0 for none. planned: a plan was made since the start. word: how it is.
+    uncertain: what is far from its prediction, "" where nothing is.
     """
 
     model: str
@@ -60,6 +62,7 @@ class ModelStanding:
     planned: bool
     word: str
     unmanaged: int | None = None
+    uncertain: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,7 @@ def _of(
         planned=service.model in whole.valued,
         word="",
         unmanaged=observation.unmanaged.get(service.model),
+        uncertain=uncertain(state),
     )
     return _with_word(made, service, state)
 

@@ -72,6 +72,17 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
+class Learnt:
+    """start_s: seconds that instances of a model took from launch to ready (the median of those
+    that serve), 0 = too few are known; predicted_s: of the same ones. off_since_ms: since when that
+    or the model's capacity is far from its prediction."""
+
+    start_s: float = 0.0
+    predicted_s: float = 0.0
+    off_since_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelState:
     """What is remembered of one model.
 
@@ -94,7 +105,7 @@ class ModelState:
     (which ones) cannot be kept. recommended / recommended_ms: counts last
     recommended, in modes that do not act. proposal: what waits for a person's word.
     outlook: what is expected when an instance started now would be ready. unmanaged: servers that
-    Shoal did not start, as taken in last; None = not known.
+    Shoal did not start, as taken in last; None = not known. learnt: what running showed.
     """
 
     lengths: Lengths
@@ -130,6 +141,7 @@ class ModelState:
     proposal: Proposal | None = None
     outlook: Outlook = field(default_factory=Outlook)
     unmanaged: int | None = None
+    learnt: Learnt = field(default_factory=Learnt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,6 @@ def raw_req_per_s(groups: Iterable[Group], combos: Mapping[str, Combo]) -> float
     return sum(combos[g.combo_id].req_per_s for g in groups if g.combo_id in combos)
 
 
-def starts_s(combos: Iterable[Combo]) -> dict[str, float]:
-    """Seconds from launch to ready of each model's slowest combo."""
-    found: dict[str, float] = {}
-    for combo in combos:
-        found[combo.model] = max(found.get(combo.model, 0.0), combo.start_s)
-    return found
-
-
 def nodes_of(groups: Iterable[Group]) -> dict[str, str]:
     """Node -> pool of all nodes that `groups` stand on."""
     return {placed.node: placed.pool for group in groups for placed in group.placed}

@@ -99,6 +99,8 @@ def _all(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str
     yield f"demand    {_demand(found)}"
     yield f"runs      {_capacity(now)}"
     yield f"latency   {_latency(now)}"
+    if now["uncertain"]:
+        yield f"uncertain {now['uncertain']}"
     if reasons is not None:
         yield "bound by  " + "; ".join(reasons.bound_by)
         rejected = "; ".join(f"{one.what} ({one.why})" for one in reasons.rejected[:3])

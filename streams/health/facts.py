@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoscaler.demand.present import present_rate
+from autoscaler.domain.cluster import Mode
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.effects import (
     PublishAssignment,
@@ -20,6 +21,7 @@ from autoscaler.effects import (
     PublishRoutes,
     SolveRequested,
 )
+from autoscaler.learnt import barred
 from autoscaler.planning.request import PlanRequest
 from autoscaler.standing import ModelStanding, Standing, standing
 from autoscaler.targets.excess import lasting_s
@@ -197,6 +199,9 @@ def guards_of(done: TickDone, found: ModelStanding) -> list[str]:
         said.append("scale-in paused: scaled out and in too often in two hours")
     if model.no_data:
         said.append("scale-in paused: no telemetry")
+    suspect = barred(model, now_ms)
+    if suspect and service.mode is Mode.ACT:
+        said.append(f"scale-in paused: {suspect} for a day")
     if not said:
         minutes = lasting_s(service, policy, model.turns, now_ms) / 60.0
         said.append(

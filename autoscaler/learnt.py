@@ -1,0 +1,121 @@
+"""What running shows of predictions: how long instances took to start, and what capacity held.
+
+Owns the comparison. Where starts are more than a fifth off, the measured time counts; capacity is
+learnt by `targets.slo`. A model of which either is that far off is uncertain, and once that has
+lasted a day nothing of it is taken away without a person's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from statistics import median
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.combo import Combo
+from autoscaler.explain import reasons
+from autoscaler.said import hold
+from autoscaler.state import Learnt, ModelState
+from autoscaler.transitions.groups import FleetView, Group
+from topics.decisions import Decision
+from topics.fleet import InstanceState
+
+_OFF = 0.2
+_LEAST_STARTS = 3
+_SUSPECT_MS = 86_400_000
+
+
+def looked_at(
+    state: ModelState,
+    groups: Iterable[Group],
+    fleet: FleetView,
+    combos: Mapping[str, Combo],
+    cluster: Cluster,
+    now_ms: int,
+) -> ModelState:
+    """`state` with the starts of what runs of the model, and since when it is uncertain."""
+    took = _took(groups, fleet, combos, cluster)
+    learnt = state.learnt
+    if len(took) >= _LEAST_STARTS:
+        measured_s = float(f"{median(s for s, _ in took):.2g}")
+        learnt = replace(learnt, start_s=measured_s, predicted_s=median(s for _, s in took))
+    off_ms = (learnt.off_since_ms or now_ms) if _words(learnt, state.derate) else 0
+    if off_ms != learnt.off_since_ms:
+        learnt = replace(learnt, off_since_ms=off_ms)
+    return state if learnt == state.learnt else replace(state, learnt=learnt)
+
+
+def starts_s(combos: Iterable[Combo], models: Mapping[str, ModelState]) -> dict[str, float]:
+    """Seconds from launch to ready of each model's slowest combo."""
+    found: dict[str, float] = {}
+    for combo in combos:
+        found[combo.model] = max(found.get(combo.model, 0.0), combo.start_s)
+    return {m: max(0.0, s + late_s(models[m])) if m in models else s for m, s in found.items()}
+
+
+def late_s(state: ModelState) -> float:
+    """By how much instances of the model start later (or sooner, if negative) than predicted."""
+    learnt = state.learnt
+    return learnt.start_s - learnt.predicted_s if _start_is_off(learnt) else 0.0
+
+
+def uncertain(state: ModelState) -> str:
+    """What is far from its prediction, in words; empty where nothing is."""
+    return _words(state.learnt, state.derate)
+
+
+def barred(state: ModelState, now_ms: int) -> str:
+    """Why nothing of the model may be taken away by itself; empty if that is no reason."""
+    since_ms = state.learnt.off_since_ms
+    return uncertain(state) if since_ms and now_ms - since_ms >= _SUSPECT_MS else ""
+
+
+def said(
+    before: Mapping[str, ModelState], after: Mapping[str, ModelState], now_ms: int
+) -> Iterator[Decision]:
+    """A decision for each model that became uncertain, or is so no more."""
+    for model, state in after.items():
+        was = before[model].learnt.off_since_ms if model in before else 0
+        if bool(was) != bool(state.learnt.off_since_ms):
+            words = uncertain(state)
+            why = f"uncertain: {words}" if words else "as predicted again, within a fifth"
+            yield hold(model, why, now_ms)
+
+
+def _took(
+    groups: Iterable[Group], fleet: FleetView, combos: Mapping[str, Combo], cluster: Cluster
+) -> list[tuple[float, float]]:
+    """(measured, predicted) seconds from launch to ready of each instance that serves. Left out:
+    what was started again, and what may have changed roles or came up under another life."""
+    provision_s = {pool.id: pool.provision_s for pool in cluster.pools}
+    found = []
+    for group in groups:
+        combo = combos.get(group.combo_id)
+        pools = {placed.pool for placed in group.placed}
+        if combo is None or len(pools) != 1:
+            continue  # which of several pools the prediction is of is not known
+        predicted_s = combo.start_s - provision_s.get(pools.pop(), 0.0)
+        longest_s = max(cluster.policy.start_timeout_s, 2.0 * combo.start_s)
+        for placed in group.placed:
+            seen = fleet.instances.get(placed.instance)
+            if seen is None or seen.state is not InstanceState.READY or seen.restarts:
+                continue
+            took_s = (seen.since_ms - seen.launched_ms) / 1000.0
+            if seen.launched_ms and predicted_s > 0.0 and 0.0 < took_s <= longest_s:
+                found.append((took_s, predicted_s))
+    return found
+
+
+def _start_is_off(learnt: Learnt) -> bool:
+    apart_s = abs(learnt.start_s - learnt.predicted_s)
+    return learnt.start_s > 0.0 and apart_s > _OFF * learnt.predicted_s
+
+
+def _words(learnt: Learnt, derate: float) -> str:
+    found = []
+    if derate < 1.0 - _OFF:
+        found.append(f"capacity is {derate:.0%} of what is predicted")
+    if _start_is_off(learnt):
+        took, meant = reasons.duration(learnt.start_s), reasons.duration(learnt.predicted_s)
+        found.append(f"instances start in {took} instead of {meant}")
+    return ", ".join(found)

@@ -1,0 +1,104 @@
+"""What running shows: start times that differ from their prediction count, and are said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.domain.cluster import Mode
+from autoscaler.learnt import late_s, uncertain
+from autoscaler.standing import standing
+from autoscaler.state import Observation
+from tests.unit.decide.decide_catalogue import pool, service
+from tests.unit.decide.decide_world import World, world
+
+ONE = pool("one", nodes=12, per_node=1)
+DAY_S = 86_400
+
+
+def starting_in(start_s: int, mode: Mode = Mode.ACT) -> World:
+    """38 req/s need five of 10; the catalogue says that each starts in 60 s."""
+    w = world(38.0, service(mode=mode, scale_in_after_s=60.0), pools=(ONE,))
+    w.start_s = start_s
+    return w
+
+
+def uncertainty(w: World) -> list[str]:
+    reasons = [d.reason for d in w.decisions]
+    return [r for r in reasons if r.startswith(("uncertain", "as predicted"))]
+
+
+@pytest.mark.parametrize("start_s", [50, 60, 70])
+def test_a_start_within_a_fifth_of_its_prediction_is_as_predicted(start_s: int) -> None:
+    w = starting_in(start_s).run(400)
+    assert late_s(w.state.models["chat"]) == 0.0
+    assert w.routes["chat"].start_s == 60.0
+    assert uncertainty(w) == []
+
+
+def test_starts_that_take_longer_are_learnt_used_and_said_once() -> None:
+    """Twice as long: gateways hold requests for as long, and the next start is announced so."""
+    w = starting_in(120).run(400)
+    assert late_s(w.state.models["chat"]) == 60.0
+    assert w.routes["chat"].start_s == 120.0
+    assert uncertainty(w) == ["uncertain: instances start in ~2 min instead of ~60 s"]
+    seen = Observation(statuses=dict(w.statuses))
+    shown = standing(w.state, seen, w.cluster, w.now_ms).models[0]
+    assert shown.uncertain == "instances start in ~2 min instead of ~60 s"
+    w.rate = lambda _m, _t: 70.0
+    w.run(60)
+    assert "serving in ~2 min" in w.of_kind("scale_out")[-1].reason
+
+
+def test_two_starts_are_too_few_and_one_that_was_repeated_does_not_count() -> None:
+    w = world(10.0, service(), pools=(ONE,))
+    w.start_s = 120
+    w.run(400)
+    assert w.ready("chat") == 2
+    assert late_s(w.state.models["chat"]) == 0.0
+
+
+@pytest.mark.parametrize("mode", [Mode.ACT, Mode.APPROVE])
+def test_after_a_day_nothing_is_taken_away_without_a_word(mode: Mode) -> None:
+    """Load falls to a tenth. Uncertain for a minute: the fleet shrinks; for a day: it stays, until
+    starts are as predicted. What a person decides on is proposed all the same."""
+    shrunk = starting_in(120).run(400)
+    shrunk.rate = lambda _m, _t: 3.8
+    assert shrunk.run(1200).wanted("chat") < 5
+    w = starting_in(120).run(400)
+    _suspect_for_a_day(w)
+    if mode is Mode.APPROVE:
+        w.cluster = replace(
+            w.cluster, services=tuple(replace(s, mode=mode) for s in w.cluster.services)
+        )
+    w.rate = lambda _m, _t: 3.8
+    w.run(1200)
+    assert w.wanted("chat") == 5
+    proposed = [d for d in w.decisions if d.expires_ms]
+    assert bool(proposed) == (mode is Mode.APPROVE)
+    model = w.state.models["chat"]
+    assert uncertain(model)
+    if mode is Mode.ACT:
+        w.statuses.clear()
+        w.start_s = 60
+        w.launched = {name: at - 60_000 for name, at in w.launched.items()}
+        w.run(1200)
+        assert not uncertain(w.state.models["chat"])
+        assert uncertainty(w)[-1] == "as predicted again, within a fifth"
+
+
+def test_capacity_far_below_its_prediction_is_uncertain_too() -> None:
+    w = starting_in(60).run(400)
+    model = replace(w.state.models["chat"], derate=0.72)
+    w.state = replace(w.state, models={"chat": model})
+    w.run(30)
+    (said,) = uncertainty(w)
+    assert said.startswith("uncertain: capacity is 7")
+
+
+def _suspect_for_a_day(w: World) -> None:
+    model = w.state.models["chat"]
+    since_ms = model.learnt.off_since_ms - DAY_S * 1000
+    model = replace(model, learnt=replace(model.learnt, off_since_ms=since_ms))
+    w.state = replace(w.state, models={"chat": model})

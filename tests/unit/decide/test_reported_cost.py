@@ -1,0 +1,48 @@
+"""What a controller reports as its cost, beside a bill that is kept without it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from autoscaler.domain.cluster import Market
+from autoscaler.standing import standing
+from autoscaler.state import Observation
+from tests.unit.decide.decide_catalogue import pool, service, simple
+from tests.unit.decide.decide_world import world
+from topics.fleet import InstanceState
+from topics.supply import Price
+
+OWNED = pool("own", nodes=1, per_node=1, market=Market.OWNED)
+SPOT = pool("spot", nodes=6, per_node=2, market=Market.SPOT, usd=3.0)
+DEMAND = pool("more", nodes=6, per_node=1, usd=8.0)
+
+
+def test_the_reported_cost_is_the_bill_within_two_percent() -> None:
+    """Load that comes and goes for an hour, a price that changes, a node that is reclaimed: the
+    rate that is reported, added up, against node seconds as executors saw them."""
+    chat = service(spot_share=0.5, scale_in_after_s=60.0, max_disruption=0.5)
+    pools = (OWNED, SPOT, DEMAND)
+    catalogue = {"chat": tuple(one for p in pools for one in simple("chat", p))}
+    w = world(
+        lambda _m, t: 30.0 + 25.0 * math.sin(t / 500.0), chat, pools=pools, catalogue=catalogue
+    )
+    usd = {SPOT.id: 3.0, DEMAND.id: 8.0, OWNED.id: 0.0}
+    reported = billed = 0.0
+    for t_s in range(3600):
+        if t_s == 1500:
+            usd[SPOT.id] = 4.0
+            w.prices[SPOT.id] = Price(SPOT.id, 4.0, w.now_ms)
+        if t_s == 2000:
+            w.reclaimed[min(w.rented(SPOT.id))] = w.now_ms + 120_000
+        w.tick()
+        seen = Observation(statuses=dict(w.statuses))
+        reported += standing(w.state, seen, w.cluster, w.now_ms).usd_per_h / 3600.0
+        billed += sum(
+            usd[status.pool] / 3600.0
+            for status in w.statuses.values()
+            if any(i.state is not InstanceState.STOPPED for i in status.instances)
+        )
+    assert billed > 5.0
+    assert reported == pytest.approx(billed, rel=0.02)
