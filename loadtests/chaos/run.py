@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
@@ -341,8 +342,9 @@ class Chaos:
         """How far the leader's windows are from counting every telemetry record once.
 
         The oracle is the window of a reader that never failed. A window's newest second is in part
-        on its way, and which tick a scrape shows is not known to the second: so the nearest of a
-        few scrapes and of a few windows counts. What was lost or counted twice stays off in all.
+        on its way, and which tick a scrape shows is not known to the second: so of each scrape
+        the nearest window counts, and of a few scrapes the one in the middle. What was lost or
+        counted twice stays off in most.
         """
         await asyncio.sleep(2.0)
         scrapes: list[dict[str, float]] = []
@@ -358,8 +360,8 @@ class Chaos:
             name = f'shoal_demand_requests_per_second{{model="{model}"}}'
             rates = [m[name] for m in scrapes if name in m] or [-1.0]
             oracles = [self._oracle(model, end_s) for end_s in range(since_s - 2, until_s + 2)]
-            off = min(abs(rate - one) / max(one, 1e-9) for rate in rates for one in oracles)
-            worst = max(worst, off)
+            off = [min(abs(rate - o) / max(o, 1e-9) for o in oracles) for rate in rates]
+            worst = max(worst, median(off))
         return worst
 
     def _oracle(self, model: str, end_s: int) -> float:

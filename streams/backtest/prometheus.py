@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
-from requests.exceptions import RequestException
-from urllib3.util.retry import Retry
 
 from streams.files.errors import UserError
+from streams.files.prometheus import PrometheusServer
+from streams.ports.promql import client_of
 
 Floats = npt.NDArray[np.float64]
 AskRange = Callable[[str, float, float, float], list[dict[str, Any]]]
@@ -54,9 +53,9 @@ class _Law:
     tokens: float
 
 
-def ask_range(url: str) -> AskRange:
-    """Range queries to the Prometheus at `url`."""
-    client = PrometheusConnect(url=url, retry=Retry(total=1), timeout=_TIMEOUT_S)
+def ask_range(server: PrometheusServer) -> AskRange:
+    """Range queries to `server`."""
+    client = client_of(server, 2, _TIMEOUT_S)
 
     def ask(query: str, from_s: float, to_s: float, step_s: float) -> list[dict[str, Any]]:
         begin, end = datetime.fromtimestamp(from_s), datetime.fromtimestamp(to_s)
@@ -87,7 +86,7 @@ def rebuild(
         query = f"sum by ({by}) (increase({metric}[{every_s:.0f}s]))"
         try:
             answer = ask(query, from_s + every_s, to_s, every_s)
-        except (RequestException, PrometheusApiClientException, ValueError) as error:
+        except (OSError, PrometheusApiClientException, ValueError) as error:
             raise UserError(f"--prometheus {url}: {_first_line(error)}") from None
         steps = max(1, round(since_s / every_s))
         return {

@@ -34,6 +34,7 @@ from streams.cli.interrupts import workers_spared
 from streams.files import units
 from streams.files.config import load_config
 from streams.files.errors import UserError
+from streams.files.prometheus import PrometheusServer
 
 _FLOWS = tuple(name for name in DEFAULT if POLICIES[name].flows)
 _WIDTH = 110  # of the table; narrower terminals wrap it
@@ -109,10 +110,12 @@ def _rebuilt(args: argparse.Namespace, folder: Path) -> Path:
     """A trace from a Prometheus; what is said of it is printed."""
     since_s = _seconds("--since", args.since, 0.0)
     finite("--since", since_s, 120.0, 31 * 86_400.0)
-    cluster = load_config(args.config or DEFAULT_CONFIG).cluster
-    names = {s.architecture.name: s.model for s in cluster.services}
+    config = load_config(args.config or DEFAULT_CONFIG)
+    names = {s.architecture.name: s.model for s in config.cluster.services}
+    servers = {server.url: server for server in config.prometheus.values()}
+    url = args.prometheus.rstrip("/")
     to_s = int(time.time()) // 60 * 60
-    ask = ask_range(args.prometheus)
+    ask = ask_range(servers.get(url, PrometheusServer(url)))
     found = rebuild(ask, args.prometheus, to_s, since_s, folder, args.seed, names)
     for note in found.notes:
         print(f"note: {note}")

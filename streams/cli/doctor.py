@@ -72,15 +72,15 @@ def of_file(path: Path) -> Iterator[Finding]:
     said = f"{len(cluster.services)} models, {len(cluster.pools)} pools, mode {config.mode}"
     yield Finding(True, str(path), said)
     yield _broker(config)
-    for name, url in config.prometheus.items():
+    for name, server in config.prometheus.items():
         try:
-            prometheus(url)("vector(1)")
-            yield Finding(True, f"prometheus {name}", f"{url} answers")
+            prometheus(server)("vector(1)")
+            yield Finding(True, f"prometheus {name}", f"{server.url} answers")
         except Exception as error:
             yield Finding(
                 False,
                 f"prometheus {name}",
-                f"{url} does not answer ({type(error).__name__})",
+                f"{server.url} does not answer ({type(error).__name__})",
                 f"mend prometheus.{name} in {path}, or start it: demand by PromQL is no data now",
             )
     for service in cluster.services:

@@ -158,7 +158,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         latest.take(alert, 0)
 
     alerts = EngineViews(
-        [prometheus(url, LIMIT_S) for url in config.prometheus.values()],
+        [prometheus(server, LIMIT_S) for server in config.prometheus.values()],
         lambda: [service.model for service in declared().services],
         clock.now_ms,
         alerted,
@@ -238,7 +238,7 @@ def _patient(config: Config, speed: float) -> Config:
 def _unmanaged(config: Config, declared: Declared, latest: Latest) -> UnmanagedServers:
     """Looks for servers that others started, of models that declare what these run on."""
     return UnmanagedServers(
-        [prometheus(url) for url in config.prometheus.values()],
+        [prometheus(server) for server in config.prometheus.values()],
         lambda: [s.model for s in declared().services if s.unmanaged],
         lambda: [seen.endpoint for status in latest.statuses.values() for seen in status.instances],
         latest.unmanaged,

@@ -31,7 +31,7 @@ def demand_sources(
     count = merged_sink if merged else gateways_sink
     found: list[tuple[DemandSource, Sink]] = [(telemetry, count(windows, queries, on_news))]
     if queries:
-        asks = {name: prometheus(url) for name, url in config.prometheus.items()}
+        asks = {name: prometheus(server) for name, server in config.prometheus.items()}
         found.append((PromqlDemand(asks, queries, clock), prometheus_sink(windows)))
     return found
 

@@ -28,6 +28,7 @@ from streams.files.measurements import read_measurements
 from streams.files.modes import refuse_mixed
 from streams.files.names import check_name
 from streams.files.pools import read_pools
+from streams.files.prometheus import PrometheusServer, read_prometheus
 from streams.files.quality import read_routes, stands_for_models
 from streams.files.unmanaged import read_unmanaged
 from streams.files.workload import read_workload
@@ -67,7 +68,7 @@ class Config:
     cluster: Cluster
     mode: Mode
     kafka: str = ""
-    prometheus: Mapping[str, str] = field(default_factory=dict)
+    prometheus: Mapping[str, PrometheusServer] = field(default_factory=dict)
     engines: Mapping[str, EngineSpec] = field(default_factory=dict)
     provision: Mapping[str, str] = field(default_factory=dict)
     defaults: Defaults = field(default_factory=Defaults)
@@ -102,7 +103,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     kafka = root.take("kafka", units.text, "")
     own = root.take("measurements", units.text, "")
     measurements = read_measurements(Path(root.file).parent / own) if own else ()
-    prometheus = _texts_by_name(root.section("prometheus"))
+    prometheus = read_prometheus(root.section("prometheus"))
     defaults = read_defaults(root.section("defaults"), cautious)
     policy = _policy(root.section("policy"))
     engines = _engines(root.section("engines"))
@@ -340,12 +341,8 @@ def _floors(section: Section | None, timezone: str) -> tuple[tuple[Weekly, int],
 def _scale_targets(section: Section | None) -> tuple[tuple[str, str], ...]:
     if section is None:
         return ()
-    targets = _texts_by_name(section.section("keda", required=True))
+    keda = section.section("keda", required=True)
+    assert keda is not None  # noqa: S101  required
+    targets = {name: keda.take(name, units.text) for name in keda}
     section.finish()
     return tuple(sorted(targets.items()))
-
-
-def _texts_by_name(section: Section | None) -> dict[str, str]:
-    if section is None:
-        return {}
-    return {name: section.take(name, units.text) for name in section}

@@ -60,6 +60,10 @@ class Section:
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
+    def is_mapping(self, key: str) -> bool:
+        """Whether the value at `key` is a mapping."""
+        return isinstance(self._values.get(key), yaml.MappingNode)
+
     def line_of(self, key: str) -> int:
         """The line of a key, or of the section where the key is missing."""
         return self._lines.get(key, self.line)

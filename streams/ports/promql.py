@@ -13,15 +13,19 @@ import logging
 import math
 import uuid
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
+from requests import PreparedRequest, Session
+from requests.auth import AuthBase
 from requests.exceptions import RequestException
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 from urllib3.util.retry import Retry
 
 from streams.clock import Clock
+from streams.files.prometheus import PrometheusServer
 from streams.ports.demand import Sink
 from topics.records import Telemetry
 
@@ -35,9 +39,34 @@ HOLD_MS = 60_000
 _TRIES, _PAUSE_S = 2, 0.2
 
 
-def prometheus(url: str, timeout_s: float = 5.0) -> Ask:
-    """Ask the Prometheus at `url`; each question ends after `timeout_s` real seconds, once."""
-    client = PrometheusConnect(url=url, retry=Retry(total=0), timeout=timeout_s)
+class _TokenFile(AuthBase):
+    """Reads the bearer token for each question."""
+
+    def __init__(self, file: str) -> None:
+        self._file = Path(file)
+
+    def __call__(self, request: PreparedRequest) -> PreparedRequest:
+        token = self._file.read_text().strip()
+        if not token or not token.isascii() or not token.isprintable() or " " in token:
+            raise ValueError(f"{self._file} holds no token")  # the client's own words would show it
+        request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
+
+def client_of(server: PrometheusServer, tries: int, timeout_s: float) -> PrometheusConnect:
+    """A client of `server`; each try ends after `timeout_s` real seconds."""
+    session = Session()
+    session.verify = server.ca_file or True
+    auth = _TokenFile(server.token_file) if server.token_file else None
+    retry = Retry(total=tries - 1)
+    return PrometheusConnect(
+        url=server.url, retry=retry, auth=auth, session=session, timeout=timeout_s
+    )
+
+
+def prometheus(server: PrometheusServer, timeout_s: float = 5.0) -> Ask:
+    """Ask `server`; each question ends after `timeout_s` real seconds, once."""
+    client = client_of(server, 1, timeout_s)
 
     def ask(query: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = client.custom_query(query)
@@ -154,7 +183,7 @@ class PromqlDemand:
         )
         try:
             answer: list[dict[str, Any]] = await trying(asyncio.to_thread, ask, query)
-        except (PrometheusApiClientException, RequestException, ValueError, KeyError) as error:
+        except (PrometheusApiClientException, OSError, ValueError, KeyError) as error:
             log.warning("demand for %s: Prometheus did not answer: %s", model, error)
             return None
         return rate_of(answer)

@@ -17,6 +17,7 @@ import pytest
 from streams.backtest.prometheus import ANSWER, PROMPT, REQUESTS, ask_range, rebuild
 from streams.cli.main import main
 from streams.files.errors import UserError
+from streams.files.prometheus import PrometheusServer
 from streams.replay.traces import load_trace
 
 END_S = 1_800_000_000
@@ -103,7 +104,9 @@ def url(truth: Truth) -> Iterator[str]:
 def test_counts_rates_and_lengths_come_back_within_the_stated_error(
     truth: Truth, url: str, tmp_path: Path
 ) -> None:
-    found = rebuild(ask_range(url), url, END_S, SPAN_S, tmp_path, 1, {"org/b": "b"})
+    found = rebuild(
+        ask_range(PrometheusServer(url)), url, END_S, SPAN_S, tmp_path, 1, {"org/b": "b"}
+    )
     trace = load_trace(found.path)
     names = np.array(trace.models)
     at_s = np.array(trace.arrivals_ms) / 1000.0

@@ -1,0 +1,110 @@
+"""A Prometheus that wants a bearer token and has a certificate of the user's own authority."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from prometheus_api_client.exceptions import PrometheusApiClientException
+from requests.exceptions import SSLError
+
+from streams.files.config import load_config
+from streams.files.errors import UserError
+from streams.files.prometheus import PrometheusServer
+from streams.ports.promql import prometheus, rate_of
+
+POOLS = "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
+MODELS = "models: {chat: {source: openai/gpt-oss-20b, slo: {ttft: 2s, tpot: 100ms}}}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a certificate of 127.0.0.1 that is its own authority."""
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj",
+         "/CN=here", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key.pem",
+         "-out", tmp_path / "ca.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return tmp_path
+
+
+@pytest.fixture
+def address(folder: Path) -> Iterator[str]:
+    """Answers 2.5 to whoever brings what is in the file `good`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            good = self.headers.get("Authorization") == f"Bearer {(folder / 'good').read_text()}"
+            found = {"data": {"result": [{"metric": {}, "value": [0, "2.5"]}]}}
+            self.send_response(200 if good else 401)
+            self.end_headers()
+            self.wfile.write(json.dumps(found).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(folder / "ca.pem", folder / "key.pem")
+    server.socket = tls.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"https://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def declared(folder: Path, said: str) -> PrometheusServer:
+    """What `prometheus: {main: said}` declares."""
+    (folder / "shoal.yaml").write_text(f"prometheus: {{main: {said}}}\n{POOLS}{MODELS}")
+    return load_config(folder / "shoal.yaml").prometheus["main"]
+
+
+def test_a_token_is_read_for_each_question_and_the_authority_is_trusted(
+    folder: Path, address: str
+) -> None:
+    server = declared(folder, f"{{url: '{address}/', token_file: token, ca_file: ca.pem}}")
+    ask = prometheus(server)
+    for token in ("first", "second"):
+        (folder / "good").write_text(token)
+        (folder / "token").write_text(f"{token}\n")
+        assert rate_of(ask("up")) == 2.5
+    (folder / "good").write_text("third")
+    with pytest.raises(PrometheusApiClientException, match="401"):
+        ask("up")
+
+
+def test_a_token_that_is_none_is_not_shown_and_a_stranger_is_not_trusted(
+    folder: Path, address: str
+) -> None:
+    (folder / "token").write_text("secret one")
+    with pytest.raises(ValueError, match="holds no token") as caught:
+        prometheus(declared(folder, f"{{url: '{address}', token_file: token}}"))("up")
+    assert "secret" not in str(caught.value)
+    (folder / "token").unlink()
+    with pytest.raises(OSError, match="token"):
+        prometheus(declared(folder, f"{{url: '{address}', token_file: token}}"))("up")
+    with pytest.raises(SSLError):
+        prometheus(declared(folder, address))("up")
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("here", "prometheus.main: 'here' is not allowed; allowed: http\\(s\\)://HOST"),
+        ("'http://here:port'", "prometheus.main"),
+        ("{token_file: t}", "prometheus.main.url: is missing"),
+        ("{url: 'http://a', token: t}", "prometheus.main.token: unknown key; did you mean token_f"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(tmp_path: Path, said: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        declared(tmp_path, said)
