@@ -184,12 +184,12 @@ def _with_word(made: ModelStanding, service: Service, state: ModelState) -> Mode
     starting = made.wanted - made.ready
     if made.held:
         word = made.held.split(";", 1)[0]
+    elif made.proposal:
+        word = f"proposal #{made.proposal} waits for approval"
     elif state.no_data:
         age = made.telemetry_age_s
         since = "" if age is None else f" for {reasons.duration(age).removeprefix('~')}"
         word = f"no telemetry{since}; scale-in paused"
-    elif made.proposal:
-        word = f"proposal #{made.proposal} waits for approval"
     elif state.told_ms:
         word = f"short: {reasons.rate(max(0.0, state.target_req_per_s - planned))} req/s unserved"
     elif service.mode is Mode.RECOMMEND:

@@ -95,9 +95,16 @@ def _verdict(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
     decisions = [d for d in broker.last(DECISIONS) if isinstance(d, Decision)]
     found = next((d for d in reversed(decisions) if d.number == args.proposal), None)
     name = f"#{args.proposal}"
+    told = {c.proposal: c for c in broker.last(CONTROLS) if c.kind == "verdict"}
     if found is None or not found.expires_ms:
-        open_ = [str(d.number) for d in decisions if d.expires_ms > broker.now_ms][-5:]
+        waiting = (d for d in decisions if d.expires_ms > broker.now_ms and d.number not in told)
+        open_ = [str(d.number) for d in waiting][-5:]
         raise UserError(f"{name}: no such proposal; open: {', '.join(open_) or 'none'}")
+    before = told.get(found.number)
+    if before is not None and before.leader_token == found.leader_token:
+        what = "approved" if before.active else "rejected"
+        why = f": {before.why}" if before.why else ""
+        raise UserError(f"{name}: {what} already by {before.who}{why}")
     if broker.now_ms >= found.expires_ms:
         ago = age_words((broker.now_ms - found.expires_ms) / 1000.0)
         raise UserError(f"{name}: expired {ago} ago; the next one gets a number of its own")

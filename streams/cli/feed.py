@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
             broker = Broker(args)
             records = read_feed(args.kind, fetch(args.source), args.source, broker.now_ms)
             broker.publish(records)
-            print(f"{args.kind}: {len(records)} pools published", flush=True)
+            pools = f"{len(records)} pool{'' if len(records) == 1 else 's'}"
+            print(f"{args.kind}: {pools} published", flush=True)
         except UserError as error:
             if not args.follow:
                 raise

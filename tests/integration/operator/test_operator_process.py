@@ -97,6 +97,8 @@ def test_what_an_operator_says_holds_from_the_next_tick_on(
     until(lambda: model(url, "asks")["wanted"] == 1, "the approved proposal", 10.0)
     assert main(["approve", "999", "--url", url]) == 2
     assert "#999: no such proposal" in capsys.readouterr().err
+    assert main(["reject", number, "--why", "late", "--url", url]) == 2
+    assert f"#{number}: approved already by" in capsys.readouterr().err
 
     # A price reaches the controller with its age.
     (tmp_path / "prices.yaml").write_text("us/l4: 1.1\n")
