@@ -107,10 +107,6 @@ class KafkaClient:
         """
         return all(event.is_set() for event in self._followers)
 
-    async def wait_caught_up(self) -> None:
-        """Wait until `caught_up`."""
-        await asyncio.gather(*(event.wait() for event in self._followers))
-
     def follow(
         self,
         topics: Iterable[str],

@@ -8,20 +8,13 @@ engines, defaults and policy are not declared this way: they stay those of the c
 from __future__ import annotations
 
 import argparse
-import asyncio
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
-
 from autoscaler.domain.checks import InvalidValue
-from streams.broker.admin import TopicsUnusable, ensure_topics
-from streams.broker.clients import consumer as new_consumer
-from streams.broker.clients import producer as new_producer
-from streams.broker.reach import BrokerUnreachable
+from streams.cli.publish import Broker
 from streams.cli.run_part import bootstrap
 from streams.files.config import Config, load_config, parse_service
 from streams.files.errors import UserError
@@ -32,7 +25,7 @@ from topics.codec import decode, encode
 from topics.records import DeclaredService
 from topics.table import PREFIX, SERVICES
 
-_TIMEOUT_S = 30.0
+_MOST = 1_000_000  # all that the topic has
 
 
 def add_parser(subparsers: Any) -> None:
@@ -53,11 +46,8 @@ def run(args: argparse.Namespace) -> int:
     """Apply it; UserError for bad input, a broker that does not answer, or topics not usable."""
     config = load_config(args.config)
     wanted = declared_texts(Path(args.config))
-    broker = bootstrap(args, config)
-    try:
-        changes = asyncio.run(_apply(config, wanted, broker, args.prefix))
-    except (BrokerUnreachable, TopicsUnusable, KafkaError, TimeoutError) as error:
-        raise UserError(f"--broker {broker}: {error or 'no answer in time'}") from error
+    broker = Broker(bootstrap(args, config), args.prefix, time.time_ns() // 1_000_000)
+    changes = _apply(config, wanted, broker)
     for model, what in changes.items():
         print(f"{model}: {what}")
     for route in config.cluster.routes:
@@ -101,49 +91,27 @@ def _means_the_same(config: Config, model: str, text: str, before: str) -> bool:
         return False
 
 
-async def _apply(
-    config: Config, wanted: Mapping[str, str], broker: str, prefix: str
-) -> dict[str, str]:
-    await ensure_topics(broker, prefix)
-    name = SERVICES.wire_name(prefix)
-    async with asyncio.timeout(_TIMEOUT_S):
-        changes = changes_of(config, wanted, await _known(broker, name))
-        producer = new_producer(broker, "shoal-apply")
-        await producer.start()
-        try:
-            at_ms = time.time_ns() // 1_000_000
-            for model, what in changes.items():
-                if what == "unchanged":
-                    continue
-                gone = what == "withdrawn"
-                value = None if gone else encode(DeclaredService(model, wanted[model], at_ms))
-                await producer.send_and_wait(name, value, key=model.encode())
-        finally:
-            await producer.stop()
-    return changes
-
-
-async def _known(broker: str, name: str) -> dict[str, str]:
-    """Texts by model that the topic holds now; "" for a record that is not understood."""
-    consumer = new_consumer(broker, "shoal-apply", fetch_max_wait_ms=50)
+def _apply(config: Config, wanted: Mapping[str, str], broker: Broker) -> dict[str, str]:
     known: dict[str, str] = {}
-    await consumer.start()
-    try:
-        part = TopicPartition(name, 0)  # the topic has one partition
-        consumer.assign([part])
-        end = (await consumer.end_offsets([part]))[part]
-        consumer.seek(part, (await consumer.beginning_offsets([part]))[part])
-        while await consumer.position(part) < end:
-            for messages in (await consumer.getmany(timeout_ms=100)).values():
-                for message in messages:
-                    model = (message.key or b"").decode(errors="replace")
-                    if message.value is None:
-                        known.pop(model, None)
-                    else:
-                        known[model] = _text(message.value)
-    finally:
-        await consumer.stop()
-    return known
+    for key, value in broker.values(SERVICES, _MOST):
+        model = (key or b"").decode(errors="replace")
+        if value is None:
+            known.pop(model, None)
+        else:
+            known[model] = _text(value)
+    changes = changes_of(config, wanted, known)
+    broker.write(
+        (
+            SERVICES,
+            model.encode(),
+            None
+            if what == "withdrawn"
+            else encode(DeclaredService(model, wanted[model], broker.now_ms)),
+        )
+        for model, what in changes.items()
+        if what != "unchanged"
+    )
+    return changes
 
 
 def _text(value: bytes) -> str:

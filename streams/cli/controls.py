@@ -53,7 +53,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write it; UserError for a wrong model, a proposal that is not open, or no broker."""
-    broker = Broker(args)
+    broker = Broker.of(args)
     if args.command in ("approve", "reject"):
         record, said = _verdict(args, broker)
     else:

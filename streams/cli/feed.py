@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     every_s = units.duration_s(args.every)
     while True:
         try:
-            broker = Broker(args)
+            broker = Broker.of(args)
             records = read_feed(args.kind, fetch(args.source), args.source, broker.now_ms)
             broker.publish(records)
             pools = f"{len(records)} pool{'' if len(records) == 1 else 's'}"

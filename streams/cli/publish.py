@@ -9,6 +9,8 @@ import argparse
 import asyncio
 import time
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -36,28 +38,44 @@ def add_broker(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefix", default="", help=f"of topic names (default {PREFIX})")
 
 
+@dataclass(frozen=True, slots=True)
 class Broker:
     """Where to write. now_ms: domain time, of the controller if one was asked."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    address: str
+    prefix: str
+    now_ms: int
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Broker:
+        """As the options of `add_broker` say."""
         if args.broker:
-            self.address = parse_address(args.broker)
-            self.prefix = args.prefix or PREFIX
-            self.now_ms = time.time_ns() // 1_000_000
-        else:
-            found = status(args.url)
-            self.address = str(found["broker"])
-            self.prefix = args.prefix or str(found["prefix"])
-            self.now_ms = int(found["now_ms"])
+            address = parse_address(args.broker)
+            return cls(address, args.prefix or PREFIX, time.time_ns() // 1_000_000)
+        found = status(args.url)
+        prefix = args.prefix or str(found["prefix"])
+        return cls(str(found["broker"]), prefix, int(found["now_ms"]))
 
     def publish(self, records: Iterable[Any]) -> None:
         """Write `records` in order; returns when the broker has all of them. UserError."""
-        self._run(self._publish(list(records)))
+        self.write((topic_of(one), key_of(one), encode(one)) for one in records)
+
+    def write(self, values: Iterable[tuple[Topic, bytes | None, bytes | None]]) -> None:
+        """The same of (topic, key, value); a value of None takes the key away."""
+        self._run(self._write(list(values)))
 
     def last(self, topic: Topic, most: int = 5000) -> list[Any]:
         """The last records of a topic, at most `most` per partition, oldest first; what is not
         understood is left out. UserError."""
-        found: list[Any] = self._run(self._last(topic, most))
+        found = []
+        for _, value in self.values(topic, most):
+            with suppress(InvalidRecord):
+                found.append(decode(topic.name, value or b""))
+        return found
+
+    def values(self, topic: Topic, most: int) -> list[tuple[bytes | None, bytes | None]]:
+        """(key, value) of the same, undecoded; None for a value that was taken away. UserError."""
+        found: list[tuple[bytes | None, bytes | None]] = self._run(self._values(topic, most))
         return found
 
     def _run(self, work: Any) -> Any:
@@ -70,23 +88,22 @@ class Broker:
         except (BrokerUnreachable, TopicsUnusable, KafkaError, TimeoutError) as error:
             raise UserError(f"--broker {self.address}: {error or 'no answer in time'}") from error
 
-    async def _publish(self, records: list[Any]) -> None:
+    async def _write(self, values: list[tuple[Topic, bytes | None, bytes | None]]) -> None:
         await ensure_topics(self.address, self.prefix)
         producer = new_producer(self.address, "shoal-cli")
         await producer.start()
         try:
-            for record in records:
-                name = topic_of(record).wire_name(self.prefix)
-                await producer.send_and_wait(name, encode(record), key=key_of(record))
+            for topic, key, value in values:
+                await producer.send_and_wait(topic.wire_name(self.prefix), value, key=key)
         finally:
             await producer.stop()
 
-    async def _last(self, topic: Topic, most: int) -> list[Any]:
+    async def _values(self, topic: Topic, most: int) -> list[tuple[bytes | None, bytes | None]]:
         ensured = await ensure_topics(self.address, self.prefix)
         name = topic.wire_name(self.prefix)
         parts = [TopicPartition(name, k) for k in range(ensured.partitions[topic.name])]
-        consumer = new_consumer(self.address, "shoal-cli")
-        found: list[Any] = []
+        consumer = new_consumer(self.address, "shoal-cli", fetch_max_wait_ms=50)
+        found: list[tuple[bytes | None, bytes | None]] = []
         await consumer.start()
         try:
             consumer.assign(parts)
@@ -96,11 +113,7 @@ class Broker:
                 consumer.seek(part, max(starts[part], ends[part] - most))
             while [part for part in parts if await consumer.position(part) < ends[part]]:
                 for messages in (await consumer.getmany(timeout_ms=100)).values():
-                    for message in messages:
-                        try:
-                            found.append(decode(topic.name, message.value or b""))
-                        except InvalidRecord:
-                            continue
+                    found += [(message.key, message.value) for message in messages]
         finally:
             await consumer.stop()
         return found
