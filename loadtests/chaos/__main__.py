@@ -10,6 +10,7 @@ import shutil
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from loadtests.chaos import report
 from loadtests.chaos.run import Chaos
@@ -100,9 +101,10 @@ async def _run(options: argparse.Namespace) -> int:
         finally:
             files = report.write(chaos, folder, title)
     broken = [o for o in chaos.outcomes if o.broken]
-    found = report.summary(chaos, title)
+    found: Any = report.summary(chaos, title)
     text = f"{len(chaos.outcomes)} faults, {len(broken)} with a broken promise; "
-    text += f"{found['failed']} of {found['requests']} requests failed"
+    apart = sum(not one["during"] for one in found["lost"])
+    text += f"{found['failed']} of {found['requests']} requests failed, {apart} outside of faults"
     if any(o.takeover_s >= 0 for o in chaos.outcomes):
         text += f"; longest takeover {found['worst_takeover_s']} s"
         text += f"; rates at most {found['worst_rate_off']:.2%} off"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 
 from loadtests.chaos.run import Chaos, Outcome
+from loadtests.chaos.watch import Request
 from streams.backtest.html import STYLE
 
 _WIDTH, _ROW, _LEFT = 860, 22, 190
@@ -33,9 +34,28 @@ def summary(chaos: Chaos, title: str) -> dict[str, object]:
         "broken": sum(bool(o.broken) for o in chaos.outcomes),
         "requests": len(requests),
         "failed": sum(r.status != 200 for r in requests),
+        "lost": [_lost(r, chaos) for r in requests if r.status != 200],
         "worst_takeover_s": round(max(takeovers, default=-1.0), 2),
         "worst_rate_off": round(max((o.rate_off for o in chaos.outcomes), default=-1.0), 5),
         "outcomes": [asdict(o) for o in chaos.outcomes],
+    }
+
+
+def _lost(request: Request, chaos: Chaos) -> dict[str, object]:
+    """A request without an answer, and the fault that it met ("" for none)."""
+    at_s = request.sent_s - chaos.began_s
+    met = (
+        o.fault
+        for o in chaos.outcomes
+        if at_s <= o.until_s + max(o.well_s, 0.0) and at_s + request.took_s >= o.at_s
+    )
+    return {
+        "at_s": round(at_s, 1),
+        "took_s": round(request.took_s, 1),
+        "model": request.model,
+        "gateway": request.gateway,
+        "said": f"{request.status} {request.why}".strip(),
+        "during": next(met, ""),
     }
 
 
@@ -56,17 +76,24 @@ def html(chaos: Chaos, title: str) -> str:
         "<h2>Faults</h2><table><tr><th>fault</th><th>lines</th><th>hit</th><th>at s</th>"
         "<th>lasted s</th><th>well after s</th><th>promised s</th><th>host stall s</th>"
         "<th>takeover s</th><th>failed</th><th>started</th><th>broken</th></tr>",
-        rows, "</table></html>",
+        rows, "</table>",
+        "<h2>Requests without an answer</h2><table><tr><th>at s</th><th>took s</th><th>model</th>"
+        "<th>gateway</th><th>what came</th><th>during</th></tr>",
+        "".join(_cells(_lost(r, chaos).values()) for r in chaos.requests if r.status != 200),
+        "</table></html>",
     ])  # fmt: skip
 
 
 def _row(o: Outcome) -> str:
     well = f"{o.well_s:.1f}" if o.well_s >= 0 else "never"
     takeover = f"{o.takeover_s:.1f}" if o.takeover_s >= 0 else ""
-    cells: Sequence[object] = (
+    return _cells((
         o.fault, o.lines, o.hit, f"{o.at_s:.0f}", f"{o.until_s - o.at_s:.1f}", well,
         f"{o.limit_s:.0f}", f"{o.stall_s:.1f}", takeover, o.failed, o.started, "; ".join(o.broken),
-    )  # fmt: skip
+    ))  # fmt: skip
+
+
+def _cells(cells: Iterable[object]) -> str:
     return "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import struct
 from io import BytesIO
@@ -85,13 +86,21 @@ def outcome(*broken: str) -> Outcome:
 def test_the_report_says_what_broke_for_how_long_and_what_it_cost(tmp_path: Path) -> None:
     """In a table, a picture and figures."""
     failed = Request("chat", "gateway-a", 107.0, 1.0, 502, "gone")
+    apart = Request("chat", "gateway-a", 117.0, 1.0, 0, "TimeoutError")
     chaos: Any = SimpleNamespace(
-        outcomes=[outcome(), outcome("the fleet was <changed>")], requests=[failed], began_s=100.0
+        outcomes=[outcome(), outcome("the fleet was <changed>")],
+        requests=[failed, apart],
+        began_s=100.0,
     )
     page, figures = report.write(chaos, tmp_path, "seed 1")
     text = page.read_text()
-    assert "the fleet was &lt;changed&gt;" in text and text.count("#c0392b") == 2
-    assert '"broken": 1' in figures.read_text() and '"failed": 1' in figures.read_text()
+    assert "the fleet was &lt;changed&gt;" in text and text.count("#c0392b") == 3
+    assert '"broken": 1' in figures.read_text() and '"failed": 2' in figures.read_text()
+    lost = json.loads(figures.read_text())["lost"]
+    assert [(one["said"], one["during"]) for one in lost] == [
+        ("502 gone", "pause"),
+        ("0 TimeoutError", ""),
+    ]
     assert "BROKEN" in line(outcome("x"), 1, 0.0) and "held" in line(outcome(), 1, 0.0)
 
 
