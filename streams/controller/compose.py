@@ -219,7 +219,10 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         def leader() -> tuple[bool, int, str]:
             return seat.leads(), election.highest, election.leader
 
-        async with operated(options.operated, identity, loop, words, leader):
+        def behind() -> dict[str, int]:
+            return {**control.behind.records, **telemetry.behind.records}
+
+        async with operated(options.operated, identity, loop, words, leader, behind):
             await _until_over(loops, end, outbox, seat)
         log.info("%d ticks, %d skipped", loop.ticks.count, loop.ticks.skipped)
     finally:

@@ -18,6 +18,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from streams.broker.behind import Behind
 from streams.broker.clients import consumer as new_consumer
 from streams.poison import Poison
 from topics.checks import InvalidRecord
@@ -101,6 +102,7 @@ class ControlTopics:
         self._next: dict[TopicPartition, int] = {}
         self._consumer: AIOKafkaConsumer | None = None
         self._changed = False
+        self.behind = Behind(prefix)
         self.read = 0
 
     async def start(self, timeout_s: float = 60.0) -> None:
@@ -190,6 +192,7 @@ class ControlTopics:
             for message in messages:
                 self._fold(name, message)
             self._next[part] = messages[-1].offset + 1
+        await self.behind.look(consumer, self._partitions)
 
     def _fold(self, name: str, message: Any) -> None:
         self.read += 1

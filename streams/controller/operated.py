@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from streams.controller.loop import Loop
@@ -31,11 +31,12 @@ async def operated(
     loop: Loop,
     producer: Any,
     leader: Callable[[], tuple[bool, int, str]],
+    behind: Callable[[], Mapping[str, int]],
 ) -> AsyncIterator[str]:
     """While inside, `loop` is watched by what `settings` asks for; yields the URL, "" for none.
 
     producer: of aiokafka, for alerts, which a standby publishes too. leader: see `Facts`.
-    UserError: the address cannot be had.
+    behind: see `Metrics`. UserError: the address cannot be had.
     """
 
     async def publish(alert: Alert) -> None:
@@ -49,7 +50,8 @@ async def operated(
         written.start()
         loop.watchers = (*loop.watchers, written.tick)
     webhook = Webhook(publish, settings.alert_token, loop.clock.now_s)
-    metrics = Metrics(facts, lambda: written.lost if written else 0, lambda: webhook.counts)
+    lost = lambda: written.lost if written else 0  # noqa: E731
+    metrics = Metrics(facts, lost, lambda: webhook.counts, behind)
     loop.watchers = (*loop.watchers, facts.tick, metrics.tick)
     server: HealthServer | None = None
     try:

@@ -7,7 +7,7 @@ and keeps its last value while its model is paused or released.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -26,12 +26,17 @@ Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 
 class Metrics(Collector):
     """Watch a loop with `tick`; `text` is a scrape. lost: ticks missing from the decision log.
-    alerts: counts by result."""
+    alerts: counts by result. behind: records not read yet, by topic."""
 
     def __init__(
-        self, facts: Facts, lost: Callable[[], int], alerts: Callable[[], dict[str, int]]
+        self,
+        facts: Facts,
+        lost: Callable[[], int],
+        alerts: Callable[[], Mapping[str, int]],
+        behind: Callable[[], Mapping[str, int]],
     ) -> None:
         self._facts = facts
+        self._behind = behind
         self._lost = lost
         self._alerts = alerts
         self._within = [0] * (len(_BUCKETS_S) + 1)
@@ -93,6 +98,7 @@ class Metrics(Collector):
             "shoal_telemetry_records_total",
             [((result,), float(getattr(windows, result))) for result in results],
         )
+        yield "shoal_lag_records", [((t,), float(n)) for t, n in sorted(self._behind().items())]
         yield "shoal_dead_letters_total", [((), float(len(loop.latest.dead)))]
         yield "shoal_decision_log_lost_total", [((), float(self._lost()))]
         yield "shoal_alerts_total", [((k,), float(n)) for k, n in sorted(self._alerts().items())]
@@ -113,6 +119,7 @@ class Metrics(Collector):
         models = now.models
         yield "shoal_cost_usd_per_hour", [((), now.usd_per_h)]
         yield "shoal_held", [((m.model,), float(bool(m.held))) for m in models]
+        yield "shoal_uncertain", [((m.model,), float(bool(m.uncertain))) for m in models]
         yield (
             "shoal_telemetry_age_seconds",
             [((m.model,), m.telemetry_age_s) for m in models if m.telemetry_age_s is not None],

@@ -21,6 +21,7 @@ Name = Literal[
     "shoal_records_dropped_total",
     "shoal_telemetry_records_total",
     "shoal_telemetry_age_seconds",
+    "shoal_lag_records",
     "shoal_dead_letters_total",
     "shoal_decision_log_lost_total",
     "shoal_alerts_total",
@@ -32,6 +33,7 @@ Name = Literal[
     "shoal_combos",
     "shoal_desired_replicas",
     "shoal_held",
+    "shoal_uncertain",
     "shoal_cost_usd_per_hour",
 ]
 Kind = Literal["gauge", "counter", "histogram"]
@@ -64,6 +66,7 @@ METRICS: tuple[Metric, ...] = (
         "shoal_telemetry_records_total", "counter", ("result",), "applied, duplicate, late, ahead"
     ),
     Metric("shoal_telemetry_age_seconds", "gauge", ("model",), "of the newest second reported"),
+    Metric("shoal_lag_records", "gauge", ("topic",), "records not read yet"),
     Metric("shoal_dead_letters_total", "counter", (), "places of topics that were not understood"),
     Metric("shoal_decision_log_lost_total", "counter", (), "ticks missing from the decision log"),
     Metric("shoal_alerts_total", "counter", ("result",), "accepted, duplicate, refused"),
@@ -85,6 +88,7 @@ METRICS: tuple[Metric, ...] = (
         "instances that should run, for KEDA or an HPA; absent before the first plan",
     ),
     Metric("shoal_held", "gauge", ("model",), "1 while the model is paused or released"),
+    Metric("shoal_uncertain", "gauge", ("model",), "1 while it is far from its predictions"),
     Metric("shoal_cost_usd_per_hour", "gauge", (), "of billed nodes, as they run"),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}

@@ -16,6 +16,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from streams.broker.behind import Behind
 from streams.broker.clients import consumer as new_consumer
 from streams.clock import Clock
 from streams.poison import Poison
@@ -60,6 +61,7 @@ class TelemetryTopic:
         self._changed = False
         self._next: dict[TopicPartition, int] = {}
         self._live = asyncio.Event()
+        self.behind = Behind(prefix)
         self.seen = 0
 
     async def replay(self, sink: Sink) -> None:
@@ -151,6 +153,7 @@ class TelemetryTopic:
             for message in messages:
                 self._take(message, sink)
             self._next[partition] = messages[-1].offset + 1
+        await self.behind.look(consumer, self._partitions)
 
     def _take(self, message: Any, sink: Sink) -> None:
         self.seen += 1

@@ -7,10 +7,12 @@ import contextlib
 import time
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from streams.broker.admin import ensure_topics
+from streams.broker.behind import Behind
+from streams.broker.clients import consumer as new_consumer
 from streams.clock import Clock
 from streams.poison import Poison
 from streams.ports.telemetry_topic import TelemetryTopic
@@ -24,6 +26,7 @@ from topics.codec import encode
 from topics.records import Telemetry
 from topics.table import (
     DAY_MS,
+    DEAD_LETTERS,
     TABLE,
     TELEMETRY,
     Cleanup,
@@ -112,3 +115,24 @@ async def test_telemetry_is_replayed_to_the_end_and_followed_from_there(
             await task
     assert [sequence for sequence, _ in seen] == list(range(32))
     assert all(clock.now_ms() - 60_000 < event <= clock.now_ms() for _, event in seen)
+
+
+async def test_what_was_not_read_yet_is_known(broker: Broker, producer: AIOKafkaProducer) -> None:
+    """Thirty records, of which seven are read and then the others."""
+    part = TopicPartition(broker.name(DEAD_LETTERS), 0)
+    for _ in range(30):
+        await producer.send_and_wait(part.topic, b"{}", partition=0)
+    reading = new_consumer(broker.bootstrap, "behind", fetch_max_wait_ms=40)
+    await reading.start()
+    try:
+        reading.assign([part])
+        for most in (7, 23):
+            read, behind = 0, Behind(broker.prefix)
+            async with asyncio.timeout(15):
+                while read < most:
+                    batches = await reading.getmany(timeout_ms=100, max_records=most - read)
+                    read += sum(len(messages) for messages in batches.values())
+            await behind.look(reading, [part])
+            assert behind.records == {DEAD_LETTERS.name: 23 if most == 7 else 0}
+    finally:
+        await reading.stop()

@@ -117,7 +117,7 @@ async def made(tmp_path: Path) -> AsyncIterator[Made]:
 
     facts = Facts(Identity("ctl-1", "b:1", "shoal.", True), loop, lambda: (True, 3, "ctl-1"))
     webhook = Webhook(publish, token, lambda: held.now_s)
-    held.metrics = Metrics(facts, lambda: 0, lambda: webhook.counts)
+    held.metrics = Metrics(facts, lambda: 0, lambda: webhook.counts, lambda: {"telemetry": 7})
     loop.watchers = (facts.tick, held.metrics.tick)
     server = HealthServer("127.0.0.1:0", facts, held.metrics, webhook, lambda: True)
     await server.start()
