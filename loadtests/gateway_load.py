@@ -8,9 +8,10 @@ treats all alike. Measured per target: requests per CPU-second of the proxy's pr
 streamed), the latency that the proxy adds to the direct way at a low rate (plain requests, time to
 the last byte), and what 1,000 open streams take in memory. nginx is measured where it is
 installed; `bare` is the shortest aiohttp reverse proxy (`loadtests.gateway_targets`). With
-`--workers N` our gateway is measured with one process and, as `shoal-N`, with N on one port; its
-`scaling` is N times its requests per CPU-second over those of one process: what N cores serve
-beside one, if clients and engine have cores of their own, which this machine need not have.
+`--workers N` ours and `bare` are measured with one process and with N on one port; `scaling` is N
+times the requests per CPU-second of N processes over those of one: what N cores serve beside one,
+if clients and engine have cores of their own, which this machine need not have. What `bare` loses
+there is lost to the machine.
 """
 
 from __future__ import annotations
@@ -19,26 +20,16 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
-import signal
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvloop
 
 from executors.gateway.wire.pool import Pool
-from loadtests.gateway_targets import EVENTS, nginx_config
-from topics.codec import encode
-from topics.records import Endpoint, RouteGroup, Routes
-from topics.timebase import TimeBase
+from loadtests.gateway_processes import Target, cpu_s, rss_mib, started
+from loadtests.gateway_targets import EVENTS
 
 _PROMPT = "word " * 200
 _PLAIN = json.dumps(
@@ -46,39 +37,6 @@ _PLAIN = json.dumps(
 ).encode()
 _STREAM = _PLAIN[:-1] + b',"stream":true}'
 _OPEN_STREAMS = 1_000
-
-
-@dataclass
-class Target:
-    """One way to the engine. pids: the proxy's processes, none for the direct way."""
-
-    name: str
-    address: str
-    pids: tuple[int, ...] = ()
-    plain: int = 0
-    plain_cpu_s: float = 0.0
-    streams: int = 0
-    stream_cpu_s: float = 0.0
-    late_ms: list[float] = field(default_factory=list)
-    base_mib: float = 0.0
-    open_mib: float = 0.0
-    failed: int = 0
-    workers: int = 1
-
-
-def cpu_s(pids: tuple[int, ...]) -> float:
-    """User and system seconds of processes."""
-    total = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / os.sysconf("SC_CLK_TCK")
-
-
-def rss_mib(pids: tuple[int, ...]) -> float:
-    """Resident memory of processes."""
-    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 async def ask(pool: Pool, target: Target, body: bytes) -> None:
@@ -128,11 +86,11 @@ async def measure(targets: list[Target], rounds: int, seconds: float) -> None:
             await calm(pool, target, seconds, 100.0)
         for target in targets:
             before = cpu_s(target.pids)
-            target.plain += await busy(pool, target, _PLAIN, seconds, 16)
+            target.plain += await busy(pool, target, _PLAIN, seconds, 16 * target.workers)
             target.plain_cpu_s += cpu_s(target.pids) - before
         for target in targets:
             before = cpu_s(target.pids)
-            target.streams += await busy(pool, target, _STREAM, seconds, 32)
+            target.streams += await busy(pool, target, _STREAM, seconds, 32 * target.workers)
             target.stream_cpu_s += cpu_s(target.pids) - before
     for target in targets:
         asking = [asyncio.create_task(ask(pool, target, _STREAM)) for _ in range(_OPEN_STREAMS)]
@@ -170,11 +128,12 @@ def report(targets: list[Target]) -> dict[str, object]:
 
 
 def scaling(targets: list[Target]) -> dict[str, dict[str, float]]:
-    """What several processes of our gateway serve beside one, each on a core of its own."""
+    """What several processes of a proxy serve beside one, each on a core of its own."""
     found = {}
-    one = next(target for target in targets if target.name == "shoal")
+    single = {target.name: target for target in targets}
     for many in targets:
         if many.workers > 1:
+            one = single[many.name.partition("-")[0]]
             plain = (many.plain / many.plain_cpu_s) / (one.plain / one.plain_cpu_s)
             stream = (many.streams / many.stream_cpu_s) / (one.streams / one.stream_cpu_s)
             found[many.name] = {
@@ -188,85 +147,15 @@ def quantile(target: Target, percent: int) -> float:
     return statistics.quantiles(target.late_ms, n=100)[percent - 1]
 
 
-def said_port(process: subprocess.Popen[str]) -> int:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    return int(json.loads(line)["url"].rsplit(":", 1)[1]) if "{" in line else int(line)
-
-
-@contextmanager
-def started(workers: int, beside: str = "bare") -> Iterator[list[Target]]:
-    """All processes, ended afterwards. beside: the part of `gateway_targets` that stands next to
-    our gateway; with `bare`, nginx does so too where it is installed."""
-    processes: list[subprocess.Popen[str]] = []
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing is left behind then either
-
-    def run(*command: str) -> subprocess.Popen[str]:
-        made = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        processes.append(made)
-        return made
-
-    part = (sys.executable, "-m", "loadtests.gateway_targets")
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            engine = f"127.0.0.1:{said_port(run(*part, 'engine'))}"
-            other = run(*part, beside, "--upstream", engine)
-            targets = [
-                Target("direct", engine),
-                Target(beside, f"127.0.0.1:{said_port(other)}", (other.pid,)),
-            ]
-            if beside == "bare" and shutil.which("nginx"):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", 0))
-                    port = probe.getsockname()[1]
-                config = Path(folder, "nginx.conf")
-                config.write_text(nginx_config(port, engine, folder))
-                nginx = run("nginx", "-p", folder, "-c", str(config))
-                time.sleep(0.5)
-                pids = (nginx.pid, *children(nginx.pid))
-                targets.append(Target("nginx", f"127.0.0.1:{port}", pids))
-            group = RouteGroup("g", 1.0, (Endpoint("e", engine),))
-            routes = Routes("chat", 1, 1, 0, 2000.0, 60.0, (group,))
-            base = TimeBase(1.0, 0, time.monotonic_ns()).format()
-            for count in sorted({1, workers}):
-                homes = [f"w{n + 1}" for n in range(count)] if count > 1 else ["."]
-                for home in homes:
-                    Path(folder, home).mkdir(exist_ok=True)
-                    Path(folder, home, "routes.jsonl").write_bytes(encode(routes) + b"\n")
-                shoal = run(
-                    sys.executable, "-m", "executors.gateway", "--broker", "127.0.0.1:9",
-                    "--time-base", base, "--state-dir", folder, "--drain-s", "1",
-                    *(("--workers", str(count)) if count > 1 else ()),
-                )  # fmt: skip
-                port = said_port(shoal)
-                pids = (shoal.pid, *children(shoal.pid))
-                name = f"shoal-{count}" if count > 1 else "shoal"
-                targets.append(Target(name, f"127.0.0.1:{port}", pids, workers=count))
-            yield targets
-        finally:
-            for process in processes:
-                process.terminate()
-            for process in processes:
-                process.wait(10)
-
-
-def children(pid: int) -> tuple[int, ...]:
-    """Processes that `pid` started."""
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return tuple(int(word) for word in text.split())
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", help="write the figures here")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each part of a round")
-    parser.add_argument("--workers", type=int, default=1, help="and our gateway with so many")
+    parser.add_argument("--workers", type=int, default=1, help="of a proxy, beside one")
     options = parser.parse_args()
     with (
-        started(options.workers) as targets,
+        started(sorted({1, options.workers}), others=True) as targets,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         runner.run(measure(targets, options.rounds, options.seconds))

@@ -1,11 +1,9 @@
 """What the gateway is measured with: an engine that costs next to nothing, and other proxies.
 
-    python -m loadtests.gateway_targets engine|bare|swallow [--upstream HOST:PORT]
+    python -m loadtests.gateway_targets engine|bare [--upstream HOST:PORT] [--port N]
 
 Each prints its port on its first line and serves until it is ended. `bare` is the shortest reverse
-proxy one writes with aiohttp: it knows no models, limits, retries or telemetry. `swallow` passes
-small requests for the model `chat` on and throws away whatever else it is sent: the least that a
-server can do about an attack.
+proxy one writes with aiohttp: it knows no models, limits, retries or telemetry.
 """
 
 from __future__ import annotations
@@ -13,17 +11,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from typing import cast
 
 import aiohttp
-import httptools
 import uvloop
 from aiohttp import web
 
 from executors.gateway.wire.budget import Budget
 from executors.gateway.wire.exchange import Exchange
 from executors.gateway.wire.limits import Limits
-from executors.gateway.wire.pool import Pool
 from executors.gateway.wire.server import Server
 
 EVENTS = 64  # of a stream
@@ -39,7 +34,7 @@ _WHOLE = b'{"id":"cmpl-1","choices":[{"index":0,"text":"%s"}],"usage":%s}' % (b"
 
 async def generate(exchange: Exchange) -> None:
     """A whole answer at once, or a stream with a gap between events."""
-    if b'"stream":true' not in b"".join(exchange.body)[-512:]:
+    if b'"stream":true' not in b"".join(exchange.body[-2:])[-512:]:
         exchange.answer(200, _WHOLE)
         return
     for _ in range(EVENTS):
@@ -59,8 +54,8 @@ async def engine() -> None:
     await asyncio.Event().wait()
 
 
-async def bare(upstream: str) -> None:
-    """Proxy for ever."""
+async def bare(upstream: str, port: int) -> None:
+    """Proxy for ever. port: shared with other processes; 0 takes a free one."""
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
 
@@ -81,59 +76,9 @@ async def bare(upstream: str) -> None:
         app.router.add_post("/{path:.*}", handle)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, backlog=2048).start()
+        await web.TCPSite(runner, "127.0.0.1", port, backlog=2048, reuse_port=True).start()
         print(runner.addresses[0][1], flush=True)
         await asyncio.Event().wait()
-
-
-class _Swallower(asyncio.Protocol):
-    """One client: a request with a small ordinary body goes to `upstream`, others are 400."""
-
-    def __init__(self, pool: Pool, upstream: str) -> None:
-        self._pool, self._upstream = pool, upstream
-        self._parser = httptools.HttpRequestParser(self)
-        self._body = b""
-        self._asking: set[asyncio.Task[None]] = set()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._transport.close()
-
-    def on_body(self, part: bytes) -> None:
-        if len(self._body) + len(part) <= 65_536:
-            self._body += part
-
-    def on_message_complete(self) -> None:
-        body, self._body = self._body, b""
-        if body.startswith(b'{"model":"chat","prompt":"word'):
-            task = asyncio.create_task(self._pass_on(body))
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
-        else:
-            self._transport.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
-
-    async def _pass_on(self, body: bytes) -> None:
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body)
-        answer = await self._pool.send(self._upstream, head, body)
-        text = await answer.read()
-        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text)
-        self._transport.write(head + text)
-
-
-async def swallow(upstream: str) -> None:
-    """Serve for ever."""
-    pool = Pool(5.0, 2.0, 1 << 24)
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(
-        lambda: _Swallower(pool, upstream), "127.0.0.1", 0, backlog=2048
-    )
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await asyncio.Event().wait()
 
 
 def nginx_config(port: int, upstream: str, folder: str) -> str:
@@ -156,14 +101,14 @@ http {{
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("engine", "bare", "swallow"))
+    parser.add_argument("part", choices=("engine", "bare"))
     parser.add_argument("--upstream", default="")
+    parser.add_argument("--port", type=int, default=0)
     options = parser.parse_args()
-    if options.part != "bare":
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(engine() if options.part == "engine" else swallow(options.upstream))
+    if options.part == "engine":
+        uvloop.run(engine())
     else:
-        asyncio.run(bare(options.upstream))
+        asyncio.run(bare(options.upstream, options.port))
     return 0
 
 

@@ -42,7 +42,7 @@ from executors.gateway.relay import Relay
 from executors.gateway.request import Request
 from executors.gateway.stages import body_of, last_body, outputs_of
 from executors.gateway.wire.pool import Pool
-from loadtests.gateway_load import cpu_s, said_port
+from loadtests.gateway_processes import cpu_s, said_port
 from streams.up.host import free_port
 from topics.codec import encode
 from topics.records import Endpoint, RequestKind, RouteGroup, Routes

@@ -96,6 +96,7 @@ class Parser:
             for block in raw:
                 process.stdin.write(block)
                 await process.stdin.drain()
+                await asyncio.sleep(0)  # one block an iteration, however fast they are taken
             sizes = (await process.stdout.readuntil(b"\n")).split()
             answer = await process.stdout.readexactly(int(sizes[0]))
             core, left = Gathering(), int(sizes[1])

@@ -8,7 +8,7 @@ from __future__ import annotations
 Blocks = tuple[bytes, ...]
 """What they say when joined is the body."""
 
-_BLOCK = 256 * 1024
+_BLOCK = 64 * 1024
 
 
 class Gathering:

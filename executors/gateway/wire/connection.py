@@ -22,10 +22,9 @@ LINGER_S = 2.0  # for a refused client to stop sending, so that it sees the answ
 _NEVER = float("inf")
 _HIGH_WATER = 64 * 1024
 _MOST_AHEAD = 32  # requests sent before the answers to earlier ones
-_LARGE = 64 * 1024  # of what is read at once: its sender waits for a turn to be read again
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One client. deadline: loop time at which it has kept us waiting for too long."""
 
     __slots__ = (
@@ -68,14 +67,17 @@ class Connection(asyncio.Protocol):
         self._server.connections.add(self)
         self.deadline = self._loop.time() + self._server.limits.head_s
 
-    def data_received(self, data: bytes) -> None:
-        if len(data) >= _LARGE and self._transport is not None:
-            self._transport.pause_reading()
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._server.inbox
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if nbytes == len(self._server.inbox) and self._transport is not None:
+            self._transport.pause_reading()  # its sender waits for a turn to be read again
             self._server.reading.wait(self._read_on)
         if self._ignoring:
             return
         reading = self._reading
-        reading.feed(data)
+        reading.feed(self._server.inbox[:nbytes])
         if reading.refusal is not None:
             self._server.refused += 1
             self._ignoring = True
@@ -236,10 +238,10 @@ class Connection(asyncio.Protocol):
         self._exchange = exchange
         self._server.refuse(exchange, status, why)
 
-    def expire(self, now: float) -> None:
-        """The deadline has passed."""
-        transport = self._transport
-        if transport is None:
+    def expire(self) -> None:
+        """The deadline has passed, unless it was moved meanwhile."""
+        transport, now = self._transport, self._loop.time()
+        if transport is None or now < self.deadline:
             return
         if now >= self._write_deadline:
             self._server.cut += 1

@@ -61,7 +61,7 @@ class Reading:
         self.body = Gathering()
         self.refusal: tuple[int, str] | None = None
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: memoryview) -> None:
         """The next bytes from the client; `refusal` is set if they may not be."""
         reading_head = self.exchange is None or not self.exchange.method
         self._raw_size += len(data)

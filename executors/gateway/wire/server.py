@@ -24,6 +24,7 @@ Refuse = Callable[[Exchange, int, str], None]
 """Answers (status, why) in the form that clients of this server read."""
 
 _LOOK_S = 0.25
+_READ = 64 * 1024  # at most at once, of one client
 
 
 class Server:
@@ -39,6 +40,8 @@ class Server:
         self.sending: set[Connection] = set()  # a body, of which something is here
         self.closing = False
         self.cut = self.late = self.refused = 0
+        self.reading, self.first = Turns(), Turns()
+        self.inbox = memoryview(bytearray(_READ))  # of all connections: nobody keeps it
         self._listeners: list[asyncio.Server] = []
         self._looking: asyncio.Task[None] | None = None
 
@@ -46,7 +49,6 @@ class Server:
         """Listen; the port. OSError if the address cannot be had. shared: with other processes.
         May be called again for further addresses."""
         loop = asyncio.get_running_loop()
-        self.reading, self.first = Turns(loop), Turns(loop)
         listener = await loop.create_server(
             lambda: Connection(self, loop), host, port, backlog=2048, reuse_port=shared or None
         )
@@ -94,4 +96,4 @@ class Server:
             await asyncio.sleep(_LOOK_S)
             now = loop.time()
             for connection in [c for c in self.connections if c.deadline <= now]:
-                connection.expire(now)
+                self.first.wait(connection.expire)  # a flood of them ends one an iteration

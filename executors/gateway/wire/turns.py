@@ -16,10 +16,9 @@ Step = Callable[[], None]
 class Turns:
     """One step an iteration."""
 
-    __slots__ = ("_loop", "_running", "_waiting")
+    __slots__ = ("_running", "_waiting")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._waiting: deque[Step] = deque()
         self._running = False
 
@@ -39,11 +38,11 @@ class Turns:
 
     def _run(self) -> None:
         self._running = True
-        self._loop.call_soon(self._next)
+        asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
         if not self._waiting:
             self._running = False
             return
-        self._loop.call_soon(self._next)
+        asyncio.get_running_loop().call_soon(self._next)
         self._waiting.popleft()()

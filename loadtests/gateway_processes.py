@@ -1,0 +1,179 @@
+"""The processes that the gateway's benches measure: an engine, other proxies, our gateway.
+
+Owns starting and ending them, and reading what they took (CPU seconds, memory) from /proc.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loadtests.gateway_targets import nginx_config
+from topics.codec import encode
+from topics.records import Endpoint, RouteGroup, Routes
+from topics.timebase import TimeBase
+
+_PART = (sys.executable, "-m", "loadtests.gateway_targets")
+Process = subprocess.Popen[str]
+
+
+@dataclass
+class Target:
+    """One way to the engine. pids: the proxy's processes, the engine's for the direct way.
+    workers: how many of them serve."""
+
+    name: str
+    address: str
+    pids: tuple[int, ...]
+    workers: int = 1
+    plain: int = 0
+    plain_cpu_s: float = 0.0
+    streams: int = 0
+    stream_cpu_s: float = 0.0
+    late_ms: list[float] = field(default_factory=list)
+    base_mib: float = 0.0
+    open_mib: float = 0.0
+    failed: int = 0
+
+
+def cpu_s(pids: tuple[int, ...]) -> float:
+    """User and system seconds of processes."""
+    total = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pids: tuple[int, ...]) -> float:
+    """Resident memory of processes."""
+    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def peak_mib(pids: tuple[int, ...]) -> float:
+    """The most that each of the processes held since `forget_peak`, together."""
+    total = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                total += int(line.split()[1])
+    return total / 1024
+
+
+def forget_peak(pids: tuple[int, ...]) -> None:
+    """From here on."""
+    for pid in pids:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def children(pid: int) -> tuple[int, ...]:
+    """Processes that `pid` started."""
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return tuple(int(word) for word in text.split())
+
+
+def said_port(process: Process) -> int:
+    """From its first line."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    return int(json.loads(line)["url"].rsplit(":", 1)[1]) if "{" in line else int(line)
+
+
+class Stand:
+    """Starts processes in front of one engine; `started` ends them."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._processes: list[Process] = []
+        self.targets: list[Target] = []
+        engine = self._run(*_PART, "engine")
+        self._engine = f"127.0.0.1:{said_port(engine)}"
+        self.targets.append(Target("direct", self._engine, (engine.pid,)))
+
+    def bare(self, workers: int) -> None:
+        """The aiohttp proxy, in so many processes on one port."""
+        command = (*_PART, "bare", "--upstream", self._engine)
+        first = self._run(*command)
+        port = said_port(first)
+        others = [self._run(*command, "--port", str(port)) for _ in range(workers - 1)]
+        assert all(said_port(other) == port for other in others)
+        pids = tuple(process.pid for process in (first, *others))
+        self._add("bare", port, pids, workers)
+
+    def nginx(self) -> None:
+        """nginx, where it is installed."""
+        if not shutil.which("nginx"):
+            return
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        config = Path(self._folder, "nginx.conf")
+        config.write_text(nginx_config(port, self._engine, self._folder))
+        nginx = self._run("nginx", "-p", self._folder, "-c", str(config))
+        time.sleep(0.5)
+        self._add("nginx", port, (nginx.pid, *children(nginx.pid)), 1)
+
+    def shoal(self, workers: int) -> None:
+        """Our gateway, with routes and without a broker."""
+        state = Path(self._folder, f"shoal{len(self.targets)}")
+        group = RouteGroup("g", 1.0, (Endpoint("e", self._engine),))
+        routes = Routes("chat", 1, 1, 0, 2000.0, 60.0, (group,))
+        for home in [f"w{n + 1}" for n in range(workers)] if workers > 1 else ["."]:
+            Path(state, home).mkdir(parents=True)
+            Path(state, home, "routes.jsonl").write_bytes(encode(routes) + b"\n")
+        base = TimeBase(1.0, 0, time.monotonic_ns()).format()
+        shoal = self._run(
+            sys.executable, "-m", "executors.gateway", "--broker", "127.0.0.1:9",
+            "--time-base", base, "--state-dir", str(state), "--drain-s", "1",
+            *(("--workers", str(workers)) if workers > 1 else ()),
+        )  # fmt: skip
+        port = said_port(shoal)
+        self._add("shoal", port, (shoal.pid, *children(shoal.pid)), workers)
+
+    def _add(self, name: str, port: int, pids: tuple[int, ...], workers: int) -> None:
+        name = f"{name}-{workers}" if workers > 1 else name
+        self.targets.append(Target(name, f"127.0.0.1:{port}", pids, workers))
+
+    def _run(self, *command: str) -> Process:
+        made = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self._processes.append(made)
+        return made
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.wait(10)
+
+
+@contextmanager
+def started(gateways: Sequence[int], others: bool) -> Iterator[list[Target]]:
+    """All processes, ended afterwards: the direct way first, then proxies (others: not ours too).
+    gateways: each with so many workers."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing is left behind then either
+    with tempfile.TemporaryDirectory() as folder:
+        stand = Stand(folder)
+        try:
+            if others:
+                for workers in gateways:
+                    stand.bare(workers)
+                stand.nginx()
+            for workers in gateways:
+                stand.shoal(workers)
+            yield stand.targets
+        finally:
+            stand.end()
