@@ -37,8 +37,12 @@ def looked_at(
     took = _took(groups, fleet, combos, cluster)
     learnt = state.learnt
     if len(took) >= _LEAST_STARTS:
-        measured_s = float(f"{median(s for s, _ in took):.2g}")
-        learnt = replace(learnt, start_s=measured_s, predicted_s=median(s for _, s in took))
+        measured_s, predicted_s = median(s for s, _ in took), median(s for _, s in took)
+        # What is heard of a node may be as old as it may be silent.
+        little_s = max(_OFF * predicted_s, cluster.policy.node_silent_s)
+        apart = abs(measured_s - predicted_s) > little_s
+        measured_s = float(f"{measured_s:.2g}") if apart else predicted_s
+        learnt = replace(learnt, start_s=measured_s, predicted_s=predicted_s)
     off_ms = (learnt.off_since_ms or now_ms) if _words(learnt, state.derate) else 0
     if off_ms != learnt.off_since_ms:
         learnt = replace(learnt, off_since_ms=off_ms)
@@ -55,8 +59,7 @@ def starts_s(combos: Iterable[Combo], models: Mapping[str, ModelState]) -> dict[
 
 def late_s(state: ModelState) -> float:
     """By how much instances of the model start later (or sooner, if negative) than predicted."""
-    learnt = state.learnt
-    return learnt.start_s - learnt.predicted_s if _start_is_off(learnt) else 0.0
+    return state.learnt.start_s - state.learnt.predicted_s
 
 
 def uncertain(state: ModelState) -> str:
@@ -86,7 +89,9 @@ def _took(
     groups: Iterable[Group], fleet: FleetView, combos: Mapping[str, Combo], cluster: Cluster
 ) -> list[tuple[float, float]]:
     """(measured, predicted) seconds from launch to ready of each instance that serves. Left out:
-    what was started again, and what may have changed roles or came up under another life."""
+    what was started again, and what may have changed roles or came up under another life.
+
+    Of a rented node nobody says whether the launch waited for it: the nearer prediction counts."""
     provision_s = {pool.id: pool.provision_s for pool in cluster.pools}
     found = []
     for group in groups:
@@ -94,28 +99,23 @@ def _took(
         pools = {placed.pool for placed in group.placed}
         if combo is None or len(pools) != 1:
             continue  # which of several pools the prediction is of is not known
-        predicted_s = combo.start_s - provision_s.get(pools.pop(), 0.0)
+        least_s = combo.start_s - provision_s.get(pools.pop(), 0.0)
         longest_s = max(cluster.policy.start_timeout_s, 2.0 * combo.start_s)
         for placed in group.placed:
             seen = fleet.instances.get(placed.instance)
             if seen is None or seen.state is not InstanceState.READY or seen.restarts:
                 continue
             took_s = (seen.since_ms - seen.launched_ms) / 1000.0
-            if seen.launched_ms and predicted_s > 0.0 and 0.0 < took_s <= longest_s:
-                found.append((took_s, predicted_s))
+            if seen.launched_ms and least_s > 0.0 and 0.0 < took_s <= longest_s:
+                found.append((took_s, min(max(took_s, least_s), combo.start_s)))
     return found
-
-
-def _start_is_off(learnt: Learnt) -> bool:
-    apart_s = abs(learnt.start_s - learnt.predicted_s)
-    return learnt.start_s > 0.0 and apart_s > _OFF * learnt.predicted_s
 
 
 def _words(learnt: Learnt, derate: float) -> str:
     found = []
     if derate < 1.0 - _OFF:
         found.append(f"capacity is {derate:.0%} of what is predicted")
-    if _start_is_off(learnt):
+    if learnt.start_s != learnt.predicted_s:
         took, meant = reasons.duration(learnt.start_s), reasons.duration(learnt.predicted_s)
         found.append(f"instances start in {took} instead of {meant}")
     return ", ".join(found)

@@ -74,8 +74,9 @@ class Proposal:
 @dataclass(frozen=True, slots=True)
 class Learnt:
     """start_s: seconds that instances of a model took from launch to ready (the median of those
-    that serve), 0 = too few are known; predicted_s: of the same ones. off_since_ms: since when that
-    or the model's capacity is far from its prediction."""
+    that serve), or what was predicted of them where that is near or too few are known; predicted_s:
+    of the same ones. off_since_ms: since when that or the model's capacity is far from its
+    prediction."""
 
     start_s: float = 0.0
     predicted_s: float = 0.0

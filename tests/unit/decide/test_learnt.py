@@ -10,7 +10,7 @@ from autoscaler.domain.cluster import Mode
 from autoscaler.learnt import late_s, uncertain
 from autoscaler.standing import standing
 from autoscaler.state import Observation
-from tests.unit.decide.decide_catalogue import pool, service
+from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import World, world
 
 ONE = pool("one", nodes=12, per_node=1)
@@ -49,6 +49,15 @@ def test_starts_that_take_longer_are_learnt_used_and_said_once() -> None:
     w.rate = lambda _m, _t: 70.0
     w.run(60)
     assert "serving in ~2 min" in w.of_kind("scale_out")[-1].reason
+
+
+@pytest.mark.parametrize(("start_s", "late"), [(60, 0.0), (180, 0.0), (240, 60.0)])
+def test_a_launch_may_have_waited_for_its_node(start_s: int, late: float) -> None:
+    """Sixty seconds to start and two minutes for the node: within these all is as predicted."""
+    where = replace(ONE, provision_s=120.0)
+    catalogue = {"chat": simple("chat", where, start_s=180.0)}
+    w = world(38.0, service(), pools=(where,), catalogue=catalogue, start_s=start_s).run(700)
+    assert late_s(w.state.models["chat"]) == late
 
 
 def test_two_starts_are_too_few_and_one_that_was_repeated_does_not_count() -> None:
