@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from statistics import NormalDist
 
+from autoscaler.demand.remembered import remembered
 from autoscaler.demand.timeline import BLOCK_S, Blocks
 from autoscaler.domain.checks import finite
 
@@ -43,7 +43,7 @@ class Dispersion:
 POISSON = Dispersion()
 
 
-@lru_cache(maxsize=4096)  # blocks change every ten seconds, and are asked about every second
+@remembered(4096)  # blocks change every ten seconds, and are asked about every second
 def dispersion(blocks: Blocks) -> Dispersion:
     """The dispersion of `blocks`; POISSON where no two neighbours have requests.
 

@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.observed import ModelDemand
+from autoscaler.demand.remembered import remembered
 from autoscaler.demand.significance import bounds
-from autoscaler.demand.timeline import BLOCK_S, Count
+from autoscaler.demand.timeline import BLOCK_S, Blocks, Count
 from autoscaler.demand.windows import NoData
 from autoscaler.domain.cluster import Policy
 from autoscaler.performance.compiled import compiled
@@ -52,6 +53,7 @@ NO_RATE = RateEstimate(0.0, 0.0, math.inf, 0, None)
 """Nothing is known: no telemetry."""
 
 
+@remembered(32)  # several rules ask for it in turn
 def present_rate(demand: ModelDemand, policy: Policy) -> RateEstimate:
     """The present rate of `demand`. E.g. three seconds after a step from 1 to 10 req/s, with 30
     arrivals: 10 (7.2 to 13.6), since 3 s; after a minute 10 (9.3 to 10.7)."""
@@ -129,17 +131,25 @@ def _spans(demand: ModelDemand, policy: Policy) -> list[tuple[int, int, int]]:
     if not found or (local[0] > found[-1][0] and local[1] >= found[-1][1]):
         found.append((*local, local_s))
     covered_s, arrivals, _ = found[-1]
-    older = demand.blocks[: max(0, len(demand.blocks) - -(-local_s // BLOCK_S))]
-    age_s, taken = local_s, 0
-    while taken < len(older):
+    for older_s, older, age_s in _older(demand.blocks, local_s):
+        if covered_s + older_s > found[-1][0]:
+            found.append((covered_s + older_s, arrivals + older, age_s))
+    return found
+
+
+@remembered(4096)  # as long as `dispersion` is
+def _older(blocks: Blocks, local_s: int) -> list[tuple[int, int, int]]:
+    """What more and more of the blocks before the local window add to it: (covered seconds,
+    arrivals, seconds ago that it began)."""
+    found = []
+    left = max(0, len(blocks) - -(-local_s // BLOCK_S))
+    covered_s, arrivals, age_s = 0, 0, local_s
+    while left > 0:
         step = max(1, round(age_s * 0.4 / BLOCK_S))
-        for block_s, block_arrivals in reversed(
-            older[max(0, len(older) - taken - step) : len(older) - taken]
-        ):
+        for block_s, block_arrivals in blocks[max(0, left - step) : left]:
             covered_s += block_s
             arrivals += block_arrivals
-        taken += step
+        left -= step
         age_s += step * BLOCK_S
-        if covered_s > found[-1][0]:
-            found.append((covered_s, arrivals, age_s))
+        found.append((covered_s, arrivals, age_s))
     return found

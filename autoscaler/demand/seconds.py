@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from topics.sketch import HIGHEST, LOWEST, middle_ms
+from topics.sketch import HIGHEST, LOWEST, PAIR_BYTES, middle_ms
 from topics.telemetry import COUNTS, SKETCHES
 
 WIDTH = HIGHEST - LOWEST + 1
@@ -23,7 +23,11 @@ _CELL = np.dtype([("cell", "<u2"), ("count", "<u4")])
 _MOST = 2**32 - 1
 _ZEROS = (0,) * len(COUNTS)
 
-Sketch = Mapping[int, int]
+_STARTS = np.arange(len(SKETCHES)) * WIDTH
+_CELLS_OF = {name: slice(at * WIDTH, (at + 1) * WIDTH) for at, name in enumerate(SKETCHES)}
+
+Sketch: TypeAlias = Mapping[int, int]
+"""Counts by bucket."""
 
 Values: TypeAlias = tuple[int, ...]
 """Counts of COUNTS."""
@@ -63,6 +67,33 @@ class Second:
             self.packed = both.tobytes()
 
 
+class DenseSketch(Mapping[int, int]):
+    """A sketch as counts of all buckets. Its few that are not empty are looked for when somebody
+    asks: every tick has one of each window, and few of them are read."""
+
+    __slots__ = ("_counts", "_found")
+
+    def __init__(self, counts: NDArray[np.int64]) -> None:
+        self._counts = counts
+        self._found: dict[int, int] | None = None
+
+    def _read(self) -> dict[int, int]:
+        if self._found is None:
+            (at,) = self._counts.nonzero()
+            counts = self._counts[at].tolist()
+            self._found = dict(zip((at + LOWEST).tolist(), counts, strict=True))
+        return self._found
+
+    def __getitem__(self, bucket: int) -> int:
+        return self._read()[bucket]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+
 @dataclass(slots=True)
 class Sums:
     """Running sums of the seconds before `end_s`. covered_s: seconds with any report. dense: of
@@ -92,24 +123,18 @@ class Sums:
         self.covered_s -= 1
         self.add(bucket.values, bucket.cells, -1)
 
-    def sketch(self, name: str) -> dict[int, int]:
-        """The running sketch called `name`, one of SKETCHES."""
-        counts = self._of(name)
-        at = np.flatnonzero(counts)
-        return dict(zip((at + LOWEST).tolist(), counts[at].tolist(), strict=True))
+    def sketch(self, name: str) -> DenseSketch:
+        """The sketch called `name`, one of SKETCHES, as it is now."""
+        return DenseSketch(self.dense[_CELLS_OF[name]].copy())
 
     def quantile_ms(self, name: str, q: float) -> float | None:
         """The q-quantile of the sketch called `name`; None where nothing was seen."""
-        upto = self._of(name).cumsum()
+        upto = self.dense[_CELLS_OF[name]].cumsum()
         total = int(upto[-1])
         if total == 0:
             return None
         rank = max(1, math.ceil(q * total))
-        return middle_ms(int(np.searchsorted(upto, rank)) + LOWEST)
-
-    def _of(self, name: str) -> NDArray[np.int64]:
-        start = SKETCHES.index(name) * WIDTH
-        return self.dense[start : start + WIDTH]
+        return middle_ms(int(upto.searchsorted(rank)) + LOWEST)
 
 
 def spread(spans: Sequence[Span]) -> Iterator[tuple[int, Values, Cells]]:
@@ -154,16 +179,13 @@ def spread(spans: Sequence[Span]) -> Iterator[tuple[int, Values, Cells]]:
 
 def _cells(all_: Sequence[Sketches]) -> Cells:
     """The cells of several records' packed sketches together. A bucket that is none is the last."""
-    found = []
-    for place, packed in enumerate(zip(*all_, strict=True)):
-        joined = b"".join(packed)
-        if joined:
-            pairs = np.frombuffer(joined, "<u2").reshape(-1, 2).astype(np.int64)
-            found.append((np.minimum(pairs[:, 0], WIDTH - 1) + place * WIDTH, pairs[:, 1]))
-    if not found:
+    columns = [b"".join(column) for column in zip(*all_, strict=True)]
+    joined = b"".join(columns)
+    if not joined:
         return _NOTHING
-    cells, counts = (np.concatenate(column) for column in zip(*found, strict=True))
-    return _made(cells, counts)
+    pairs = np.frombuffer(joined, "<u2").reshape(-1, 2).astype(np.int64)
+    starts = _STARTS.repeat([len(column) // PAIR_BYTES for column in columns])
+    return _made(np.minimum(pairs[:, 0], WIDTH - 1) + starts, pairs[:, 1])
 
 
 def _merged(all_: Sequence[Cells]) -> Cells:
@@ -173,7 +195,7 @@ def _merged(all_: Sequence[Cells]) -> Cells:
 
 def _made(cells: NDArray[np.int64], counts: NDArray[np.int64]) -> Cells:
     dense = np.bincount(cells, counts)
-    at = np.flatnonzero(dense)
+    (at,) = dense.nonzero()
     made = np.empty(len(at), _CELL)
     made["cell"] = at
     made["count"] = np.minimum(dense[at], _MOST)

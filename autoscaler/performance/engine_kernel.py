@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 WHOLE, PREFILL, DECODE = 0, 1, 2
-_NEVER = 1e300
+_NEVER, _LAST = 1e300, 1 << 62
 # Places in the array of scalars, see `timing_grid`.
 COMPUTE, TRAFFIC, BLEND, WINDOW, SHARE, STEP, SEQUENCE = range(7)
 SCALARS = 7
@@ -121,6 +121,7 @@ def serve(
     running = np.empty(max_seqs, np.int64)
     batch = 0
     fresh = 0  # of these, DECODEs that have made no step yet
+    soonest = _LAST  # the step at which the first of them ends
     order = 0
     order_of = np.zeros(count, np.int64)
     ends_at = np.zeros(count, np.int64)
@@ -167,6 +168,7 @@ def serve(
                 order += 1
                 order_of[r] = order
                 ends_at[r] = step + outputs[r]
+                soonest = min(soonest, ends_at[r])
                 context_base[r] = inputs[r] - 1 - step
                 kept_base[r] = inputs[r] - 1 - step
                 contexts += inputs[r] - 1
@@ -187,6 +189,10 @@ def serve(
                 victim = running[at]
                 batch -= 1
                 running[at] = running[batch]
+                if ends_at[victim] == soonest:
+                    soonest = _LAST
+                    for j in range(batch):
+                        soonest = min(soonest, ends_at[running[j]])
                 contexts -= context_base[victim] + step
                 made = outputs[victim] - (ends_at[victim] - step)
                 if kind == DECODE and made == 0:
@@ -261,10 +267,7 @@ def serve(
             steps = 1
         elif batch > 0:
             middle = contexts / batch
-            steps = ends_at[running[0]] - step
-            for j in range(1, batch):
-                steps = min(steps, ends_at[running[j]] - step)
-            steps = min(steps, 1 + max(0, kv_tokens - used - growth) // batch)
+            steps = min(soonest - step, 1 + max(0, kv_tokens - used - growth) // batch)
             until = _NEVER
             if arrived < count:
                 until = arrival_ms[arrived]
@@ -317,18 +320,21 @@ def serve(
         contexts += steps * batch
         used += steps * batch - fresh
         fresh = 0
-        j = 0
-        while j < batch:
-            r = running[j]
-            if ends_at[r] <= step:
-                last_ms[r] = now
-                done += 1
-                batch -= 1
-                running[j] = running[batch]
-                contexts -= context_base[r] + step
-                used -= kept_base[r] + step
-            else:
-                j += 1
+        if soonest <= step:
+            soonest = _LAST
+            j = 0
+            while j < batch:
+                r = running[j]
+                if ends_at[r] <= step:
+                    last_ms[r] = now
+                    done += 1
+                    batch -= 1
+                    running[j] = running[batch]
+                    contexts -= context_base[r] + step
+                    used -= kept_base[r] + step
+                else:
+                    soonest = min(soonest, ends_at[r])
+                    j += 1
         for j in range(chunks):
             r = chunk_of[j]
             if first_ms[r] < 0.0:
@@ -348,6 +354,7 @@ def serve(
             running[batch] = r
             batch += 1
             ends_at[r] = step + left
+            soonest = min(soonest, ends_at[r])
             context_base[r] = todo - step
             kept_base[r] = todo - step
             contexts += todo

@@ -32,8 +32,8 @@ _NORMAL = NormalDist()
 class Draws:
     """Numbers in (0, 1), each column evenly spread and shuffled on its own, (REQUESTS,) each.
 
-    gap, inputs, outputs: quantile levels.  round_up: a token count is rounded up where its
-    fraction lies above, so that a mean of 7.3 tokens stays one.
+    gap: quantile levels.  inputs, outputs: the same as normal scores.  round_up: a token count is
+    rounded up where its fraction lies above, so that a mean of 7.3 tokens stays one.
     """
 
     gap: Floats
@@ -47,7 +47,9 @@ def draws(seed: int) -> Draws:
     """The numbers of `seed`."""
     random = np.random.default_rng(seed)
     even = (np.arange(REQUESTS) + 0.5) / REQUESTS
-    return Draws(*(random.permutation(even) for _ in range(4)))
+    scores = np.array([_NORMAL.inv_cdf(level) for level in even])
+    gap, inputs, outputs, round_up = (random.permutation(REQUESTS) for _ in range(4))
+    return Draws(even[gap], scores[inputs], scores[outputs], even[round_up])
 
 
 @lru_cache(maxsize=16)
@@ -77,16 +79,15 @@ def lengths_of(lengths: Lengths, most: int, seed: int) -> tuple[Ints, Ints]:
     return _tokens(inputs, drawn.round_up, most), _tokens(outputs, 1.0 - drawn.round_up, most)
 
 
-def _spread(mean: float, points: tuple[float, ...], level: Floats) -> Floats:
-    """Quantiles of a spread at `level`, with its mean kept.
+def _spread(mean: float, points: tuple[float, ...], at: Floats) -> Floats:
+    """Quantiles of a spread at the normal scores `at`, with its mean kept.
 
     Between the points the logarithm is linear in the normal score, which is exact for a lognormal
     distribution; beyond the last points it goes on as between the last two.
     """
     if not points:
-        return np.full(len(level), mean)
+        return np.full(len(at), mean)
     score, log = _scores(), np.log(points)
-    at = _score_of_level()[np.searchsorted(_even(), level)]
     found = np.interp(at, score, log)
     low = (log[1] - log[0]) / (score[1] - score[0])
     high = (log[-1] - log[-2]) / (score[-1] - score[-2])
@@ -103,14 +104,3 @@ def _tokens(tokens: Floats, round_up: Floats, most: int) -> Ints:
 @lru_cache(maxsize=1)
 def _scores() -> Floats:
     return np.array([_NORMAL.inv_cdf(level) for level in LEVELS])
-
-
-@lru_cache(maxsize=1)
-def _even() -> Floats:
-    found: Floats = (np.arange(REQUESTS) + 0.5) / REQUESTS
-    return found
-
-
-@lru_cache(maxsize=1)
-def _score_of_level() -> Floats:
-    return np.array([_NORMAL.inv_cdf(level) for level in _even()])

@@ -37,7 +37,6 @@ from topics.telemetry import Telemetry
 
 QUIET_S, LONGEST_S = 10, 30
 """Between ticks while nothing changes: at first, and after a while of it."""
-_SEED = 1
 _SETTLE_S = 600.0
 
 
@@ -243,7 +242,7 @@ class FlowWorld(World):
             allowed = "single models without components, where rates are simulated"
             raise InvalidValue("models", ", ".join(parts), allowed)
         super().__init__(scenario, decider, plan)
-        random = np.random.default_rng(_SEED)
+        random = np.random.default_rng(scenario.seed)
         inflows = {}
         for service in self.cluster.services:
             mine = [arrival for arrival in scenario.arrivals if arrival.model == service.model]

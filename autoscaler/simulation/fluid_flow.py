@@ -224,10 +224,13 @@ def _sketch(values_ms: Floats) -> Sketch:
 
 def _note(counts: Counter[int], sketch: Sketch, requests: float) -> None:
     """Count `requests` with the latencies of `sketch`."""
-    upto = np.rint(sketch[1] * requests).astype(np.int64)
-    for bucket, n in zip(sketch[0].tolist(), np.diff(upto, prepend=0).tolist(), strict=True):
-        if n:
-            counts[bucket] += n
+    before = 0
+    for bucket, upto in zip(
+        sketch[0].tolist(), np.rint(sketch[1] * requests).tolist(), strict=True
+    ):
+        if upto > before:
+            counts[bucket] += int(upto) - int(before)
+            before = upto
 
 
 def scaled(counts: Mapping[int, int], share: float) -> Counts:

@@ -66,19 +66,20 @@ class Inflow:
         kinds, back = np.unique(pairs, axis=0, return_inverse=True)
         shapes = np.array([shape_of(int(a), int(b)) - LOWEST for a, b in kinds], np.int64)
         self._shapes = shapes[back.ravel()] if len(kinds) else np.zeros(0, np.int64)
+        # Where each stands for many, arrivals flow evenly from one to the next.
+        self._edges_s = np.append(self._at_s, self._at_s[-1:] + 1e-9)
+        self._upto = np.arange(len(self._edges_s), dtype=float)
         self._weight, self._random = weight, random
         self._arrivals = arrivals
         self._lengths: dict[int, Lengths] = {}
 
     def take(self, from_s: float, to_s: float) -> Batch:
         """What came in [from_s, to_s)."""
-        low, high = np.searchsorted(self._at_s, (from_s, to_s))
+        low, high = self._at_s.searchsorted((from_s, to_s))
         if self._weight == 1.0:
             rows = np.arange(low, high)
         else:
-            index = np.arange(len(self._at_s) + 1.0)
-            edges = np.concatenate([self._at_s, self._at_s[-1:] + 1e-9])
-            begin, end = np.interp((from_s, to_s), edges, index)
+            begin, end = np.interp((from_s, to_s), self._edges_s, self._upto)
             count = int(self._random.poisson(self._weight * max(0.0, end - begin)))
             first = min(max(0, (low + high - _BLOCK) // 2), max(0, len(self._at_s) - _BLOCK))
             block = min(_BLOCK, len(self._at_s))
@@ -121,5 +122,5 @@ def _coded(tokens: Ints, code: Callable[[int], int]) -> Ints:
 
 def _counted(codes: Ints) -> Counts:
     counts = np.bincount(codes)
-    at = np.flatnonzero(counts)
+    (at,) = counts.nonzero()
     return dict(zip((at + LOWEST).tolist(), counts[at].tolist(), strict=True))

@@ -402,12 +402,17 @@ class SimNode:
         )
 
 
+_FIELDS = tuple(
+    (getattr(Status, key).__set__, getattr(Status, key).__get__) for key in Status.__slots__
+)
+
+
 def _again(status: Status, at_ms: int) -> Status:
     """The same status at another time, its fields not checked again: most nodes of a large estate
     run nothing, and their heartbeats were half of the time that a simulation took."""
     found = object.__new__(Status)
-    for key in Status.__slots__:
-        object.__setattr__(found, key, getattr(status, key))
+    for put, get in _FIELDS:
+        put(found, get(status))
     object.__setattr__(found, "at_ms", at_ms)
     return found
 

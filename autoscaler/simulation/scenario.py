@@ -23,7 +23,7 @@ class Scenario:
     arrivals: by rising time, which counts from `lead_s` after the controller's start. duration_s:
     from then on; it is what is billed and judged. Requests under way at its end get 10 min more.
     script: in any order. gateways: how many share the requests in turn. weight: requests that each
-    arrival stands for; only flows (`fluid`) know others than 1.
+    arrival stands for; only flows (`fluid`) know others than 1, and draw counts by `seed` then.
     """
 
     cluster: Cluster
@@ -33,6 +33,7 @@ class Scenario:
     script: tuple[Happening, ...] = ()
     gateways: int = 1
     weight: float = 1.0
+    seed: int = 1
     solve: SolveTimes = field(default_factory=SolveTimes)
     limits: GatewayLimits = field(default_factory=GatewayLimits)
 
@@ -41,6 +42,7 @@ class Scenario:
         finite("scenario: lead_s", self.lead_s, 0.0, 86_400.0)
         whole("scenario: gateways", self.gateways, 1, 100)
         finite("scenario: weight", self.weight, 1.0, 1e6)
+        whole("scenario: seed", self.seed, 0, 2**31)
         models = {service.model for service in self.cluster.services}
         models |= {route.name for route in self.cluster.routes}
         for arrival in self.arrivals:

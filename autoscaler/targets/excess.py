@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from autoscaler.demand.freshness import is_stale, objection
 from autoscaler.demand.present import present_rate
+from autoscaler.demand.remembered import remembered
 from autoscaler.demand.significance import bounds
 from autoscaler.demand.timeline import BLOCK_S, Blocks
 from autoscaler.demand.windows import Stats
@@ -31,20 +32,18 @@ def propose(view: ModelView) -> Proposal | None:
     if not view.state.informed or doubt(view) or not isinstance(seen, Stats):
         return None
     count = lasting_blocks(view)
-    if 0 < _since_first_request(view.demand.blocks) < count:
-        return None  # idle time before the first request says nothing of the rate that began then
-    blocks = view.demand.blocks[-count:]
-    covered_s = sum(seconds for seconds, _ in blocks)
+    covered_s, arrivals, highest = _seen_in(
+        view.demand.blocks, count, view.policy.local_window_s // BLOCK_S
+    )
     must_s = count * BLOCK_S
     if view.now_ms - view.started_ms < must_s * 1000 or covered_s < _COVERED * must_s:
         return None
-    arrivals = sum(number for _, number in blocks)
     if not arrivals and not seen.arrivals and not expected_req_per_s(view):
         return _idle(view, must_s)
     mean, burst = mean_and_burst(view)
     rate = max(
         bounds(arrivals, _SURELY)[1] / covered_s,
-        _highest(blocks, view.policy.local_window_s // BLOCK_S),
+        highest,
         present_rate(view.demand, view.policy).req_per_s,
         burst if burst > mean else 0.0,
         expected_req_per_s(view),
@@ -83,10 +82,17 @@ def lasting_blocks(view: ModelView) -> int:
     return min(round(must_s / BLOCK_S), max(1, view.policy.global_window_s // BLOCK_S - 1))
 
 
-def _since_first_request(blocks: Blocks) -> int:
-    """Blocks since the first one with a request; 0 where none has any."""
+@remembered(4096)  # blocks change every ten seconds
+def _seen_in(blocks: Blocks, count: int, window: int) -> tuple[int, int, float]:
+    """Covered seconds and arrivals of the last `count` blocks, and their highest rate over `window`
+    of them. Nothing is covered where requests began later: idle time before the first one says
+    nothing of the rate that began then."""
     first = next((k for k, (_, arrivals) in enumerate(blocks) if arrivals), len(blocks))
-    return len(blocks) - first
+    if 0 < len(blocks) - first < count:
+        return 0, 0, 0.0
+    last = blocks[-count:]
+    covered_s = sum(seconds for seconds, _ in last)
+    return covered_s, sum(arrivals for _, arrivals in last), _highest(last, window)
 
 
 def _highest(blocks: Blocks, length: int) -> float:

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.present import present_rate
+from autoscaler.demand.remembered import remembered
 from autoscaler.demand.significance import beyond_chance
+from autoscaler.demand.timeline import Blocks, Count
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.targets.sustained import sustained
@@ -73,10 +75,18 @@ def spans(demand: ModelDemand) -> Iterator[tuple[int, int]]:
     if isinstance(seen, Stats):
         longest = max(longest, seen.covered_s)
         yield seen.covered_s, seen.arrivals
+    yield from _beyond(demand.blocks, longest)
+
+
+@remembered(4096)  # blocks change every ten seconds
+def _beyond(blocks: Blocks, longest_s: int) -> list[Count]:
+    """Spans longer than `longest_s`, each half as long again as the one before."""
+    found = []
     covered_s = arrivals = 0
-    for block_s, count in reversed(demand.blocks):
+    for block_s, count in reversed(blocks):
         covered_s += block_s
         arrivals += count
-        if covered_s >= _LONGER * longest:
-            longest = covered_s
-            yield covered_s, arrivals
+        if covered_s >= _LONGER * longest_s:
+            longest_s = covered_s
+            found.append((covered_s, arrivals))
+    return found

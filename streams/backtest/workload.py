@@ -130,7 +130,7 @@ def load_workload(demand: Demand, seed: int) -> Workload:
     cluster = replace(cluster, services=services)
     declared = _with_priors(cluster, arrivals, weight, duration_s, notes)
     script = load_supply(demand.supply, declared, demand.from_s, LEAD_S)
-    scenario = Scenario(declared, arrivals, duration_s, LEAD_S, script, weight=weight)
+    scenario = Scenario(declared, arrivals, duration_s, LEAD_S, script, weight=weight, seed=seed)
     return Workload(scenario, tuple(notes))
 
 

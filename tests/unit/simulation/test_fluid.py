@@ -71,6 +71,19 @@ def test_a_flow_gives_the_same_timeline_twice() -> None:
     assert runs[0].nodes == runs[1].nodes
 
 
+def test_seeds_draw_different_counts_where_an_arrival_stands_for_many() -> None:
+    """The same seed the same ones; with one request for each arrival nothing is drawn."""
+
+    def counts(weight: float, seed: int) -> list[int]:
+        few = arrivals(0.2, 60.0)
+        scenario = Scenario(cluster(nodes=4), few, 60.0, 240.0, weight=weight, seed=seed)
+        decider = FixedFleet({ONE: 2}, scenario.cluster, measured_lengths(few))
+        return [row.requests for row in simulate_flow(scenario, decider).flows]
+
+    assert counts(10.0, 1) == counts(10.0, 1) != counts(10.0, 2)
+    assert counts(1.0, 1) == counts(1.0, 2)
+
+
 def test_an_arrival_can_stand_for_many_requests() -> None:
     many = arrivals(2.0, 1000.0)
     plain = Inflow(many, 8192, 1.0, np.random.default_rng(1))
