@@ -12,12 +12,14 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from numpy.polynomial import chebyshev, polynomial
 
 from autoscaler.performance import engine_kernel as kernel
 from autoscaler.performance.steps import StepTimes
 
 Floats = npt.NDArray[np.float64]
 
+_FIT_ERROR = 1e-9
 _CONTEXT_COLUMNS = 42  # half doublings of the context: up to 2 million tokens
 
 
@@ -56,6 +58,7 @@ def timing_grid(times: StepTimes, batched_tokens: int) -> TimingGrid:
     bandwidth = bound.gpu.mem_bw_gb_s * 1e6 * bound.kv_shards * bound.eff.kv
     scalars[kernel.TRAFFIC] = layers * bound.shape.kv_bytes / bandwidth
     scalars[kernel.BLEND] = bound.eff.blend
+    _fit(scalars)
     scalars[kernel.WINDOW] = float(model.sliding_window)
     scalars[kernel.SHARE] = model.sliding_share
     scalars[kernel.STEP] = bound.eff.step_ms
@@ -74,6 +77,25 @@ def timing_grid(times: StepTimes, batched_tokens: int) -> TimingGrid:
         _prompt_factor(times, every, tokens),
         _decode_factors(times),
     )
+
+
+def _fit(scalars: Floats) -> None:
+    """A polynomial for (1 + y^e)^(1/e) of one token's attention, y = traffic / compute.
+
+    For one token the KV that is read over the KV that is computed with lies in [1, 2]; the
+    polynomial's argument is twice that less 3. Where an exponent bends the curve too sharply for
+    one part in a billion there is none, and powers are used.
+    """
+    if scalars[kernel.COMPUTE] <= 0.0:
+        return
+    full, exponent = scalars[kernel.TRAFFIC] / scalars[kernel.COMPUTE], scalars[kernel.BLEND]
+    nodes = chebyshev.chebpts1(kernel.DEGREE + 1)
+    at = np.concatenate([nodes, np.linspace(-1.0, 1.0, 101)])
+    blended = (1.0 + (full * (0.5 * at + 1.5)) ** exponent) ** (1.0 / exponent)
+    fit = polynomial.polyfit(nodes, blended[: len(nodes)], kernel.DEGREE)
+    if np.abs(polynomial.polyval(at, fit) / blended - 1.0).max() < _FIT_ERROR:
+        scalars[kernel.FIT : kernel.FIT + len(fit)] = fit
+        scalars[kernel.FITTED] = 1.0
 
 
 def _prompt_factor(times: StepTimes, every: Floats, tokens: list[float]) -> Floats:

@@ -145,3 +145,20 @@ def test_the_grid_says_what_the_step_times_say() -> None:
                     )  # fmt: skip
                     wanted = times.mixed_ms(tokens, 640.0, batch, context)
                     assert mixed == pytest.approx(wanted, rel=0.01)
+
+
+def test_the_polynomial_of_one_token_attention_says_what_the_powers_say() -> None:
+    """To one part in a billion, with and without sliding windows, wherever it is used."""
+    fitted = 0
+    for name, gpu, gpus in (("openai/gpt-oss-20b", "L4", 1), ("meta-llama/Llama-2-70b", "A100", 4)):
+        node = NodeSlice(catalog.gpu(gpu), gpus)
+        times = step_times(catalog.model(name), node, Phase.AGGREGATED, default_profile())
+        scalars = timing_grid(times, 2048).scalars
+        powers = scalars.copy()
+        powers[engine_kernel.FITTED] = 0.0
+        fitted += int(scalars[engine_kernel.FITTED])
+        for context in (0.0, 3.5, 127.0, 128.5, 900.0, 90_000.0):
+            wanted = engine_kernel.attention_ms(powers, 1.0, 7.0, context)
+            found = engine_kernel.attention_ms(scalars, 1.0, 7.0, context)
+            assert found == pytest.approx(wanted, rel=1e-9)
+    assert fitted == 2
