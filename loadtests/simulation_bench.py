@@ -1,28 +1,30 @@
 """How fast the simulator is: requests per CPU-second, and a day of three models.
 
 usage: python -m loadtests.simulation_bench [--nodes 16] [--requests N]
-       [--day | --fluid | --week M_LARGE_RATES] [--hours H]
+       [--day | --week M_LARGE_RATES] [--hours H]
 
 Serving: a fixed fleet at 75% of what it is planned for, so that deciding costs next to nothing;
 what the decider takes is measured and left out. A day: three models at 20 requests/s in all under
-the production controller, one tick per second; CPU time by part. --hours shortens the day.
-Fluid: a day of one model, with requests and with rates, side by side. Week: ServeGen's windows with
-rates.
+the production controller, with requests (one tick per second) and with rates, side by side. Week:
+ServeGen's windows with rates. CPU time by part; --hours takes the first so many only.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from autoscaler.domain.checks import InvalidValue, finite
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.workload import Lengths
 from autoscaler.planning.request import PlanAnswer, PlanRequest
 from autoscaler.simulation.arrivals import (
     Arrival,
@@ -41,8 +43,9 @@ from autoscaler.simulation.live import LiveController
 from autoscaler.simulation.policies.policy import setting_of
 from autoscaler.simulation.policies.table import POLICIES
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.score import score
+from autoscaler.simulation.score import Score, score
 from autoscaler.simulation.solver import Plan, plan_in_process
+from autoscaler.simulation.timeline import Timeline
 from autoscaler.simulation.world import simulate
 from loadtests.decision_bench import BUNDLED_TRACE
 from loadtests.decision_cases import acting
@@ -55,7 +58,7 @@ _LEAD_S = 240.0
 _COMBO = "mini:a1@us-east/l40s/on-demand"
 _REQ_PER_S = 7.0  # per L40S node in the serving benchmark
 _DAY = {"chat": 5.0, "code": 6.0, "mini": 9.0}
-_FLUID_MODEL, _FLUID_REQ_PER_S = "mini", 5.0
+_WEEK_MODEL = "mini"
 
 
 @dataclass(slots=True)
@@ -93,12 +96,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--requests", type=int, default=100_000)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--day", action="store_true")
-    what.add_argument("--fluid", action="store_true")
     what.add_argument("--week", type=Path, metavar="FILE", help="NAME_rate_10min.csv.gz")
-    parser.add_argument("--hours", type=float, default=24.0, help="of the day (default 24)")
+    parser.add_argument("--hours", type=float, help="of the day or week (default: all)")
     args = parser.parse_args(argv)
     try:
-        finite("--hours", args.hours, 0.1, 24.0)
+        if args.hours is not None:
+            finite("--hours", args.hours, 0.1, 168.0 if args.week else 24.0)
         return _run(args)
     except (InvalidValue, UserError) as error:
         print(f"simulation_bench: {error}", file=sys.stderr)
@@ -108,11 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     draw = _lengths()
     if args.week:
-        week(args.week)
-    elif args.fluid:
-        fluid(3600.0 * args.hours, draw)
+        week(args.week, args.hours or math.inf)
     elif args.day:
-        day(3600.0 * args.hours, draw)
+        day(3600.0 * (args.hours or 24.0), draw)
     else:
         serving(args.nodes, args.requests, draw)
     return 0
@@ -149,40 +150,15 @@ def simulate_timed(
 
 
 def day(span_s: float, draw: Draw) -> None:
-    """Three models whose rates swing 3:1 in a day, under the production controller."""
+    """Three models whose rates swing 3:1 in a day under the production controller, request by
+    request and with rates."""
     scenario = _swings(_DAY, span_s, draw)
-    timed = Timed(LiveController())
-    begin, begin_wall = time.process_time(), time.monotonic()
-    found = simulate(scenario, timed, timed.plan)
-    cpu_s, wall_s = time.process_time() - begin, time.monotonic() - begin_wall
-    rest_s = cpu_s - timed.decide_s - timed.plan_s
-    print(
-        f"day: {span_s / 3600:.1f} h, {len(found.requests)} requests, {timed.ticks} ticks: "
-        f"{cpu_s:.0f} CPU s ({wall_s:.0f} s): deciding {timed.decide_s:.0f} "
-        f"({1000 * timed.decide_s / timed.ticks:.2f} ms a tick), planning {timed.plan_s:.0f} "
-        f"({timed.plans} plans), the rest {rest_s:.0f}"
-    )
-
-
-def fluid(span_s: float, draw: Draw) -> None:
-    """One day under the production controller, request by request and with rates."""
-    scenario = _swings({_FLUID_MODEL: _FLUID_REQ_PER_S}, span_s, draw)
     lengths = measured_lengths(scenario.arrivals)
-    begin = _swings({_FLUID_MODEL: _FLUID_REQ_PER_S}, 600.0, draw)
-    simulate_flow(begin, LiveController())  # compiles
     scores = []
     for name, run in (("requests", simulate), ("rates", simulate_flow)):
         timed = Timed(LiveController())
-        started = time.process_time()
-        found = score(run(scenario, timed, timed.plan), scenario, lengths)
-        cpu_s = time.process_time() - started
-        scores.append(found)
-        print(
-            f"{name}: {span_s / 3600:.1f} h, {found.requests} requests, {timed.ticks} ticks, "
-            f"{timed.plans} plans, {cpu_s:.0f} CPU s: {found.cost_usd:.2f} USD, "
-            f"{found.slo_attainment:.2%} attained",
-            flush=True,
-        )
+        timeline, took = under(timed, partial(run, scenario, timed, timed.plan))
+        scores.append(_said(f"{name}: {span_s / 3600:.1f} h", timeline, scenario, lengths, took))
     one, other = scores
     points = 100.0 * (other.slo_attainment - one.slo_attainment)
     print(
@@ -191,23 +167,41 @@ def fluid(span_s: float, draw: Draw) -> None:
     )
 
 
-def week(path: Path) -> None:
-    """All of ServeGen's windows in `path`, with rates."""
-    workload = load_workload(Demand((f"{_FLUID_MODEL}={path}",), fluid=True), seed=1)
+def week(path: Path, hours: float) -> None:
+    """ServeGen's windows in `path`, or their first `hours`, with rates."""
+    demand = Demand((f"{_WEEK_MODEL}={path}",), to_s=3600.0 * hours, fluid=True)
+    workload = load_workload(demand, seed=1)
     setting = setting_of(workload.scenario)
     trial = POLICIES["shoal"].build(setting, POLICIES["shoal"].default)
     timed = Timed(trial.decider, plan_with=trial.plan)
-    started, started_wall = time.process_time(), time.monotonic()
-    timeline = simulate_flow(trial.scenario, timed, timed.plan)
-    cpu_s, wall_s = time.process_time() - started, time.monotonic() - started_wall
-    found = score(timeline, workload.scenario, setting.lengths)
-    print(
-        f"{path.name}: {workload.scenario.duration_s / 86_400:.1f} days, {found.requests} "
-        f"requests, {timed.ticks} ticks: {cpu_s:.0f} CPU s ({wall_s:.0f} s): deciding "
-        f"{timed.decide_s:.0f}, planning {timed.plan_s:.0f} ({timed.plans} plans), the rest "
-        f"{cpu_s - timed.decide_s - timed.plan_s:.0f}; {found.cost_usd:.2f} USD, "
-        f"{found.slo_attainment:.2%} attained"
+    timeline, took = under(timed, partial(simulate_flow, trial.scenario, timed, timed.plan))
+    days = workload.scenario.duration_s / 86_400
+    _said(f"{path.name}: {days:.2f} days", timeline, workload.scenario, setting.lengths, took)
+
+
+def under(timed: Timed, run: Callable[[], Timeline]) -> tuple[Timeline, str]:
+    """What `run` gives, and what it took, by part."""
+    begin, begin_wall = time.process_time(), time.monotonic()
+    found = run()
+    cpu_s, wall_s = time.process_time() - begin, time.monotonic() - begin_wall
+    rest_s = cpu_s - timed.decide_s - timed.plan_s
+    return found, (
+        f"{cpu_s:.0f} CPU s ({wall_s:.0f} s): deciding {timed.decide_s:.0f} ({timed.ticks} ticks, "
+        f"{1000 * timed.decide_s / timed.ticks:.2f} ms each), planning {timed.plan_s:.0f} "
+        f"({timed.plans} plans), the rest {rest_s:.0f}"
     )
+
+
+def _said(
+    what: str, timeline: Timeline, scenario: Scenario, lengths: Mapping[str, Lengths], took: str
+) -> Score:
+    found = score(timeline, scenario, lengths)
+    print(
+        f"{what}, {found.requests} requests: {took}; {found.cost_usd:.2f} USD, "
+        f"{found.slo_attainment:.2%} attained",
+        flush=True,
+    )
+    return found
 
 
 def _swings(means: Mapping[str, float], span_s: float, draw: Draw) -> Scenario:

@@ -269,8 +269,6 @@ class FlowWorld(World):
         """A node says how it is; a change of state is looked at within a second."""
         known = self.statuses.get(status.node)
         super().tell(status)
-        if known is not None and not known.instances and not status.instances:
-            return
         states = [(one.instance, one.state) for one in status.instances]
         if known is None or states != [(one.instance, one.state) for one in known.instances]:
             self._tick_at(math.floor(self.agenda.now_ms / 1000.0) + 1)

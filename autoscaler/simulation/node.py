@@ -69,6 +69,10 @@ class Ground(Protocol):
         """A node says how it is."""
         ...
 
+    def still(self, status: Status) -> None:
+        """A node says that it is as it was: nothing runs there."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class _Held:
@@ -364,7 +368,7 @@ class SimNode:
         every_ms = HEARTBEAT_MS if self._held else IDLE_HEARTBEAT_MS
         self.due_ms = ground.agenda.now_ms + every_ms - 1.0
         if self._idle is not None and not self._held:
-            ground.tell(_again(self._idle, ground.epoch_ms(ground.agenda.now_ms)))
+            ground.still(_again(self._idle, ground.epoch_ms(ground.agenda.now_ms)))
             return
         status = Status(
             node=self.name,

@@ -221,6 +221,10 @@ class World:
         self.statuses[status.node] = status
         self._bill.record(status)
 
+    def still(self, status: Status) -> None:
+        """A node says that it is as it was."""
+        self.statuses[status.node] = status
+
     # -- the second ---------------------------------------------------------------------------
 
     def _tick(self, span_ms: int = _TICK_MS) -> None:
