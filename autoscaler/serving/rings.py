@@ -6,7 +6,7 @@ lanes. Knows nothing of ejections and loads: who is out, and how loaded one is, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -64,8 +64,10 @@ class Ring:
             key=lambda endpoint: blake2b(f"{prefix}/{endpoint.instance}".encode()).digest(),
         )
 
-    def any_in(self, out: Iterable[Endpoint]) -> bool:
-        """Whether one is not `out`."""
+    def any_in(self, out: Collection[Endpoint]) -> bool:
+        """Whether one is not `out`; every request asks it of every lane, mostly of none out."""
+        if not out:
+            return bool(self.endpoints)
         return any(endpoint not in out for endpoint in self.endpoints)
 
 
@@ -79,11 +81,11 @@ class Lane:
     decode: Ring | None
     current: float = 0.0  # of the smooth weighted round robin
 
-    def usable(self, out: Iterable[Endpoint]) -> bool:
+    def usable(self, out: Collection[Endpoint]) -> bool:
         """Whether a request finds its way with those gone that are `out`."""
         return self.first.any_in(out) and self.decodes(out)
 
-    def decodes(self, out: Iterable[Endpoint]) -> bool:
+    def decodes(self, out: Collection[Endpoint]) -> bool:
         """Whether what is prefilled here is decoded."""
         return self.decode is None or self.decode.any_in(out)
 

@@ -11,7 +11,7 @@ moves makes no new instance of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -139,7 +139,7 @@ class Router:
         kinds = self.routes.kinds if self.routes is not None else ()
         return not kinds or kind_with(kinds, media) is not None
 
-    def _way(self, kind: str, gone: Iterable[Endpoint]) -> tuple[Lane, ...]:
+    def _way(self, kind: str, gone: Collection[Endpoint]) -> tuple[Lane, ...]:
         """The lanes that `kind` may take: those with a share of it, else all of them."""
         shares = self._ways.shares.get(kind)
         if shares is None:
