@@ -34,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
     for name, words in _HELP.items():
         parser = subparsers.add_parser(name, help=words, description=words.capitalize() + ".")
         if name in ("approve", "reject"):
-            parser.add_argument("proposal", type=int, metavar="N", help="its number")
+            parser.add_argument("proposal", type=_number, metavar="N", help="its number")
         elif name in ("pause", "resume"):
             parser.add_argument("model", nargs="?", default="", help="left out: see --all")
             parser.add_argument("--all", action="store_true", help="every model")
@@ -61,6 +61,14 @@ def run(args: argparse.Namespace) -> int:
     broker.publish([record])
     print(said)
     return 0
+
+
+def _number(text: str) -> int:
+    """A proposal's number, also as it is shown: `#12`."""
+    digits = text.removeprefix("#")
+    if not digits.isascii() or not digits.isdigit() or int(digits) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a number from 1")
+    return int(digits)
 
 
 def _held(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:

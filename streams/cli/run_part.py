@@ -79,13 +79,14 @@ def real_time() -> TimeBase:
 def run_controller(args: argparse.Namespace) -> int:
     """Become the controller."""
     config = load_config(args.config)
+    operated = operated_argv(args)
     broker = reachable(args, config) if args.broker or config.kafka else ""
     if not broker:
         sys.stderr.write("shoal: no kafka is named: an embedded broker of its own, for a trial\n")
     become(
         "streams.controller", "--config", args.config, "--broker", broker,
         "--prefix", args.prefix, "--time-base", real_time().format(), "--controller-id", args.id,
-        "--log-level", args.log_level, "--demand", args.demand, *operated_argv(args),
+        "--log-level", args.log_level, "--demand", args.demand, *operated,
     )  # fmt: skip
 
 

@@ -189,8 +189,8 @@ def _wishes(args: argparse.Namespace) -> Wishes:
             "--speed", args.speed, "1 with --engine vllm: real engines take real time"
         )
     for_s = 0.0 if args.for_s is None else _number("--for", args.for_s, 1.0, 30 * 86400.0)
-    port = whole("--port", int(_number("--port", args.port, 0, 65535)), 0, 65535)
-    seed = whole("--seed", int(_number("--seed", args.seed, 0, 2**31)), 0, 2**31)
+    port = _whole("--port", args.port, 65535)
+    seed = _whole("--seed", args.seed, 2**31)
     try:
         broker = "" if args.broker is None else parse_address(args.broker)
     except InvalidValue as error:
@@ -228,6 +228,13 @@ def _number(option: str, text: str, low: float, high: float) -> float:
     except ValueError:
         raise InvalidValue(option, text, f"a number from {low:g} to {high:g}") from None
     return finite(option, value, low, high)
+
+
+def _whole(option: str, text: str, high: int) -> int:
+    try:
+        return whole(option, int(text), 0, high)
+    except ValueError:
+        raise InvalidValue(option, text, f"a whole number from 0 to {high}") from None
 
 
 def _writable(name: str | None) -> Path | None:

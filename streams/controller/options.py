@@ -7,10 +7,12 @@ Owns these options for both of their commands: `shoal controller` hands them on 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from streams.files.errors import UserError
+from streams.health.listen import parse_listen
 from streams.logs import FORMS
 
 MOST_RECORD_MIB = 1024
@@ -65,13 +67,29 @@ def add_operated(parser: argparse.ArgumentParser, record: str = "", http: str = 
 
 
 def operated_of(given: argparse.Namespace) -> Operated:
-    """The options as a value. UserError: one of them is not allowed."""
+    """The options as a value; the folder of the log is made. UserError: one is not allowed."""
     if not 1 <= given.record_mib <= 1 << 20:
         raise UserError(f"--record-mib {given.record_mib}: allowed: 1 to {1 << 20}")
+    if given.http:
+        parse_listen(given.http)
+    token = Path(given.alert_token_file) if given.alert_token_file else None
+    record = Path(given.record) if given.record else None
+    try:
+        if token is not None:
+            token.read_bytes()
+    except OSError as error:
+        raise UserError(f"--alert-token-file {token}: cannot be read ({error.strerror})") from None
+    try:
+        if record is not None:
+            record.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=record).close()
+    except OSError as error:
+        raise UserError(f"--record {record}: cannot be written to ({error.strerror}); name another "
+                        "folder, or '' for none") from None  # fmt: skip
     return Operated(
         http=given.http,
-        alert_token=Path(given.alert_token_file) if given.alert_token_file else None,
-        record=Path(given.record) if given.record else None,
+        alert_token=token,
+        record=record,
         record_bytes=given.record_mib << 20,
     )
 

@@ -149,7 +149,8 @@ def read(path: Path, expected: str = "regions and models") -> tuple[Section, byt
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {first_line(error)}") from error
+        why = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(f"{path}: cannot be read ({why})") from error
     return read_text(raw, str(path), expected), raw
 
 

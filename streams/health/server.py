@@ -12,6 +12,7 @@ from aiohttp import web
 
 from streams.files.errors import UserError
 from streams.health.facts import Facts
+from streams.health.listen import parse_listen
 from streams.health.metrics import Metrics
 from streams.health.webhook import MOST_BYTES, Webhook
 from topics.codec import write_value
@@ -104,14 +105,6 @@ class HealthServer:
             return _json({"error": "no such model", "models": known, "leads": leads,
                           "leader": leader}, 404)  # fmt: skip
         return _json(found)
-
-
-def parse_listen(address: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT"; UserError otherwise."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise UserError(f"--http {address}: not HOST:PORT")
-    return host, int(port)
 
 
 def _json(value: object, status: int = 200) -> web.Response:

@@ -195,7 +195,7 @@ def cells(row: ModelRow) -> tuple[Cell, ...]:
         (row.model, "bold" if row.missed else ""),
         (rate, ""),
         (_three_digits(row.capacity_req_per_s, 1), ""),
-        ("-" if load < 0.0 else f"{load:.0%}", _WARN if load > 1.0 else ""),
+        (_load_text(load), _WARN if load > 1.0 else ""),
         (where, "" if row.where else _WARN),
         _limited(_seconds(row.ttft_p95_ms), row.ttft_p95_ms, row.ttft_limit_ms,
                  f"{_seconds(row.ttft_limit_ms)} s"),
@@ -244,6 +244,13 @@ def _load(row: ModelRow) -> float:
     if row.req_per_s is None or row.capacity_req_per_s <= 0.0:
         return -1.0
     return row.req_per_s / row.capacity_req_per_s
+
+
+def _load_text(load: float) -> str:
+    """At most five characters: what is left of a capacity may be next to nothing."""
+    if load < 0.0:
+        return "-"
+    return f"{load:.0%}" if load < 9.995 else ">999%"
 
 
 def _fit(text: str, width: int, left: bool) -> str:

@@ -67,6 +67,34 @@ def test_a_role_without_its_broker_refuses_at_once(
 
 
 @pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("up --http nowhere", "shoal: --http nowhere: not HOST:PORT"),
+        ("controller --http 127.0.0.1:70000", "shoal: --http 127.0.0.1:70000: not HOST:PORT"),
+        ("up --record /dev/null/x", "shoal: --record /dev/null/x: cannot be written to"),
+        ("controller --record /proc", "shoal: --record /proc: cannot be written to"),
+        ("up --alert-token-file none.txt", "shoal: --alert-token-file none.txt: cannot be read"),
+        ("up --port 7.5", "shoal: --port: '7.5' is not allowed; allowed: a whole number"),
+        ("up --seed -1", "shoal: --seed: '-1' is not allowed; allowed: a whole number"),
+    ],
+)
+def test_an_option_is_refused_before_anything_is_started(
+    command: str, said: str, nobody: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--config", CONFIG, "--broker", nobody]
+    assert main([*command.split(), *more]) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
+@pytest.mark.parametrize("number", ["0", "-3", "three", "1.5"])
+def test_a_proposal_has_a_number_from_1(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["approve", number])
+    assert ended.value.code == 2
+    assert f"'{number}' is not allowed; allowed: a number from 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("role", "file"), [("gateway", "routes.jsonl"), ("executor", "eu-west-l4-spot-0-1234abcd.json")]
 )
 def test_what_a_role_remembers_lets_it_start_without_a_broker(

@@ -27,7 +27,8 @@ from streams.files.errors import UserError
 from streams.health.facts import Facts, Identity
 from streams.health.metrics import Metrics
 from streams.health.names import BY_NAME, METRICS
-from streams.health.server import HealthServer, parse_listen
+from streams.health.listen import parse_listen
+from streams.health.server import HealthServer
 from streams.health.webhook import MOST_BYTES, Webhook
 from streams.ports.observed import ExecutorStatuses
 from streams.solver.client import plan_here

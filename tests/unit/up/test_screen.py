@@ -105,6 +105,14 @@ def test_an_slo_that_is_met_has_no_sign(picture: Picture) -> None:
     assert "!" not in line_of(shown(picture, 100), "mini")
 
 
+def test_a_load_on_next_to_no_capacity_stays_readable(picture: Picture) -> None:
+    """Request lengths that one kind of GPU cannot hold leave it a capacity of 1e-8 req/s."""
+    group = RouteGroup("g:1", 1e-8, aggregated=(Endpoint("i1", "127.0.0.1:1"),))
+    picture.add(Routes("mini", 5, 2, NOW_MS, 500, 30, (group,)))
+    picture.add(telemetry())
+    assert ">999%" in line_of(shown(picture, 100), "mini")
+
+
 def test_what_is_broken_now_is_seen_first(picture: Picture) -> None:
     """A part that is down, failed requests, demand that cannot be met: on a small screen, too."""
     fill(picture)
