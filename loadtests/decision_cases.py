@@ -26,6 +26,7 @@ from autoscaler.simulation.arrivals import (
     poisson,
     resampled_lengths,
     swinging,
+    that_fit,
 )
 from autoscaler.simulation.measures import Rate, Truth, smoothed_rates
 from autoscaler.simulation.scenario import Scenario
@@ -141,7 +142,9 @@ def _from_trace(case: Case, cluster: Cluster, seed: int) -> Prepared:
     found = [Arrival(j.at_ms / 1000.0, j.model, j.input_tokens, j.output_tokens) for j in jobs]
     return Prepared(
         Scenario(cluster, found, max(1.0, duration_s), lead_s=case.lead_s, gateways=case.gateways),
-        Truth(smoothed_rates(found, case.lead_s), measured_lengths(found)),
+        Truth(
+            smoothed_rates(found, case.lead_s), measured_lengths(that_fit(found, cluster.services))
+        ),
     )
 
 

@@ -18,6 +18,10 @@ class InvalidValue(ValueError):
         self.value = value
         self.allowed = allowed
 
+    def __reduce__(self) -> tuple[type[InvalidValue], tuple[str, object, str]]:
+        """As it was made: it travels from worker processes."""
+        return type(self), (self.field, self.value, self.allowed)
+
 
 def finite(field: str, value: float, low: float = -math.inf, high: float = math.inf) -> float:
     """`value` as a float if it is a finite number in [low, high], else InvalidValue."""

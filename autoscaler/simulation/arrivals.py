@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.domain.checks import InvalidValue, finite
+from autoscaler.domain.cluster import Service
 from autoscaler.domain.workload import LEVELS, Lengths
 
 
@@ -144,6 +145,13 @@ def gamma_renewal(
         if at_s >= end_s:
             return arrivals
         arrivals.append(Arrival(at_s, model, *lengths(random)))
+
+
+def that_fit(arrivals: Iterable[Arrival], services: Iterable[Service]) -> list[Arrival]:
+    """Those that a gateway lets in. A single prompt of a million tokens says nothing of how long
+    the requests are that are served."""
+    longest = {service.model: service.max_len_tokens for service in services}
+    return [a for a in arrivals if a.input_tokens + a.output_tokens <= longest[a.model]]
 
 
 def measured_lengths(arrivals: Iterable[Arrival]) -> dict[str, Lengths]:

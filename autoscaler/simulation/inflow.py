@@ -93,7 +93,8 @@ class Inflow:
             low, high = np.searchsorted(self._at_s, (block * _BLOCK_S, (block + 1) * _BLOCK_S))
             if high <= low:
                 low, high = 0, len(self._at_s)
-            found = measured_lengths(self._arrivals[low:high])
+            inside = zip(self._arrivals[low:high], self._fits[low:high], strict=True)
+            found = measured_lengths(arrival for arrival, fits in inside if fits)
             if not found:
                 return None
             self._lengths[block] = next(iter(found.values()))

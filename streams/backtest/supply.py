@@ -20,6 +20,8 @@ from streams.replay.traces import read_lines
 
 _COLUMNS = ("time", "pool", "price", "nodes")
 _LIMITS = {"time": 366 * 86_400.0, "price": 100_000.0, "nodes": 1_000_000.0}
+_TABLE = "a CSV with the columns time, pool and price or nodes"
+_STEPS = "rows of time,nodes without a header"
 Row = tuple[float, str, float | None, int | None]
 
 
@@ -58,13 +60,12 @@ def load_supply(
 
 
 def _table(path: Path) -> Iterable[Row]:
-    lines = [(number, line) for number, line in enumerate(read_lines(path), 1) if line.strip()]
+    lines = [
+        (number, line) for number, line in enumerate(read_lines(path, _TABLE), 1) if line.strip()
+    ]
     header = [cell.strip().lower() for cell in lines[0][1].split(",")] if lines else []
     if not {"time", "pool"} <= set(header) <= set(_COLUMNS) or len(header) < 3:
-        raise UserError(
-            f"{path}: expected a CSV with the columns time, pool and price or nodes "
-            "(or POOL=FILE for time,nodes without a header)"
-        )
+        raise UserError(f"{path}: expected {_TABLE} (or POOL=FILE for time,nodes without a header)")
     for number, line in lines[1:]:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(header):
@@ -80,7 +81,7 @@ def _table(path: Path) -> Iterable[Row]:
 
 
 def _steps(path: Path, pool: str) -> Iterable[Row]:
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, _STEPS), 1):
         if not line.strip():
             continue
         cells = line.split(",")

@@ -17,7 +17,7 @@ import numpy as np
 
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.domain.workload import Lengths
-from autoscaler.simulation.arrivals import Arrival, measured_lengths
+from autoscaler.simulation.arrivals import Arrival, measured_lengths, that_fit
 from autoscaler.simulation.scenario import Scenario
 from streams.backtest.supply import load_supply
 from streams.files.components import refuse_components
@@ -241,7 +241,7 @@ def _say_oddities(
     if silent:
         notes.append(f"{silent} requests with 0 output tokens count as 1 token")
     if huge:
-        notes.append(f"{huge} requests are longer than any model's max_len: they fail everywhere")
+        notes.append(f"{huge} requests are longer than their model's max_len: they fail everywhere")
 
 
 def _with_priors(
@@ -253,7 +253,7 @@ def _with_priors(
 ) -> Cluster:
     """Models without a declared workload expect what came in the first minutes."""
     span_s = min(PRIOR_S, duration_s)
-    early = [arrival for arrival in arrivals if arrival.at_s < span_s]
+    early = that_fit((a for a in arrivals if a.at_s < span_s), cluster.services)
     lengths = measured_lengths(early)
     count = Counter(arrival.model for arrival in early)
     services = []

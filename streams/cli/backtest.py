@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     whole("--seed", args.seed, 0, 2**31)
     whole("--jobs", args.jobs if args.jobs != -1 else 1, 1, 4096)
     if bool(args.trace) == bool(args.prometheus):
-        raise UserError("shoal backtest: expected either --trace FILE or --prometheus URL")
+        raise UserError("expected either --trace FILE or --prometheus URL")
     with tempfile.TemporaryDirectory(prefix="shoal-backtest-") as folder:
         if args.prometheus:
             args.trace = [str(_rebuilt(args, Path(folder)))]

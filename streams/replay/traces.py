@@ -88,8 +88,9 @@ def load_trace(path: Path) -> Trace:
     )
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a text file, gzipped or not; UserError where it is none."""
+def read_lines(path: Path, expected: str = _FORMS) -> list[str]:
+    """The lines of a text file, gzipped or not; UserError, which says what is expected, where it
+    is none."""
     try:
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
@@ -97,11 +98,11 @@ def read_lines(path: Path) -> list[str]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path}: a damaged gzip file ({error})") from None
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}; expected {_FORMS}") from None
+        raise UserError(f"{path}: {error.strerror or error}; expected {expected}") from None
     try:
         return data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise UserError(f"{path}: not text; expected {_FORMS}") from None
+        raise UserError(f"{path}: not text; expected {expected}") from None
 
 
 def _form_of(path: Path, first: int, line: str) -> tuple[str, Callable[[str], Row]]:

@@ -75,7 +75,12 @@ def with_first_minutes(cluster: Cluster, trace: Trace, seed: int) -> dict[str, D
     start_ms = trace.arrivals_ms[0]
     span_s = min(FIRST_S, max(1.0, trace.duration_s - start_ms / 1000.0))
     first_ms = start_ms + FIRST_S * 1000.0
-    jobs = schedule(trace, weights(cluster), longest_of(cluster), seed, first_ms)
+    longest = longest_of(cluster)
+    jobs = [  # without those that the gateway refuses
+        job
+        for job in schedule(trace, weights(cluster), longest, seed, first_ms)
+        if job.input_tokens + job.output_tokens <= longest[job.model]
+    ]
     found = {}
     for service in cluster.services:
         mine = [job for job in jobs if job.model == service.model]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.workload import Lengths
-from autoscaler.simulation.arrivals import measured_lengths
+from autoscaler.simulation.arrivals import measured_lengths, that_fit
 from autoscaler.simulation.decider import Decider
 from autoscaler.simulation.measures import p99_of_10s_rates
 from autoscaler.simulation.scenario import Scenario
@@ -73,13 +73,15 @@ class Policy:
 
 def setting_of(scenario: Scenario) -> Setting:
     """What there is to know about the demand of `scenario`."""
-    times: dict[str, list[float]] = {}
-    for arrival in scenario.arrivals:
+    services = scenario.cluster.services
+    arrivals = that_fit(scenario.arrivals, services)
+    times: dict[str, list[float]] = {service.model: [] for service in services}
+    for arrival in arrivals:
         times.setdefault(arrival.model, []).append(arrival.at_s)
     span_s, weight = (0.0, max(10.0, scenario.duration_s)), scenario.weight
     return Setting(
         scenario,
-        measured_lengths(scenario.arrivals),
+        {service.model: service.lengths for service in services} | measured_lengths(arrivals),
         {model: weight * p99_of_10s_rates(at_s, span_s) for model, at_s in times.items()},
         {model: weight * len(at_s) / scenario.duration_s for model, at_s in times.items()},
     )

@@ -142,6 +142,27 @@ def test_a_local_dask_cluster_gives_the_same_bytes(trace: Path, tmp_path: Path) 
     assert (tmp_path / "dask.json").read_bytes() == (tmp_path / "local.json").read_bytes()
 
 
+@pytest.mark.parametrize("tokens", ["1000000,10", "100,1000000"])
+def test_a_request_of_a_million_tokens_spoils_no_figure_of_the_others(
+    tokens: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The gateway refuses it, so it says nothing of the lengths that instances are chosen for."""
+    path = tmp_path / "outlier.csv"
+    rows = [f"{at},mini,100,10" for at in range(0, 60, 2)]
+    path.write_text(
+        "\n".join(["time,model,input_tokens,output_tokens", *rows, f"61,mini,{tokens}"])
+    )
+    code = main([
+        "backtest", "--trace", str(path), "--config", str(CONFIG), "--policies",
+        "shoal,knative,fixed-peak", "--jobs", "2", "--json", str(tmp_path / "out.json"),
+    ])  # fmt: skip
+    assert code == 0
+    assert "1 requests are longer than their model's max_len" in capsys.readouterr().out
+    for policy in json.loads((tmp_path / "out.json").read_bytes())["policies"]:
+        if policy["name"] != "oracle":
+            assert policy["slo_attainment"] == pytest.approx(30 / 31)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -153,6 +174,7 @@ def test_a_local_dask_cluster_gives_the_same_bytes(trace: Path, tmp_path: Path) 
         (["--seeds", "0"], "--seeds"),
         (["--json", "/nowhere/else/a.json"], "/nowhere/else does not exist"),
         (["--trace", "/nowhere.csv"], "/nowhere.csv"),
+        (["--supply", "/nowhere.csv"], "expected a CSV with the columns time, pool"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(

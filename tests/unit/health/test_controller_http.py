@@ -25,9 +25,9 @@ from streams.controller.latest import Latest
 from streams.controller.loop import Loop, Ports
 from streams.files.errors import UserError
 from streams.health.facts import Facts, Identity
+from streams.health.listen import parse_listen
 from streams.health.metrics import Metrics
 from streams.health.names import BY_NAME, METRICS
-from streams.health.listen import parse_listen
 from streams.health.server import HealthServer
 from streams.health.webhook import MOST_BYTES, Webhook
 from streams.ports.observed import ExecutorStatuses
