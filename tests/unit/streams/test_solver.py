@@ -15,6 +15,7 @@ import pytest
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency, unanswered
+from streams.solver.__main__ import ANSWER_S, Stopwatch
 from streams.solver.client import Solver, plan_here, solver_argv
 from streams.solver.wire import answered, ask, asked, reply
 from tests.unit.streams.test_loop import CLUSTER
@@ -210,3 +211,14 @@ async def test_a_newer_request_answers_for_the_older_one() -> None:
     solver.ask(replace(FULL, number=6), CLUSTER)
     assert solver.take() == (unanswered(FULL, "a newer request took its place"),)
     assert solver.take() == ()
+
+
+@pytest.mark.parametrize(("valuing_s", "left_s"), [(1.0, 6.0), (60.0, 3.0)])
+def test_valuing_candidates_counts_but_leaves_the_search_its_share(
+    valuing_s: float, left_s: float
+) -> None:
+    times = iter([100.0, 100.0 + valuing_s, 102.0 + valuing_s])
+    stopwatch = Stopwatch(lambda: next(times))
+
+    assert ANSWER_S - stopwatch() == pytest.approx(left_s)
+    assert ANSWER_S - stopwatch() == pytest.approx(left_s - 2.0)
