@@ -312,6 +312,11 @@ class FlowWorld(World):
         quiet_s = (at_s + self._quiet_s) // QUIET_S * QUIET_S
         self._tick_at(at_s + 1 if self._changed else quiet_s)
 
+    def _answer(self) -> None:
+        # A tick with what flowed until then: telemetry that is seconds old forbids every removal.
+        if self.solver.is_due(self.agenda.now_ms):
+            self._tick_at(math.ceil(self.agenda.now_ms / 1000.0))
+
     def _carry_out(self, said: Said) -> None:
         super()._carry_out(said)
         if said.assignments or said.routes or said.requests:

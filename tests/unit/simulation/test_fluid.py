@@ -64,6 +64,19 @@ def test_the_controller_scales_a_flow_as_it_scales_requests() -> None:
     assert other.slo_attainment == pytest.approx(one.slo_attainment, abs=0.03)
 
 
+def test_a_flow_that_falls_is_scaled_in_as_requests_are() -> None:
+    steps = [Step(0.0, 8.0), Step(300.0, 1.0)]
+    falling = poisson(MODEL, steps, 1500.0, DRAW, np.random.default_rng(1))
+    world = cluster(nodes=8)
+    short = replace(world.services[0], scale_in_after_s=120.0)
+    scenario = Scenario(replace(world, services=(short,)), falling, 1500.0, 240.0)
+    runs = [simulate(scenario, LiveController()), simulate_flow(scenario, LiveController())]
+    billed = [[sum(n.from_s <= at < n.to_s for n in one.nodes) for at in (500, 1700)]
+              for one in runs]  # fmt: skip
+    assert billed[1][1] < billed[1][0]
+    assert billed[1][1] == billed[0][1]
+
+
 def test_a_flow_gives_the_same_timeline_twice() -> None:
     scenario = Scenario(cluster(nodes=8), arrivals(3.0, 600.0), 600.0, 240.0)
     runs = [simulate_flow(scenario, LiveController()) for _ in range(2)]
