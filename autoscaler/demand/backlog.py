@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths
+from autoscaler.performance.compiled import compiled
 
 SIGMAS = 3.0
 _CHANCE = 3e-4
@@ -102,10 +103,11 @@ def overload(
     return Overload(in_flight, expected, rate, max(0.0, in_flight - expected))
 
 
+@compiled  # up to thousands of servers, each tick
 def _erlang_c(servers: int, load: float) -> float:
     """The probability that all of `servers` are busy at `load` (0 <= load < 1), by recursion."""
     offered = servers * load
     blocked = 1.0
     for busy in range(1, servers + 1):
         blocked = offered * blocked / (busy + offered * blocked)
-    return blocked / (1.0 - load * (1.0 - blocked))
+    return float(blocked / (1.0 - load * (1.0 - blocked)))

@@ -153,28 +153,25 @@ def spread(spans: Sequence[Span]) -> Iterator[tuple[int, Values, Cells]]:
     ends = np.array([span[0] for span in spans], np.int64)
     lengths = np.maximum(1, np.array([span[1] for span in spans], np.int64))
     starts = ends - lengths
-    seconds, lasts = starts // 1000, (ends - 1) // 1000
-    totals: dict[int, NDArray[np.int64]] = {}
-    done = np.zeros_like(counts)
-    open_ = np.ones(len(spans), bool)
-    while open_.any():
-        until = np.minimum((seconds + 1) * 1000, ends) - starts
-        upto = counts * until[:, None] // lengths[:, None]
-        for second in np.unique(seconds[open_]).tolist():
-            here = open_ & (seconds == second)
-            part = (upto[here] - done[here]).sum(axis=0)
-            totals[second] = totals.get(second, 0) + part
-        done = upto
-        open_ &= seconds < lasts
-        seconds = seconds + 1
+    firsts, lasts = starts // 1000, (ends - 1) // 1000
+    touched = lasts - firsts + 1
+    # A row for each second that a span touches.
+    of = np.arange(len(spans)).repeat(touched)
+    second = np.arange(len(of)) - (touched.cumsum() - touched - firsts)[of]
+    until = np.minimum((second + 1) * 1000, ends[of]) - starts[of]
+    upto = counts[of] * until[:, None] // lengths[of][:, None]
+    part = upto.copy()
+    part[1:] -= np.where((of[1:] == of[:-1])[:, None], upto[:-1], 0)
+    seconds, at = np.unique(second, return_inverse=True)
+    totals = np.zeros((len(seconds), counts.shape[1]), np.int64)
+    np.add.at(totals, at, part)
     found: dict[int, list[Sketches]] = {}
-    for second, span in zip(lasts.tolist(), spans, strict=True):
+    for number, span in zip(lasts.tolist(), spans, strict=True):
         if any(span[3]):
-            found.setdefault(second, []).append(span[3])
-    for second, total in totals.items():
-        cells = _cells(found[second]) if second in found else _NOTHING
-        values = tuple(total.tolist())
-        yield second, values if any(values) else _ZEROS, cells
+            found.setdefault(number, []).append(span[3])
+    for number, total in zip(seconds.tolist(), totals.tolist(), strict=True):
+        cells = _cells(found[number]) if number in found else _NOTHING
+        yield number, tuple(total) if any(total) else _ZEROS, cells
 
 
 def _cells(all_: Sequence[Sketches]) -> Cells:
