@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
@@ -58,6 +59,18 @@ def candidate_combos(
     pools = usable_pools(cluster, service)
     if service.graph is not None:
         return cells(service.graph, pools)
+    return _best(service, lengths, pools, profile, keep, arrivals)
+
+
+@lru_cache(maxsize=1024)  # plan after plan the same, until lengths or prices move
+def _best(
+    service: Service,
+    lengths: Lengths,
+    pools: tuple[Pool, ...],
+    profile: Profile,
+    keep: int,
+    arrivals: Arrivals,
+) -> tuple[Combo, ...]:
     return best_of_groups(_offers(service, lengths, pools, profile, 1.0, arrivals), keep)
 
 
