@@ -162,8 +162,9 @@ def _approved(
     scene: Scene,
 ) -> Decision:
     parts = [f"#{proposal.number} approved {by}", proposal.reason, why]
-    if abs(done.delta_usd_per_h) > 0.005:
-        parts.append(reasons.money(done.delta_usd_per_h))
+    cost = reasons.money(done.delta_usd_per_h)
+    if abs(done.delta_usd_per_h) > 0.005 and cost not in proposal.reason:
+        parts.append(cost)
     return Decision(
         number=0,
         leader_token=0,

@@ -8,14 +8,12 @@ engines, defaults and policy are not declared this way: they stay those of the c
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from autoscaler.domain.checks import InvalidValue
-from streams.cli.publish import Broker
-from streams.cli.run_part import bootstrap
+from streams.cli.publish import Broker, add_broker
 from streams.files.config import Config, load_config, parse_service
 from streams.files.errors import UserError
 from streams.files.quality import stands_for_models
@@ -23,7 +21,7 @@ from streams.files.yamltree import read
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.records import DeclaredService
-from topics.table import PREFIX, SERVICES
+from topics.table import SERVICES
 
 _MOST = 1_000_000  # all that the topic has
 
@@ -37,8 +35,7 @@ def add_parser(subparsers: Any) -> None:
         "declared this way and are not in the file any more, and prints what it did.",
     )
     parser.add_argument("--config", required=True, metavar="FILE", help="the shoal.yaml")
-    parser.add_argument("--broker", metavar="HOST:PORT", help="default: kafka in the file")
-    parser.add_argument("--prefix", default=PREFIX, help=f"of topic names (default {PREFIX})")
+    add_broker(parser, "kafka in the file, else that of the controller at --url")
     parser.set_defaults(run=run)
 
 
@@ -46,8 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """Apply it; UserError for bad input, a broker that does not answer, or topics not usable."""
     config = load_config(args.config)
     wanted = declared_texts(Path(args.config))
-    broker = Broker(bootstrap(args, config), args.prefix, time.time_ns() // 1_000_000)
-    changes = _apply(config, wanted, broker)
+    changes = _apply(config, wanted, Broker.of(args, config.kafka))
     for model, what in changes.items():
         print(f"{model}: {what}")
     for route in config.cluster.routes:

@@ -232,10 +232,7 @@ def _seconds(option: str, text: str | None, otherwise: float) -> float:
         return otherwise
     if text in ("0", "0s"):
         return 0.0
-    try:
-        return units.duration_s(text)
-    except InvalidValue as error:
-        raise UserError(f"{option}{error}") from None
+    return units.named_duration_s(option, text)
 
 
 def _show(found: Backtest, console: Console) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+from difflib import get_close_matches
 from typing import Any
 
 from autoscaler.explain.names import change_words
@@ -44,15 +45,21 @@ def add_parser(subparsers: Any) -> None:
             parser.add_argument(
                 "--for", dest="lasting", metavar="TIME", help="it ends by itself after, as 2h"
             )
-        needed = name in ("pause", "release", "reject")
-        parser.add_argument("--why", default="", required=needed, help="recorded with it")
+        parser.add_argument("--why", default="", required=needs_why(name), help="recorded with it")
         parser.add_argument("--who", default=_user(), help="default: your user name (%(default)s)")
         add_broker(parser)
         parser.set_defaults(run=run)
 
 
+def needs_why(command: str) -> bool:
+    """Whether somebody will ask later why this was done."""
+    return command in ("pause", "release", "reject")
+
+
 def run(args: argparse.Namespace) -> int:
     """Write it; UserError for a wrong model, a proposal that is not open, or no broker."""
+    if needs_why(args.command) and not args.why.strip():
+        raise UserError("--why: '' is not allowed; allowed: the reason, in words")
     broker = Broker.of(args)
     if args.command in ("approve", "reject"):
         record, said = _verdict(args, broker)
@@ -78,9 +85,13 @@ def _held(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
     if everything == bool(args.model):
         raise UserError(f"shoal {args.command}: name a model, or --all")
     scope = EVERYTHING if everything else args.model
+    if active and not everything and broker.models and args.model not in broker.models:
+        near = get_close_matches(args.model, broker.models, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"declared: {', '.join(broker.models)}"
+        raise UserError(f"{args.model}: no model of this name; {hint}")
     until_ms = 0
     if getattr(args, "lasting", None):
-        until_ms = broker.now_ms + int(units.duration_s(args.lasting) * 1000)
+        until_ms = broker.now_ms + int(units.named_duration_s("--for", args.lasting) * 1000)
     what = "every model" if everything else args.model
     if not active:
         known = {record.key: record for record in broker.last(CONTROLS)}

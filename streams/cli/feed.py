@@ -10,6 +10,7 @@ import argparse
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from streams.cli.publish import Broker, add_broker
 from streams.files import units
 from streams.files.errors import UserError, first_line
 from streams.files.feeds import KINDS, read_feed
+from topics.supply import Availability, Price
 
 _MOST_BYTES = 4 * 1024 * 1024
 _TIMEOUT_S = 10.0
@@ -43,14 +45,13 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Publish; with --follow until interrupted, saying what could not be read and going on."""
-    every_s = units.duration_s(args.every)
+    every_s = units.named_duration_s("--every", args.every)
     while True:
         try:
             broker = Broker.of(args)
             records = read_feed(args.kind, fetch(args.source), args.source, broker.now_ms)
             broker.publish(records)
-            pools = f"{len(records)} pool{'' if len(records) == 1 else 's'}"
-            print(f"{args.kind}: {pools} published", flush=True)
+            print(f"{args.kind}: {said(records, broker.pools)}", flush=True)
         except UserError as error:
             if not args.follow:
                 raise
@@ -58,6 +59,14 @@ def run(args: argparse.Namespace) -> int:
         if not args.follow:
             return 0
         time.sleep(every_s)
+
+
+def said(records: Sequence[Price] | Sequence[Availability], pools: Sequence[str]) -> str:
+    """How many pools were published, and which of them are none of the controller's `pools`."""
+    count = len(records)
+    words = f"{count} pool{'' if count == 1 else 's'} published"
+    unknown = sorted({one.pool for one in records} - set(pools)) if pools else []
+    return f"{words}; not declared, so without effect: {', '.join(unknown)}" if unknown else words
 
 
 def fetch(source: str) -> bytes:

@@ -29,32 +29,37 @@ from topics.table import PREFIX, Topic, key_of, topic_of
 _TIMEOUT_S = 15.0
 
 
-def add_broker(parser: argparse.ArgumentParser) -> None:
-    """The options that say where to write."""
+def add_broker(
+    parser: argparse.ArgumentParser, otherwise: str = "that of the controller at --url"
+) -> None:
+    """The options that say where to write. otherwise: what holds without --broker."""
     add_url(parser)
-    parser.add_argument(
-        "--broker", metavar="HOST:PORT", help="default: that of the controller at --url"
-    )
+    parser.add_argument("--broker", metavar="HOST:PORT", help=f"default: {otherwise}")
     parser.add_argument("--prefix", default="", help=f"of topic names (default {PREFIX})")
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Where to write. now_ms: domain time, of the controller if one was asked."""
+    """Where to write. now_ms: domain time, of the controller if one was asked; models, pools: what
+    it knows of, empty where none was asked."""
 
     address: str
     prefix: str
     now_ms: int
+    models: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, args: argparse.Namespace) -> Broker:
-        """As the options of `add_broker` say."""
-        if args.broker:
-            address = parse_address(args.broker)
+    def of(cls, args: argparse.Namespace, kafka: str = "") -> Broker:
+        """As the options of `add_broker` say. kafka: what a file names, for want of --broker."""
+        if args.broker or kafka:
+            address = parse_address(args.broker or kafka)
             return cls(address, args.prefix or PREFIX, time.time_ns() // 1_000_000)
         found = status(args.url)
         prefix = args.prefix or str(found["prefix"])
-        return cls(str(found["broker"]), prefix, int(found["now_ms"]))
+        models = tuple(model["model"] for model in found["models"])
+        pools = tuple(found.get("pools", ()))
+        return cls(str(found["broker"]), prefix, int(found["now_ms"]), models, pools)
 
     def publish(self, records: Iterable[Any]) -> None:
         """Write `records` in order; returns when the broker has all of them. UserError."""

@@ -28,6 +28,14 @@ def duration_s(value: object) -> float:
     return seconds
 
 
+def named_duration_s(option: str, text: str) -> float:
+    """`duration_s` of an option of a command line; InvalidValue names it."""
+    try:
+        return duration_s(text)
+    except InvalidValue as error:
+        raise InvalidValue(option, text, error.allowed) from None
+
+
 def bandwidth_gb_s(value: object) -> float:
     """1e9 bytes per second of "100Gbit/s" or "12.5GB/s" (a unit is a must); above 0."""
     match = _BANDWIDTH.match(value) if isinstance(value, str) else None

@@ -129,6 +129,7 @@ class Facts:
             "config": done.cluster.content_hash if done else "",
             "modes": sorted({str(s.mode) for s in done.cluster.services}) if done else [],
             "held": dict(done.after.held) if done else {},
+            "pools": [pool.id for pool in done.cluster.pools] if done else [],
             "supply_age_s": self.supply_age_s(),
             "usd_per_h": now.usd_per_h if now else None,
             "plans": [

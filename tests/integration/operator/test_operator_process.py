@@ -80,9 +80,7 @@ def test_what_an_operator_says_holds_from_the_next_tick_on(
     assert main(["pause", "--all", "--why", "a drill", "--who", "ann", "--url", url]) == 0
     until(lambda: "*/pause" in seen(url)["held"], "the pause", 5.0)
     writes = seen(url)["writes"]
-    broker = seen(url)["broker"]
-    apply = ["apply", "--config", str(tmp_path / "more.yaml"), "--broker", broker]
-    assert main(apply) == 0
+    assert main(["apply", "--config", str(tmp_path / "more.yaml"), "--url", url]) == 0
     time.sleep(5.0)
     assert seen(url)["writes"] == writes
     assert main(["status", "--url", url]) == 0
@@ -100,10 +98,17 @@ def test_what_an_operator_says_holds_from_the_next_tick_on(
     assert main(["reject", number, "--why", "late", "--url", url]) == 2
     assert f"#{number}: approved already by" in capsys.readouterr().err
 
+    # A name that nobody declared is refused; as a pool of a feed it is told.
+    assert main(["pause", "akts", "--why", "a drill", "--url", url]) == 2
+    assert "akts: no model of this name; did you mean acts?" in capsys.readouterr().err
+
     # A price reaches the controller with its age.
-    (tmp_path / "prices.yaml").write_text("us/l4: 1.1\n")
+    (tmp_path / "prices.yaml").write_text("us/l4: 1.1\nus/l5: 1.1\n")
     feed = ["feed", "prices", "--from", str(tmp_path / "prices.yaml"), "--url", url]
     assert main(feed) == 0
+    assert "2 pools published; not declared, so without effect: us/l5/on-demand" in (
+        capsys.readouterr().out
+    )
     until(lambda: seen(url)["supply_age_s"]["prices"], "the price", 5.0)
 
     # Why, in twelve lines; and all of it replays.

@@ -85,5 +85,5 @@ def test_a_broker_that_is_not_there_is_one_line(
     said = capsys.readouterr().err
     assert address in said
     assert len(said.strip().splitlines()) == 1
-    assert main(["apply", "--config", str(path)]) == 2
-    assert "--broker" in capsys.readouterr().err
+    assert main(["apply", "--config", str(path), "--url", f"http://{address}"]) == 2
+    assert f"--url http://{address}: no controller answers" in capsys.readouterr().err

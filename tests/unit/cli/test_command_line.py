@@ -86,6 +86,21 @@ def test_an_option_is_refused_before_anything_is_started(
     assert capsys.readouterr().err.startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["pause", "chat", "--why", " "], "--why: '' is not allowed; allowed: the reason"),
+        (["pause", "chat", "--for", "5", "--why", "x"], "--for: '5' is not allowed"),
+        (["feed", "prices", "--from", "x", "--every", "0s"], "--every: '0s' is not allowed"),
+    ],
+)
+def test_a_refusal_of_what_an_operator_says_names_the_option(
+    command: list[str], said: str, nobody: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--broker", nobody]) == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("number", ["0", "-3", "three", "1.5"])
 def test_a_proposal_has_a_number_from_1(number: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
