@@ -51,8 +51,21 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         yield "  ".join(cells).rstrip()
+    for gang in found.get("gangs", ()):
+        yield gang_line(gang)
     for service in found.get("services", ()):
         yield service_line(service)
+
+
+def gang_line(gang: Mapping[str, Any]) -> str:
+    """An instance over several nodes: where its ranks are."""
+    ranks = []
+    for rank in gang["ranks"]:
+        reason = f" ({rank['reason']})" if rank["reason"] else ""
+        state = rank["state"] or "not reported yet"
+        holds = f"{rank['gpus']} x {rank['gpu']}, {rank['layers']} layers"
+        ranks.append(f"{rank['node']} {holds}, {state}{reason}")
+    return f"{gang['model']} over {len(ranks)} nodes: " + "; ".join(ranks)
 
 
 def service_line(service: Mapping[str, Any]) -> str:

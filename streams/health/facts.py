@@ -27,6 +27,7 @@ from autoscaler.standing import ModelStanding, Standing, standing
 from autoscaler.targets.excess import lasting_s
 from autoscaler.transitions.turns import may_go_in
 from streams.controller.loop import Loop, TickDone
+from streams.health.gangs import gang_facts
 from streams.health.services import service_facts
 from topics.decisions import Decision
 
@@ -143,6 +144,7 @@ class Facts:
                 for at_ms, request, reasons in self.plans
             ],
             "models": [dataclasses.asdict(model) for model in now.models] if now else [],
+            "gangs": gang_facts(done.after.groups, done.observation.statuses) if done else [],
             "services": [service_facts(route, done) for route in done.cluster.routes]
             if done
             else [],
