@@ -8,6 +8,7 @@ ever by gateway, boot and sequence, so one that is sent twice does no harm.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,8 +45,11 @@ class Spool:
         if last is None or last.stat().st_size >= self._segment_bytes:
             number = int(last.stem.rpartition("-")[2]) + 1 if last is not None else 1
             last = self._folder / f"telemetry-{number:09d}.jsonl"
-        with last.open("ab") as file:
-            file.write(b"".join(encode(record) + b"\n" for record in records))
+        lines = b"".join(encode(record) + b"\n" for record in records)
+        with last.open("a+b") as file:
+            if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+                lines = b"\n" + lines  # the write before was cut off, by a full disk or our end
+            file.write(lines)
         found = self.segments()
         while len(found) > 1 and sum(path.stat().st_size for path in found) > self._limit_bytes:
             oldest = found.pop(0)

@@ -156,7 +156,8 @@ async def test_without_broker_it_goes_on_with_its_last_assignment(harness: Harne
 async def test_a_folder_that_cannot_be_written_is_told_and_serving_goes_on(
     harness: Harness,
 ) -> None:
-    """The status says which file; the fault goes when the folder takes writes again."""
+    """Something is in the way, or the disk is full: the status says which file, engines start and
+    stop all the same, and the fault goes when the folder takes writes again."""
     await harness.start(tree="relaunch")
     await harness.assign(1, wish("a", 0))
     await harness.until_ready("a")
@@ -167,6 +168,13 @@ async def test_a_folder_that_cannot_be_written_is_told_and_serving_goes_on(
     await harness.until(lambda: harness.status.faults, "told")
     assert str(in_the_way.with_suffix(".json")) in harness.status.faults[0]
     in_the_way.rmdir()
+    await harness.until(lambda: not harness.status.faults, "over")
+    in_the_way.symlink_to("/dev/full")
+    await harness.assign(3, wish("b", 1))
+    await harness.until(lambda: harness.status.faults, "told")
+    assert "No space left" in harness.status.faults[0]
+    await harness.until(lambda: list(harness.pids()) == ["b"], "stopped")
+    in_the_way.unlink()
     await harness.until(lambda: not harness.status.faults, "over")
 
 

@@ -156,7 +156,9 @@ async def test_without_a_state_folder_it_serves_on(start: Start) -> None:
 async def test_routes_that_could_not_be_saved_are_saved_once_they_can_be(tmp_path: Path) -> None:
     """Otherwise a restart after a full disk would serve by routes of long ago."""
     folder = tmp_path / "state"
-    folder.write_bytes(b"in the way")
+    folder.mkdir()
+    full = folder / "routes.new"
+    full.symlink_to("/dev/full")
     metrics = Metrics()
     table = RouteTable(metrics, folder, 0.0)
     keeping = asyncio.create_task(table.keep_saved())
@@ -164,7 +166,7 @@ async def test_routes_that_could_not_be_saved_are_saved_once_they_can_be(tmp_pat
     async with asyncio.timeout(5.0):
         while b"state_errors_total 1.0" not in metrics.exposition():
             await asyncio.sleep(0.01)
-        folder.unlink()
+        full.unlink()
         while not (folder / "routes.jsonl").exists():
             await asyncio.sleep(0.01)
     keeping.cancel()

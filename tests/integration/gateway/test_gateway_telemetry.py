@@ -104,14 +104,16 @@ def test_the_spool_is_bounded_and_drops_the_oldest(tmp_path: Path) -> None:
 
 
 def test_half_a_record_at_the_end_of_the_spool_costs_only_itself(tmp_path: Path) -> None:
-    """A gateway that is killed in the middle of a write."""
+    """A gateway that is killed in the middle of a write, or a disk that was full: what is kept
+    afterwards is whole."""
     spool = Spool(tmp_path)
     spool.keep([Meter().report("chat", "g", "boot", 1, 1000, 1000, 1)])
     with (tmp_path / "telemetry-000000001.jsonl").open("ab") as file:
         file.write(b'{"schema_version":1,"mod')
+    spool.keep([Meter().report("chat", "g", "boot", 2, 1000, 1000, 1)])
     found = spool.oldest()
     assert found is not None
-    assert [record.sequence for record in found[1]] == [1]
+    assert [record.sequence for record in found[1]] == [1, 2]
     assert spool.dropped == 1
 
 
