@@ -101,6 +101,7 @@ ATTACKS: dict[str, Attack] = {
     "16 MB of empty objects": repeated(
         body(b'{"model":"chat","prompt":[' + b",".join([b"{}"] * 5_000_000) + b"]}")
     ),
+    "500 KB of small numbers": repeated(body(_SMALL[:500_000] + b"0]}")),
     "100,000 strings": repeated(
         body(b'{"model":"chat","prompt":[' + b",".join([b'"a"'] * 100_000) + b"]}"), 2
     ),

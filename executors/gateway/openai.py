@@ -121,7 +121,7 @@ def parse_call(
 
 
 def is_heavy(raw: Blocks) -> bool:
-    """Whether parsing `raw` would hold up an event loop for more than a few milliseconds."""
+    """Whether parsing `raw` would hold up an event loop for more than about a millisecond."""
     size = sum(map(len, raw))
     if size <= _SMALL:
         return False
@@ -129,7 +129,7 @@ def is_heavy(raw: Blocks) -> bool:
 
 
 def _marks(block: bytes) -> int:
-    return block.count(b'"') + block.count(b"[") + block.count(b"{")
+    return block.count(b'"') + block.count(b",") + block.count(b"[") + block.count(b"{")
 
 
 def _json(raw: bytes) -> dict[str, Any]:

@@ -212,3 +212,17 @@ def test_a_prompt_of_a_million_token_ids_is_no_attack() -> None:
     raw = b'{"model":"chat","prompt":[' + b",".join([b"151643"] * 1_000_000) + b"]}"
     assert is_heavy((raw,))
     assert parse_call(COMPLETIONS, raw).tokens_guess == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("prompt", "heavy"),
+    [
+        (b'"' + b"word, and " * 6_900 + b'"', False),
+        (b"[" + b",".join([b"0"] * 33_000) + b"]", True),
+        (b"[" + b",".join([b'"a"'] * 17_000) + b"]", True),
+        (b'"' + b"word " * 110_000 + b'"', True),
+    ],
+)
+def test_what_takes_a_parser_longer_than_a_millisecond_is_heavy(prompt: bytes, heavy: bool) -> None:
+    """Long arrays of token ids too: 500 KB of them took 8 ms."""
+    assert is_heavy((b'{"model":"chat","prompt":', prompt, b"}")) is heavy
