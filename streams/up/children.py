@@ -91,7 +91,9 @@ class Children:
     def down(self) -> tuple[str, ...]:
         """Parts that are being started again now."""
         return tuple(
-            child.name for child in self._children if child.restarts and not child.up
+            child.name
+            for child in self._children
+            if child.restarts and not child.up and not self._ending
         )  # fmt: skip
 
     async def wait_ready(self, child: Child, timeout_s: float) -> Mapping[str, object]:

@@ -130,7 +130,12 @@ class Session:
             wishes.speed,
             time.monotonic() - started,
             {child.name: child.restarts for child in self._children.all()},
-            Ended(wishes.traffic, wishes.for_s, self._interrupted.is_set()),
+            Ended(
+                wishes.traffic,
+                wishes.for_s,
+                self._interrupted.is_set(),
+                {} if report else self._shown.told(),
+            ),
         )
 
     async def _unless_interrupted(self, work: Coroutine[Any, Any, object]) -> bool:

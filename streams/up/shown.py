@@ -75,6 +75,11 @@ class Shown:
             self.show()
             await asyncio.sleep(_REDRAW_S)
 
+    def told(self) -> dict[str, int]:
+        """What the replayer last said: requests sent, served and failed; {} before the first."""
+        counts = {key: int(self.progress.get(key, 0)) for key in ("sent", "served", "failed")}
+        return counts if counts["sent"] else {}
+
     def show(self) -> None:
         """Draw what is now, once there is something to see."""
         if not self._visible:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
@@ -24,11 +24,13 @@ JUDGED_UP_TO_SPEED = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run ended, beside its trace. for_s: what --for asked for, 0 = nothing."""
+    """How a run ended, beside its trace. for_s: what --for asked for, 0 = nothing. told: what the
+    replayer last said of its requests, for want of its report."""
 
     traffic: Traffic
     for_s: float
     interrupted: bool
+    told: Mapping[str, int] = field(default_factory=dict)
 
     def how(self, sent: int) -> str:
         """The key `ended` of the summary."""
@@ -36,7 +38,7 @@ class Ended:
             return "interrupted"
         if sent >= self.traffic.requests:
             return "whole trace"
-        return "time given" if self.for_s else "load lost"
+        return "time given" if self.for_s and not self.told else "load lost"
 
 
 def summarize(
@@ -51,7 +53,9 @@ def summarize(
 ) -> dict[str, Any]:
     """The summary; `report` is the replayer's (empty where it never got to write one)."""
     bill = picture.bill(now_ms)
-    requests = report.get("requests", {"sent": 0, "served": 0, "failed": 0, "dropped": 0})
+    requests = report.get("requests") or {
+        key: ended.told.get(key, 0) for key in ("sent", "served", "failed", "dropped")
+    }
     models = report.get("models", {})
     counted = Counter(decision.kind for decision in picture.decisions)
     unknown: dict[str, float | None] = {"p50": None, "p99": None}
@@ -167,7 +171,8 @@ def _worth(summary: Mapping[str, Any]) -> str:
     """What it cost and gave, and what else the same demand would have cost."""
     attained = summary["slo_attainment"]
     parts = [f"{summary['cost_usd']:.2f} USD"]
-    parts[0] += ", nothing to attain" if attained is None else f", {attained:.1%} attained"
+    unknown = "attainment not known" if summary["requests"]["sent"] else "nothing to attain"
+    parts[0] += f", {unknown}" if attained is None else f", {attained:.1%} attained"
     for other in summary["otherwise"]:
         words = f"{other['what']} ({other['gpu']})" if "gpu" in other else other["what"]
         short = f" (serves {1.0 - other['unserved']:.0%})" if other["unserved"] >= 0.005 else ""

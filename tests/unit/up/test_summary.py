@@ -85,6 +85,15 @@ def test_a_run_that_ends_early_says_so(picture: Picture, ended: Ended, key: str,
     assert summary["trace"]["requests"] == ended.traffic.requests
 
 
+def test_without_a_report_the_counts_are_those_that_were_last_told(picture: Picture) -> None:
+    """A full disk: the load generator could not write its report."""
+    told = {"sent": 3, "served": 2, "failed": 1}
+    text = printed(picture, {}, Ended(Traffic(9, 9.0), 60.0, False, told))
+    assert "attainment not known" in text
+    assert "3 requests sent, 2 served, 1 failed" in text
+    assert "3 of the 9 requests of the trace were sent: the load generator was lost" in text
+
+
 def test_a_gap_in_the_trace_is_said(picture: Picture) -> None:
     ended = Ended(Traffic(3, 3000.0, (Gap(1020.0, 1740.0),)), 0.0, False)
     text = printed(picture, report({}), ended)
