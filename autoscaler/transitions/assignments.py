@@ -181,7 +181,8 @@ def changed_routes(
     slo, name = service.slo, service.architecture.name
     # Two digits: a prediction that moves by a second is no news to gateways.
     starts = float(f"{start_s:.2g}") or (published.start_s if published else 0.0)
-    aliases = (name,) if name != service.model else ()
+    # An architecture that was read from a file has its path for a name, which no client calls.
+    aliases = () if name == service.model or name.endswith(".json") else (name,)
     asked = service.graph.types if service.graph is not None else ()
     kinds = tuple(RequestKind(kind.name, tuple(sorted(kind.media))) for kind in asked)
     if (

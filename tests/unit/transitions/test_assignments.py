@@ -98,6 +98,9 @@ def test_routes_are_published_first_and_on_change() -> None:
     assert first is not None and first.generation == 1 and first.ttft_limit_ms == 1000.0
     assert changed_routes(served, (), first, 1, 20) is None
     assert first.aliases == (served.architecture.name,)
+    read = replace(served, architecture=replace(served.architecture, name="/models/x/config.json"))
+    from_file = changed_routes(read, (), None, 1, 10)
+    assert from_file is not None and from_file.aliases == ()
     started = changed_routes(served, (), first, 1, 20, start_s=123.4)
     assert started is not None and started.start_s == 120.0
     assert changed_routes(served, (), started, 1, 30, start_s=121.0) is None
