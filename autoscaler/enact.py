@@ -133,8 +133,10 @@ def _switch(
     """What of `change` needs no other GPUs: groups that become other combos where they are.
 
     They serve less meanwhile, so only as many as demand can spare; or, where the plan gives the
-    model more than it has, as its disruption budget allows. The others are replaced beside."""
-    if not change.adds or not change.removes:
+    model more than it has, as its disruption budget allows. The others are replaced beside. Where a
+    switch is priced above a start on nodes that are there, none is made."""
+    policy = scene.cluster.policy
+    if not change.adds or not change.removes or policy.k_switch > policy.k_load:
         return change, site, ()
     view, sight = scene.views[service.model], scene.sight
     ready = {

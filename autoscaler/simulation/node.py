@@ -3,9 +3,8 @@
 Owns starting, draining, stopping and role switches of its engines and the status that it tells. It
 follows the real executor's rules (`serving.lifecycle`, back-off after failed launches, drain
 deadline) without processes: an engine answers `startup_s` after its launch and ends at once when
-told to. The ranks of a gang start side by side. Roles are switched by relaunch, as the simulated
-engine does it: what is in flight finishes, then the engine of the new phase starts on the same
-GPUs.
+told to. The ranks of a gang start side by side. Roles are switched by routing, as with a vLLM that
+hands KV over both ways: what is in flight finishes, then the same process serves the new phase.
 """
 
 from __future__ import annotations
@@ -248,8 +247,10 @@ class SimNode:
         agenda = self._ground.agenda
         missing = self._ground.no_node(self)
         fault = missing or self._ground.launch_fault(self)
+        switches = item.state is InstanceState.SWITCHING
         self._launches += 1
-        self._ground.launched()
+        if not switches:
+            self._ground.launched()
         item.process = process = self._launches
         back = item.desired.phase == item.refused
         item.coming = item.phase if back else item.desired.phase
@@ -266,7 +267,8 @@ class SimNode:
         else:
             if self._there_ms is None:
                 self._there_ms = agenda.now_ms + 1000.0 * self._ground.provision_s(self)
-            ready_ms = max(agenda.now_ms, self._there_ms) + 1000.0 * setup.startup_s
+            wait_s = 0.0 if switches else setup.startup_s
+            ready_ms = max(agenda.now_ms, self._there_ms) + 1000.0 * wait_s
             agenda.at(ready_ms, lambda: self._answers(item, process, setup))
 
     def _answers(self, item: _Held, process: int, setup: AnySetup | None = None) -> None:

@@ -65,7 +65,7 @@ def free_transitions(cluster: Cluster) -> Cluster:
 
 
 def dear_switches(cluster: Cluster) -> Cluster:
-    """A role switch is never cheaper than a start."""
+    """A role switch is dearer than a start, so none is made."""
     return _policy_of(cluster, k_switch=100.0)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoscaler.decide import rebuild
+from autoscaler.domain.cluster import Policy
 from tests.unit.decide.decide_catalogue import (
     DECODE,
     PREFILL,
@@ -90,3 +91,10 @@ def test_a_new_leader_finds_a_switch_that_was_not_asked_yet_undone() -> None:
     found = rebuild(w.cluster, w.applied, w.routes, w.statuses, [], w.now_ms, leader_token=2)
     known = {replace(group, since_ms=0, created_ms=0).combo_id for group in found.groups}
     assert known == {combos(*catalogue(1.0, 1.0)["chat"])[0].id}
+
+
+def test_where_a_switch_is_dearer_than_a_start_none_is_made() -> None:
+    found = catalogue(10.0, 4.0)
+    w = world(22.0, CHAT, pools=(FLEET,), catalogue=found, policy=Policy(k_switch=1.0)).run(300)
+    changed(w).run(90)
+    assert not [d for d in w.decisions if "in place" in d.reason]

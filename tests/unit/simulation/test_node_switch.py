@@ -1,5 +1,5 @@
-"""Role switches of simulated nodes: rolled back where the new role does not come up, as the real
-executor does it."""
+"""Role switches of simulated nodes: by routing; rolled back where the new role does not come up, as
+the real executor does it."""
 
 from __future__ import annotations
 
@@ -40,3 +40,15 @@ def test_a_role_that_does_not_come_up_is_rolled_back_and_not_tried_again() -> No
     wish("decode", 3)
     one.advance(700.0)
     assert (seen().state, seen().phase) == (InstanceState.READY, "decode")
+
+
+def test_a_role_is_switched_without_a_start() -> None:
+    """The process that serves one phase serves the other: nothing is loaded again."""
+    one = world({ONE: 1}, [], 900.0)
+    one.advance(149.0)
+    first = one.assignments[NODE]
+    wanted = tuple(replace(item, phase="prefill") for item in first.instances)
+    one.nodes[NODE].accept(replace(first, instances=wanted, generation=first.generation + 1))
+    one.advance(151.0)
+    seen = one.statuses[NODE].instances[0]
+    assert (seen.state, seen.phase) == (InstanceState.READY, "prefill")
