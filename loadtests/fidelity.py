@@ -1,16 +1,20 @@
 """The simulator beside the running stack: latencies of the same requests, one by one.
 
     python -m loadtests.fidelity [--trace FILE] [--for S] [--instances N | --config FILE]
+    python -m loadtests.fidelity --engine vllm [--trace FILE] [--for S]
     python -m loadtests.fidelity --url http://HOST:PORT --config FILE [--trace FILE]
 
 Plays the same trace three times: twice through a stack of its own (broker, controller, executors,
 gateway, simulated engines, all at the speed of real time, a fresh one each time), once through
 `autoscaler.simulation` under the same controller and configuration. Requests are paired by their
 number; the simulator gets the lengths that the server counted. Without --config the fleet is
-fixed: one or two instances of one model. With --url a server that runs already takes the stack's
-place: the configuration says what it is (`measurements:` of it included), and its prefix cache has
-to be off, because prompts are alike. Exit code 0: both deviations are within the bar; 1: not; 2: it
-could not be run, the load was late, or the two real runs lie too far apart to judge anything.
+fixed: one or two instances of one model. With --engine vllm it is one real vLLM on a CPU with a
+small model (built once, see `make test-vllm`): `shoal profile measure` measures it through the
+gateway first, and the simulator runs with what that found. With --url a server that runs already
+takes the stack's place: the configuration says what it is (`measurements:` of it included), and its
+prefix cache has to be off, because prompts are alike. Exit code 0: both deviations are within the
+bar; 1: not; 2: it could not be run, the load was late, or the two real runs lie too far apart to
+judge anything.
 """
 
 from __future__ import annotations
@@ -19,7 +23,6 @@ import argparse
 import asyncio
 import logging
 import math
-import secrets
 import sys
 import tempfile
 import time
@@ -32,12 +35,10 @@ import gevent
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.engine import SimEngine
 from autoscaler.simulation.live import LiveController
 from autoscaler.simulation.requests import Ending
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.world import World
-from loadtests.chaos.stack import Stack
 from loadtests.experiments.page import put
 from loadtests.fidelity_figures import (
     MOST_BETWEEN_RUNS,
@@ -48,31 +49,19 @@ from loadtests.fidelity_figures import (
     quantiles,
     table,
 )
+from loadtests.fidelity_stack import fixed_fleet, measure, one_vllm, running, shortened
 from loadtests.replay.client import Client
 from loadtests.replay.report import LATE_MS
 from streams.backtest.workload import Demand, load_workload
-from streams.broker.admin import ensure_topics
 from streams.broker.embedded import EmbeddedBrokerFailed
-from streams.broker.own import own_broker
 from streams.files.errors import UserError
 from streams.replay.record import quantile
-from streams.up.follow import follow
-from streams.up.picture import Picture
+from streams.up.real import RealEngines, prepare
 
 TRACE = Path(str(resources.files("streams").joinpath("data/azure2023_conv.csv.gz")))
-_CONFIG = """mode: act
-regions: {{east: {{l40s: {{gpu: L40S, per_node: 1, max: {n}, price: 1.86}}}}}}
-models:
-  chat: {{source: meta-llama/Llama-3.1-8B-Instruct, engine: fp8, max_len: 16384,
-         slo: {{ttft: 2s, tpot: 80ms}}, min: {n}, max: {n},
-         workload: {{req_per_s: 1, input: 1155, output: 211}}}}
-engines: {{fp8: {{args: [--quantization=fp8]}}}}
-"""
-_READY_S = 180.0
-_SETTLED_S = 3.0
+_MEASURED = "measurements.json"
 _ANSWER_S = 600.0
 _START_S = 1.0
-_GATEWAY = "gateway-a"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +73,6 @@ class Played:
     sent: tuple[Arrival, ...]
     late_ms: float
     failed: int
-
-
-def fixed_fleet(instances: int) -> str:
-    """A configuration with so many instances of one model, whatever the demand."""
-    return _CONFIG.format(n=instances)
 
 
 def play(base: str, arrivals: Sequence[Arrival], start_s: float = _START_S) -> Played:
@@ -123,58 +107,32 @@ def play(base: str, arrivals: Sequence[Arrival], start_s: float = _START_S) -> P
     return Played(run, tuple(sent), quantile(late_ms, 0.99) or 0.0, len(arrivals) - len(run))
 
 
-def simulated(scenario: Scenario) -> tuple[Run, Run]:
-    """The trace in virtual time; and the same without the time outside of iterations, where all
-    engines have the same."""
-    world = World(scenario, LiveController())
-    rows = world.run().requests
-    outside = {
-        engine.setup.times.first_token_ms
-        for engine in world.engines.values()
-        if isinstance(engine, SimEngine)
-    }
+def simulated(scenario: Scenario) -> Run:
+    """The trace in virtual time."""
     run: dict[int, Latency] = {}
-    for row in rows:
+    for row in World(scenario, LiveController()).run().requests:
         if row.outcome == Ending.SERVED and row.first_token_s is not None and row.end_s is not None:
             prefill_s, decode_s = row.first_token_s - row.arrival_s, row.end_s - row.first_token_s
             run[row.id] = Latency(1000.0 * prefill_s, 1000.0 * decode_s)
-    less_ms = outside.pop() if len(outside) == 1 else 0.0
-    bare = {k: Latency(one.prefill_ms - less_ms, one.decode_ms) for k, one in run.items()}
-    return run, bare
+    return run
 
 
-async def on_stack(config: str, scenario: Scenario) -> Played:
-    """One replay against a stack made for it, once its first fleet is ready."""
-    prefix = f"fidelity-{secrets.token_hex(4)}."
-    executors = sorted({f"executor-{pool.region}" for pool in scenario.cluster.pools})
-    controllers, gateways = ("controller-a",), (_GATEWAY,)
-    with tempfile.TemporaryDirectory(prefix="shoal-fidelity-") as folder:
-        async with own_broker(prefix) as bootstrap:
-            await ensure_topics(bootstrap, prefix)
-            stack = Stack(Path(folder), bootstrap, prefix, config, controllers, executors, gateways)
-            picture = Picture(stack.config.cluster)
-            following = asyncio.create_task(follow(bootstrap, prefix, picture))
-            try:
-                await stack.open()
-                await _first_fleet(stack, picture)
-                base = f"http://127.0.0.1:{stack.ports[_GATEWAY]}"
-                return await asyncio.to_thread(play, base, scenario.arrivals)
-            finally:
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
-                await stack.close()
+async def _on_simulated(config: str, scenario: Scenario) -> list[Played]:
+    """Two replays, each on a stack of its own."""
+    found = []
+    for _ in range(2):
+        async with running(config, scenario.cluster) as base:
+            found.append(await asyncio.to_thread(play, base, scenario.arrivals))
+    return found
 
 
-async def _first_fleet(stack: Stack, picture: Picture) -> None:
-    models = {service.model for service in stack.config.cluster.services}
-    try:
-        async with asyncio.timeout(_READY_S):
-            while picture.progress(models).settled < models:
-                await asyncio.sleep(0.2)
-    except TimeoutError:
-        missing = ", ".join(sorted(models - picture.progress(models).settled))
-        raise UserError(f"no fleet for {missing} within {_READY_S:.0f} s") from None
-    await asyncio.sleep(_SETTLED_S)  # routes reach the gateway
+async def _on_vllm(
+    config: str, scenario: Scenario, real: RealEngines, measured: Path
+) -> list[Played]:
+    """Two replays on one real engine, once what it takes was written into `measured`."""
+    async with running(config, scenario.cluster, real) as base:
+        await asyncio.to_thread(measure, base, real.weights / "config.json", measured)
+        return [await asyncio.to_thread(play, base, scenario.arrivals) for _ in range(2)]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -187,6 +145,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--trace", type=Path, default=TRACE, help="as `shoal backtest` takes (Azure 2023, conv)")
     add("--for", dest="for_s", type=float, default=60.0, help="seconds of it (60)")
     add("--rate-scale", type=float, default=1.0, help="requests per recorded one (1)")
+    add("--engine", choices=("simulated", "vllm"), default="simulated", help="(simulated)")
     add("--instances", type=int, choices=(1, 2), default=1, help="of the fixed fleet (1)")
     add("--config", type=Path, help="a shoal.yaml in place of the fixed fleet: the loop decides")
     add("--url", default="", help="a server that runs, in place of the stack; needs --config")
@@ -199,6 +158,8 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"--rate-scale {options.rate_scale:g}: allowed: above 0, to 100")
     if options.url and not (options.config and options.url.startswith("http://")):
         parser.error(f"--url {options.url}: allowed: http://HOST:PORT, with --config")
+    if options.engine == "vllm" and (options.config or options.instances != 1):
+        parser.error("--engine vllm: allowed: one instance, without --config and --url")
     logging.disable(logging.WARNING)
     try:
         return _measure(options)
@@ -208,35 +169,43 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace) -> int:
-    with tempfile.TemporaryDirectory(prefix="shoal-fidelity-") as folder:
-        path = options.config or Path(folder) / "shoal.yaml"
-        if options.config is None:
+    with tempfile.TemporaryDirectory(prefix="shoal-fidelity-") as name:
+        folder = Path(name)
+        path, real = options.config or folder / "shoal.yaml", None
+        if options.engine == "vllm":
+            real = prepare(folder)
+            path.write_text(one_vllm(real.weights))
+        elif options.config is None:
             path.write_text(fixed_fleet(options.instances))
         config = path.read_text(encoding="utf-8")
         demand = Demand((str(options.trace),), path, options.rate_scale, 0.0, options.for_s)
         workload = load_workload(demand, options.seed)
-    for note in workload.notes:
-        print(f"note: {note}")
-    scenario = workload.scenario
-    real = []
-    for number in (1, 2):
-        played = (
-            play(options.url, scenario.arrivals)
-            if options.url
-            else asyncio.run(on_stack(config, scenario))
-        )
+        scenario = workload.scenario
+        if real is not None:
+            scenario = replace(scenario, arrivals=shortened(scenario.arrivals))
+            played = asyncio.run(_on_vllm(config, scenario, real, folder / _MEASURED))
+            path.write_text(f"{config}measurements: {_MEASURED}\n")
+            scenario = replace(scenario, cluster=load_workload(demand, 1).scenario.cluster)
+        else:
+            for note in workload.notes:
+                print(f"note: {note}")
+            if options.url:
+                played = [play(options.url, scenario.arrivals) for _ in range(2)]
+            else:
+                played = asyncio.run(_on_simulated(config, scenario))
+    for number, one in enumerate(played, start=1):
         print(
-            f"real run {number}: {len(scenario.arrivals)} requests, {played.failed} failed, "
-            f"sent late by {played.late_ms:.0f} ms (p99)",
+            f"real run {number}: {len(scenario.arrivals)} requests, {one.failed} failed, "
+            f"sent late by {one.late_ms:.0f} ms (p99)",
             flush=True,
         )
-        if played.late_ms > LATE_MS:
+        if one.late_ms > LATE_MS:
             print("fidelity: the load was late, its latencies mean nothing", file=sys.stderr)
             return 2
-        real.append(played.run)
-    simulation, bare = simulated(replace(scenario, arrivals=played.sent))
-    runs = {"real run 1": real[0], "real run 2": real[1], "simulator": simulation}
-    comparisons = compare(simulation, bare, (real[0], real[1]))
+    first, second = (one.run for one in played)
+    simulation = simulated(replace(scenario, arrivals=played[-1].sent))
+    runs = {"real run 1": first, "real run 2": second, "simulator": simulation}
+    comparisons = compare(simulation, (first, second))
     if any(math.isnan(one.simulated) for one in comparisons):
         print("fidelity: no request was answered by all three", file=sys.stderr)
         return 2
@@ -250,8 +219,9 @@ def _measure(options: argparse.Namespace) -> int:
         )
         return 2
     if options.page:
-        put(options.page, "fidelity-prefill", lines, chart(runs, "prefill"))
-        put(options.page, "fidelity-decode", [], chart(runs, "decode"))
+        name = "fidelity-vllm" if options.engine == "vllm" else "fidelity"
+        put(options.page, f"{name}-prefill", lines, chart(runs, "prefill"))
+        put(options.page, f"{name}-decode", [], chart(runs, "decode"))
     return 0 if all(one.held for one in comparisons) else 1
 
 

@@ -69,14 +69,13 @@ def bar(phase: str, between_runs: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One phase. simulated: the mean over both real runs; bare: the same without the time outside
-    of iterations, which the simulator adds to every first token."""
+    """One phase. simulated, shift_ms: the simulator against the real runs, the mean over both;
+    runs: the second real run against the first."""
 
     phase: str
     pairs: int
     simulated: float
     shift_ms: float
-    bare: float
     runs: float
 
     @property
@@ -95,19 +94,17 @@ class Comparison:
         return self.judged and self.simulated <= self.bar
 
 
-def compare(simulated: Run, bare: Run, real: tuple[Run, Run]) -> list[Comparison]:
+def compare(simulated: Run, real: tuple[Run, Run]) -> list[Comparison]:
     """The simulation beside two real runs of the same trace, for each phase."""
     found = []
     for phase in PHASES:
         apart = [deviation(simulated, run, phase) for run in real]
-        without = [deviation(bare, run, phase).mean for run in real]
         found.append(
             Comparison(
                 phase,
                 min(one.pairs for one in apart),
                 sum(one.mean for one in apart) / 2.0,
                 sum(one.shift_ms for one in apart) / 2.0,
-                sum(without) / 2.0,
                 deviation(real[1], real[0], phase).mean,
             )
         )
@@ -117,13 +114,13 @@ def compare(simulated: Run, bare: Run, real: tuple[Run, Run]) -> list[Comparison
 def table(comparisons: Sequence[Comparison]) -> list[str]:
     """Deviations as a Markdown table."""
     heads = (
-        "latency", "requests", "simulator", "median difference", "without outside time",
-        "two real runs", "bar", "held", "Coral's simulator",
+        "latency", "requests", "simulator", "median difference", "two real runs", "bar", "held",
+        "Coral's simulator",
     )  # fmt: skip
     rows = [
         (
             one.phase, str(one.pairs), f"{one.simulated:.1%}", f"{one.shift_ms:+.1f} ms",
-            f"{one.bare:.1%}", f"{one.runs:.1%}", f"{one.bar:.1%}", "yes" if one.held else "no",
+            f"{one.runs:.1%}", f"{one.bar:.1%}", "yes" if one.held else "no",
             f"{CORAL[one.phase]:.1%}",
         )
         for one in comparisons

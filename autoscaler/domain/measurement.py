@@ -16,7 +16,8 @@ class Measurement:
     """What a user's benchmark says of one model on `tp` GPUs of type `gpu`.
 
     prefill, decode: measured over estimated time of prompts and of decode iterations. error: mean
-    absolute error left after that, a fraction. day: YYYY-MM-DD.
+    absolute error left after that, a fraction. day: YYYY-MM-DD. first_token_ms: time outside of
+    iterations before a first token; None where the points do not tell it from the prompts' own.
     """
 
     architecture: Architecture
@@ -28,3 +29,4 @@ class Measurement:
     error: float
     points: int
     day: str
+    first_token_ms: float | None = None

@@ -7,8 +7,7 @@ way). Knows no files. Planning does not use this: `throughput` has the open-loop
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 from autoscaler.domain.models import ModelSpec
 from autoscaler.performance.efficiency import PEAK, Efficiency
@@ -24,12 +23,8 @@ _MAX_SEQUENCES = 1024
 
 
 def estimate(point: MeasuredPoint, profile: Profile) -> Estimate:
-    """TTFT and TPOT in ms for `point` under `profile`, measured tables included."""
-    own = profile.measurement(point.spec, point.gpu, point.tp)
-    bound, correction = bind(point.spec, point.gpu, point.tp, profile, point.engine)
-    alone = own is None or point.kind in (PointKind.BATCH, PointKind.STEPS)
-    passes = bound if alone or own is None else _Scaled(bound, own.prefill, own.decode)
-    return _estimate(point, passes, correction)
+    """TTFT and TPOT in ms for `point` under `profile`, all that was measured included."""
+    return _estimate(point, *bind(point.spec, point.gpu, point.tp, profile, point.engine))
 
 
 def estimate_with(point: MeasuredPoint, eff: Efficiency) -> Estimate:
@@ -38,32 +33,26 @@ def estimate_with(point: MeasuredPoint, eff: Efficiency) -> Estimate:
 
 
 def estimate_scaled(
-    point: MeasuredPoint, profile: Profile, prefill: float, decode: float
+    point: MeasuredPoint,
+    profile: Profile,
+    prefill: float,
+    decode: float,
+    first_token_ms: float | None = None,
 ) -> Estimate:
-    """The same with the times of prompts and of decode iterations times these factors."""
+    """The same with the times of prompts and of decode iterations times these factors, and with
+    this time outside of iterations before a first token (None: the profile's)."""
     bound, correction = bind(point.spec, point.gpu, point.tp, profile, point.engine)
-    return _estimate(point, _Scaled(bound, prefill, decode), correction)
-
-
-class _Passes(Protocol):
-    """Pass times of one instance."""
-
-    @property
-    def model(self) -> ModelSpec: ...
-    @property
-    def eff(self) -> Efficiency: ...
-    def layer_ms(self, tokens: float, sequences: float, context: float) -> float: ...
-    def prefill_ms(self, tokens: float, context: float = 0.0, batch: float = 1.0) -> float: ...
-    def decode_ms(self, batch: float, context: float) -> float: ...
+    if first_token_ms is not None:
+        bound = replace(bound, eff=replace(bound.eff, first_token_ms=first_token_ms))
+    return _estimate(point, bound, correction.scaled(prefill, decode))
 
 
 @dataclass(frozen=True, slots=True)
-class _Scaled:
-    """`bound` with its times of prompts and of decode iterations times factors."""
+class _Passes:
+    """Pass times of one instance: the roofline with what was measured of it."""
 
     bound: Roofline
-    prefill: float
-    decode: float
+    correction: Correction
 
     @property
     def model(self) -> ModelSpec:
@@ -74,30 +63,31 @@ class _Scaled:
         return self.bound.eff
 
     def layer_ms(self, tokens: float, sequences: float, context: float) -> float:
-        return self.prefill * self.bound.layer_ms(tokens, sequences, context)
+        factor = self.correction.prefill_factor(tokens, sequences)
+        return factor * self.bound.layer_ms(tokens, sequences, context)
 
     def prefill_ms(self, tokens: float, context: float = 0.0, batch: float = 1.0) -> float:
-        return self.prefill * self.bound.prefill_ms(tokens, context, batch)
+        factor = self.correction.prefill_factor(tokens, batch)
+        return factor * self.bound.prefill_ms(tokens, context, batch)
 
     def decode_ms(self, batch: float, context: float) -> float:
-        return self.decode * self.bound.decode_ms(batch, context)
+        return self.correction.decode_factor(context, batch) * self.bound.decode_ms(batch, context)
 
 
-def _estimate(point: MeasuredPoint, bound: _Passes, correction: Correction) -> Estimate:
+def _estimate(point: MeasuredPoint, bound: Roofline, correction: Correction) -> Estimate:
     context = point.input_tokens + 0.5 * point.output_tokens
+    passes = _Passes(bound, correction)
     if point.kind in (PointKind.BATCH, PointKind.STEPS):
-        first = correction.prefill_factor(point.input_tokens, point.load)
-        later = correction.decode_factor(context, point.load)
         return Estimate(
-            first * bound.prefill_ms(point.input_tokens, 0.0, point.load),
-            later * bound.decode_ms(point.load, context),
+            passes.prefill_ms(point.input_tokens, 0.0, point.load),
+            passes.decode_ms(point.load, context),
         )
     if point.kind is PointKind.SPLIT:
         decode = roofline(point.spec, point.gpu, point.decode_tp, bound.eff)
         tpot = decode.decode_ms(point.decode_load, context)
         think = point.output_tokens * tpot
-        return Estimate(_first_token_ms(bound, point, point.load, think, 0.0), tpot)
-    return _shared(bound, point, context)
+        return Estimate(_first_token_ms(passes, point, point.load, think, 0.0), tpot)
+    return _shared(passes, point, context)
 
 
 def _shared(bound: _Passes, point: MeasuredPoint, context: float) -> Estimate:

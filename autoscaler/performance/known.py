@@ -53,6 +53,8 @@ def checked(found: Measurement) -> Measurement:
     finite("measurement: prefill", found.prefill, 1e-4, 1e6)
     finite("measurement: decode", found.decode, 1e-4, 1e6)
     finite("measurement: error", found.error, 0.0, 1e3)
+    if found.first_token_ms is not None:
+        finite("measurement: first_token_ms", found.first_token_ms, 0.0, 1e5)
     whole("measurement: points", found.points, 1, 10**6)
     whole("measurement: tp", found.tp, 1, 1024)
     return found

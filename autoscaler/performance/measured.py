@@ -1,6 +1,8 @@
 """A user's own measurements: what benchmark points say of one model on one GPU, over its estimate.
 
-Two factors are fitted, of the time of prompts and of decode iterations, so a short sweep is enough.
+Two factors are fitted, of the time of prompts and of decode iterations, so a short sweep is enough;
+with prompts of two lengths also the time outside of iterations before a first token, which hangs on
+the host, not on the GPU.
 What a profile makes of them is in `known`. Knows no files.
 """
 
@@ -9,17 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean
+from typing import NamedTuple
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.measurement import Measurement
 from autoscaler.performance.closed_loop import estimate_scaled
 from autoscaler.performance.known import without
-from autoscaler.performance.leastsquares import fit
+from autoscaler.performance.leastsquares import Factors, fit
 from autoscaler.performance.plausible import peak_share
 from autoscaler.performance.points import Estimate, MeasuredPoint
 from autoscaler.performance.profile import Profile, architecture
 
-_BOUNDS = {"prefill": (1e-3, 1e5), "decode": (1e-3, 1e5)}
+_BOUNDS = {"prefill": (1e-3, 1e5), "decode": (1e-3, 1e5), "first_token_ms": (0.1, 1e4)}
+# Prompts this many times as long as others tell their own time from what comes before it.
+_APART = 2.0
 _PRIOR = 1e-3
 # TTFT in a benchmark is noisier than TPOT and depends on how the benchmark starts.
 _TTFT_WEIGHT = 0.6
@@ -42,9 +47,9 @@ def measure(points: Sequence[MeasuredPoint], profile: Profile, day: str) -> Meas
             allowed = f"what the data sheet of {first.gpu.name} allows; is this the GPU?"
             raise InvalidValue("TTFT and TPOT", (point.ttft_ms, point.tpot_ms), allowed)
     bare = without(profile, first)
-    prefill, decode = _fitted(points, bare)
+    found = _fitted(points, bare)
     if len(points) < 3:
-        errors = [e for p in points for e in _errors(p, estimate_scaled(p, bare, prefill, decode))]
+        errors = [e for p in points for e in _errors(p, estimate_scaled(p, bare, *found))]
     else:
         errors = []
         for left_out in range(len(points)):
@@ -56,19 +61,28 @@ def measure(points: Sequence[MeasuredPoint], profile: Profile, day: str) -> Meas
         weight_dtype=first.spec.weight_dtype,
         gpu=first.gpu.name,
         tp=first.tp,
-        prefill=round(prefill, 5),
-        decode=round(decode, 5),
+        prefill=round(found.prefill, 5),
+        decode=round(found.decode, 5),
         error=round(fmean(errors), 4),
         points=len(points),
         day=day,
+        first_token_ms=None if found.first_token_ms is None else round(found.first_token_ms, 3),
     )
 
 
-def _fitted(points: Sequence[MeasuredPoint], profile: Profile) -> tuple[float, float]:
-    def residuals(factors: dict[str, float]) -> list[float]:
+class _Fitted(NamedTuple):
+    prefill: float
+    decode: float
+    first_token_ms: float | None
+
+
+def _fitted(points: Sequence[MeasuredPoint], profile: Profile) -> _Fitted:
+    def residuals(factors: Factors) -> list[float]:
         found = []
         for point in points:
-            guess = estimate_scaled(point, profile, factors["prefill"], factors["decode"])
+            guess = estimate_scaled(
+                point, profile, factors["prefill"], factors["decode"], factors.get("first_token_ms")
+            )
             if point.ttft_ms is not None:
                 found.append(_TTFT_WEIGHT * math.log(guess.ttft_ms / point.ttft_ms))
             if point.tpot_ms is not None:
@@ -84,8 +98,13 @@ def _fitted(points: Sequence[MeasuredPoint], profile: Profile) -> tuple[float, f
     ]
     level = math.exp(fmean(ratios)) if ratios else 1.0
     level = min(max(level, 2e-3), 5e4)
-    found = fit({"prefill": level, "decode": level}, residuals, _BOUNDS, _PRIOR)  # type: ignore[arg-type]
-    return found["prefill"], found["decode"]
+    start = {"prefill": level, "decode": level}
+    lengths = [point.input_tokens for point in points if point.ttft_ms is not None]
+    if lengths and max(lengths) >= _APART * min(lengths):
+        least_ms = min(point.ttft_ms for point in points if point.ttft_ms is not None)
+        start["first_token_ms"] = 0.5 * least_ms
+    best = fit(start, residuals, _BOUNDS, _PRIOR)
+    return _Fitted(best["prefill"], best["decode"], best.get("first_token_ms"))
 
 
 def _errors(point: MeasuredPoint, guess: Estimate) -> list[float]:

@@ -6,7 +6,7 @@ SLO and no queue. Pure Python, picklable, microseconds a call.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from autoscaler.domain.hardware import GpuSpec
@@ -95,4 +95,8 @@ def bind(
         decode = [bound.decode_ms(batch, context) for context, batch, _ in table.decode]
         correction = Correction(rows(table.prefill, prefill), rows(table.decode, decode))
     own = profile.measurement(model, gpu, tp)
-    return bound, correction if own is None else correction.scaled(own.prefill, own.decode)
+    if own is None:
+        return bound, correction
+    if own.first_token_ms is not None:
+        bound = replace(bound, eff=replace(bound.eff, first_token_ms=own.first_token_ms))
+    return bound, correction.scaled(own.prefill, own.decode)

@@ -24,6 +24,7 @@ from streams.files.config import Config, load_config
 from streams.up import parts
 from streams.up.children import Child, Children
 from streams.up.host import free_port
+from streams.up.real import RealEngines
 from topics.signing import CLUSTER_KEY
 from topics.timebase import TimeBase
 
@@ -51,7 +52,8 @@ _READY_S = 120.0
 
 
 class Stack:
-    """All processes of one run. folder: for logs and state. bootstrap: the broker's own address."""
+    """All processes of one run. folder: for logs and state. bootstrap: the broker's own address.
+    real: engines that are not simulated."""
 
     def __init__(
         self,
@@ -62,7 +64,9 @@ class Stack:
         controllers: Sequence[str] = CONTROLLERS,
         executors: Sequence[str] = EXECUTORS,
         gateways: Sequence[str] = GATEWAYS,
+        real: RealEngines | None = None,
     ) -> None:
+        self._real = real
         self._controllers, self._executors, self._gateways = controllers, executors, gateways
         self.folder, self.bootstrap, self.prefix = folder, bootstrap, prefix
         self.path = folder / "shoal.yaml"
@@ -151,13 +155,16 @@ class Stack:
         )  # fmt: skip
 
     def _executor(self, name: str) -> Child:
-        run = parts.Run(self.config, self.path, self.folder, self.base, 0, 1, self.prefix)
+        run = parts.Run(
+            self.config, self.path, self.folder, self.base, 0, 1, self.prefix, real=self._real
+        )
         region = name.removeprefix("executor-")
         found: dict[str, Any] = dict(parts.node_file(run, region, name, self.relays[name].address))
-        found["engines"] = {
-            engine: {**settings, "startup_s": _STARTUP_S}
-            for engine, settings in found["engines"].items()
-        }
+        if self._real is None:
+            found["engines"] = {
+                engine: {**settings, "startup_s": _STARTUP_S}
+                for engine, settings in found["engines"].items()
+            }
         path = self.folder / f"{name}.json"
         path.write_bytes(orjson.dumps(found))
         return self._child(name, "executors.node", "--config", str(path))

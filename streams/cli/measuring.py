@@ -146,7 +146,9 @@ def _say(found: Measurement, name: str, points: Sequence[MeasuredPoint]) -> None
         print("the runs disagree with each other: more requests on a quiet engine would help")
     print(
         f"prompts take {found.prefill:.2f} times the estimate, decode iterations {found.decode:.2f}"
-    )
+        + ("" if found.first_token_ms is None else
+           f"; a first token {found.first_token_ms:.0f} ms more, for all that is no iteration")
+    )  # fmt: skip
 
 
 def measure_error(points: Sequence[MeasuredPoint], profile: Any) -> float:

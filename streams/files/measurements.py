@@ -7,7 +7,7 @@ way of a temporary file.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 
 from autoscaler.domain.checks import InvalidValue
@@ -18,6 +18,7 @@ from streams.files.csv_rows import cause_of
 from streams.files.errors import UserError
 
 _KEYS = {field.name for field in fields(Measurement)}
+_NEEDED = {field.name for field in fields(Measurement) if field.default is MISSING}
 
 
 def read_measurements(path: Path) -> tuple[Measurement, ...]:
@@ -32,7 +33,7 @@ def read_measurements(path: Path) -> tuple[Measurement, ...]:
         raise UserError(f"{path}: a list of measurements is expected")
     found = []
     for number, one in enumerate(raw, start=1):
-        if not isinstance(one, dict) or set(one) != _KEYS:
+        if not isinstance(one, dict) or not _NEEDED <= set(one) <= _KEYS:
             raise UserError(f"{path}: measurement {number}: the keys must be {sorted(_KEYS)}")
         try:
             key = tuple(int(n) for n in one["architecture"])

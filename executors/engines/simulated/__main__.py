@@ -93,6 +93,7 @@ async def _serve(
         fetch_kv,
         arguments.flush_ms / 1e3,
         recompute=arguments.kv_load_failure_policy == "recompute",
+        first_token_ms=setup.times.first_token_ms,
     )
     serving = Serving(
         identity,

@@ -40,11 +40,13 @@ FetchKv = Callable[[RemoteKv, float], Awaitable[bool]]
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One request of a client with all its choices. parked: not given to the machine yet."""
+    """One request of a client with all its choices. entering: it is still being read and tokenised;
+    fetching: its KV is asked for. Neither is in the machine yet."""
 
     answer: Answer
     arrived_ms: float
     flights: set[int] = field(default_factory=set)
+    entering: asyncio.TimerHandle | None = None
     fetching: asyncio.Task[None] | None = None
 
 
@@ -78,8 +80,10 @@ class Identity:
 class Engine:
     """Requests in, tokens out.
 
-    flush_s: real seconds between writes of running streams. recompute: a prompt whose KV cannot be
-    had is computed here instead of failing its request.
+    first_token_ms: domain ms that a request spends outside of iterations before its first token, as
+    `StepTimes` has it; here all of it before the machine, and for a pair at its prefill. flush_s:
+    real seconds between writes of running streams. recompute: a prompt whose KV cannot be had is
+    computed here instead of failing its request.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class Engine:
         fetch_kv: FetchKv,
         flush_s: float = 0.03,
         recompute: bool = False,
+        first_token_ms: float = 0.0,
     ) -> None:
         self.metrics = Metrics()
         self._batcher = batcher
@@ -100,6 +105,7 @@ class Engine:
         self._fetch_kv = fetch_kv
         self._flush_s = max(flush_s, _MIN_WRITE_GAP_S)
         self._recompute = recompute
+        self._entry_s = time_base.real_s(first_token_ms / 1e3)
         self._loop = asyncio.get_running_loop()
         self._clock = MachineClock(time_base, self._loop.time)
         self._calls: set[_Call] = set()
@@ -172,7 +178,7 @@ class Engine:
 
     async def drained(self) -> None:
         """Until nothing is in the machine (what is parked does not count)."""
-        while any(call.flights or call.fetching for call in self._calls):
+        while any(call.flights or call.entering or call.fetching for call in self._calls):
             await asyncio.sleep(0.01)
 
     def cut(self) -> None:
@@ -212,11 +218,13 @@ class Engine:
 
     def _begin(self, call: _Call, job: Job) -> None:
         if job.remote is None:
-            self._enter(call, job, Part.PREFILL if job.hold_kv else Part.WHOLE, 0.0)
+            part = Part.PREFILL if job.hold_kv else Part.WHOLE
+            call.entering = self._loop.call_later(self._entry_s, self._enter, call, job, part)
             return
         call.fetching = self._loop.create_task(self._fetch(call, job, job.remote))
 
-    def _enter(self, call: _Call, job: Job, part: Part, transfer_ms: float) -> None:
+    def _enter(self, call: _Call, job: Job, part: Part, transfer_ms: float = 0.0) -> None:
+        call.entering = None
         self._step()
         for choice in range(job.samples):
             request, prompt = next(self._ids), job.prompts[choice // job.n]
@@ -245,7 +253,7 @@ class Engine:
             return
         self.metrics.kv_failed += 1
         if self._recompute:
-            self._enter(call, job, Part.WHOLE, 0.0)
+            self._enter(call, job, Part.WHOLE)
         else:
             self._fail(call, ApiError(500, "KV load failed: the prefill instance does not hold it"))
 
@@ -267,8 +275,9 @@ class Engine:
 
     def _drop(self, call: _Call) -> None:
         self._calls.discard(call)
-        if call.fetching is not None:
-            call.fetching.cancel()
+        for coming in (call.entering, call.fetching):
+            if coming is not None:
+                coming.cancel()
         if call.flights:
             self._step()
         for request in call.flights:

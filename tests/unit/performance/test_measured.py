@@ -1,4 +1,4 @@
-"""A user's own measurements: two factors that bring the model to what was measured."""
+"""A user's own measurements: what brings the model to what was measured."""
 
 from __future__ import annotations
 
@@ -39,12 +39,15 @@ def point(load: float, tokens: float = 1024.0) -> MeasuredPoint:
     )
 
 
-def measured_at(prefill: float, decode: float) -> list[MeasuredPoint]:
-    """Points of an engine whose prompts and iterations take these factors longer."""
+def measured_at(
+    prefill: float, decode: float, first_token_ms: float | None = None
+) -> list[MeasuredPoint]:
+    """Points of an engine whose prompts and iterations take these factors longer. first_token_ms:
+    that its host takes, None = as packaged."""
     found = []
     for load in (1.0, 4.0, 16.0):
         for tokens in (256.0, 1024.0):
-            truth = estimate_scaled(point(load, tokens), PROFILE, prefill, decode)
+            truth = estimate_scaled(point(load, tokens), PROFILE, prefill, decode, first_token_ms)
             found.append(replace(point(load, tokens), ttft_ms=truth.ttft_ms, tpot_ms=truth.tpot_ms))
     return found
 
@@ -55,6 +58,38 @@ def test_the_factors_of_an_engine_are_found_again(prefill: float, decode: float)
     assert found.prefill == pytest.approx(prefill, rel=0.05)
     assert found.decode == pytest.approx(decode, rel=0.05)
     assert found.error < 0.03
+
+
+@pytest.mark.parametrize("host_ms", [30.0, 200.0])
+def test_what_the_host_takes_before_a_first_token_is_told_from_the_prompt(host_ms: float) -> None:
+    found = measure(measured_at(1.3, 1.1, host_ms), PROFILE, "2026-11-20")
+    assert found.first_token_ms == pytest.approx(host_ms, rel=0.15)
+    assert found.prefill == pytest.approx(1.3, rel=0.05)
+    knows = with_measurements(PROFILE, [found])
+    times = step_times(SPEC, NodeSlice(GPU, 1), Phase.AGGREGATED, knows)
+    assert times.first_token_ms == found.first_token_ms
+
+
+def test_prompts_of_one_length_say_nothing_of_the_host() -> None:
+    alike = [one for one in measured_at(1.3, 1.1) if one.input_tokens == 1024.0]
+    found = measure(alike, PROFILE, "2026-11-20")
+    assert found.first_token_ms is None
+    assert found.prefill == pytest.approx(1.3, rel=0.05)
+
+
+def test_a_measured_table_is_corrected_once() -> None:
+    """The packaged table of the tiny model on a core: factors of 1 leave it as it is."""
+    spec, core = catalog.model("shoal/tiny-llama"), catalog.gpu("CPU-core")
+    points = [
+        replace(point(load, tokens), spec=spec, gpu=core, system="CPU-core")
+        for load in (1.0, 2.0)
+        for tokens in (128.0, 512.0)
+    ]
+    guesses = [(one, estimate(one, PROFILE)) for one in points]
+    real = [replace(p, ttft_ms=guess.ttft_ms, tpot_ms=guess.tpot_ms) for p, guess in guesses]
+    found = measure(real, PROFILE, "2026-11-20")
+    assert (found.prefill, found.decode) == pytest.approx((1.0, 1.0), rel=0.05)
+    assert found.error < 0.02
 
 
 def test_a_profile_that_knows_a_measurement_predicts_it_and_calls_it_certain() -> None:

@@ -1,0 +1,146 @@
+"""What runs in a fidelity measurement: a stack with simulated engines or with a real vLLM.
+
+Owns their configurations, starting a stack until its fleet serves, and measuring its engine. Knows
+no latencies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.simulation.arrivals import Arrival
+from loadtests.chaos.stack import Stack
+from streams.broker.admin import ensure_topics
+from streams.broker.own import own_broker
+from streams.files.errors import UserError
+from streams.up.follow import follow
+from streams.up.picture import Picture
+from streams.up.real import RealEngines
+
+_SIMULATED = """mode: act
+regions: {{east: {{l40s: {{gpu: L40S, per_node: 1, max: {n}, price: 1.86}}}}}}
+models:
+  chat: {{source: meta-llama/Llama-3.1-8B-Instruct, engine: fp8, max_len: 16384,
+         slo: {{ttft: 2s, tpot: 80ms}}, min: {n}, max: {n},
+         workload: {{req_per_s: 1, input: 1155, output: 211}}}}
+engines: {{fp8: {{args: [--quantization=fp8]}}}}
+"""
+_VLLM = """mode: act
+defaults: {{max_len: 2048}}
+policy: {{start_timeout: 4m}}
+regions: {{local: {{cores: {{gpu: CPU-core, per_node: 1, max: 1, price: 0.04}}}}}}
+models:
+  small: {{source: {source}, engine: cpu, slo: {{ttft: 5s, tpot: 100ms}}, min: 1, max: 1,
+          workload: {{req_per_s: 0.5, input: 500, output: 100}}}}
+engines:
+  cpu:
+    args: [--load-format=dummy, --dtype=float32, --enforce-eager, --no-enable-prefix-caching,
+           --distributed-executor-backend=uni, --kv-cache-memory-bytes=134217728]
+    max_num_seqs: 16
+"""
+# Eight times the tiny model: an iteration takes longer than what the processes around it do.
+_SMALL = {
+    "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "num_key_value_heads": 8,
+}  # fmt: skip
+_LONGEST = 600, 100  # tokens of a prompt and of an answer: seconds, on a core
+_TOKENS_A_WORD = 2  # of the words that the client sends, for a tokenizer of bytes
+# Prompts of about 400 and 100 tokens; the first step twice, for it tells the most.
+_SWEEP = ("--input", "64", "--output", "100", "--concurrency", "1,1,2,4")
+_READY_S = 240.0
+_SETTLED_S = 3.0
+_GATEWAY = "gateway-a"
+
+
+def fixed_fleet(instances: int) -> str:
+    """A configuration with so many simulated instances of one model, whatever the demand."""
+    return _SIMULATED.format(n=instances)
+
+
+def one_vllm(folder: Path) -> str:
+    """The same of one real vLLM on a CPU core, with a small model made in `folder`."""
+    return _VLLM.format(source=small_model(folder))
+
+
+def small_model(folder: Path) -> Path:
+    """The tiny model of `shoal up --engine vllm` in `folder`, enlarged; its config.json."""
+    config = folder / "config.json"
+    made = json.loads(config.read_text())
+    config.write_text(json.dumps({**made, **_SMALL}))
+    return config
+
+
+def shortened(arrivals: Sequence[Arrival]) -> tuple[Arrival, ...]:
+    """The same with lengths that the small model takes, and prompts counted in the client's words;
+    what is too long is cut."""
+    return tuple(
+        replace(
+            one,
+            input_tokens=max(1, min(one.input_tokens, _LONGEST[0]) // _TOKENS_A_WORD),
+            output_tokens=min(one.output_tokens, _LONGEST[1]),
+        )
+        for one in arrivals
+    )
+
+
+@asynccontextmanager
+async def running(
+    config: str, cluster: Cluster, real: RealEngines | None = None
+) -> AsyncIterator[str]:
+    """A stack of its own, all at the speed of real time, once its first fleet is ready: the
+    gateway's address. UserError when it does not get ready."""
+    prefix = f"fidelity-{secrets.token_hex(4)}."
+    executors = sorted({f"executor-{pool.region}" for pool in cluster.pools})
+    with tempfile.TemporaryDirectory(prefix="shoal-fidelity-") as folder:
+        async with own_broker(prefix) as bootstrap:
+            await ensure_topics(bootstrap, prefix)
+            stack = Stack(
+                Path(folder), bootstrap, prefix, config, ("controller-a",), executors, (_GATEWAY,),
+                real,
+            )  # fmt: skip
+            picture = Picture(stack.config.cluster)
+            following = asyncio.create_task(follow(bootstrap, prefix, picture))
+            try:
+                await stack.open()
+                await _first_fleet(stack, picture)
+                yield f"http://127.0.0.1:{stack.ports[_GATEWAY]}"
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+                await stack.close()
+
+
+def measure(base: str, model: Path, into: Path) -> None:
+    """`shoal profile measure` of the small model behind `base`, told as it runs. Through the
+    gateway: what it takes is part of a first token."""
+    argv = [
+        sys.executable, "-m", "streams.cli.main", "profile", "measure", "--url", base,
+        "--served-model", "small", "--model", str(model), "--gpu", "CPU-core",
+        "--into", str(into), *_SWEEP,
+    ]  # fmt: skip
+    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False)
+    print(done.stdout.replace(str(model), "the model").split("kept in")[0].rstrip(), flush=True)
+    if done.returncode:
+        raise UserError("--engine vllm: the engine could not be measured; why stands above")
+
+
+async def _first_fleet(stack: Stack, picture: Picture) -> None:
+    models = {service.model for service in stack.config.cluster.services}
+    try:
+        async with asyncio.timeout(_READY_S):
+            while picture.progress(models).settled < models:
+                await asyncio.sleep(0.2)
+    except TimeoutError:
+        missing = ", ".join(sorted(models - picture.progress(models).settled))
+        raise UserError(f"no fleet for {missing} within {_READY_S:.0f} s") from None
+    await asyncio.sleep(_SETTLED_S)  # routes reach the gateway
