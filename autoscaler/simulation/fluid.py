@@ -23,7 +23,7 @@ from autoscaler.simulation.decider import Decider, Said
 from autoscaler.simulation.engine import SimEngine
 from autoscaler.simulation.fluid_flow import Cohort, Flow, Way, scaled
 from autoscaler.simulation.gateway import GatewayLimits
-from autoscaler.simulation.inflow import Inflow
+from autoscaler.simulation.inflow import Inflow, counted
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.solver import Plan, plan_in_process
 from autoscaler.simulation.stage import AnyEngine, AnySetup
@@ -167,8 +167,8 @@ class FlowGateway:
         meter.input_tokens += round(share * batch.input_tokens)
         meter.output_tokens += round(share * batch.output_tokens)
         meter.output_lengths = merge((meter.output_lengths, scaled(batch.outputs, share)))
-        meter.ttft_ms = merge((meter.ttft_ms, cohort.ttft))
-        meter.tpot_ms = merge((meter.tpot_ms, cohort.tpot))
+        meter.ttft_ms = merge((meter.ttft_ms, counted(cohort.ttft)))
+        meter.tpot_ms = merge((meter.tpot_ms, counted(cohort.tpot)))
         self._row(model, cohort)
 
     def _row(self, model: str, cohort: Cohort) -> None:

@@ -10,7 +10,7 @@ each have a coefficient of variation of 1 / sqrt(n). Knows no clock and no route
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance.attainment import GRID, Engine, engine
 from autoscaler.serving.setup import EngineSetup
-from autoscaler.simulation.inflow import Batch
+from autoscaler.simulation.inflow import Batch, Counts, Ints
 from topics.sketch import GAMMA, HIGHEST, LOWEST
 
 _SMOOTH_S = 15.0
@@ -28,7 +28,6 @@ _SMOOTH_S = 15.0
 _SIGMAS, _CHANGE = 3.0, 0.03
 
 Floats = npt.NDArray[np.float32]
-Counts = dict[int, int]
 Sketch = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 
 
@@ -41,7 +40,7 @@ class Latencies:
     sketches: dict[float, tuple[Sketch, Sketch]] = field(default_factory=dict)
 
     def seen(self, wait_ms: float) -> tuple[Sketch, Sketch]:
-        """What a gateway sees of TTFT and TPOT, as (buckets, cumulated shares)."""
+        """What a gateway sees of TTFT and TPOT, as (buckets less LOWEST, cumulated shares)."""
         found = self.sketches.get(wait_ms)
         if found is None:
             found = _sketch(self.ttft_ms + np.float32(wait_ms)), _sketch(self.tpot_ms)
@@ -106,10 +105,14 @@ def _step(one: Engine, req_per_s: float) -> int:
     return min(GRID, max(0, round(GRID * req_per_s / full))) if full > 0.0 else GRID
 
 
+def _no_counts() -> Ints:
+    return np.zeros(HIGHEST - LOWEST + 1, np.int64)
+
+
 @dataclass(slots=True)
 class Cohort:
     """What arrived in one span. left: not sent yet; served, attained: of the rest; ttft, tpot:
-    sketches of the served; due_s: when it has left."""
+    of the served, counts by bucket less LOWEST; due_s: when it has left."""
 
     at_s: float
     batch: Batch
@@ -118,8 +121,8 @@ class Cohort:
     attained: float = 0.0
     refused: int = 0
     due_s: float = 0.0
-    ttft: Counter[int] = field(default_factory=Counter)
-    tpot: Counter[int] = field(default_factory=Counter)
+    ttft: Ints = field(default_factory=_no_counts)
+    tpot: Ints = field(default_factory=_no_counts)
 
 
 @dataclass(slots=True)
@@ -219,18 +222,14 @@ def _sketch(values_ms: Floats) -> Sketch:
     buckets = np.clip(np.ceil(places), LOWEST, HIGHEST).astype(np.int64) - LOWEST
     seen = np.bincount(buckets)
     at = np.flatnonzero(seen)
-    return at + LOWEST, np.cumsum(seen[at]) / len(values_ms)
+    return at, np.cumsum(seen[at]) / len(values_ms)
 
 
-def _note(counts: Counter[int], sketch: Sketch, requests: float) -> None:
+def _note(counts: Ints, sketch: Sketch, requests: float) -> None:
     """Count `requests` with the latencies of `sketch`."""
-    before = 0
-    for bucket, upto in zip(
-        sketch[0].tolist(), np.rint(sketch[1] * requests).tolist(), strict=True
-    ):
-        if upto > before:
-            counts[bucket] += int(upto) - int(before)
-            before = upto
+    found = np.rint(sketch[1] * requests).astype(np.int64)
+    found[1:] -= found[:-1]
+    counts[sketch[0]] += found
 
 
 def scaled(counts: Mapping[int, int], share: float) -> Counts:

@@ -109,9 +109,9 @@ class Inflow:
             len(rows) - len(taken),
             int(self._inputs[rows].sum()),
             int(self._outputs[taken].sum()),
-            _counted(self._in[rows]),
-            _counted(self._out[taken]),
-            _counted(self._shapes[rows]),
+            counted(np.bincount(self._in[rows])),
+            counted(np.bincount(self._out[taken])),
+            counted(np.bincount(self._shapes[rows])),
         )
 
 
@@ -121,7 +121,7 @@ def _coded(tokens: Ints, code: Callable[[int], int]) -> Ints:
     return codes[back] if len(values) else np.zeros(0, np.int64)
 
 
-def _counted(codes: Ints) -> Counts:
-    counts = np.bincount(codes)
+def counted(counts: Ints) -> Counts:
+    """The sketch of counts by bucket less LOWEST."""
     (at,) = counts.nonzero()
     return dict(zip((at + LOWEST).tolist(), counts[at].tolist(), strict=True))
