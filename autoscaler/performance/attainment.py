@@ -1,31 +1,39 @@
 """What share of requests attains its SLO on one instance at a given rate.
 
-Owns `Attainment` and the runs of the compiled engine behind it. A closed formula does not do: a
-request's time per token is a mean over iterations that other requests' prompts stretch, batch and
-queue move together, and short answers miss by one long prompt. So the engine itself is run, on
-a fixed sample of requests; 3,600 take about a millisecond. Knows no prices and no fleet.
+Owns the runs of the compiled engine. A closed formula does not do: a request's time per token is a
+mean over iterations that other requests' prompts stretch, batch and queue move together, and short
+answers miss by one long prompt. So the engine itself is run, on a fixed sample of requests; 3,600
+take about a millisecond. Knows no prices and no fleet.
+
+Requests that decode together miss their limit together: with 100 in flight, 3,600 requests are 36
+independent looks at the batch, of which none may show what one in a hundred does. So a capacity is
+searched on the short sample and confirmed on one in which what is in flight changes `TURNOVERS`
+times.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.domain.checks import finite
+from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import engine_kernel as kernel
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S, batched_tokens
 from autoscaler.performance.roofline import kv_transfer_ms
-from autoscaler.performance.sample import MEASURED, REQUESTS, Ints, lengths_of, unit_arrivals
+from autoscaler.performance.sample import REQUESTS, Ints, lengths_of, measured, unit_arrivals
 from autoscaler.performance.steps import StepTimes
 from autoscaler.performance.timing_grid import TimingGrid, timing_grid
 
 Floats = npt.NDArray[np.float64]
 
 SEED = 20260
+TURNOVERS = 320
+_MOST_SAMPLES = 10  # of REQUESTS, in a long sample
 GRID = 64
 """Rates that capacities are searched among: multiples of a 64th of saturation."""
 KINDS = {
@@ -38,25 +46,6 @@ DECODE_TTFT_SHARE = 0.15
 a prefill instance knows what is left for it. At 2 s that is 300 ms: the KV of 1,155 tokens
 of a 32B model takes 12 ms, and two to three steps pass."""
 _ALONE_MS = 1e8  # between requests that never meet
-
-
-@dataclass(frozen=True, slots=True)
-class Attainment:
-    """Shares of requests at one rate.
-
-    attained: within both limits; ttft, tpot: within that one.  batch: mean sequences that decode
-    while the engine works.  busy: share of the time in which it works.  ttft_ms, tpot_ms: of each
-    measured request, (m,).
-    """
-
-    attained: float
-    ttft: float
-    tpot: float
-    batch: float
-    busy: float
-    memory_waits: float
-    ttft_ms: Floats
-    tpot_ms: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +62,28 @@ class Run:
     memory_waits: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """What the requests of a sample are drawn from."""
+
+    model: ModelSpec
+    phase: Phase
+    lengths: Lengths
+    arrival_cv: float
+    seed: int
+    link_gb_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sample:
+    """Requests, (n,) each; arrivals at a rate of 1 per ms."""
+
+    arrivals: Floats
+    inputs: Ints
+    outputs: Ints
+    transfer_ms: Floats
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Engine:
     """One instance under one distribution of lengths. Build it with `engine(...)`."""
@@ -80,25 +91,38 @@ class Engine:
     times: StepTimes
     phase: Phase
     grid: TimingGrid
-    arrivals: Floats
-    inputs: Ints
-    outputs: Ints
-    transfer_ms: Floats
+    traffic: _Traffic
     _known: dict[int, Run] = field(default_factory=dict)
+    _confirmed: dict[int, Run] = field(default_factory=dict)
     _saturation: list[tuple[float, Run]] = field(default_factory=list)
 
-    def run(self, req_per_s: float) -> Run:
-        """Serve the sample at `req_per_s`; 0 = every request alone."""
+    def run(self, req_per_s: float, requests: int = REQUESTS) -> Run:
+        """Serve a sample of `requests` at `req_per_s`; 0 = every request alone."""
         gap_ms = 1e3 / req_per_s if req_per_s > 0.0 else _ALONE_MS
-        return self._serve(self.arrivals * gap_ms, self.outputs)[0]
+        sample = _drawn(self.traffic, requests)
+        return self._serve(sample, sample.arrivals * gap_ms, sample.outputs)[0]
 
     def at(self, step: int) -> Run:
         """Serve the sample at `step` / GRID of saturation; what was served before is kept."""
         found = self._known.get(step)
         if found is None:
-            rate = self.saturation()[0] * step / GRID if step else 0.0
-            found = self._known[step] = self.run(rate)
+            found = self._known[step] = self.run(self._rate(step))
         return found
+
+    def confirmed(self, step: int) -> Run:
+        """As `at`, on a sample that is long enough for what is in flight at `step`."""
+        found = self._confirmed.get(step)
+        if found is None:
+            found = self._confirmed[step] = self.long_run(self._rate(step), self.at(step))
+        return found
+
+    def long_run(self, req_per_s: float, short: Run) -> Run:
+        """Serve a sample that is long enough for what is in flight in `short`, at that rate."""
+        samples = min(_MOST_SAMPLES, math.ceil(TURNOVERS * short.batch / REQUESTS))
+        return self.run(req_per_s, samples * REQUESTS) if samples > 1 else short
+
+    def _rate(self, step: int) -> float:
+        return self.saturation()[0] * step / GRID if step else 0.0
 
     def saturation(self) -> tuple[float, Run]:
         """The highest requests/s of any load, and the engine's state then."""
@@ -135,25 +159,28 @@ class Engine:
         would end together for ever. What it lacks and what the last batch has not done yet when
         the last request gets its first token is a batch of requests in all.
         """
-        context = self.inputs.mean() + 0.5 * np.mean(self.outputs**2) / self.outputs.mean()
+        sample = _drawn(self.traffic, REQUESTS)
+        outputs = sample.outputs.copy()
+        context = sample.inputs.mean() + 0.5 * np.mean(outputs**2) / outputs.mean()
         batch = int(np.clip(self.times.kv_capacity_tokens / context, 1, self.times.max_batch))
-        outputs = self.outputs.copy()
         outputs[:batch] = np.ceil(outputs[:batch] * np.arange(1, batch + 1) / batch)
-        run, first_ms = self._serve(np.zeros(REQUESTS), outputs)
+        run, first_ms = self._serve(sample, np.zeros(REQUESTS), outputs)
         served = first_ms[np.isfinite(first_ms)]
         if not len(served):
             return 0.0, run
         return float((len(served) - run.batch) / served.max() * 1e3), run
 
-    def _serve(self, arrival_ms: Floats, outputs: Ints) -> tuple[Run, Floats]:
-        first, last, stats = np.empty(REQUESTS), np.empty(REQUESTS), np.zeros(5)
+    def _serve(self, sample: _Sample, arrival_ms: Floats, outputs: Ints) -> tuple[Run, Floats]:
+        count = len(arrival_ms)
+        counted = measured(count)
+        first, last, stats = np.empty(count), np.empty(count), np.zeros(5)
         times, grid = self.times, self.grid
         kernel.serve(
             KINDS[self.phase],
             arrival_ms,
-            self.inputs,
+            sample.inputs,
             outputs,
-            self.transfer_ms,
+            sample.transfer_ms,
             times.max_batch,
             int(times.kv_capacity_tokens),
             batched_tokens(self.phase, times.max_batch),
@@ -166,11 +193,11 @@ class Engine:
             last,
             stats,
         )
-        refused = np.isinf(first[MEASURED])
+        refused = np.isinf(first[counted])
         with np.errstate(invalid="ignore"):
-            tpot = (last - first)[MEASURED] / np.maximum(outputs[MEASURED] - 1, 1)
+            tpot = (last - first)[counted] / np.maximum(outputs[counted] - 1, 1)
         tpot[refused] = np.inf
-        ttft = (first - arrival_ms)[MEASURED]
+        ttft = (first - arrival_ms)[counted]
         worked = max(stats[0], 1e-9)
         wall = max(arrival_ms[-1], worked)
         run = Run(
@@ -196,43 +223,18 @@ def engine(
 
     link_gb_s: rate in 1e9 bytes/s at which KV moves from prefill to decode.
     """
-    model = times.roofline.model
-    inputs, outputs = lengths_of(lengths, model.max_position, seed)
+    traffic = _Traffic(times.roofline.model, phase, lengths, arrival_cv, seed, link_gb_s)
+    return Engine(times, phase, timing_grid(times, batched_tokens(phase, times.max_batch)), traffic)
+
+
+@lru_cache(maxsize=64)
+def _drawn(traffic: _Traffic, count: int) -> _Sample:
+    model, phase = traffic.model, traffic.phase
+    inputs, outputs = lengths_of(traffic.lengths, model.max_position, traffic.seed, count)
     if phase is Phase.PREFILL:
         outputs = np.ones_like(outputs)
-    per_token_ms = kv_transfer_ms(model, 1.0, link_gb_s)
+    per_token_ms = kv_transfer_ms(model, 1.0, traffic.link_gb_s)
     if phase is Phase.AGGREGATED:
         per_token_ms = 0.0
-    transfer_ms: Floats = inputs.astype(np.float64) * per_token_ms
-    grid = timing_grid(times, batched_tokens(phase, times.max_batch))
-    arrivals = unit_arrivals(arrival_cv, seed)
-    return Engine(times, phase, grid, arrivals, inputs, outputs, transfer_ms)
-
-
-def attainment(
-    times: StepTimes,
-    phase: Phase,
-    slo: Slo,
-    lengths: Lengths,
-    req_per_s: float,
-    arrival_cv: float = 1.0,
-    seed: int = SEED,
-) -> Attainment:
-    """What one instance attains at `req_per_s`, 0 = every request alone.
-
-    InvalidValue: a rate that is not a finite number from 0.
-    """
-    finite("req_per_s", req_per_s, 0.0, 1e9)
-    built = engine(times, phase, lengths, arrival_cv, seed)
-    run = built.run(req_per_s)
-    ttft, tpot = built.attained(run, slo)
-    return Attainment(
-        attained=float(np.mean(ttft & tpot)),
-        ttft=float(np.mean(ttft)),
-        tpot=float(np.mean(tpot)),
-        batch=run.batch,
-        busy=run.busy,
-        memory_waits=run.memory_waits,
-        ttft_ms=run.ttft_ms.astype(np.float64),
-        tpot_ms=run.tpot_ms.astype(np.float64),
-    )
+    arrivals = unit_arrivals(traffic.arrival_cv, traffic.seed, count)
+    return _Sample(arrivals, inputs, outputs, inputs.astype(np.float64) * per_token_ms)

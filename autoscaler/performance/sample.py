@@ -21,16 +21,15 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 REQUESTS = 3600
-MEASURED = slice(400, 3300)
-"""The first ones meet an engine that is filling up, the last ones an engine that empties."""
-MEASURED_REQUESTS = MEASURED.stop - MEASURED.start
+"""In a sample; a long one has a multiple of them."""
+_GAMMA_DRAWS = 64 * REQUESTS
 
 _NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draws:
-    """Numbers in (0, 1), each column evenly spread and shuffled on its own, (REQUESTS,) each.
+    """Numbers in (0, 1), each column evenly spread and shuffled on its own, (count,) each.
 
     gap: quantile levels.  inputs, outputs: the same as normal scores.  round_up: a token count is
     rounded up where its fraction lies above, so that a mean of 7.3 tokens stays one.
@@ -42,38 +41,45 @@ class Draws:
     round_up: Floats
 
 
+def measured(count: int) -> slice:
+    """Those of `count` requests that latencies are taken of.
+
+    The first ones meet an engine that is filling up, the last ones an engine that empties.
+    """
+    return slice(count // 9, count - count // 12)
+
+
 @lru_cache(maxsize=16)
-def draws(seed: int) -> Draws:
+def draws(seed: int, count: int = REQUESTS) -> Draws:
     """The numbers of `seed`."""
     random = np.random.default_rng(seed)
-    even = (np.arange(REQUESTS) + 0.5) / REQUESTS
+    even = (np.arange(count) + 0.5) / count
     scores = np.array([_NORMAL.inv_cdf(level) for level in even])
-    gap, inputs, outputs, round_up = (random.permutation(REQUESTS) for _ in range(4))
+    gap, inputs, outputs, round_up = (random.permutation(count) for _ in range(4))
     return Draws(even[gap], scores[inputs], scores[outputs], even[round_up])
 
 
 @lru_cache(maxsize=16)
-def unit_arrivals(arrival_cv: float, seed: int) -> Floats:
+def unit_arrivals(arrival_cv: float, seed: int, count: int = REQUESTS) -> Floats:
     """Arrival times at a rate of 1 per ms: independent Gamma gaps, exponential at CV 1.
 
     arrival_cv: standard deviation of a gap over its mean. An instance that gets every n-th of
     Poisson arrivals (round robin) sees 1 / sqrt(n).
     """
     finite("arrival_cv", arrival_cv, 0.05, 20.0)
-    level = draws(seed).gap
+    level = draws(seed, count).gap
     if arrival_cv == 1.0:
         gaps = -np.log1p(-level)
     else:
-        shape = 1.0 / (arrival_cv * arrival_cv)
-        known = np.sort(np.random.default_rng(seed).standard_gamma(shape, 64 * REQUESTS))
+        known = _gamma(arrival_cv, seed)
         gaps = known[(level * len(known)).astype(np.int64)]
     found: Floats = np.cumsum(gaps / gaps.mean())
     return found
 
 
-def lengths_of(lengths: Lengths, most: int, seed: int) -> tuple[Ints, Ints]:
+def lengths_of(lengths: Lengths, most: int, seed: int, count: int = REQUESTS) -> tuple[Ints, Ints]:
     """Input and output tokens of every request, no count above `most`."""
-    drawn = draws(seed)
+    drawn = draws(seed, count)
     inputs = _spread(lengths.input_tokens, lengths.inputs, drawn.inputs)
     outputs = _spread(lengths.output_tokens, lengths.outputs, drawn.outputs)
     return _tokens(inputs, drawn.round_up, most), _tokens(outputs, 1.0 - drawn.round_up, most)
@@ -104,3 +110,9 @@ def _tokens(tokens: Floats, round_up: Floats, most: int) -> Ints:
 @lru_cache(maxsize=1)
 def _scores() -> Floats:
     return np.array([_NORMAL.inv_cdf(level) for level in LEVELS])
+
+
+@lru_cache(maxsize=16)
+def _gamma(cv: float, seed: int) -> Floats:
+    """Sorted draws of a gap with coefficient of variation `cv`."""
+    return np.sort(np.random.default_rng(seed).standard_gamma(1.0 / (cv * cv), _GAMMA_DRAWS))

@@ -8,6 +8,7 @@ callers need one import.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,12 +22,13 @@ from autoscaler.performance.attainment import GRID, Engine, Run, engine
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S
 from autoscaler.performance.pipeline import PipelineSlices, pipeline_times
 from autoscaler.performance.profile import Profile
-from autoscaler.performance.sample import MEASURED_REQUESTS
+from autoscaler.performance.sample import REQUESTS, measured
 from autoscaler.performance.stages import stage_table
 from autoscaler.performance.steps import step_times
 
 __all__ = ["InstanceRate", "instance_throughput", "stage_table"]
 
+_MEASURED = len(range(REQUESTS)[measured(REQUESTS)])
 _MEMORY_WAITS = 0.2  # share of the working time from which on a late first token is memory's fault
 
 
@@ -101,15 +103,16 @@ def instance_throughput(
             low = middle
         else:
             high = middle
-    if low == top:
+    step = _between(built, built.at, slo, share, low, top)
+    while low > 0 and built.share(built.confirmed(low), slo) < share:
+        low -= 1
+    step = min(step, _between(built, built.confirmed, slo, share, low, top))
+    if step == top:
         capacity, bound = saturation, _full(built, full)
     else:
-        late = built.at(high)
-        here = built.share(built.at(low), slo)
-        part = (here - share) / (here - built.share(late, slo)) if here > share else 0.0
-        rate = saturation * (low + part) / GRID
-        capacity, bound = min(saturation, rate / utilisation), _late(built, late, slo)
-    planned = built.at(min(low, int(utilisation * GRID)))
+        capacity = min(saturation, saturation * step / GRID / utilisation)
+        bound = _late(built, built.confirmed(math.floor(step) + 1), slo)
+    planned = built.confirmed(min(low, int(utilisation * GRID)))
     return InstanceRate(
         req_per_s=capacity * lanes,
         batch=planned.batch * lanes,
@@ -151,8 +154,20 @@ def _with_margin(share: float) -> float:
     Of 2,900 requests at 0.95, 145 may miss, give or take 12: so 139. Without it the median case
     plans 1.7% more than an independent sample bears; with a whole one, 3% less.
     """
-    allowed = (1.0 - share) * MEASURED_REQUESTS
-    return 1.0 - max(0.0, allowed - 0.5 * math.sqrt(allowed)) / MEASURED_REQUESTS
+    allowed = (1.0 - share) * _MEASURED
+    return 1.0 - max(0.0, allowed - 0.5 * math.sqrt(allowed)) / _MEASURED
+
+
+def _between(
+    built: Engine, run: Callable[[int], Run], slo: Slo, share: float, low: int, top: int
+) -> float:
+    """`low`, where `share` attains, and how far towards the next step it still does."""
+    if low == top:
+        return float(top)
+    here, there = built.share(run(low), slo), built.share(run(low + 1), slo)
+    if there >= share:
+        return low + 1.0
+    return low + (here - share) / (here - there) if here > share else float(low)
 
 
 def _late(built: Engine, run: Run, slo: Slo) -> str:
