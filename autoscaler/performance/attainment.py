@@ -7,8 +7,8 @@ take about a millisecond. Knows no prices and no fleet.
 
 Requests that decode together miss their limit together: with 100 in flight, 3,600 requests are 36
 independent looks at the batch, of which none may show what one in a hundred does. So a capacity is
-searched on the short sample and confirmed on one in which what is in flight changes `TURNOVERS`
-times.
+searched on the short sample and, where misses are to be rare, confirmed on one in which what is in
+flight changes `TURNOVERS` times. That takes up to 20 ms a run.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from autoscaler.performance.steps import step_times
 __all__ = ["InstanceRate", "instance_throughput", "stage_table"]
 
 _MEASURED = len(range(REQUESTS)[measured(REQUESTS)])
+_RARE = 0.02  # share of misses below which a longer sample must confirm what the short one says
 _MEMORY_WAITS = 0.2  # share of the working time from which on a late first token is memory's fault
 
 
@@ -104,15 +105,18 @@ def instance_throughput(
         else:
             high = middle
     step = _between(built, built.at, slo, share, low, top)
-    while low > 0 and built.share(built.confirmed(low), slo) < share:
-        low -= 1
-    step = min(step, _between(built, built.confirmed, slo, share, low, top))
+    run = built.at
+    if 1.0 - wanted < _RARE:
+        run = built.confirmed
+        while low > 0 and built.share(run(low), slo) < share:
+            low -= 1
+        step = min(step, _between(built, run, slo, share, low, top))
     if step == top:
         capacity, bound = saturation, _full(built, full)
     else:
         capacity = min(saturation, saturation * step / GRID / utilisation)
-        bound = _late(built, built.confirmed(math.floor(step) + 1), slo)
-    planned = built.confirmed(min(low, int(utilisation * GRID)))
+        bound = _late(built, run(math.floor(step) + 1), slo)
+    planned = run(min(low, int(utilisation * GRID)))
     return InstanceRate(
         req_per_s=capacity * lanes,
         batch=planned.batch * lanes,

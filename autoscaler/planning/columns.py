@@ -33,7 +33,7 @@ from autoscaler.planning.modelrows import (
 )
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.survival import add_survival_rows
-from autoscaler.planning.usage import is_spot, slices_by_pool
+from autoscaler.planning.usage import is_spot, slices_of
 
 # Among equal bills fewer owned GPUs win; small enough never to outweigh a cent.
 _OWNED_USE = 1e-3
@@ -169,9 +169,10 @@ def _add_combos(
         running = () if problem.additions_only else problem.running_of(service.model)
         by_slices: dict[object, list[Combo]] = {}
         for combo in candidates.values() if running and not service.scale_targets else ():
-            by_slices.setdefault(_slices(combo), []).append(combo)
+            by_slices.setdefault(frozenset(slices_of(combo).items()), []).append(combo)
         for combo, count in running:
-            twins = [c for c in by_slices.get(_slices(combo), []) if c.id != combo.id]
+            same = by_slices.get(frozenset(slices_of(combo).items()), [])
+            twins = [c for c in same if c.id != combo.id]
             tie = builder.resource("running", combo.id, float(count)) if twins else None
             add(Kind.KEEP, candidates.get(combo.id, combo), 0.0, float(count), tie, "")
             for twin in twins:
@@ -206,10 +207,6 @@ def _rows_of(kind: Kind, combo: Combo, rows: Rows) -> tuple[dict[int, float], di
         if kind is not Kind.START and pool in rows.there:
             use[rows.there[pool]] = float(gpus)
     return serve, use
-
-
-def _slices(combo: Combo) -> tuple[tuple[str, tuple[int, int, int, int]], ...]:
-    return tuple(sorted(slices_by_pool(combo).items()))
 
 
 def _owned_use(combo: Combo, pools: dict[str, Pool]) -> float:

@@ -14,9 +14,6 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.slices import SLICE_SIZES
-from autoscaler.planning.room import NO_BLOCKS, Blocks, PoolRoom, new_nodes_needed
-from autoscaler.planning.usage import slices_by_pool
 from autoscaler.transitions.accounts import nodes_of
 from autoscaler.transitions.apply import Site
 from autoscaler.transitions.groups import Group
@@ -25,22 +22,16 @@ from autoscaler.transitions.groups import Group
 def planned_nodes(
     counts: Mapping[str, int], combos: Mapping[str, Combo], cluster: Cluster
 ) -> dict[str, int]:
-    """Nodes that `counts` (combo id -> count) fill at the tightest, per pool that they use."""
-    slices: dict[str, list[int]] = {}
+    """Nodes that `counts` (combo id -> count) fill at the tightest, per pool that they use.
+
+    Slices are powers of two and so are nodes: they pack without a rest.
+    """
+    gpus: Counter[str] = Counter()
     for combo_id, count in counts.items():
-        if combo_id not in combos:
-            continue
-        for pool, each in slices_by_pool(combos[combo_id]).items():
-            total = slices.setdefault(pool, [0] * len(SLICE_SIZES))
-            for index, number in enumerate(each):
-                total[index] += count * number
-    return {pool: _nodes(tuple(each), cluster.pool(pool).per_node) for pool, each in slices.items()}
-
-
-def _nodes(wanted: tuple[int, ...], per_node: int) -> int:
-    blocks: Blocks = (wanted[0], wanted[1], wanted[2], wanted[3])
-    empty = PoolRoom(per_node, NO_BLOCKS, sum(blocks), 0.0)
-    return new_nodes_needed(blocks, empty)
+        if combo_id in combos:
+            for pool, each in combos[combo_id].gpus_by_pool().items():
+                gpus[pool] += count * each
+    return {pool: -(-taken // cluster.pool(pool).per_node) for pool, taken in gpus.items()}
 
 
 def within_plan(site: Site, planned: Mapping[str, int], groups: Iterable[Group]) -> Site:

@@ -11,10 +11,31 @@ from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.slices import SLICE_SIZES
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog
-from autoscaler.planning.room import fits, pool_room
 from autoscaler.transitions.placement import place
 
 GPU = catalog.gpu("L40S")
+
+
+def free_blocks(per_node: int, used: frozenset[int]) -> list[int]:
+    """Sizes of the free aligned blocks of a node, each as large as can be."""
+
+    def split(start: int, size: int) -> list[int]:
+        inside = sum(start <= index < start + size for index in used)
+        if inside == 0:
+            return [size]
+        half = size // 2
+        return [] if inside == size else split(start, half) + split(start + half, half)
+
+    return split(0, per_node)
+
+
+def fits(wanted: list[int], blocks: list[int]) -> bool:
+    """Whether aligned slices of these sizes sit on these blocks: for every size, what is wanted in
+    slices of at least that size is free in blocks of at least that size."""
+    return all(
+        sum(w for w in wanted if w >= size) <= sum(b for b in blocks if b >= size)
+        for size in SLICE_SIZES
+    )
 
 
 def combo(pools: list[Pool], wanted: list[tuple[int, int, int]]) -> Combo:
@@ -75,23 +96,18 @@ def test_what_is_placed_is_aligned_exclusive_and_all_there(
 
 @settings(max_examples=300, deadline=None)
 @given(scenes())
-def test_it_fits_exactly_where_the_room_says_so(
+def test_it_fits_exactly_where_aligned_blocks_say_so(
     scene: tuple[Cluster, Combo, dict[str, frozenset[int]]],
 ) -> None:
-    """`place` succeeds if and only if the block arithmetic of planning says it can."""
+    """`place` succeeds if and only if free blocks, largest slices first, have room for all."""
     cluster, wanted, used = scene
     possible = True
     for pool in cluster.pools:
-        blocks = [0, 0, 0, 0]
-        for member in wanted.members:
-            if member.pool == pool.id:
-                blocks[SLICE_SIZES.index(member.gpus)] += member.count
-        sizes = (blocks[0], blocks[1], blocks[2], blocks[3])
-        up = [used.get(node, frozenset()) for node in node_ids(pool)]
-        room = pool_room(pool, up)
-        free = list(room.blocks)
-        free[SLICE_SIZES.index(pool.per_node)] += room.new_nodes
-        possible = possible and fits(sizes, (free[0], free[1], free[2], free[3]))
+        sizes = [m.gpus for m in wanted.members if m.pool == pool.id for _ in range(m.count)]
+        free = [
+            b for n in node_ids(pool) for b in free_blocks(pool.per_node, used.get(n, frozenset()))
+        ]
+        possible = possible and fits(sizes, free)
     assert (place(wanted, 7, cluster, used, {}) is not None) == possible
 
 

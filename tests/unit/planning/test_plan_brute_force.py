@@ -22,7 +22,7 @@ from autoscaler.planning.combos import ranking_usd_per_h
 from autoscaler.planning.plan import PlanStatus
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, fewest_nodes
 from autoscaler.planning.strategies.shoal import Shoal
-from autoscaler.planning.usage import is_spot, slices_by_pool
+from autoscaler.planning.usage import is_spot, slices_of
 from tests.unit.planning.planning_clusters import combo, pool, service
 
 BUCKET = Lengths(1000.0, 200.0)
@@ -56,7 +56,7 @@ def steps(problem: PlanningProblem, models: tuple[str, ...]) -> list[Step]:
             found += [
                 Step(other, "switch", combo_id, count)
                 for other in offered
-                if other.id != combo_id and slices_by_pool(other) == slices_by_pool(running)
+                if other.id != combo_id and slices_of(other) == slices_of(running)
             ]
         for one in offered:
             most = min(
