@@ -18,7 +18,6 @@ from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance.catalog import gpu, model
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.columns import to_arrays
-from autoscaler.planning.plan import plan
 from autoscaler.planning.problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.shoal import Shoal
 
@@ -99,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
     }
     if not args.no_solve:
         started_s = time.process_time()
-        made = plan(problem, Shoal())
+        made = Shoal().solve(problem)
         result |= {
             "solve_cpu_s": time.process_time() - started_s,
             "wall_s": time.monotonic() - wall_s,

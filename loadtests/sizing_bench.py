@@ -6,12 +6,13 @@ capacity) requests with Poisson arrivals go through `serving.batching.Batcher`, 
 from a lognormal distribution or from a trace's own (input, output) pairs. What sizing knows of
 them are means and the quantiles at `LEVELS`, as telemetry gives them.
 
-predicted: share of the model's sample that attains.  simulated: share of LONG_RUN independent requests
-that does, by the compiled engine, which a test holds to the Batcher; batcher: share of 4,000 x
-seeds in the Batcher itself (one run of 5,000 long prompts differs from the next by 2 points).
-spare: the rate that an independent sample bears at the percentile, over the planned load (both at
-most utilisation x saturation): how much too safe the capacity is.  Exit status 1 when a prediction
-is more than two points too high, or a pair at planned load that far below its percentile.
+predicted: share of the model's sample that attains.  simulated: share of LONG_RUN independent
+requests that does, by the compiled engine, which a test holds to the Batcher; batcher: share of
+4,000 x seeds in the Batcher itself (one run of 5,000 long prompts differs from the next by 2
+points).  spare: the rate that an independent sample bears at the percentile, over the planned load
+(both at most utilisation x saturation): how much too safe the capacity is.  Exit status 1 when a
+prediction is more than two points too high, or a pair at planned load that far below its
+percentile.
 """
 
 from __future__ import annotations

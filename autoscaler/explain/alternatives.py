@@ -194,7 +194,6 @@ def changed(
         rented_nodes=rented,
         obtainable={pool: max(0, nodes) for pool, nodes in can_have.items()},
         scope=models,
-        last_good=None,
     )
 
 

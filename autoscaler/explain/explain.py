@@ -46,7 +46,7 @@ def explain(
     Alternatives and reliefs are found by planning again, for the models that cost most or go
     short, eight at most.
     """
-    if plan.status in (PlanStatus.FAILED, PlanStatus.LAST_GOOD):
+    if plan.status is PlanStatus.FAILED:
         return Explanation((), plan.binding, (), spot_losses(problem, plan))
     planned = problem.planned_models()
     if plan.work is not None:

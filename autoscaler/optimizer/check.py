@@ -34,7 +34,6 @@ def checked(
     problem: AllocationProblem,
     counts: Ints,
     bound: float,
-    mu: Floats,
     target: Floats,
     fraction_bound: Floats,
     options: SolveOptions,
@@ -62,12 +61,9 @@ def checked(
         counts=counts,
         cost_usd_per_h=cost,
         lower_bound_usd_per_h=bound,
-        mu_usd_per_h=mu,
         served_fraction=np.minimum(1.0, served / demand),
         served_fraction_bound=fraction_bound,
         served_target=target,
-        shortfall_req_per_s=np.where(served < demand * (1.0 - SHORT), demand - served, 0.0),
-        binding=_without_room(problem, counts),
         limits_hit=limits,
         work=work,
     )
@@ -83,22 +79,10 @@ def failed(
         counts=np.zeros(problem.columns, dtype=np.int64),
         cost_usd_per_h=0.0,
         lower_bound_usd_per_h=0.0,
-        mu_usd_per_h=np.zeros(len(problem.capacity)),
         served_fraction=np.zeros(rows),
         served_fraction_bound=np.ones(rows),
         served_target=np.zeros(rows),
-        shortfall_req_per_s=problem.demand_req_per_s.astype(np.float64),
-        binding=np.zeros(0, dtype=np.int64),
         limits_hit=limits,
         work=work,
         reason=reason,
     )
-
-
-def _without_room(problem: AllocationProblem, counts: Ints) -> Ints:
-    """Resource rows where what is left is less than the least that any column would take."""
-    least = np.full(len(problem.capacity), np.inf)
-    takes = problem.use_amount > 0
-    np.minimum.at(least, problem.use_resource[takes], problem.use_amount[takes])
-    left = problem.capacity - problem.used(counts)
-    return np.flatnonzero(np.isfinite(least) & (left < least - 1e-9))

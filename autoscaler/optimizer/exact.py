@@ -147,8 +147,8 @@ def _run(
     )
 
 
-def relaxed(problem: AllocationProblem, target: Floats) -> tuple[float, Floats, Floats] | None:
-    """The LP relaxation: its value, the price of each resource (k,) and reduced costs (n,)."""
+def relaxed(problem: AllocationProblem, target: Floats) -> tuple[float, Floats] | None:
+    """The LP relaxation: its value and reduced costs (n,)."""
     lp = _columns(problem, extra=0)
     lp.col_cost_ = problem.cost_usd_per_h.astype(np.float64)
     lp.row_lower_ = np.concatenate([target, np.full(len(problem.capacity), -highspy.kHighsInf)])
@@ -158,7 +158,5 @@ def relaxed(problem: AllocationProblem, target: Floats) -> tuple[float, Floats, 
     solver.run()
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
-    solution = solver.getSolution()
-    rows = np.asarray(solution.row_dual)[len(target) :]
     value = float(solver.getInfo().objective_function_value)
-    return value, np.maximum(0.0, -rows), np.asarray(solution.col_dual)
+    return value, np.asarray(solver.getSolution().col_dual)

@@ -1,6 +1,6 @@
 """What a solve was asked to do and what came of it, as values.
 
-Owns options, the warm start, the status and the result. Knows nothing of any solver.
+Owns options, the status and the result. Knows nothing of any solver.
 """
 
 from __future__ import annotations
@@ -72,14 +72,6 @@ class SolveOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class WarmStart:
-    """What an earlier solve left: multipliers by resource (k,), and a plan's counts by column."""
-
-    mu_usd_per_h: Floats | None = None
-    counts: Ints | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Work:
     """What a solve spent, in units that do not depend on the machine."""
 
@@ -106,22 +98,18 @@ class AllocationResult:
     """A checked plan with its proof.
 
     `counts` (n,) by column. `lower_bound_usd_per_h` bounds the cost of every plan that serves
-    `served_target` of each row (1 unless best effort). `mu_usd_per_h` (k,) are the multipliers that
-    prove it where the decomposition was used. `served_fraction` (m,); `served_fraction_bound` (m,):
-    no plan serves a larger smallest fraction of the row's priority class. `binding` are resource
-    rows without room.
+    `served_target` of each row (1 unless best effort). `served_fraction` (m,);
+    `served_fraction_bound` (m,): no plan serves a larger smallest fraction of the row's priority
+    class.
     """
 
     status: Status
     counts: Ints
     cost_usd_per_h: float
     lower_bound_usd_per_h: float
-    mu_usd_per_h: Floats
     served_fraction: Floats
     served_fraction_bound: Floats
     served_target: Floats
-    shortfall_req_per_s: Floats
-    binding: Ints
     limits_hit: tuple[str, ...] = ()
     work: Work = field(default_factory=Work)
     reason: str = ""

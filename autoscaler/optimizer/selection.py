@@ -16,14 +16,6 @@ from autoscaler.optimizer.problem import AllocationProblem
 
 
 @dataclass(frozen=True, slots=True)
-class Relaxation:
-    """Value of the LP relaxation (a lower bound) and the price of each resource (k,)."""
-
-    value: float
-    mu: Floats
-
-
-@dataclass(frozen=True, slots=True)
 class Selection:
     """The problem over the columns `ids`. `whole`: all of them. `cutoff`: no plan that costs less
     than this holds a column that was left out (reduced-cost fixing)."""
@@ -40,14 +32,15 @@ class Selection:
 
 def select(
     problem: AllocationProblem, target: Floats, most: int, keep: Ints | None
-) -> tuple[Selection, Relaxation | None]:
-    """At most `most` columns: those that `keep` counts and those of the least reduced cost."""
+) -> tuple[Selection, float | None]:
+    """At most `most` columns: those that `keep` counts and those of the least reduced cost; and the
+    value of the LP relaxation (a lower bound)."""
     got = relaxed(problem, target)
-    lower = None if got is None else Relaxation(got[0], got[1])
+    lower = None if got is None else got[0]
     everything = np.arange(problem.columns)
     if problem.columns <= most:
         return Selection(problem, everything, True, np.inf), lower
-    reduced = problem.cost_usd_per_h if got is None else np.maximum(0.0, got[2])
+    reduced = problem.cost_usd_per_h if got is None else np.maximum(0.0, got[1])
     rank = reduced.astype(np.float64).copy()
     if keep is not None:
         rank[keep > 0] = -1.0

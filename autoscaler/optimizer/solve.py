@@ -26,7 +26,6 @@ from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import (
     AllocationResult,
     SolveOptions,
-    WarmStart,
     Work,
 )
 from autoscaler.optimizer.selection import select
@@ -39,63 +38,54 @@ MIP_COLUMNS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Counts (None: no plan), the bound and multipliers (k,) that came with them."""
+    """Counts (None: no plan) and the bound that came with them."""
 
     counts: Ints | None
     bound: float
-    mu: Floats
     limits: tuple[str, ...]
     work: Work
 
 
 def solve(
-    problem: AllocationProblem, options: SolveOptions, warm: WarmStart | None = None
+    problem: AllocationProblem, options: SolveOptions, start: Ints | None = None
 ) -> AllocationResult:
     """Cheapest counts that serve all demand, with a proven bound; best effort where that cannot be.
 
+    start (n,): counts of a plan that may be good already.
     Deterministic under the work limits of `options`. Every returned plan was checked anew in
     floating point; one that fails the check comes back as FAILED, never as a plan.
     """
     rows = len(problem.demand_req_per_s)
     whole = np.ones(rows)
-    found = _cheapest(problem, whole, options, warm)
+    found = _cheapest(problem, whole, options, start)
     if found.counts is not None:
         return checked(
-            problem,
-            found.counts,
-            found.bound,
-            found.mu,
-            whole,
-            whole,
-            options,
-            found.limits,
-            found.work,
+            problem, found.counts, found.bound, whole, whole, options, found.limits, found.work
         )
     target, bound, counts, limits, work = _fractions(problem, options)
     limits, work = (*found.limits, *limits), found.work + work
     if counts is None:
         return failed(problem, "no plan was found within the limits", limits, work)
     if not target.any():
-        zero = np.zeros(len(problem.capacity))
-        return checked(problem, counts, 0.0, zero, target, bound, options, limits, work)
-    again = _cheapest(problem, target, options, WarmStart(counts=counts))
+        return checked(problem, counts, 0.0, target, bound, options, limits, work)
+    again = _cheapest(problem, target, options, counts)
     limits, work = (*limits, *again.limits), work + again.work
     if again.counts is None:  # the limit struck, but a plan at these fractions is at hand
         again = replace(again, counts=counts, bound=0.0)
     plan = counts if again.counts is None else again.counts
-    return checked(problem, plan, again.bound, again.mu, target, bound, options, limits, work)
+    return checked(problem, plan, again.bound, target, bound, options, limits, work)
 
 
 def _cheapest(
-    problem: AllocationProblem, target: Floats, options: SolveOptions, warm: WarmStart | None
+    problem: AllocationProblem, target: Floats, options: SolveOptions, start: Ints | None
 ) -> _Found:
     """Least cost at `target` (m,) shares of demand, by whichever tier suits."""
     structured = is_structured(problem)
     if structured and problem.columns > SMALL:
-        return _by_groups(problem, target, options, warm)
-    found = _by_mip(problem, target, options, warm)
+        return _by_groups(problem, target, options, start)
+    found = _by_mip(problem, target, options, start)
     if structured and found.limits:
-        other = _by_groups(problem, target, options, warm)
+        other = _by_groups(problem, target, options, start)
         found = _better(problem, found, other)
     return found
 
@@ -115,48 +105,40 @@ def _better(problem: AllocationProblem, first: _Found, second: _Found) -> _Found
 
 
 def _by_mip(
-    problem: AllocationProblem, target: Floats, options: SolveOptions, warm: WarmStart | None
+    problem: AllocationProblem, target: Floats, options: SolveOptions, start: Ints | None
 ) -> _Found:
-    chosen, lower = select(problem, target, MIP_COLUMNS, None if warm is None else warm.counts)
-    start = None if warm is None or warm.counts is None else warm.counts[chosen.ids]
+    chosen, lower = select(problem, target, MIP_COLUMNS, start)
     got = minimise_cost(
         chosen.problem,
         target,
         nodes=50 * options.mip_nodes,
         seconds=options.left_s(),
         gap=options.gap,
-        start=start,
+        start=None if start is None else start[chosen.ids],
     )
     work = Work(mips=1, mip_nodes=got.nodes)
     limits = () if got.solved else (_which_limit(options),)
-    mu = np.zeros(len(problem.capacity)) if lower is None else lower.mu
     if got.counts is None:
-        return _Found(None, 0.0, mu, limits, work)
+        return _Found(None, 0.0, limits, work)
     counts = np.zeros(problem.columns, dtype=np.int64)
     counts[chosen.ids] = got.counts
     cost = float(counts @ problem.cost_usd_per_h)
     bound = got.bound if chosen.holds_all_within(cost) else 0.0
     if lower is not None:
-        bound = max(bound, lower.value)
-    return _Found(counts, bound, mu, limits, work)
+        bound = max(bound, lower)
+    return _Found(counts, bound, limits, work)
 
 
 def _by_groups(
-    problem: AllocationProblem, target: Floats, options: SolveOptions, warm: WarmStart | None
+    problem: AllocationProblem, target: Floats, options: SolveOptions, start: Ints | None
 ) -> _Found:
     lowered = lower_columns(problem, target)
-    resources = len(problem.capacity)
-    mu = np.zeros(len(lowered.capacity))
-    given = None
-    if warm is not None and warm.mu_usd_per_h is not None:
-        mu[:resources] = warm.mu_usd_per_h
-    if warm is not None and warm.counts is not None:
-        given = plan_from_counts(problem, lowered, target, warm.counts)
-    outcome = solve_decomposed(lowered, options, mu, given)
+    given = None if start is None else plan_from_counts(problem, lowered, target, start)
+    outcome = solve_decomposed(lowered, options, None, given)
     counts = None
     if outcome.plan is not None:
         counts = counts_of(outcome.plan, problem.columns)
-    return _Found(counts, outcome.bound, outcome.mu[:resources], outcome.limits, outcome.work)
+    return _Found(counts, outcome.bound, outcome.limits, outcome.work)
 
 
 def _fractions(

@@ -15,7 +15,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import combo_named
-from autoscaler.planning.plan import Plan, PlanStatus, Strategy, plan
+from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.quality import Split
 from autoscaler.planning.request import (
@@ -74,7 +74,7 @@ def explained_plan(
     try:
         asked = _understood(request, cluster, profile)
         problem = _problem(request, asked, profile, replace(OPTIONS, hold=0.0))
-        made = plan(problem, strategy)
+        made = strategy.solve(problem)
     except InvalidValue:
         return None
     if made.status is PlanStatus.FAILED or model not in problem.demands:
@@ -90,10 +90,10 @@ def _planned(
     options: PlanOptions,
 ) -> Plan:
     problem = _problem(request, asked, profile, options)
-    made = plan(problem, strategy)
+    made = strategy.solve(problem)
     if options.hold and made.status is PlanStatus.BEST_EFFORT and made.work is None:
         # What is asked for beyond the need must not cost anyone their share of it.
-        exact = plan(replace(problem, options=replace(options, hold=0.0)), strategy)
+        exact = strategy.solve(replace(problem, options=replace(options, hold=0.0)))
         made = made if exact.status is PlanStatus.FAILED else exact
     return made
 

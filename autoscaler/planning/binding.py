@@ -19,14 +19,11 @@ Named = tuple[str, str]
 """(kind, subject): ("pool", its id), ("ceiling" or "spot", the model) or ("budget", "*")."""
 
 
-def bindings(
-    problem: PlanningProblem, plan: Plan, reliefs: Mapping[Named, float]
-) -> tuple[Binding, ...]:
+def bindings(problem: PlanningProblem, plan: Plan) -> tuple[Binding, ...]:
     """What holds `plan`: full pools, ceilings and limits of spot that are reached, the budget.
 
     The budget holds where a model goes short, or breaks a promise, and one more combo of some kind
     would cost more than is left of it.
-    reliefs: what one more unit would save in USD/h, where the solver knows.
     """
     pools = {pool.id: pool for pool in problem.cluster.pools}
     used = used_gpus(problem, plan)
@@ -46,10 +43,7 @@ def bindings(
             for combo in problem.candidates.get(model, ()):
                 for named, text in _blockers(problem, plan, combo, pools, used):
                     found.setdefault(named, text)
-    return tuple(
-        Binding(what, subject, text, reliefs.get((what, subject), 0.0))
-        for (what, subject), text in found.items()
-    )
+    return tuple(Binding(what, subject, text) for (what, subject), text in found.items())
 
 
 def _of_model(

@@ -26,7 +26,7 @@ def with_words(problem: PlanningProblem, plan: Plan) -> Plan:
     notes = (*plan.notes, *hopeless(problem), *outside_slo(problem, plan), *_not_kept(plan))
     short = bool(plan.shortfall_req_per_s) or bool(hopeless(problem))
     status = PlanStatus.BEST_EFFORT if short else plan.status
-    return replace(plan, status=status, binding=bindings(problem, plan, {}), notes=notes)
+    return replace(plan, status=status, binding=bindings(problem, plan), notes=notes)
 
 
 def _not_kept(plan: Plan) -> Iterator[str]:

@@ -7,7 +7,7 @@ when a solver fails. Knows no solver.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -24,8 +24,7 @@ class PlanStatus(StrEnum):
     LIMIT = "limit"  # feasible, but a limit ended the search before the gap was reached
     HEURISTIC = "heuristic"  # feasible, by a strategy that proves nothing about cost
     BEST_EFFORT = "best_effort"  # demand cannot be met; the smallest served fraction is the most
-    LAST_GOOD = "last_good"  # no plan came out; this is the one before
-    FAILED = "failed"  # no plan came out and there was none before
+    FAILED = "failed"  # no plan came out
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +50,12 @@ class PlannedNodes:
 class Binding:
     """A constraint that holds the plan where it is. what: the kind, subject: pool or model.
 
-    detail: for people, with units. relief_usd_per_h: what one more unit would save, where the
-    solver says so (0 = not known).
+    detail: for people, with units.
     """
 
     what: str
     subject: str
     detail: str
-    relief_usd_per_h: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +112,7 @@ class Plan:
     shortfall_req_per_s: demand above utilization x capacity, per model that has any.
     served_fraction_bound: in best effort, no plan serves a larger smallest fraction (1 = all).
     limits_hit: limits that struck; with one of them a second run may answer differently.
-    multipliers_usd_per_h: of the constraints by (what, subject), where the solver made any: the
-    next solve starts from them. switches: of running combos to other roles, part of the counts.
+    switches: of running combos to other roles, part of the counts.
     broken: promises beside the demand that it does not keep. work: where the most work for a budget
     was asked for; gap is that of the work then.
     """
@@ -138,7 +134,6 @@ class Plan:
     broken: tuple[Broken, ...] = ()
     limits_hit: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    multipliers_usd_per_h: Mapping[tuple[str, str], float] = field(default_factory=dict)
     work: Work | None = None
 
     def of(self, model: str) -> tuple[PlannedCount, ...]:
@@ -159,17 +154,3 @@ class Strategy(Protocol):
     def solve(self, problem: PlanningProblem) -> Plan:
         """A plan checked in floating point, or one with status FAILED and a note why."""
         ...
-
-
-def plan(problem: PlanningProblem, strategy: Strategy) -> Plan:
-    """Plan with `strategy`; when it fails, the last good plan stands and the result says so."""
-    made = strategy.solve(problem)
-    if made.status is not PlanStatus.FAILED or problem.last_good is None:
-        return made
-    reason = made.notes[-1] if made.notes else "no plan came out"
-    return replace(
-        problem.last_good,
-        status=PlanStatus.LAST_GOOD,
-        limits_hit=made.limits_hit,
-        notes=(f"the last good plan stands: {reason}",),
-    )

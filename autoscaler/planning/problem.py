@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
@@ -19,9 +18,6 @@ from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import candidate_combos, combo_named, late_combos
 from autoscaler.planning.reach import OutOfReach, out_of_reach
 from autoscaler.planning.typed import TypedDemand, typed_candidates, typed_demands
-
-if TYPE_CHECKING:
-    from autoscaler.planning.plan import Plan
 
 # How many candidates each order keeps; fewer in large problems, so that one MIP holds them all.
 _KEEP_FOR_PLANS = 16
@@ -73,7 +69,7 @@ class PlanningProblem:
     (empty = all). additions_only: what runs stays, in the scope too, and so do its nodes.
     unreachable: models whose SLO no slice of their pools meets, with how near one comes.
     types: the demands by workload type, where the policy makes the most of a budget.
-    last_good: stands when no plan can be made. The fleet may need more than the pools have now
+    The fleet may need more than the pools have now
     (nodes were lost, a maximum was lowered): what does not fit cannot be kept.
     """
 
@@ -88,7 +84,6 @@ class PlanningProblem:
     scope: tuple[str, ...] = ()
     additions_only: bool = False
     options: PlanOptions = field(default_factory=PlanOptions)
-    last_good: Plan | None = None
     unreachable: Mapping[str, OutOfReach] = field(default_factory=dict)
     types: tuple[TypedDemand, ...] = ()
 
@@ -206,7 +201,6 @@ def make_problem(
     prices_usd_per_h: Mapping[str, float] | None = None,
     scope: tuple[str, ...] = (),
     options: PlanOptions | None = None,
-    last_good: Plan | None = None,
     additions_only: bool = False,
     taken_gpus: Mapping[str, int] | None = None,
 ) -> PlanningProblem:
@@ -272,7 +266,6 @@ def make_problem(
         scope=scope,
         additions_only=additions_only,
         options=options,
-        last_good=last_good,
         unreachable=unreachable,
         types=tuple(types),
     )

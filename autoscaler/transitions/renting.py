@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
+from autoscaler.planning.problem import fewest_nodes
 from autoscaler.transitions.accounts import nodes_of
 from autoscaler.transitions.apply import Site
 from autoscaler.transitions.groups import Group
@@ -22,16 +23,8 @@ from autoscaler.transitions.groups import Group
 def planned_nodes(
     counts: Mapping[str, int], combos: Mapping[str, Combo], cluster: Cluster
 ) -> dict[str, int]:
-    """Nodes that `counts` (combo id -> count) fill at the tightest, per pool that they use.
-
-    Slices are powers of two and so are nodes: they pack without a rest.
-    """
-    gpus: Counter[str] = Counter()
-    for combo_id, count in counts.items():
-        if combo_id in combos:
-            for pool, each in combos[combo_id].gpus_by_pool().items():
-                gpus[pool] += count * each
-    return {pool: -(-taken // cluster.pool(pool).per_node) for pool, taken in gpus.items()}
+    """Nodes that `counts` (combo id -> count) fill at the tightest, per pool that they use."""
+    return fewest_nodes(cluster, [(combos[i], n) for i, n in counts.items() if i in combos])
 
 
 def within_plan(site: Site, planned: Mapping[str, int], groups: Iterable[Group]) -> Site:

@@ -33,7 +33,7 @@ from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
-from autoscaler.planning.plan import Plan, plan
+from autoscaler.planning.plan import Plan
 from autoscaler.planning.problem import PlanOptions, make_problem
 from autoscaler.planning.quality import Priced, Split, front, priced, splits
 from autoscaler.planning.strategies.table import strategy
@@ -120,7 +120,7 @@ class Prices:
             }
             options = PlanOptions(gap=1e-3, time_limit_s=10.0)
             problem = make_problem(self.cluster, demands, self.profile, options=options)
-            known[fractions] = plan(problem, strategy("shoal"))
+            known[fractions] = strategy("shoal").solve(problem)
         made = known[fractions]
         return made, made.cost_usd_per_h, bool(made.shortfall_req_per_s)
 

@@ -21,7 +21,6 @@ from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.plan import plan
 from autoscaler.planning.problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.table import strategy
 from loadtests.experiments.page import bar_chart, put, rows_of
@@ -76,7 +75,7 @@ def planned(workload: str, name: str) -> Row:
     options = PlanOptions(gap=2e-3, time_limit_s=60.0)
     demands = {"llama": Demand("llama", rate, lengths)}
     problem = make_problem(cluster, demands, default_profile(), options=options)
-    made = plan(problem, strategy(name))
+    made = strategy(name).solve(problem)
     if made.shortfall_req_per_s:
         raise InvalidValue(f"{workload}: req/s", rate, "what the cluster can serve")
     tokens = 3600.0 * rate * (inputs + outputs) / 1000.0

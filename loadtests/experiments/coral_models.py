@@ -34,7 +34,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
-from autoscaler.planning.plan import Plan, plan
+from autoscaler.planning.plan import Plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.table import strategy
 from loadtests.experiments.page import bar_chart, put, rows_of
@@ -159,7 +159,7 @@ def planned(problem: PlanningProblem, method: str) -> tuple[Plan, float]:
     }
     started = time.process_time()
     chosen = strategy("shoal" if method == "ours" else method)
-    return plan(replace(problem, candidates=kept), chosen), time.process_time() - started
+    return chosen.solve(replace(problem, candidates=kept)), time.process_time() - started
 
 
 def served(problem: PlanningProblem, method: str) -> tuple[float, Plan]:

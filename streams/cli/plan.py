@@ -19,7 +19,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.explain.explain import explain
 from autoscaler.performance.known import profile_of
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.plan import Plan, PlanStatus, Strategy, plan
+from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.table import STRATEGIES, strategy
 from streams.cli import plan_budget, plan_components, plan_json, plan_quality, plan_view
@@ -111,7 +111,7 @@ def planned(
 ) -> tuple[PlanningProblem, Plan]:
     """The problem and its plan; UserError where none came out."""
     problem = make_problem(cluster, demands, profile, fleet=fleet, options=options)
-    made = plan(problem, chosen)
+    made = chosen.solve(problem)
     if made.status is PlanStatus.FAILED:
         raise UserError(f"no plan: {made.notes[-1]}")
     return problem, made

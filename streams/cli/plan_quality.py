@@ -24,7 +24,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.explain.explain import explain
 from autoscaler.performance.known import profile_of
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.plan import Plan, PlanStatus, plan
+from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.quality import Priced, Split, cheapest, front, priced, splits
 from autoscaler.planning.route_choice import bound_by, shares_words
@@ -144,7 +144,7 @@ def _plan(
         elapsed_s=lambda: time.monotonic() - started_s,
     )
     problem = make_problem(cluster, demands, profile, options=options)
-    made = plan(problem, strategy(args.strategy))
+    made = strategy(args.strategy).solve(problem)
     if made.status is PlanStatus.FAILED:
         raise UserError(f"no plan: {made.notes[-1]}")
     return problem, made

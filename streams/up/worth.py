@@ -15,7 +15,7 @@ from autoscaler.domain.cluster import Cluster, Market, Objective
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.known import profile_of
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.plan import Plan, PlanStatus, plan
+from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.table import strategy
 from streams.up.demand_seen import MINUTE_MS, DemandSeen
@@ -197,7 +197,7 @@ class Comparisons:
             gap=_GAP, time_limit_s=self._limit_s, elapsed_s=self._elapsed_s
         )  # fmt: skip
         problem = make_problem(cluster, wanted, self._profile, options=options)
-        made = plan(problem, self._strategy)
+        made = self._strategy.solve(problem)
         if made.status is PlanStatus.FAILED:
             raise OutOfTime
         return made

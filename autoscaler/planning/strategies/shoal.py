@@ -18,7 +18,6 @@ from autoscaler.optimizer.result import (
     AllocationResult,
     SolveOptions,
     Status,
-    WarmStart,
 )
 from autoscaler.optimizer.selection import select
 from autoscaler.optimizer.solve import solve as solve_arrays
@@ -32,7 +31,7 @@ from autoscaler.planning.readback import failed, read_back
 from autoscaler.planning.request import Switch
 from autoscaler.planning.survival import LOSS_LEVEL
 
-Solver = Callable[[AllocationProblem, SolveOptions, WarmStart | None], AllocationResult]
+Solver = Callable[[AllocationProblem, SolveOptions, Ints | None], AllocationResult]
 
 _STATUS = {
     Status.OPTIMAL: PlanStatus.OPTIMAL,
@@ -40,7 +39,6 @@ _STATUS = {
     Status.LIMIT: PlanStatus.LIMIT,
     Status.BEST_EFFORT: PlanStatus.BEST_EFFORT,
 }
-_BINDING = {"GPUs": "pool"}
 _URGENT_COLUMNS = 500
 """An urgent plan is made over this many columns at most: about half a second for several models
 that may use ten regions."""
@@ -86,7 +84,7 @@ class Shoal:
             quick = self._quickly(arrays, limits)
             if quick is not None:
                 return quick
-        return self.solver(arrays.problem, limits, _warm(arrays, problem))
+        return self.solver(arrays.problem, limits, _as_it_runs(arrays, problem))
 
     def _quickly(self, arrays: Arrays, limits: SolveOptions) -> AllocationResult | None:
         """A plan of additions over the columns that look best, all nodes among them.
@@ -98,33 +96,27 @@ class Shoal:
         rows = np.ones(len(whole.demand_req_per_s))
         nodes = np.array([key.kind in _NODE_KINDS for key in arrays.keys], dtype=np.int64)
         chosen, lower = select(whole, rows, _URGENT_COLUMNS, nodes)
-        if lower is None or lower.value <= 0.0:
+        if lower is None or lower <= 0.0:
             return None
-        gap = min(0.05, limits.gap * (arrays.fixed_usd_per_h + lower.value) / lower.value)
+        gap = min(0.05, limits.gap * (arrays.fixed_usd_per_h + lower) / lower)
         fast = replace(limits, gap=max(gap, limits.gap), mip_nodes=1)
         got = self.solver(chosen.problem, fast, None)
         if got.status in (Status.BEST_EFFORT, Status.FAILED):
             return None
         counts = np.zeros(whole.columns, dtype=np.int64)
         counts[chosen.ids] = got.counts
-        return replace(
-            got, counts=counts, lower_bound_usd_per_h=min(lower.value, got.cost_usd_per_h)
-        )
+        return replace(got, counts=counts, lower_bound_usd_per_h=min(lower, got.cost_usd_per_h))
 
 
-def _warm(arrays: Arrays, problem: PlanningProblem) -> WarmStart:
-    """Start from the running fleet, and from the multipliers of the last good plan."""
+def _as_it_runs(arrays: Arrays, problem: PlanningProblem) -> Ints:
+    """Counts (n,) of the running fleet, to start from."""
     counts = np.zeros(arrays.problem.columns, dtype=np.int64)
     for index, key in enumerate(arrays.keys):
         if key.kind is Kind.KEEP:
             counts[index] = problem.fleet[key.subject]
         elif key.kind is Kind.KEPT_NODES:
             counts[index] = int(arrays.problem.upper[index])
-    last = problem.last_good.multipliers_usd_per_h if problem.last_good is not None else {}
-    if not last:
-        return WarmStart(counts=counts)
-    mu = np.array([last.get(name, 0.0) for name in arrays.resource_names])
-    return WarmStart(mu_usd_per_h=mu, counts=counts)
+    return counts
 
 
 def _unchanged(
@@ -153,7 +145,6 @@ def _unchanged(
         arrays.problem,
         counts,
         solved.lower_bound_usd_per_h,
-        solved.mu_usd_per_h,
         target,
         solved.served_fraction_bound,
         options,
@@ -217,24 +208,15 @@ def _to_plan(
             served_fraction_bound=fraction_bound,
             switches=tuple(switches),
             limits_hit=solved.limits_hit,
-            multipliers_usd_per_h={
-                name: float(value)
-                for name, value in zip(arrays.resource_names, solved.mu_usd_per_h, strict=True)
-                if value > 0.0
-            },
             notes=(*lost, *(f"{b.subject}: {b.what} {b.detail}" for b in broken)),
             broken=broken,
         )
     except InvalidValue as error:
         # The re-check in floating point refused the solver's answer.
         return failed(problem, name, f"the solver's plan does not hold: {error}", solved.limits_hit)
-    reliefs = {
-        (_BINDING.get(what, what), subject): value
-        for (what, subject), value in made.multipliers_usd_per_h.items()
-    }
     return replace(
         made,
-        binding=bindings(problem, made, reliefs),
+        binding=bindings(problem, made),
         notes=(*made.notes, *outside_slo(problem, made)),
     )
 
@@ -277,10 +259,7 @@ def _empty(problem: AllocationProblem) -> AllocationResult:
         counts=np.zeros(problem.columns, dtype=np.int64),
         cost_usd_per_h=0.0,
         lower_bound_usd_per_h=0.0,
-        mu_usd_per_h=np.zeros(len(problem.capacity)),
         served_fraction=nothing,
         served_fraction_bound=nothing,
         served_target=nothing,
-        shortfall_req_per_s=problem.demand_req_per_s,
-        binding=np.zeros(0, dtype=np.int64),
     )

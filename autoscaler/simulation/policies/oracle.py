@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.known import profile_of
-from autoscaler.planning.plan import PlanStatus, plan
+from autoscaler.planning.plan import PlanStatus
 from autoscaler.planning.problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.simulation.policies.policy import Setting
@@ -62,7 +62,7 @@ def bound(setting: Setting) -> Bound:
         if not demands:
             continue
         problem = make_problem(cluster, demands, profile_of(cluster), options=PlanOptions(gap=0.01))
-        made = plan(problem, Shoal())
+        made = Shoal().solve(problem)
         if made.status is not PlanStatus.FAILED:
             usd += many * SPAN_S / 3600.0 * min(made.lower_bound_usd_per_h, made.cost_usd_per_h)
     asked = Counter(arrival.model for arrival in scenario.arrivals)

@@ -14,7 +14,7 @@ from autoscaler.optimizer.decomposition import solve_decomposed
 from autoscaler.optimizer.instance import TemplateInstance
 from autoscaler.optimizer.placements import account, solve_instance
 from autoscaler.optimizer.problem import AllocationProblem
-from autoscaler.optimizer.result import SolveOptions, Status, WarmStart
+from autoscaler.optimizer.result import SolveOptions, Status
 from autoscaler.optimizer.solve import solve
 
 EXACT = SolveOptions(gap=1e-9)
@@ -253,5 +253,5 @@ def test_a_warm_start_changes_nothing_of_the_optimum() -> None:
         [(1.0, 3.0, {0: 1.0}, {0: 1.0}), (1.5, 3.0, {0: 2.0}, {0: 1.0})], [3.0], [4.0]
     )
     cold = solve(problem, EXACT)
-    warm = solve(problem, EXACT, WarmStart(cold.mu_usd_per_h, cold.counts))
+    warm = solve(problem, EXACT, cold.counts)
     assert warm.cost_usd_per_h == cold.cost_usd_per_h == 2.5

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.plan import Plan, PlanStatus, plan
+from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.table import STRATEGIES
 from autoscaler.planning.usage import is_spot
@@ -61,7 +61,7 @@ def problems(draw: st.DrawFn) -> PlanningProblem:
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(problems(), st.sampled_from(sorted(STRATEGIES)))
 def test_a_plan_keeps_the_rules(problem: PlanningProblem, name: str) -> None:
-    made = plan(problem, STRATEGIES[name])
+    made = STRATEGIES[name].solve(problem)
     assert made.status is not PlanStatus.FAILED
     _check_pools(problem, made)
     for target in made.targets:

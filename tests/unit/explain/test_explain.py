@@ -24,7 +24,6 @@ from autoscaler.explain.names import short_name
 from autoscaler.explain.spot import savings, spot_losses
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.combos import combo_named
-from autoscaler.planning.plan import plan
 from autoscaler.planning.problem import PlanningProblem, make_problem
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.planning.usage import is_spot
@@ -45,7 +44,7 @@ def problem_of(rates: tuple[float, ...], cluster: Cluster | None = None) -> Plan
 
 def test_an_slo_relief_saves_what_it_says_when_the_slo_is_really_loosened() -> None:
     problem = problem_of((3.0, 8.0, 80.0))
-    made = plan(problem, Shoal())
+    made = Shoal().solve(problem)
     reliefs = slo_reliefs(problem, made, "mini", PROFILE, Shoal())
     assert reliefs
     for relief in reliefs:
@@ -59,7 +58,7 @@ def test_an_slo_relief_saves_what_it_says_when_the_slo_is_really_loosened() -> N
         else:
             looser = replace(service, spot_share=0.75)
         cluster = with_service(problem.cluster, looser)
-        really = plan(problem_of((3.0, 8.0, 80.0), cluster), Shoal())
+        really = Shoal().solve(problem_of((3.0, 8.0, 80.0), cluster))
         # Planned jointly it can only be cheaper than with the others standing.
         assert really.cost_usd_per_h <= made.cost_usd_per_h - relief.saves_usd_per_h + 0.02
 
@@ -67,7 +66,7 @@ def test_an_slo_relief_saves_what_it_says_when_the_slo_is_really_loosened() -> N
 def test_a_node_relief_serves_what_it_says_when_the_nodes_are_there() -> None:
     rates = (40.0, 8.0, 30.0)
     problem = problem_of(rates)
-    made = plan(problem, Shoal())
+    made = Shoal().solve(problem)
     assert set(made.shortfall_req_per_s) >= {"chat"}
     reliefs = node_reliefs(problem, made, Shoal())
     chat = next(relief for relief in reliefs if relief.subject == "us-east/h100/owned")
@@ -75,7 +74,7 @@ def test_a_node_relief_serves_what_it_says_when_the_nodes_are_there() -> None:
     more = int(chat.what.split()[0])
     pool = problem.cluster.pool("us-east/h100/owned")
     bigger = with_more(problem.cluster, pool, more)
-    really = plan(problem_of(rates, bigger), Shoal())
+    really = Shoal().solve(problem_of(rates, bigger))
     before = sum(made.shortfall_req_per_s.values())
     after = sum(really.shortfall_req_per_s.values())
     assert before - after == pytest.approx(chat.serves_req_per_s, rel=0.05)
@@ -83,7 +82,7 @@ def test_a_node_relief_serves_what_it_says_when_the_nodes_are_there() -> None:
 
 def test_the_best_alternative_is_no_cheaper_than_what_was_chosen() -> None:
     problem = problem_of((3.0, 8.0, 60.0))
-    made = plan(problem, Shoal())
+    made = Shoal().solve(problem)
     for model in problem.demands:
         other = best_alternative(problem, made, model, Shoal())
         assert other is not None
@@ -92,7 +91,7 @@ def test_the_best_alternative_is_no_cheaper_than_what_was_chosen() -> None:
 
 def test_one_fewer_is_rejected_because_it_would_not_do() -> None:
     problem = problem_of((3.0, 8.0, 90.0))
-    made = plan(problem, Shoal())
+    made = Shoal().solve(problem)
     fewer = one_fewer(problem, made, "mini")
     assert fewer is not None
     held, needed = (float(part.split()[0]) for part in fewer.why.split(" < "))
@@ -109,7 +108,7 @@ def test_a_gpu_that_is_too_small_is_named_with_its_memory() -> None:
 
 def test_the_loss_of_spot_leaves_what_does_not_stand_on_it() -> None:
     problem = problem_of((3.0, 8.0, 60.0))
-    made = plan(problem, Shoal())
+    made = Shoal().solve(problem)
     losses = {loss.model: loss for loss in spot_losses(problem, made)}
     on_spot = {t.combo.model for t in made.targets if t.count and is_spot(t.combo)}
     assert set(losses) == on_spot
@@ -124,7 +123,7 @@ def test_the_loss_of_spot_leaves_what_does_not_stand_on_it() -> None:
 
 def test_an_explanation_has_a_reason_for_every_planned_model() -> None:
     problem = problem_of((3.0, 8.0, 60.0))
-    made = plan(problem, Shoal())
+    made = Shoal().solve(problem)
     reasons = explain(problem, made, PROFILE, Shoal())
     assert [r.model for r in reasons.models] == ["chat", "code", "mini"]
     for one in reasons.models:
@@ -160,7 +159,7 @@ def test_savings_add_up_to_the_difference_of_the_bills() -> None:
     wanted = {"mini": Demand("mini", 12.0, CONVERSATION)}
     fleet = {"mini:a2@us-east/l40s/on-demand": 16}
     problem = make_problem(rented, wanted, PROFILE, fleet=fleet)
-    made = plan(problem, Shoal())
+    made = Shoal().solve(problem)
     parts = {part.what: part.usd_per_h for part in savings(problem, made, Shoal())}
     assert set(parts) == {"sizing", "spot"}
     assert parts["spot"] < 0.0 > parts["sizing"]

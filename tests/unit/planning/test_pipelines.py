@@ -17,7 +17,7 @@ from autoscaler.planning.basis import as_predicted
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import candidate_combos, combo_named
 from autoscaler.planning.pipelines import irreducible
-from autoscaler.planning.plan import PlanStatus, plan
+from autoscaler.planning.plan import PlanStatus
 from autoscaler.planning.problem import make_problem
 from autoscaler.planning.strategies.shoal import Shoal
 from tests.unit.planning.planning_clusters import CONVERSATION, pool, service
@@ -48,7 +48,7 @@ def test_a_model_too_large_for_any_node_is_served_by_pipelines_where_they_are_de
     assert found
     assert all(joined(combo) for combo in found)
     cluster = declared("same-slice")
-    made = plan(make_problem(cluster, {"m": Demand("m", 1.0, CONVERSATION)}, PROFILE), Shoal())
+    made = Shoal().solve(make_problem(cluster, {"m": Demand("m", 1.0, CONVERSATION)}, PROFILE))
     assert made.status in (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP)
     assert not made.shortfall_req_per_s
     used = sum(t.count * sum(t.combo.gpus_by_pool().values()) for t in made.targets)
@@ -109,7 +109,7 @@ def test_a_pipeline_is_lost_with_any_of_its_nodes() -> None:
         cluster, services=(replace(cluster.services[0], survive="one-node", utilization=0.95),)
     )
     rate = 0.3
-    made = plan(make_problem(safe, {"m": Demand("m", rate, CONVERSATION)}, PROFILE), Shoal())
+    made = Shoal().solve(make_problem(safe, {"m": Demand("m", rate, CONVERSATION)}, PROFILE))
     assert not made.notes
     largest = max(t.combo.req_per_s for t in made.targets if t.count)
     assert made.capacity_req_per_s["m"] - largest >= rate - 1e-6

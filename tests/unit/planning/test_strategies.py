@@ -11,15 +11,15 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Policy
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand
+from autoscaler.optimizer.arrays import Ints
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import (
     AllocationResult,
     SolveOptions,
     Status,
-    WarmStart,
 )
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.plan import Plan, PlanStatus, Strategy, plan
+from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.request import Switch
 from autoscaler.planning.strategies.shoal import Shoal
@@ -75,7 +75,7 @@ def test_homo_takes_the_most_goodput_per_usd_and_goes_on_when_it_runs_out() -> N
 def test_every_strategy_covers_the_demand_within_the_pools(name: str) -> None:
     cluster = small_cluster()
     problem = make_problem(cluster, demands(cluster, 3.0, 6.0, 25.0), PROFILE)
-    made = plan(problem, strategy(name))
+    made = strategy(name).solve(problem)
     for node in made.nodes:
         assert node.count <= cluster.pool(node.pool).max_nodes
     if name == "homo":
@@ -92,10 +92,10 @@ def test_shoal_is_never_dearer_than_the_baselines() -> None:
     cluster = small_cluster(Policy(k_start=0.0, k_load=0.0, k_switch=0.0))
     for rates in ((2.0, 3.0, 10.0), (3.0, 8.0, 40.0), (3.0, 9.0, 70.0)):
         problem = make_problem(cluster, demands(cluster, *rates), PROFILE)
-        ours = plan(problem, strategy("shoal"))
+        ours = strategy("shoal").solve(problem)
         assert ours.status in (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP)
         for name in ("cauchy", "mce-lp", "mc-lp"):
-            theirs = plan(problem, strategy(name))
+            theirs = strategy(name).solve(problem)
             if not theirs.shortfall_req_per_s:
                 # Owned GPUs and the gap asked for are what may lie between.
                 assert ours.cost_usd_per_h <= theirs.cost_usd_per_h * (1 + 1e-3) + 0.01
@@ -105,18 +105,18 @@ def test_shoal_is_never_dearer_than_the_baselines() -> None:
 def test_the_plan_of_a_planned_fleet_changes_nothing() -> None:
     cluster = small_cluster()
     wanted = demands(cluster, 3.0, 8.0, 30.0)
-    first = plan(make_problem(cluster, wanted, PROFILE), strategy("shoal"))
-    again = plan(make_problem(cluster, wanted, PROFILE, fleet=first.counts()), strategy("shoal"))
+    first = strategy("shoal").solve(make_problem(cluster, wanted, PROFILE))
+    again = strategy("shoal").solve(make_problem(cluster, wanted, PROFILE, fleet=first.counts()))
     assert again.counts() == first.counts()
     assert again.cost_usd_per_h == pytest.approx(again.now_usd_per_h)
 
 
 def test_outside_the_scope_nothing_changes() -> None:
     cluster = small_cluster()
-    first = plan(make_problem(cluster, demands(cluster, 3.0, 8.0, 30.0), PROFILE), Shoal())
+    first = Shoal().solve(make_problem(cluster, demands(cluster, 3.0, 8.0, 30.0), PROFILE))
     more = demands(cluster, 1.0, 1.0, 60.0)
-    scoped = plan(
-        make_problem(cluster, more, PROFILE, fleet=first.counts(), scope=("mini",)), Shoal()
+    scoped = Shoal().solve(
+        make_problem(cluster, more, PROFILE, fleet=first.counts(), scope=("mini",))
     )
     for model in ("chat", "code"):
         assert all(target.count == target.now for target in scoped.of(model))
@@ -259,50 +259,40 @@ def test_priority_is_served_first_when_not_all_can_be() -> None:
 
 
 def fails(
-    problem: AllocationProblem, options: SolveOptions, warm: WarmStart | None
+    problem: AllocationProblem, options: SolveOptions, start: Ints | None
 ) -> AllocationResult:
     """A solver that ends without a plan because the time is up."""
-    del options, warm
+    del options, start
     nothing = np.zeros(len(problem.demand_req_per_s))
     return AllocationResult(
         Status.FAILED,
         np.zeros(problem.columns, dtype=np.int64),
         0.0,
         0.0,
-        np.zeros(len(problem.capacity)),
         nothing,
         nothing + 1.0,
         nothing,
-        problem.demand_req_per_s,
-        np.zeros(0, dtype=np.int64),
         limits_hit=("wall_clock",),
         reason="no plan within the limits",
     )
 
 
-def lies(
-    problem: AllocationProblem, options: SolveOptions, warm: WarmStart | None
-) -> AllocationResult:
+def lies(problem: AllocationProblem, options: SolveOptions, start: Ints | None) -> AllocationResult:
     """A solver whose answer needs a hundred nodes of everything."""
-    honest = fails(problem, options, warm)
+    honest = fails(problem, options, start)
     return replace(honest, status=Status.OPTIMAL, counts=honest.counts + 100)
 
 
 @pytest.mark.parametrize("solver", [fails, lies])
-def test_when_solving_fails_the_last_good_plan_stands(solver: object) -> None:
+def test_when_solving_fails_the_plan_changes_nothing_and_says_why(solver: object) -> None:
     problem = two_combos(2.4)
-    good = Shoal().solve(problem)
     broken: Strategy = Shoal(solver=solver)  # type: ignore[arg-type]
-    alone = plan(problem, broken)
+    alone = broken.solve(problem)
     assert alone.status is PlanStatus.FAILED
     assert alone.counts() == {}
     assert alone.notes
-    kept = plan(replace(problem, last_good=good), broken)
-    assert kept.status is PlanStatus.LAST_GOOD
-    assert kept.counts() == good.counts()
-    assert "last good plan stands" in kept.notes[0]
     if solver is fails:
-        assert kept.limits_hit == ("wall_clock",)
+        assert alone.limits_hit == ("wall_clock",)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0])
@@ -339,13 +329,12 @@ def test_what_cannot_be_running_is_refused_by_name() -> None:
 def test_todays_prices_and_availability_count() -> None:
     cluster = small_cluster()
     wanted = demands(cluster, 2.0, 2.0, 60.0)
-    none_left = plan(
-        make_problem(cluster, wanted, PROFILE, obtainable={"us-east/l40s/spot": 0}), Shoal()
+    none_left = Shoal().solve(
+        make_problem(cluster, wanted, PROFILE, obtainable={"us-east/l40s/spot": 0})
     )
     assert not any("l40s/spot" in combo_id for combo_id in none_left.counts())
-    dear = plan(
-        make_problem(cluster, wanted, PROFILE, prices_usd_per_h={"us-east/l40s/spot": 50.0}),
-        Shoal(),
+    dear = Shoal().solve(
+        make_problem(cluster, wanted, PROFILE, prices_usd_per_h={"us-east/l40s/spot": 50.0})
     )
     assert not any("l40s/spot" in combo_id for combo_id in dear.counts())
 
@@ -373,28 +362,22 @@ def test_the_same_problem_gives_the_same_plan() -> None:
     problem = make_problem(cluster, demands(cluster, 3.0, 8.0, 60.0), PROFILE)
     first = Shoal().solve(problem)
     assert Shoal().solve(problem) == first
-    warm = make_problem(
-        cluster, demands(cluster, 3.0, 8.5, 63.0), PROFILE, fleet=first.counts(), last_good=first
-    )
+    warm = make_problem(cluster, demands(cluster, 3.0, 8.5, 63.0), PROFILE, fleet=first.counts())
     assert Shoal().solve(warm) == Shoal().solve(warm)
 
 
 def test_after_a_deadline_a_plan_is_proven_or_says_that_the_limit_struck() -> None:
     cluster = small_cluster()
     wanted = demands(cluster, 3.0, 8.0, 60.0)
-    first = plan(make_problem(cluster, wanted, PROFILE), Shoal())
+    first = Shoal().solve(make_problem(cluster, wanted, PROFILE))
     late = make_problem(
         cluster,
         demands(cluster, 3.0, 8.5, 66.0),
         PROFILE,
         fleet=first.counts(),
         options=PlanOptions(time_limit_s=0.5, elapsed_s=lambda: 1.0),
-        last_good=first,
     )
-    made = plan(late, Shoal())
-    if made.status is PlanStatus.LAST_GOOD:
-        assert made.counts() == first.counts()
-        return
+    made = Shoal().solve(late)
     if made.status not in (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP):
         assert "wall_clock" in made.limits_hit
     assert all(n.count <= cluster.pool(n.pool).max_nodes for n in made.nodes)
