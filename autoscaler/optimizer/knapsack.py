@@ -14,15 +14,15 @@ still in the problem. A pair (item, place) is coded as `item * R + place`.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from autoscaler.optimizer.arrays import Bools, Floats, Ints
+from autoscaler.performance.compiled import compiled
 
 UNITS = 8000
 """Grid of the knapsack. 8000 units lose about 0.01% of the demand for each item of a cover."""
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@compiled
 def cheapest_by_units(
     indptr: Ints,
     feature: Ints,
@@ -56,7 +56,7 @@ def cheapest_by_units(
     return best, code
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@compiled
 def cover(best: Floats, grid: int) -> tuple[Floats, Ints]:
     """Least price to cover 0..grid units, and the item (by its units) that each cover takes first.
 
@@ -94,7 +94,7 @@ def cover(best: Floats, grid: int) -> tuple[Floats, Ints]:
     return least, first
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@compiled
 def trace(first: Ints, code: Ints, grid: int) -> Ints:
     """Codes of the pairs in the cheapest cover of `grid` units (with repetition)."""
     out = np.empty(grid + 1, dtype=np.int64)
@@ -110,7 +110,7 @@ def trace(first: Ints, code: Ints, grid: int) -> Ints:
     return out[:count].copy()
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@compiled
 def near_pairs(
     indptr: Ints,
     feature: Ints,

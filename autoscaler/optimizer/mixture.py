@@ -175,12 +175,6 @@ def work_of(
     return _reached(problem, copies, fractions, np.inf, solved=True)
 
 
-def proportional_fractions(problem: MixProblem, copies: Ints) -> Floats:
-    """Each type spread over the copies by their rates for it (Demystifying sec. 4.2, cases 1 and
-    2). For activities on one configuration each."""
-    return _by_type(problem, (copies @ (problem.busy > 0.0)) / problem.busy.max(axis=0))
-
-
 def even_fractions(problem: MixProblem, copies: Ints) -> Floats:
     """Each type spread evenly over all copies that can do it: round robin. For activities on one
     configuration each."""

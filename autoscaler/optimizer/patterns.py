@@ -12,15 +12,15 @@ reduced cost lies under the gap), which keeps the tight bound of the decompositi
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.performance.compiled import compiled
 
 DEPTH = 256
 """Most instances in one cover that the search will follow."""
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@compiled
 def enumerate_covers(
     price: Floats,
     throughput: Floats,

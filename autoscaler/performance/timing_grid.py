@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.polynomial import chebyshev, polynomial
 
-from autoscaler.performance import engine_kernel as kernel
+from autoscaler.performance import pass_kernel as kernel
 from autoscaler.performance.steps import StepTimes
 
 Floats = npt.NDArray[np.float64]

@@ -10,11 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.performance import engine_kernel as kernel
+from autoscaler.performance import stepping_kernel as kernel
+from autoscaler.performance.engine_kernel import DECODE, PREFILL, WHOLE
 from autoscaler.performance.timing_grid import TimingGrid
 from autoscaler.serving.requests import Finished, FirstToken, Limits, Part, Work
 
-_KINDS = {Part.WHOLE: kernel.WHOLE, Part.PREFILL: kernel.PREFILL, Part.DECODE: kernel.DECODE}
+_KINDS = {Part.WHOLE: WHOLE, Part.PREFILL: PREFILL, Part.DECODE: DECODE}
 _FIRST_ROWS = 64
 
 
@@ -93,7 +94,7 @@ class CompiledBatcher:
                 continue
             events.append(Finished(request, at_ms))
             del self._row_of[request]
-            if self._rows[number, kernel.KIND] == kernel.PREFILL:
+            if self._rows[number, kernel.KIND] == PREFILL:
                 self._leased[request] = number
             else:
                 self._free.append(number)

@@ -20,7 +20,7 @@ from math import comb
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.templates.compiled import compiled
+from autoscaler.performance.compiled import compiled
 from autoscaler.templates.partitions import MAX_NODES
 from autoscaler.templates.search import search_multiset
 

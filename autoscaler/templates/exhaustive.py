@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.templates.compiled import compiled
+from autoscaler.performance.compiled import compiled
 from autoscaler.templates.partitions import MAX_NODES, PATTERNS
 from autoscaler.templates.search import stage_rate
 

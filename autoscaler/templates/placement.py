@@ -43,11 +43,6 @@ class Placement:
     req_per_s: float
     stages: tuple[Stage, ...]
 
-    @property
-    def is_possible(self) -> bool:
-        """Whether the nodes can run the model at all."""
-        return bool(self.stages)
-
 
 class PlacementSearch:
     """Solves cases that share one throughput table.
@@ -127,11 +122,6 @@ class PlacementSearch:
                 for s in range(stages)
             ),
         )
-
-
-def best_placement(throughput: npt.ArrayLike, nodes: Sequence[int]) -> Placement:
-    """The optimal placement of one case; see `PlacementSearch` for shapes and errors."""
-    return PlacementSearch(throughput).best(nodes)
 
 
 def _worst_entry(table: Floats) -> InvalidValue:

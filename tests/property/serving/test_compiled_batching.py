@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
-from autoscaler.performance import catalog, engine_kernel
+from autoscaler.performance import catalog, pass_kernel
 from autoscaler.performance.profile import default_profile
 from autoscaler.performance.steps import step_times
 from autoscaler.performance.timing_grid import TimingGrid, timing_grid
@@ -44,7 +44,7 @@ class GridTimings:
     ) -> float:
         found = grid()
         return float(
-            engine_kernel.mixed_ms(
+            pass_kernel.mixed_ms(
                 found.scalars, found.dense, found.head, found.prompt_factor,
                 int(prompt_tokens), prompt_context, int(decodes), context_tokens,
             )

@@ -15,7 +15,6 @@ from autoscaler.optimizer.mixture import (
     least_cost,
     makespan_by_bisection,
     most_work,
-    proportional_fractions,
     restricted,
     work_of,
 )
@@ -25,6 +24,13 @@ def one_each(rates: np.ndarray, **rest: object) -> MixProblem:
     """Activities on one configuration each."""
     busy, type_of, _ = alone(rates)
     return MixProblem(busy=busy, type_of=type_of, **rest)  # type: ignore[arg-type]
+
+
+def proportional_fractions(problem: MixProblem, copies: np.ndarray) -> np.ndarray:
+    """Each type spread over the copies by their rates for it (Demystifying sec. 4.2, 1 and 2)."""
+    weight = (copies @ (problem.busy > 0.0)) / problem.busy.max(axis=0)
+    total = np.bincount(problem.type_of, weights=weight)
+    return np.asarray(weight / total[problem.type_of])
 
 
 def table(problem: MixProblem, fractions: np.ndarray) -> np.ndarray:

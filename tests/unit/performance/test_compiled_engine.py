@@ -10,7 +10,7 @@ import pytest
 
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
-from autoscaler.performance import catalog, engine_kernel
+from autoscaler.performance import catalog, engine_kernel, pass_kernel
 from autoscaler.performance.engine_limits import batched_tokens
 from autoscaler.performance.profile import default_profile
 from autoscaler.performance.steps import StepTimes, step_times
@@ -139,7 +139,7 @@ def test_the_grid_says_what_the_step_times_say() -> None:
                 wanted = times.decode_ms(batch, context)
                 assert grid.decode_ms(batch, context) == pytest.approx(wanted, rel=0.01)
                 for tokens in (1, 300, 1700):
-                    mixed = engine_kernel.mixed_ms(
+                    mixed = pass_kernel.mixed_ms(
                         grid.scalars, grid.dense, grid.head, grid.prompt_factor,
                         tokens, 640.0, batch, context,
                     )  # fmt: skip
@@ -155,10 +155,10 @@ def test_the_polynomial_of_one_token_attention_says_what_the_powers_say() -> Non
         times = step_times(catalog.model(name), node, Phase.AGGREGATED, default_profile())
         scalars = timing_grid(times, 2048).scalars
         powers = scalars.copy()
-        powers[engine_kernel.FITTED] = 0.0
-        fitted += int(scalars[engine_kernel.FITTED])
+        powers[pass_kernel.FITTED] = 0.0
+        fitted += int(scalars[pass_kernel.FITTED])
         for context in (0.0, 3.5, 127.0, 128.5, 900.0, 90_000.0):
-            wanted = engine_kernel.attention_ms(powers, 1.0, 7.0, context)
-            found = engine_kernel.attention_ms(scalars, 1.0, 7.0, context)
+            wanted = pass_kernel.attention_ms(powers, 1.0, 7.0, context)
+            found = pass_kernel.attention_ms(scalars, 1.0, 7.0, context)
             assert found == pytest.approx(wanted, rel=1e-9)
     assert fitted == 2

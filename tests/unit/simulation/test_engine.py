@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from autoscaler.performance import catalog, engine_kernel
+from autoscaler.performance import catalog, pass_kernel
 from autoscaler.performance.timing_grid import TimingGrid
 from autoscaler.serving.requests import Limits, Part, Work
 from autoscaler.serving.setup import EngineSetup
@@ -24,8 +24,8 @@ class FlatTimes:
 
 def flat_grid(_times: object, batched_tokens: int) -> TimingGrid:
     """Every iteration takes 10 ms and 0.1 ms per token in it."""
-    scalars = np.zeros(engine_kernel.SCALARS)
-    scalars[engine_kernel.BLEND], scalars[engine_kernel.STEP] = 1.0, 10.0
+    scalars = np.zeros(pass_kernel.SCALARS)
+    scalars[pass_kernel.BLEND], scalars[pass_kernel.STEP] = 1.0, 10.0
     tokens = np.arange(batched_tokens + 1, dtype=float)
     return TimingGrid(scalars, 0.1 * tokens, np.zeros(64), np.ones(len(tokens)), np.ones((1, 1)))
 

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 CALLEE = (
-    "from autoscaler.templates.compiled import compiled\n\n\n"
+    "from autoscaler.performance.compiled import compiled\n\n\n"
     "@compiled\ndef inner(x):\n    return x + {}\n"
 )
 CALLER = (
-    "from autoscaler.templates.compiled import compiled\nfrom inner import inner\n\n\n"
+    "from autoscaler.performance.compiled import compiled\nfrom inner import inner\n\n\n"
     "@compiled\ndef outer(x):\n    return 2 * inner(x)\n"
 )
 ASK = "from outer import outer; print(outer(3), sum(outer.stats.cache_hits.values()))"

@@ -1,0 +1,88 @@
+"""Times of one pass of an engine from sampled arrays, as compiled kernels.
+
+Owns the formulas of `Roofline` and `StepTimes` over the arrays of `timing_grid`. Knows no requests.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.performance.compiled import compiled
+
+Floats = npt.NDArray[np.float64]
+
+# Places in the array of scalars, see `timing_grid`.
+COMPUTE, TRAFFIC, BLEND, WINDOW, SHARE, STEP, SEQUENCE, FITTED, FIT = range(9)
+DEGREE = 9
+SCALARS = FIT + DEGREE + 1
+
+
+@compiled
+def _blended(s: Floats, x: float) -> float:
+    """The polynomial FIT at `x`. Two powers in its place are half of the time of all that is
+    computed here."""
+    i, x2 = FIT, x * x
+    low = s[i] + s[i + 1] * x + (s[i + 2] + s[i + 3] * x) * x2
+    high = s[i + 4] + s[i + 5] * x + (s[i + 6] + s[i + 7] * x) * x2
+    return float(low + (high + (s[i + 8] + s[i + 9] * x) * (x2 * x2)) * (x2 * x2))
+
+
+@compiled
+def attention_ms(scalars: Floats, tokens: float, sequences: float, context: float) -> float:
+    """`Roofline.attention_ms` of all layers."""
+    seen = context + 0.5 * tokens
+    cached = context + tokens
+    window = scalars[WINDOW]
+    if window > 0.0:
+        share = scalars[SHARE]
+        seen = (1.0 - share) * seen + share * min(seen, window)
+        cached = (1.0 - share) * cached + share * min(cached, window + tokens)
+    compute = scalars[COMPUTE] * sequences * tokens * seen
+    traffic = scalars[TRAFFIC] * sequences * cached
+    if compute <= 0.0:
+        return float(traffic)
+    if tokens == 1 and scalars[FITTED] > 0.0:
+        return float(compute * _blended(scalars, 2.0 * cached / seen - 3.0))
+    exponent = scalars[BLEND]
+    return float(compute * (1.0 + (traffic / compute) ** exponent) ** (1.0 / exponent))
+
+
+@compiled
+def _factor_ms(factors: Floats, batch: int, context: float) -> float:
+    """Correction of a decode iteration; columns are half doublings of the context."""
+    if factors.shape[1] == 1:
+        return float(factors[0, 0])
+    at = 2.0 * np.log2(max(context, 1.0))
+    low = min(int(at), factors.shape[1] - 2)
+    part = min(at - low, 1.0)
+    return float(factors[batch, low] * (1.0 - part) + factors[batch, low + 1] * part)
+
+
+@compiled
+def decode_ms(
+    scalars: Floats, dense: Floats, head: Floats, factors: Floats, batch: int, context: float
+) -> float:
+    """`StepTimes.decode_ms`."""
+    time = dense[batch] + head[batch] + scalars[STEP] + batch * scalars[SEQUENCE]
+    time += attention_ms(scalars, 1.0, batch, context)
+    return float(_factor_ms(factors, batch, context) * time)
+
+
+@compiled
+def mixed_ms(
+    scalars: Floats,
+    dense: Floats,
+    head: Floats,
+    prompt_factor: Floats,
+    tokens: int,
+    context: float,
+    batch: int,
+    batch_context: float,
+) -> float:
+    """`StepTimes.mixed_ms`, or `prefill_ms` where nothing decodes."""
+    total = tokens + batch
+    time = dense[total] + attention_ms(scalars, tokens, 1.0, context) + scalars[STEP]
+    if batch > 0:
+        time += attention_ms(scalars, 1.0, batch, batch_context) + batch * scalars[SEQUENCE]
+    return float(prompt_factor[total] * (time + head[batch + 1]))
