@@ -13,7 +13,7 @@ from dataclasses import replace
 from autoscaler.demand.observed import UNKNOWN, ModelDemand
 from autoscaler.demand.present import RateEstimate, present_rate
 from autoscaler.demand.score_mix import has_drifted, present_mix
-from autoscaler.demand.timeline import BLOCK_S
+from autoscaler.demand.totals import BLOCK_S
 from autoscaler.domain.cluster import Cluster, Mode, Policy, Service
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.planning.request import ChosenSplit, PlanAnswer, PlanRequest, RouteAsk

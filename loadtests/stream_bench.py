@@ -3,7 +3,9 @@
 Writes records of 100 requests each, as gateways do, to a topic of its own on one broker (an
 embedded one where none is given), reads them twice in one process - with a bare `getmany` and
 `orjson.loads`, and with our path into windows that are looked at once a second - and then writes at
-a steady rate while our path follows. CPU seconds are of this process. JSON keys:
+a steady rate while our path follows. Last, the windows are filled with half an hour of what all
+gateways say, so that the peak of memory is that of a controller that has run for long. CPU seconds
+are of this process. JSON keys:
 
     bare_records_per_cpu_s, ours_records_per_cpu_s, us_per_record, requests_per_cpu_s,
     p99_append_to_window_ms, peak_rss_mib
@@ -38,12 +40,15 @@ from streams.broker.reach import parse_address
 from streams.clock import Clock
 from streams.ports.telemetry_topic import TelemetryTopic
 from topics.codec import encode
+from topics.reported import reported
 from topics.sketch import bucket_of
 from topics.table import TABLE, TELEMETRY
 from topics.telemetry import Telemetry
 from topics.timebase import TimeBase
 
 REQUESTS = 100
+_SKETCHED = ((300.0, 0.5), (30.0, 0.2), (1000.0, 1.0), (200.0, 0.8))
+"""Median and sigma of time to first token and between tokens (ms), and of lengths (tokens)."""
 
 
 def records(models: int, gateways: int, seconds: int, seed: int) -> list[tuple[str, bytes]]:
@@ -51,32 +56,52 @@ def records(models: int, gateways: int, seconds: int, seed: int) -> list[tuple[s
     lengths and latencies log-normal."""
     random_ = random.Random(seed)
     made = []
-    sketches = [
-        [_sketch(random_, middle, sigma) for _ in range(50)]
-        for middle, sigma in ((300.0, 0.5), (30.0, 0.2), (1000.0, 1.0), (200.0, 0.8))
-    ]
+    sketches = [[_sketch(random_, *of) for _ in range(50)] for of in _SKETCHED]
     sequence = 0
     for second in range(seconds):
         for gateway in range(gateways):
             for model in range(models):
                 sequence += 1
-                ttft, tpot, inputs, outputs = (random_.choice(of) for of in sketches)
-                record = Telemetry(
-                    model=f"model-{model}", gateway=f"gateway-{gateway}", boot="boot",
-                    sequence=sequence, end_ms=1_700_000_000_000 + second * 1000, span_ms=1000,
-                    age_ms=0, arrivals=REQUESTS, completions=REQUESTS, failures=0, refused=0,
-                    attained=REQUESTS, input_tokens_arrived=REQUESTS * 1000,
-                    input_tokens=REQUESTS * 1000, output_tokens=REQUESTS * 200, in_flight=40,
-                    route_generation=3, ttft_ms=ttft, tpot_ms=tpot, input_lengths=inputs,
-                    output_lengths=outputs,
+                record = _record(
+                    f"model-{model}", f"gateway-{gateway}", sequence,
+                    1_700_000_000_000 + second * 1000, REQUESTS,
+                    [random_.choice(of) for of in sketches],
                 )  # fmt: skip
                 made.append((record.model, encode(record)))
     return made
 
 
-def _sketch(random_: random.Random, middle: float, sigma: float) -> dict[int, int]:
+def _fill(windows: TelemetryWindows, models: Sequence[str], requests: int, now_ms: int) -> None:
+    """Half an hour of seconds with `requests` requests of each model."""
+    random_ = random.Random(0)
+    sketches = [[_sketch(random_, *of, requests) for of in _SKETCHED] for _ in range(4)]
+    said = [reported(_record("model", "all", 0, now_ms, requests, one)) for one in sketches]
+    for second in range(1800):
+        for model in models:
+            record = random_.choice(said)._replace(model=model, sequence=second)
+            windows.add(record, now_ms - (1799 - second) * 1000)
+    observe(windows, models, Policy(), now_ms)
+
+
+def _record(
+    model: str, gateway: str, sequence: int, end_ms: int, requests: int,
+    sketches: Sequence[dict[int, int]],
+) -> Telemetry:  # fmt: skip
+    ttft, tpot, inputs, outputs = sketches
+    return Telemetry(
+        model=model, gateway=gateway, boot="boot", sequence=sequence, end_ms=end_ms, span_ms=1000,
+        age_ms=0, arrivals=requests, completions=requests, failures=0, refused=0,
+        attained=requests, input_tokens_arrived=requests * 1000, input_tokens=requests * 1000,
+        output_tokens=requests * 200, in_flight=40, route_generation=3, ttft_ms=ttft, tpot_ms=tpot,
+        input_lengths=inputs, output_lengths=outputs,
+    )  # fmt: skip
+
+
+def _sketch(
+    random_: random.Random, middle: float, sigma: float, requests: int = REQUESTS
+) -> dict[int, int]:
     found: dict[int, int] = {}
-    for _ in range(REQUESTS):
+    for _ in range(requests):
         bucket = bucket_of(middle * random_.lognormvariate(0.0, sigma))
         found[bucket] = found.get(bucket, 0) + 1
     return found
@@ -138,10 +163,11 @@ class _Followed:
         self.waiting.clear()
 
     async def looking(self, every_s: float) -> None:
-        """Look again and again."""
+        """Look again and again, `every_s` from the begin of one look to the next."""
         while True:
-            await asyncio.sleep(every_s)
+            began_s = time.monotonic()
             self.look()
+            await asyncio.sleep(max(0.0, began_s + every_s - time.monotonic()))
 
 
 async def _ours(followed: _Followed, count: int) -> float:
@@ -199,6 +225,8 @@ async def bench(given: argparse.Namespace, bootstrap: str) -> dict[str, float]:
         after = records(given.models, given.gateways, 2 * seconds, given.seed + 1)[len(made) :]
         steady = after[: given.per_s * given.for_s]
         p99_ms = await _steady(followed, producer, name, steady, given.per_s)
+        now_ms = followed.clock.now_ms()
+        _fill(followed.windows, followed.models, REQUESTS * given.gateways, now_ms)
     finally:
         await producer.stop()
         if not found.embedded:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from autoscaler.demand.remembered import remembered
-from autoscaler.demand.timeline import BLOCK_S, Blocks
+from autoscaler.demand.totals import BLOCK_S, Blocks
 from autoscaler.domain.checks import finite
 
 _SIGMAS = 3.0  # claimed burstiness is beyond chance: one Poisson model in several hundred

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.seconds import Sketch
+from autoscaler.demand.sketches import Sketch
 from autoscaler.demand.windows import LengthsSeen, Stats
 from autoscaler.domain.workload import LEVELS, WEIGHTS, Lengths, Spread
 from topics.sketch import HIGHEST, LOWEST, middle_ms

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from autoscaler.demand.timeline import Blocks, Count
+from autoscaler.demand.totals import Blocks, Count
 from autoscaler.demand.windows import (
     GatewaySeen,
     LengthsSeen,

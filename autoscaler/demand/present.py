@@ -20,7 +20,7 @@ from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.remembered import remembered
 from autoscaler.demand.significance import bounds
-from autoscaler.demand.timeline import BLOCK_S, Blocks, Count
+from autoscaler.demand.totals import BLOCK_S, Blocks, Count
 from autoscaler.demand.windows import NoData
 from autoscaler.domain.cluster import Policy
 from autoscaler.performance.compiled import compiled

@@ -1,4 +1,4 @@
-"""Sliding windows of telemetry: one-second buckets per model, sums kept as time goes on.
+"""Sliding windows of telemetry, per model.
 
 Owns what was seen and when. Must not know what anyone concludes from it, nor any clock: event
 times and "now" are arguments, in domain ms since the epoch.
@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 from autoscaler.demand.duplicates import Producer
 from autoscaler.demand.kinds import Kinds
-from autoscaler.demand.seconds import Second, Span, Sums, spread
+from autoscaler.demand.seconds import Span, spread
 from autoscaler.demand.seen import GatewaySeen, LengthsSeen, NoData, Stats, WindowStats
-from autoscaler.demand.timeline import Blocks, Count, Timeline
+from autoscaler.demand.sketches import Sketches
+from autoscaler.demand.totals import Blocks, Count, Totals
 from autoscaler.domain.checks import whole
 from topics.reported import Reported, reported
 from topics.telemetry import COUNTS, Telemetry
@@ -34,7 +35,8 @@ __all__ = [
 ]
 
 MAX_AHEAD_S = 60
-_MOST_PENDING = 2000
+_MOST_PENDING = 5000
+_SWEEP_S = 60
 
 
 @dataclass(slots=True)
@@ -53,15 +55,13 @@ _LastWord = tuple[Reported, int, int]
 
 @dataclass(slots=True)
 class _Series:
-    """One model: a ring of seconds, running sums per window length, producers."""
+    """One model. swept_s: when what is dead was looked for last."""
 
-    timeline: Timeline
-    seconds: dict[int, Second] = field(default_factory=dict)
-    newest_s: int = -1
-    windows: dict[int, Sums] = field(default_factory=dict)
+    totals: Totals
+    sketches: Sketches
+    swept_s: int = 0
     producers: dict[tuple[str, str], Producer] = field(default_factory=dict)
     gateways: dict[str, _LastWord] = field(default_factory=dict)
-    pending: list[Span] = field(default_factory=list)
 
 
 class TelemetryWindows:
@@ -78,6 +78,7 @@ class TelemetryWindows:
         self._series: dict[str, _Series] = {}
         self._kinds: dict[str, Kinds] = {}
         self._now_ms: int | None = None
+        self._pending: list[Span] = []
         self.counters = Counters()
 
     def advance(self, now_ms: int) -> None:
@@ -111,13 +112,15 @@ class TelemetryWindows:
             self.counters.duplicate += 1
             return False
         producer.newest_ms = max(producer.newest_ms, event_ms)
-        # Merged when somebody looks: what many gateways say of a second, in one go.
-        series.pending.append((event_ms, record.span_ms, record.values, record.sketches))
+        # Merged when somebody looks: what many gateways say of all models, in one go.
+        self._pending.append(
+            (record.model, event_ms, record.span_ms, record.values, record.sketches)
+        )
         if record.kinds:
             kinds = self._kinds.setdefault(record.model, Kinds(self._horizon_s))
             kinds.add((event_ms - 1) // 1000, record.kinds)
-        if len(series.pending) > _MOST_PENDING:
-            self._absorb(series)
+        if len(self._pending) > _MOST_PENDING:
+            self._absorb()
         if from_gateway:
             self.hear(record, event_ms)
         self.counters.applied += 1
@@ -140,34 +143,22 @@ class TelemetryWindows:
             served_ms = event_ms
         series.gateways[record.gateway] = record, event_ms, served_ms
 
-    def _absorb(self, series: _Series) -> None:
+    def _absorb(self) -> None:
         """Count in what came since somebody looked last."""
-        pending, series.pending = series.pending, []
-        for second, values, cells in spread(pending):
-            within = [
-                sums
-                for length, sums in series.windows.items()
-                if sums.end_s - length <= second < sums.end_s
-            ]
-            bucket = series.seconds.get(second)
-            if bucket is None:
-                bucket = series.seconds[second] = Second()
-                for sums in within:
-                    sums.covered_s += 1
-            bucket.add(values, cells)
-            for sums in within:
-                sums.add(values, cells)
-            series.newest_s = max(series.newest_s, second)
-            series.timeline.changed(second)
-        if self._now_ms is not None:
-            self._sweep(series, self._now_ms // 1000)
+        pending, self._pending = self._pending, []
+        for model, second, values, dense in spread(pending):
+            series = self._series[model]
+            series.totals.add(second, values)
+            if dense is not None:
+                series.sketches.add(second, dense)
+            if self._now_ms is not None:
+                self._sweep(series, self._now_ms // 1000)
 
     def _seen(self, model: str) -> _Series | None:
         """What is known of `model`, all that came included."""
-        series = self._series.get(model)
-        if series is not None and series.pending:
-            self._absorb(series)
-        return series
+        if self._pending:
+            self._absorb()
+        return self._series.get(model)
 
     def stats(self, model: str, now_ms: int, window_s: int) -> WindowStats:
         """What was seen of `model` in the `window_s` whole seconds before `now_ms`."""
@@ -176,12 +167,30 @@ class TelemetryWindows:
         if series is None:
             return NoData(None)
         now_s = now_ms // 1000
-        sums = self._slide(series, min(window_s, self._horizon_s), now_s)
-        if sums.covered_s == 0 and series.newest_s < 0:
+        if not series.totals.seconds:
             return NoData(None)
-        if sums.covered_s == 0:
-            return NoData((min(series.newest_s, now_s - 1) + 1) * 1000)
-        return _stats(sums, max(0, now_ms - (min(series.newest_s, now_s - 1) + 1) * 1000))
+        last_ms = min(series.totals.end_s, now_s) * 1000
+        window_s = min(window_s, self._horizon_s)
+        covered_s, *counts = series.totals.between(now_s - window_s, now_s)
+        if not covered_s:
+            return NoData(last_ms)
+        values = dict(zip(COUNTS, counts, strict=True))
+        arrivals, completions = values["arrivals"], values["completions"]
+        sketches = series.sketches.window(window_s, now_s)
+        return Stats(
+            covered_s=covered_s,
+            age_ms=now_ms - last_ms,
+            arrivals=arrivals,
+            completions=completions,
+            failures=values["failures"],
+            refused=values["refused"],
+            attained=values["attained"],
+            req_per_s=arrivals / covered_s,
+            mean_input_tokens=values["input_tokens_arrived"] / arrivals if arrivals else None,
+            mean_output_tokens=values["output_tokens"] / completions if completions else None,
+            ttft_p95_ms=sketches.quantile_ms("ttft_ms", 0.95),
+            tpot_p95_ms=sketches.quantile_ms("tpot_ms", 0.95),
+        )
 
     def kinds(self, model: str, now_ms: int, window_s: int) -> dict[str, int]:
         """Requests sent in the `window_s` whole seconds before `now_ms`, by their kind."""
@@ -195,8 +204,10 @@ class TelemetryWindows:
         series = self._seen(model)
         if series is None:
             return LengthsSeen()
-        sums = self._slide(series, min(window_s, self._horizon_s), now_ms // 1000)
-        values = dict(zip(COUNTS, sums.values, strict=True))
+        now_s, window_s = now_ms // 1000, min(window_s, self._horizon_s)
+        _, *counts = series.totals.between(now_s - window_s, now_s)
+        values = dict(zip(COUNTS, counts, strict=True))
+        sums = series.sketches.window(window_s, now_s)
         arrivals, completions = values["arrivals"], values["completions"]
         return LengthsSeen(
             sums.sketch("input_lengths"),
@@ -217,10 +228,9 @@ class TelemetryWindows:
         """
         self.advance(now_ms)
         series = self._seen(model)
-        if series is None or series.newest_s < 0:
+        if series is None or not series.totals.seconds:
             return ()
-        end_s = min(series.newest_s + 1, now_ms // 1000)
-        found = series.timeline.spans(series.seconds, end_s, spans_s)
+        found = series.totals.spans(min(series.totals.end_s, now_ms // 1000), spans_s)
         return tuple(count for count in found if count[0])
 
     def blocks(self, model: str, now_ms: int, window_s: int) -> Blocks:
@@ -229,15 +239,14 @@ class TelemetryWindows:
         series = self._seen(model)
         if series is None:
             return ()
-        window_s = min(window_s, self._horizon_s)
-        return series.timeline.whole_blocks(series.seconds, now_ms // 1000, window_s)
+        return series.totals.whole_blocks(now_ms // 1000, min(window_s, self._horizon_s))
 
     def newest_ms(self, model: str, now_ms: int) -> int | None:
         """End of the newest reported second of `model` that is not after now, None if none is."""
         series = self._seen(model)
-        if series is None or series.newest_s < 0:
+        if series is None or not series.totals.seconds:
             return None
-        return min(series.newest_s + 1, now_ms // 1000) * 1000
+        return min(series.totals.end_s, now_ms // 1000) * 1000
 
     def gateways(self, model: str, now_ms: int, within_s: int = 10) -> tuple[GatewaySeen, ...]:
         """Gateways that spoke of `model` in the last `within_s` seconds and did not sign off."""
@@ -267,57 +276,20 @@ class TelemetryWindows:
     def _of(self, model: str) -> _Series:
         series = self._series.get(model)
         if series is None:
-            series = self._series[model] = _Series(Timeline(self._horizon_s + MAX_AHEAD_S))
+            kept_s = self._horizon_s + MAX_AHEAD_S
+            series = _Series(Totals(kept_s), Sketches(kept_s))
+            self._series[model] = series
         return series
 
-    def _slide(self, series: _Series, window_s: int, now_s: int) -> Sums:
-        """The running sums of the `window_s` seconds before `now_s`, brought up to date."""
-        sums = series.windows.get(window_s)
-        if sums is None or now_s < sums.end_s or now_s - sums.end_s > window_s:
-            sums = series.windows[window_s] = Sums(now_s)
-            for second in range(now_s - window_s, now_s):
-                bucket = series.seconds.get(second)
-                if bucket is not None:
-                    sums.enter(bucket)
-        for second in range(sums.end_s, now_s):
-            entering, leaving = series.seconds.get(second), series.seconds.get(second - window_s)
-            if entering is not None:
-                sums.enter(entering)
-            if leaving is not None:
-                sums.leave(leaving)
-        sums.end_s = now_s
-        return sums
-
     def _sweep(self, series: _Series, now_s: int) -> None:
-        """Forget seconds that no window reaches; in lumps, so that it costs nothing per tick."""
-        if len(series.seconds) <= self._horizon_s + 2 * MAX_AHEAD_S + 60:
+        """Forget what no window reaches; in lumps, so that it costs nothing per tick."""
+        series.sketches.merge(now_s)
+        if now_s - series.swept_s < _SWEEP_S:
             return
-        oldest = now_s - self._horizon_s - MAX_AHEAD_S
-        gone = [second for second in series.seconds if second < oldest]
-        for second in gone:
-            del series.seconds[second]
-        dead = oldest * 1000
+        series.swept_s = now_s
+        dead = (now_s - self._horizon_s - MAX_AHEAD_S) * 1000
         for name in [n for n, (_, seen_ms, _) in series.gateways.items() if seen_ms < dead]:
             del series.gateways[name]
         # A copy of what such a producer said is late by now, so nothing is counted twice.
         for boot in [b for b, seen in series.producers.items() if seen.newest_ms < dead]:
             del series.producers[boot]
-
-
-def _stats(sums: Sums, age_ms: int) -> Stats:
-    values = dict(zip(COUNTS, sums.values, strict=True))
-    arrivals, completions = values["arrivals"], values["completions"]
-    return Stats(
-        covered_s=sums.covered_s,
-        age_ms=age_ms,
-        arrivals=arrivals,
-        completions=completions,
-        failures=values["failures"],
-        refused=values["refused"],
-        attained=values["attained"],
-        req_per_s=arrivals / sums.covered_s,
-        mean_input_tokens=values["input_tokens_arrived"] / arrivals if arrivals else None,
-        mean_output_tokens=values["output_tokens"] / completions if completions else None,
-        ttft_p95_ms=sums.quantile_ms("ttft_ms", 0.95),
-        tpot_p95_ms=sums.quantile_ms("tpot_ms", 0.95),
-    )

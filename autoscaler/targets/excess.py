@@ -10,7 +10,7 @@ from autoscaler.demand.freshness import is_stale, objection
 from autoscaler.demand.present import present_rate
 from autoscaler.demand.remembered import remembered
 from autoscaler.demand.significance import bounds
-from autoscaler.demand.timeline import BLOCK_S, Blocks
+from autoscaler.demand.totals import BLOCK_S, Blocks
 from autoscaler.demand.windows import Stats
 from autoscaler.domain.cluster import Policy, Service
 from autoscaler.explain import reasons

@@ -14,7 +14,7 @@ from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.present import present_rate
 from autoscaler.demand.remembered import remembered
 from autoscaler.demand.significance import beyond_chance
-from autoscaler.demand.timeline import Blocks, Count
+from autoscaler.demand.totals import Blocks, Count
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.targets.sustained import sustained

@@ -157,6 +157,7 @@ class Loop:
             self.ticks.skipped += max(0, now_ms // 1000 - second - 1)
             second = max(second, now_ms // 1000)
             if not self.leads():
+                self.windows.advance(now_ms)
                 self.ports.solver.take()  # whoever leads now asks anew
                 continue
             started = self.clock.now_s()

@@ -7,7 +7,7 @@ counted once however often they come, and each gateway's last word.
 from __future__ import annotations
 
 from streams.ports.demand import Sink
-from streams.ports.telemetry_topic import TelemetryTopic
+from streams.ports.telemetry_topic import EventMs, TelemetryTopic
 from topics.codec import decode
 from topics.demand import Demand, DemandSecond
 from topics.reported import Reported
@@ -24,11 +24,11 @@ class DemandTopic(TelemetryTopic):
     """Made as a `TelemetryTopic` with topic `DEMAND`. Words of gateways come as records without
     counts; the counts come from "gateways" called `MERGED`-partition."""
 
-    def _give(self, value: bytes, append_ms: int, sink: Sink) -> None:
+    def _give(self, value: bytes, append_ms: int, event_ms: EventMs, sink: Sink) -> None:
         record: Demand = decode(DEMAND.name, value)
         for second in record.seconds:
             newest = second is record.seconds[-1]
-            sink(_merged(record, second, newest), self._clock.event_ms(second.start_ms + 1000))
+            sink(_merged(record, second, newest), event_ms(second.start_ms + 1000, 0))
         for word in record.gateways:
             # `hear` takes an arrival for a sign of service, and counts nothing.
             served = (int(word.active), *_NOTHING[1:])
@@ -37,7 +37,7 @@ class DemandTopic(TelemetryTopic):
                     record.model, word.gateway, word.boot, 0, 0, 0, word.in_flight,
                     word.route_generation, word.leaving, served, (b"",) * len(SKETCHES),
                 ),
-                self._clock.event_ms(word.end_ms),
+                event_ms(word.end_ms, 0),
             )  # fmt: skip
 
 

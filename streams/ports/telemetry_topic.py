@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 _MOST_AT_ONCE = 5000
 _PAUSE_S = 1.0
 
+EventMs = Callable[[int, int], int]
+"""Domain time of what was so old (ms) when the broker appended it."""
+
 
 class TelemetryTopic:
     """All partitions of `telemetry`. partitions: how many each topic has on this broker, by short
@@ -150,22 +153,23 @@ class TelemetryTopic:
     async def _read(self, consumer: AIOKafkaConsumer, sink: Sink) -> None:
         batches = await consumer.getmany(timeout_ms=1000, max_records=_MOST_AT_ONCE)
         for partition, messages in batches.items():
+            event_ms = self._clock.events()
             for message in messages:
-                self._take(message, sink)
+                self._take(message, event_ms, sink)
             self._next[partition] = messages[-1].offset + 1
         await self.behind.look(consumer, self._partitions)
 
-    def _take(self, message: Any, sink: Sink) -> None:
+    def _take(self, message: Any, event_ms: EventMs, sink: Sink) -> None:
         self.seen += 1
         value = message.value or b""
         try:
-            self._give(value, message.timestamp, sink)
+            self._give(value, message.timestamp, event_ms, sink)
         except InvalidRecord as error:
             self._on_poison(
                 Poison(self._topic.name, message.partition, message.offset, value, str(error))
             )
 
-    def _give(self, value: bytes, append_ms: int, sink: Sink) -> None:
+    def _give(self, value: bytes, append_ms: int, event_ms: EventMs, sink: Sink) -> None:
         """Give the sink the record in `value`; InvalidRecord if there is none."""
         record = read_reported(value)
-        sink(record, self._clock.event_ms(append_ms, record.age_ms))
+        sink(record, event_ms(append_ms, record.age_ms))

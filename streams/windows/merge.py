@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoscaler.demand.seconds import WIDTH, Cells, Span, spread
+from autoscaler.demand.cells import Dense
+from autoscaler.demand.seconds import Span, spread
 from topics.demand import Demand, DemandSecond, GatewayWord
 from topics.reported import Reported
 from topics.sketch import LOWEST, pack, to_text
@@ -26,7 +27,7 @@ class Batch:
     partition: int
     appended_s: int
     last_s: float = 0.0
-    spans: dict[str, list[Span]] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
     words: dict[str, dict[str, GatewayWord]] = field(default_factory=dict)
     kinds: dict[str, Counter[str]] = field(default_factory=dict)
 
@@ -34,8 +35,7 @@ class Batch:
         """A record of this second."""
         self.last_s = now_s
         end_ms = max(0, append_ms - record.age_ms)
-        span = (end_ms, record.span_ms, record.values, record.sketches)
-        self.spans.setdefault(record.model, []).append(span)
+        self.spans.append((record.model, end_ms, record.span_ms, record.values, record.sketches))
         if record.kinds:
             self.kinds.setdefault(record.model, Counter()).update(dict(record.kinds))
         of = self.words.setdefault(record.model, {})
@@ -49,29 +49,28 @@ class Batch:
 
     def merged(self) -> list[Demand]:
         """One record per model."""
+        seconds: dict[str, list[DemandSecond]] = {model: [] for model in self.words}
+        for model, second, counts, dense in spread(self.spans):
+            if second >= 0:
+                found = DemandSecond(second * 1000, tuple(counts.tolist()), _texts(dense))
+                seconds[model].append(found)
         return [
             Demand(
                 model,
                 self.partition,
                 self.appended_s,
-                tuple(
-                    DemandSecond(second * 1000, values, _texts(cells))
-                    for second, values, cells in sorted(spread(spans), key=lambda found: found[0])
-                    if second >= 0
-                ),
+                tuple(seconds[model]),
                 tuple(word for _, word in sorted(self.words[model].items())),
                 dict(sorted(self.kinds.get(model, {}).items())),
             )
-            for model, spans in sorted(self.spans.items())
+            for model in sorted(seconds)
         ]
 
 
-def _texts(cells: Cells) -> tuple[str, ...]:
-    places, buckets = np.divmod(cells["cell"].astype(np.int64), WIDTH)
-    found = []
-    for place in range(len(SKETCHES)):
-        here = places == place
-        counts = cells["count"][here].tolist()
-        sketch = dict(zip((buckets[here] + LOWEST).tolist(), counts, strict=True))
-        found.append(to_text(pack(sketch)))
-    return tuple(found)
+def _texts(dense: Dense | None) -> tuple[str, ...]:
+    if dense is None:
+        return ("",) * len(SKETCHES)
+    return tuple(
+        to_text(pack({int(at) + LOWEST: int(counts[at]) for at in np.flatnonzero(counts)}))
+        for counts in dense
+    )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.demand.timeline import BLOCK_S, Blocks
+from autoscaler.demand.totals import BLOCK_S, Blocks
 from topics.rates import KEPT_HOURS, MINUTES, UNKNOWN
 
 MINUTE_S = 60

@@ -13,7 +13,7 @@ from autoscaler.demand.forecast.choose import least, scores
 from autoscaler.demand.forecast.history import MINUTE_S, History, Rates, absorbed
 from autoscaler.demand.forecast.strategy import NoForecast
 from autoscaler.demand.forecast.table import LAST, of_name, strategies
-from autoscaler.demand.timeline import Blocks
+from autoscaler.demand.totals import Blocks
 
 NONE = "none"
 _CHOOSE_EVERY = 30

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoscaler.demand.dispersion import POISSON, dispersion
-from autoscaler.demand.timeline import Blocks
+from autoscaler.demand.totals import Blocks
 
 
 def blocks_of(counts: np.ndarray) -> Blocks:

@@ -79,11 +79,13 @@ def test_memory_is_bounded_by_the_horizon() -> None:
     """A day of seconds leaves no more than the horizon and its slack."""
     windows = TelemetryWindows(600)
     for k in range(1, 20_000):
-        windows.add(replace(BLANK, sequence=k, arrivals=1), T0 + k * 1000)
+        record = replace(BLANK, sequence=k, arrivals=1, ttft_ms={100: 1})
+        windows.add(record, T0 + k * 1000)
         if k % 10 == 0:
             windows.stats("chat", T0 + k * 1000, 600)
     held = windows._series["chat"]
-    assert len(held.seconds) < 900
+    assert len(held.totals.rows) < 900
+    assert len(held.sketches.fine) + len(held.sketches.coarse) < 220
     found = windows.stats("chat", T0 + 20_000_000, 600)
     assert isinstance(found, Stats) and found.arrivals == found.covered_s == 599
 
@@ -157,4 +159,21 @@ def test_blocks_stay_right_and_small_over_hours() -> None:
             windows.blocks("chat", T0 + k * 1000, 600)
     assert windows.blocks("chat", T0 + 10_800_000, 600) == ((10, 40),) * 60
     assert windows.recent("chat", T0 + 10_800_000, (1, 600)) == ((1, 4), (600, 2400))
-    assert len(windows._series["chat"].timeline.arrivals) < 1500
+    assert len(windows._series["chat"].totals.rows) < 900
+
+
+def test_long_windows_forget_sketches_in_blocks_and_short_ones_by_the_second() -> None:
+    """Half a minute is the step beyond two minutes; counts are exact in any window."""
+    windows = TelemetryWindows(1800)
+    for k in range(1, 701):
+        record = replace(BLANK, sequence=k, arrivals=1, input_lengths={k - 118: 1})
+        windows.add(record, T0 + k * 1000)
+        if k % 7 == 0:
+            windows.lengths("chat", T0 + k * 1000, 500)
+            windows.lengths("chat", T0 + k * 1000, 100)
+    short = windows.lengths("chat", T0 + 700_000, 100)
+    assert set(short.inputs) == {k - 118 for k in range(601, 701)}
+    long = windows.lengths("chat", T0 + 700_000, 500)
+    first = min(long.inputs) + 118
+    assert 201 - 30 < first <= 201 and (T0 // 1000 + first - 1) % 30 == 0
+    assert set(long.inputs) == {k - 118 for k in range(first, 701)} and long.arrivals == 500

@@ -62,7 +62,7 @@ def test_merged_records_say_what_all_of_them_say(
         for record in batch.merged():
             for _ in range(copies):
                 assert decode("demand", encode(record)) == record
-                topic._give(encode(record), 0, sink)
+                topic._give(encode(record), 0, CLOCK.event_ms, sink)
     one, other = (w.stats("chat", NOW_MS, 60) for w in (plain, merged))
     assert isinstance(one, Stats) == isinstance(other, Stats)
     if isinstance(one, Stats):
