@@ -22,10 +22,8 @@ import orjson
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
-from loadtests.tick_bench import Estate
+from loadtests.estate import PER_NODE, Estate
 from streams.solver.client import Solver, solver_argv
-
-_PER_NODE, _MARKETS = 4, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(argv)
-    estate = Estate(given.models, given.gpus // (_PER_NODE * _MARKETS), given.regions, given.load)
+    estate = Estate(given.models, given.gpus // PER_NODE, given.regions, given.load)
     estate.declare(given.models)
     found = asyncio.run(_measured(estate.cluster, given.solves, given.seed))
     if found is None:
@@ -68,7 +66,7 @@ async def _measured(cluster: Cluster, solves: int, seed: int) -> dict[str, float
             return None
         wall_s, gaps, fleet = [], [], first.counts
         for number in range(2, 2 + solves):
-            factors = random.uniform(0.7, 1.4, len(cluster.services))
+            factors = random.uniform(0.7, 1.4, len(cluster.services)).tolist()
             prices = tuple(
                 (pool.id, pool.price_usd_per_h * float(random.uniform(0.8, 1.2)))
                 for pool in cluster.pools

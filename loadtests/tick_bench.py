@@ -1,10 +1,11 @@
 """How long a tick takes on a large estate: `python -m loadtests.tick_bench`.
 
-Builds MODELS models on NODES nodes of twenty pools, a few more declared each second until all
-run, then ticks: quiet ones, and surges of one model at a time. Every declared node reports; what
-is assigned starts at once and is ready. Prints CPU seconds of windows and deciding (a tick), of the
-urgent plans that a thread makes beside it, and of both together. Full plans are made by another
-process (`loadtests.resolve_bench` measures them) and are not answered here.
+Up to a hundred models are declared a few each second until all run; more are copies of them, which
+a controller takes over as it does after a start. Then it ticks: quietly, and with surges of one
+model at a time. Every node reports; what is assigned is ready at once. Prints CPU seconds of the
+takeover, of windows and deciding (a tick), of the urgent plans that a thread makes beside it, and
+of both together. Full plans are made by another process (`loadtests.resolve_bench` measures them)
+and are not answered here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,104 +20,93 @@ import orjson
 
 from autoscaler.decide import ControllerState, Observation, decide
 from autoscaler.demand.observed import observe
-from autoscaler.demand.windows import TelemetryWindows
-from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
-from autoscaler.domain.nodes import node_ids
-from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.effects import PublishAssignment, SolveRequested
-from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.answer import answer
 from autoscaler.planning.request import PlanAnswer, Urgency
 from autoscaler.planning.strategies.shoal import Shoal
-from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
-from topics.telemetry import Telemetry
+from autoscaler.rebuild import rebuild
+from loadtests.estate import BLOCK, Estate
 
 START_MS = 1_700_000_000_000
-SOURCES = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B", "openai/gpt-oss-20b")
 _DECLARED_PER_S = 10
 _SETTLES_S = 20
-GPUS = ("L40S", "A100-SXM-80GB", "H100-SXM", "L4")
 
 
-class Estate:
-    """Models, pools, and what would be there if every assignment were carried out at once."""
+class _Run:
+    """A controller on an estate, second by second. ticks: CPU seconds, of those with news of the
+    planner apart; plans: of urgent plans."""
 
-    def __init__(self, models: int, nodes: int, regions: int, load: float) -> None:
-        pools = [
-            Pool(f"r{r}", gpu.lower(), catalog.gpu(gpu), 4, nodes // (regions * len(GPUS)), market,
-                 usd * (1.0 if market is Market.ON_DEMAND else 0.4))
-            for r in range(regions)
-            for gpu, usd in zip(GPUS, (7.2, 9.6, 14.0, 3.4), strict=True)
-            for market in (Market.ON_DEMAND, Market.SPOT)
-        ]  # fmt: skip
-        services = [
-            Service(
-                model=f"m{k}",
-                architecture=catalog.quantized(catalog.model(SOURCES[k % 3]), "fp8")
-                if k % 3 != 2
-                else catalog.model(SOURCES[2]),
-                slo=Slo(2000.0, 80.0),
-                mode=Mode.ACT,
-                min_instances=1,
-                spot_share=0.5,
-                max_len_tokens=16_384,
-                regions=(f"r{k % regions}",),
-                lengths=Lengths.expected(1000.0 + 10.0 * (k % 7), 200.0),
-                req_per_s=load * (2.0 + k % 5),
-            )
-            for k in range(models)
-        ]
-        self.services = tuple(services)
-        self.cluster = Cluster(tuple(pools), (), Policy())
-        self.idle = {
-            node: Status(node, pool.id, "x", 0, 0) for pool in pools for node in node_ids(pool)
-        }
-        self.windows = TelemetryWindows()
-        self.assignments: dict[str, Assignment] = {}
-        self.sequence = 0
+    def __init__(self, estate: Estate, seed: int) -> None:
+        self.estate = estate
+        self.second = 0
+        self.state = ControllerState(started_ms=START_MS)
+        self.rates = {service.model: service.req_per_s for service in estate.services}
+        self.ticks: dict[bool, list[float]] = {False: [], True: []}
+        self.plans: list[float] = []
+        self._random = np.random.default_rng(seed)
+        self._answers: list[PlanAnswer] = []
 
-    def declare(self, models: int) -> None:
-        """The first `models` models are declared."""
-        self.cluster = replace(self.cluster, services=self.services[:models])
+    @property
+    def now_ms(self) -> int:
+        """Domain time."""
+        return START_MS + self.second * 1000
 
-    def report(self, now_ms: int, rates: dict[str, float], random: np.random.Generator) -> None:
-        """One second of telemetry of every model."""
-        self.sequence += 1
-        for service in self.cluster.services:
-            n = int(random.poisson(rates[service.model]))
-            self.windows.add(
-                Telemetry(
-                    model=service.model, gateway="g", boot="b", sequence=self.sequence,
-                    end_ms=now_ms, span_ms=1000, age_ms=0, arrivals=n, completions=n, failures=0,
-                    refused=0, attained=n, input_tokens_arrived=1000 * n, input_tokens=1000 * n,
-                    output_tokens=200 * n, in_flight=n, route_generation=10**6,
-                ),
-                now_ms,
-            )  # fmt: skip
+    def take_over(self, block: _Run) -> float:
+        """Begin with copies of what runs in `block`; CPU seconds of rebuilding the state."""
+        estate = self.estate
+        self.second = block.second
+        estate.copied(block.estate)
+        estate.declare(len(estate.services))
+        statuses = estate.statuses(self.now_ms)
+        began = time.process_time()
+        self.state = rebuild(estate.cluster, estate.assignments, {}, statuses, (), self.now_ms)
+        return time.process_time() - began
 
-    def statuses(self, now_ms: int) -> dict[str, Status]:
-        """Every assigned instance is ready; nodes without an assignment report too."""
-        used = {
-            node: Status(
-                node, a.pool, "x", a.generation, now_ms,
-                tuple(
-                    ObservedInstance(i.instance, i.model, i.phase, i.group, InstanceState.READY,
-                                     i.gpus, "127.0.0.1:9000", now_ms, now_ms)
-                    for i in a.instances
-                    if not i.drain
-                ),
-            )
-            for node, a in self.assignments.items()
-        }  # fmt: skip
-        idle = {node: replace(s, at_ms=now_ms) for node, s in self.idle.items() if node not in used}
-        return {**idle, **used}
+    def tick(self) -> None:
+        """One second."""
+        estate = self.estate
+        self.second += 1
+        now_ms = self.now_ms
+        estate.report(now_ms, self.rates, self._random)
+        statuses = estate.statuses(now_ms)
+        began = time.process_time()
+        models = [service.model for service in estate.cluster.services]
+        demand = observe(estate.windows, models, estate.cluster.policy, now_ms)
+        answers = tuple(self._answers)
+        seen = Observation(demand=demand, statuses=statuses, answers=answers)
+        self.state, effects = decide(self.state, seen, estate.cluster, now_ms)
+        took = time.process_time() - began
+        urgent = bool(answers)
+        self._answers = []
+        for effect in effects:
+            if isinstance(effect, PublishAssignment):
+                estate.assignments[effect.record.node] = effect.record
+            elif isinstance(effect, SolveRequested) and effect.request.urgency is Urgency.URGENT:
+                urgent = True
+                began = time.process_time()
+                profile = default_profile()
+                self._answers.append(answer(effect.request, estate.cluster, profile, Shoal()))
+                self.plans.append(time.process_time() - began)
+        self.ticks[urgent].append(took)
+
+    def settle(self, seconds: int) -> None:
+        """Tick without counting."""
+        for _ in range(seconds):
+            self.tick()
+        self.ticks, self.plans = {False: [], True: []}, []
+        print(f"{self.second} s: {len(self.state.groups)} combos on {self.used} nodes", flush=True)
+
+    @property
+    def used(self) -> int:
+        """Nodes with something to run."""
+        return sum(bool(a.instances) for a in self.estate.assignments.values())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=int, default=100)
+    parser.add_argument("--models", type=int, default=100, help="beyond 100, a multiple of 100")
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--regions", type=int, default=5)
     parser.add_argument("--ticks", type=int, default=200)
@@ -125,65 +114,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(argv)
-    estate = Estate(given.models, given.nodes, given.regions, given.load)
-    random = np.random.default_rng(given.seed)
-    rates = {service.model: service.req_per_s for service in estate.services}
-    state = ControllerState(started_ms=START_MS)
-    answers: list[PlanAnswer] = []
-    ticks: dict[bool, list[float]] = {False: [], True: []}
-    plans: list[float] = []
-    warm_up = -(-given.models // _DECLARED_PER_S) + _SETTLES_S
-    for second in range(1, warm_up + 1 + given.ticks):
-        now_ms = START_MS + second * 1000
-        measured = second > warm_up
-        estate.declare(min(given.models, second * _DECLARED_PER_S))
-        if measured and second % 4 == 0:
-            rates[f"m{(second // 4) % given.models}"] *= 1.5
-        estate.report(now_ms, rates, random)
-        statuses = estate.statuses(now_ms)
-        began = time.process_time()
-        models = [service.model for service in estate.cluster.services]
-        demand = observe(estate.windows, models, estate.cluster.policy, now_ms)
-        seen = Observation(demand=demand, statuses=statuses, answers=tuple(answers))
-        urgent = bool(answers)
-        state, effects = decide(state, seen, estate.cluster, now_ms)
-        took = time.process_time() - began
-        answers = []
-        for effect in effects:
-            if isinstance(effect, PublishAssignment):
-                estate.assignments[effect.record.node] = effect.record
-            elif isinstance(effect, SolveRequested) and effect.request.urgency is Urgency.URGENT:
-                began = time.process_time()
-                answers.append(answer(effect.request, estate.cluster, default_profile(), Shoal()))
-                urgent = True
-                if measured:
-                    plans.append(time.process_time() - began)
-        if measured:
-            ticks[urgent].append(took)
-        elif second % 10 == 0:
-            print(f"{second} s: {len(state.groups)} combos on {_used(estate)} nodes", flush=True)
-    every = ticks[False] + ticks[True]
+    copies = max(1, given.models // BLOCK)
+    if given.models > BLOCK and given.models % BLOCK:
+        parser.error(f"--models {given.models}: up to {BLOCK}, or a multiple of {BLOCK}")
+    models, nodes = given.models // copies, given.nodes // copies
+    run = _Run(Estate(models, nodes, given.regions, given.load), given.seed)
+    for declared in range(_DECLARED_PER_S, models + _DECLARED_PER_S, _DECLARED_PER_S):
+        run.estate.declare(min(models, declared))
+        run.tick()
+    run.settle(_SETTLES_S)
+    takeover_s = 0.0
+    if copies > 1:
+        block = run
+        run = _Run(Estate(given.models, given.nodes, given.regions, given.load), given.seed)
+        takeover_s = run.take_over(block)
+        run.settle(_SETTLES_S)
+    for number in range(given.ticks):
+        if number % 4 == 0:
+            run.rates[f"m{number // 4 % given.models}"] *= 1.5
+        run.tick()
+    every = run.ticks[False] + run.ticks[True]
     found = {
         "models": given.models,
-        "declared_nodes": given.nodes,
-        "combos": len(state.groups),
-        "nodes_in_use": _used(estate),
+        "declared_nodes": len(run.estate.nodes),
+        "combos": len(run.state.groups),
+        "nodes_in_use": run.used,
         "ticks": len(every),
-        "ticks_with_surge": len(ticks[True]),
+        "ticks_with_surge": len(run.ticks[True]),
+        "takeover_cpu_s": takeover_s,
         **_quantiles("tick", every),
-        **_quantiles("quiet_tick", ticks[False]),
-        **_quantiles("surge_tick", ticks[True]),
-        **_quantiles("urgent_plan", plans),
+        **_quantiles("quiet_tick", run.ticks[False]),
+        **_quantiles("surge_tick", run.ticks[True]),
+        **_quantiles("urgent_plan", run.plans),
     }
     for key, value in found.items():
-        print(f"{key:18} {value if isinstance(value, int) else f'{value:.4f}'}")
+        print(f"{key:22} {value if isinstance(value, int) else f'{value:.4f}'}")
     if given.json:
         given.json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
     return 0
-
-
-def _used(estate: Estate) -> int:
-    return sum(bool(a.instances) for a in estate.assignments.values())
 
 
 def _quantiles(name: str, seconds: list[float]) -> dict[str, float]:
