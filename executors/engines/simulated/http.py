@@ -1,15 +1,18 @@
-"""A small HTTP/1.1 server on asyncio.Protocol.
+"""A small HTTP/1.1 server on asyncio.Protocol and httptools, which vLLM's server parses with too.
 
-Owns framing: requests in (Content-Length or chunked), responses and chunked streams out, keep
-alive, disconnects. It must not know any path. A simulated fleet is dozens of these processes on
-a small machine: this server costs 3 MB where a web framework costs 17 MB and 0.15 s of CPU.
+Owns requests in, responses and chunked streams out, keep alive, disconnects. It must not know any
+path. A simulated fleet is dozens of these processes on a small machine: this server costs 3 MB
+where a web framework costs 17 MB and 0.15 s of CPU.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import httptools
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 _MAX_HEAD_BYTES = 32 * 1024
@@ -34,14 +37,6 @@ class Request:
     headers: dict[str, str]
     body: bytes
     query: str = ""
-
-
-class BadRequest(Exception):
-    """The peer does not speak HTTP as we do; the connection is closed after `status`."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class Responder:
@@ -106,24 +101,19 @@ class Responder:
 Handler = Callable[[Request, Responder], None]
 
 
-@dataclass(slots=True)
-class _Head:
-    method: str
-    path: str
-    query: str
-    headers: dict[str, str]
-    body: bytearray = field(default_factory=bytearray)
-
-
 class Connection(asyncio.Protocol):
-    """One connection; one request at a time, pipelined ones wait in the buffer."""
+    """One connection; one request at a time, pipelined ones wait."""
 
     def __init__(self, handler: Handler, connections: set[Connection]) -> None:
         self._handler = handler
         self._connections = connections
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
-        self._head: _Head | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._target, self._body = b"", bytearray()
+        self._headers: dict[str, str] = {}
+        self._head_bytes = 0  # of a head that is not complete
+        self._waiting: deque[Request] = deque()
+        self._refusal: tuple[int, str] | None = None  # nothing is read from then on
         self._responder: Responder | None = None
 
     @property
@@ -144,9 +134,16 @@ class Connection(asyncio.Protocol):
             self._responder = None
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        if self._responder is None:
-            self._next()
+        if self._refusal is not None:
+            return
+        self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._refusal = self._refusal or (400, "not an HTTP/1.1 request")
+        if self._head_bytes > _MAX_HEAD_BYTES:
+            self._refusal = self._refusal or (431, "request header too large")
+        self._next()
 
     def send(self, data: bytes) -> None:
         """Bytes of the current response."""
@@ -158,7 +155,7 @@ class Connection(asyncio.Protocol):
         self._responder = None
         if close:
             self.close()
-        elif self._buffer:
+        elif self._waiting or self._refusal is not None:
             asyncio.get_running_loop().call_soon(self._next)
 
     def close(self) -> None:
@@ -167,86 +164,48 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def _next(self) -> None:
-        """Handle the next request if the buffer holds all of it."""
+        """Handle the next request that is whole."""
         if self._responder is not None or self._transport is None:
             return
-        try:
-            request = self._parse()
-        except BadRequest as error:
+        if self._waiting:
+            request = self._waiting.popleft()
+            close = request.headers.get("connection", "").lower() == "close"
+            responder = self._responder = Responder(self, close)
+            self._handler(request, responder)
+        elif self._refusal is not None:
+            status, why = self._refusal
             responder = self._responder = Responder(self, close=True)
-            responder.respond(error.status, str(error).encode(), "text/plain; charset=utf-8")
-            return
-        if request is None:
-            return
-        close = request.headers.get("connection", "").lower() == "close"
-        responder = self._responder = Responder(self, close)
-        self._handler(request, responder)
+            responder.respond(status, why.encode(), "text/plain; charset=utf-8")
 
-    def _parse(self) -> Request | None:
-        if self._head is None:
-            end = self._buffer.find(b"\r\n\r\n")
-            if end < 0:
-                if len(self._buffer) > _MAX_HEAD_BYTES:
-                    raise BadRequest(431, "request header too large")
-                return None
-            self._head = _parse_head(bytes(self._buffer[:end]))
-            del self._buffer[: end + 4]
-            if self._head.headers.get("expect", "").lower() == "100-continue":
-                self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-        head = self._head
-        if "chunked" in head.headers.get("transfer-encoding", "").lower():
-            if not _take_chunks(self._buffer, head.body):
-                return None
-            body = bytes(head.body)
-        else:
-            length = _content_length(head.headers)
-            if len(self._buffer) < length:
-                return None
-            body = bytes(self._buffer[:length])
-            del self._buffer[:length]
-        self._head = None
-        return Request(head.method, head.path, head.headers, body, head.query)
+    # -- the parser ---------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        self._target, self._body, self._headers = b"", bytearray(), {}
 
-def _parse_head(data: bytes) -> _Head:
-    lines = data.decode("latin-1").split("\r\n")
-    parts = lines[0].split(" ")
-    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
-        raise BadRequest(400, "not an HTTP/1.1 request")
-    headers = {}
-    for line in lines[1:]:
-        key, colon, value = line.partition(":")
-        if not colon or not key or key != key.strip():
-            raise BadRequest(400, "malformed header")
-        headers[key.lower()] = value.strip()
-    path, _, query = parts[1].partition("?")
-    return _Head(parts[0], path, query, headers)
+    def on_url(self, part: bytes) -> None:
+        self._target += part
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
-def _content_length(headers: dict[str, str]) -> int:
-    text = headers.get("content-length", "0")
-    if not (text.isascii() and text.isdigit()):
-        raise BadRequest(400, "malformed Content-Length")
-    if int(text) > MAX_BODY_BYTES:
-        raise BadRequest(413, f"body larger than {MAX_BODY_BYTES} bytes")
-    return int(text)
+    def on_headers_complete(self) -> None:
+        self._head_bytes = 0
+        if int(self._headers.get("content-length", "0")[:18]) > MAX_BODY_BYTES:
+            self._refusal = 413, f"body larger than {MAX_BODY_BYTES} bytes"
+        elif self._headers.get("expect", "").lower() == "100-continue":
+            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
+    def on_body(self, part: bytes) -> None:
+        self._head_bytes = 0
+        if len(self._body) + len(part) > MAX_BODY_BYTES:
+            self._refusal = 413, f"body larger than {MAX_BODY_BYTES} bytes"
+        elif self._refusal is None:
+            self._body += part
 
-def _take_chunks(buffer: bytearray, body: bytearray) -> bool:
-    """Move whole chunks from `buffer` to `body`; True after the last one."""
-    while True:
-        line_end = buffer.find(b"\r\n")
-        if line_end < 0:
-            return False
-        try:
-            size = int(bytes(buffer[:line_end]).split(b";")[0], 16)
-        except ValueError:
-            raise BadRequest(400, "malformed chunk") from None
-        if size < 0 or len(body) + size > MAX_BODY_BYTES:
-            raise BadRequest(413, f"body larger than {MAX_BODY_BYTES} bytes")
-        if len(buffer) < line_end + 4 + size:
-            return False
-        body += buffer[line_end + 2 : line_end + 2 + size]
-        del buffer[: line_end + 4 + size]
-        if size == 0:
-            return True
+    def on_message_complete(self) -> None:
+        self._head_bytes = 0
+        if self._refusal is None:
+            path, _, query = self._target.decode("latin-1").partition("?")
+            method = self._parser.get_method().decode()
+            request = Request(method, path, self._headers, bytes(self._body), query)
+            self._waiting.append(request)
