@@ -1,0 +1,94 @@
+"""When an engine counts as alive: progress or a token says so, slow HTTP says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from executors.engines.protocol import Contact, EngineKind, Load
+from executors.node.probes import Patience, Watch
+
+
+class Engine:
+    """Tells its load at once; its answer to a question for a token is up to the test."""
+
+    def __init__(self) -> None:
+        self.tokens = 0.0
+        self.told = True
+        self.asked: list[asyncio.Future[bool]] = []
+
+    async def load(self, _: Contact) -> Load | None:
+        return Load(1, 0, 0, self.tokens) if self.told else None
+
+    async def alive(self, _: Contact) -> bool:
+        self.asked.append(asyncio.get_running_loop().create_future())
+        return await self.asked[-1]
+
+
+class Bench:
+    """A watched engine and the time, in s."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.engine, self.now_s = Engine(), 100.0
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now_s)
+        kind = cast(EngineKind, self.engine)
+        patience = Patience(quiet_s=5.0, hangs_s=5.0)
+        self.watch = Watch(kind, cast(Any, None), patience)
+
+    async def after(self, seconds: float) -> bool | None:
+        self.now_s += seconds
+        healthy = (await self.watch.again()).healthy
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return healthy
+
+
+@pytest.fixture
+async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    made = Bench(monkeypatch)
+    yield made
+    made.watch.close()
+    monkeypatch.undo()
+
+
+async def test_an_engine_whose_tokens_grow_is_never_asked_for_one(bench: Bench) -> None:
+    for _ in range(20):
+        bench.engine.tokens += 1
+        assert await bench.after(4.0) is True
+    assert bench.engine.asked == []
+
+
+async def test_without_progress_it_is_asked_and_sick_only_once_the_token_is_overdue(
+    bench: Bench,
+) -> None:
+    """A token that comes late is a sign of life all the same."""
+    assert await bench.after(1.0) is True
+    assert await bench.after(6.0) is None
+    assert await bench.after(4.0) is None
+    assert await bench.after(2.0) is False
+    assert len(bench.engine.asked) == 1
+    bench.engine.asked[0].set_result(True)
+    await asyncio.sleep(0)
+    assert await bench.after(1.0) is True
+
+
+async def test_one_that_refuses_the_token_is_sick_and_asked_again(bench: Bench) -> None:
+    assert await bench.after(1.0) is True
+    assert await bench.after(6.0) is None
+    bench.engine.asked[0].set_result(False)
+    await asyncio.sleep(0)
+    assert await bench.after(1.0) is False
+    assert await bench.after(1.0) is None
+    assert len(bench.engine.asked) == 2
+
+
+async def test_that_it_does_not_tell_its_load_alone_is_no_sign_of_death(bench: Bench) -> None:
+    bench.engine.told = False
+    assert await bench.after(1.0) is True
+    assert await bench.after(6.0) is None
+    bench.engine.asked[0].set_result(True)
+    await asyncio.sleep(0)
+    assert await bench.after(1.0) is True
