@@ -9,8 +9,9 @@ streamed), the latency that the proxy adds to the direct way at a low rate (plai
 the last byte), and what 1,000 open streams take in memory. nginx is measured where it is
 installed; `bare` is the shortest aiohttp reverse proxy (`loadtests.gateway_targets`). With
 `--workers N` ours and `bare` are measured with one process and with N on one port; `scaling` is N
-times the requests per CPU-second of N processes over those of one: what N cores serve beside one,
-if clients and engine have cores of their own, which this machine need not have. What `bare` loses
+times the requests per CPU-second of N processes over those of one, at the same load of each process
+(one that is busier does more at a time, and so with less): what N cores serve beside one, if
+clients and engine have cores of their own, which this machine need not have. What `bare` loses
 there is lost to the machine.
 """
 
@@ -37,6 +38,7 @@ _PLAIN = json.dumps(
 ).encode()
 _STREAM = _PLAIN[:-1] + b',"stream":true}'
 _OPEN_STREAMS = 1_000
+_EVEN_REQ_PER_S = 600.0  # of each process, far from what it could do
 
 
 async def ask(pool: Pool, target: Target, body: bytes) -> None:
@@ -65,6 +67,18 @@ async def busy(pool: Pool, target: Target, body: bytes, seconds: float, at_once:
     return count
 
 
+async def even(pool: Pool, target: Target, seconds: float) -> int:
+    """Requests of `seconds` at a steady rate per process."""
+    rate = _EVEN_REQ_PER_S * target.workers
+    began = time.perf_counter()
+    asked = []
+    for number in range(int(seconds * rate)):
+        await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
+        asked.append(asyncio.create_task(ask(pool, target, _PLAIN)))
+    await asyncio.gather(*asked)
+    return len(asked)
+
+
 async def calm(pool: Pool, target: Target, seconds: float, rate: float) -> None:
     """Latencies at a low rate."""
     for _ in range(int(seconds * rate)):
@@ -88,6 +102,10 @@ async def measure(targets: list[Target], rounds: int, seconds: float) -> None:
             before = cpu_s(target.pids)
             target.plain += await busy(pool, target, _PLAIN, seconds, 16 * target.workers)
             target.plain_cpu_s += cpu_s(target.pids) - before
+        for target in scaled(targets):
+            before = cpu_s(target.pids)
+            target.even += await even(pool, target, seconds)
+            target.even_cpu_s += cpu_s(target.pids) - before
         for target in targets:
             before = cpu_s(target.pids)
             target.streams += await busy(pool, target, _STREAM, seconds, 32 * target.workers)
@@ -127,6 +145,12 @@ def report(targets: list[Target]) -> dict[str, object]:
     }
 
 
+def scaled(targets: list[Target]) -> list[Target]:
+    """Those of which both one process and several are here."""
+    names = {target.name.partition("-")[0] for target in targets if target.workers > 1}
+    return [target for target in targets if target.name.partition("-")[0] in names]
+
+
 def scaling(targets: list[Target]) -> dict[str, dict[str, float]]:
     """What several processes of a proxy serve beside one, each on a core of its own."""
     found = {}
@@ -134,7 +158,7 @@ def scaling(targets: list[Target]) -> dict[str, dict[str, float]]:
     for many in targets:
         if many.workers > 1:
             one = single[many.name.partition("-")[0]]
-            plain = (many.plain / many.plain_cpu_s) / (one.plain / one.plain_cpu_s)
+            plain = (many.even / many.even_cpu_s) / (one.even / one.even_cpu_s)
             stream = (many.streams / many.stream_cpu_s) / (one.streams / one.stream_cpu_s)
             found[many.name] = {
                 "plain": round(many.workers * plain, 2),

@@ -39,6 +39,8 @@ class Target:
     workers: int = 1
     plain: int = 0
     plain_cpu_s: float = 0.0
+    even: int = 0
+    even_cpu_s: float = 0.0
     streams: int = 0
     stream_cpu_s: float = 0.0
     late_ms: list[float] = field(default_factory=list)
