@@ -1,0 +1,74 @@
+"""Requests of the control loop for tests, on pools of one region."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
+from autoscaler.domain.combo import Combo
+from autoscaler.domain.workload import Demand, Lengths, Slo
+from autoscaler.performance.profile import default_profile
+from autoscaler.planning.answer import answer
+from autoscaler.planning.combos import combo_named
+from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
+from autoscaler.planning.strategies.table import STRATEGIES
+from tests.unit.planning.planning_clusters import CONVERSATION, pool, service
+
+PROFILE = default_profile()
+LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+L4 = pool("r", "l4", "L4", 1, 12, Market.ON_DEMAND, 0.85)
+L4_SPOT = pool("r", "l4", "L4", 1, 12, Market.SPOT, 0.32)
+H100 = pool("r", "h100", "H100", 4, 4, Market.ON_DEMAND, 12.0)
+URGENT, FULL = Urgency.URGENT, Urgency.FULL
+
+
+def one_model(
+    pools: tuple[Pool, ...], policy: Policy | None = None, name: str = "m", **more: object
+) -> Cluster:
+    return Cluster(pools, (mini(name, **more),), policy or Policy())
+
+
+def mini(name: str, **more: object) -> Service:
+    return service(name, LLAMA, Slo(4000.0, 150.0), **more)  # type: ignore[arg-type]
+
+
+def ask(
+    cluster: Cluster,
+    urgency: Urgency,
+    demands: dict[str, float],
+    fleet: dict[str, int] | None = None,
+    strategy: str = "shoal",
+    lengths: Lengths = CONVERSATION,
+    **more: object,
+) -> PlanAnswer:
+    request = PlanRequest(
+        number=1,
+        urgency=urgency,
+        at_ms=0,
+        demands=tuple(Demand(model, rate, lengths) for model, rate in demands.items()),
+        fleet=tuple((fleet or {}).items()),
+        scope=tuple(demands),
+        **more,  # type: ignore[arg-type]
+    )
+    return answer(request, cluster, PROFILE, STRATEGIES[strategy])
+
+
+def at(cluster: Cluster, combo_id: str, lengths: Lengths = CONVERSATION) -> Combo:
+    model = combo_id.partition(":")[0]
+    return combo_named(combo_id, cluster, cluster.service(model), lengths, PROFILE)
+
+
+def capacity(cluster: Cluster, counts: Iterable[tuple[str, int]], model: str = "m") -> float:
+    return sum(n * at(cluster, i).req_per_s for i, n in counts if i.startswith(f"{model}:"))
+
+
+def rented(counts: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    """Nodes of one-GPU pools that hold `counts` of one-GPU combos."""
+    return tuple((combo_id.partition("@")[2], n) for combo_id, n in counts.items())
+
+
+def usd(answered: PlanAnswer) -> float:
+    return answered.cost_usd_per_h
+
+
+# What may change

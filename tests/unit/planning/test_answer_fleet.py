@@ -1,0 +1,171 @@
+"""Answers beside a fleet that runs: what is lost, what is left alone, what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.domain.workload import Demand, Slo
+from autoscaler.planning.answer import answer
+from autoscaler.planning.request import Outcome, PlanRequest, Urgency
+from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.strategies.table import STRATEGIES
+from tests.unit.planning.answer_requests import (
+    FULL,
+    L4,
+    L4_SPOT,
+    PROFILE,
+    URGENT,
+    ask,
+    at,
+    capacity,
+    mini,
+    one_model,
+)
+from tests.unit.planning.planning_clusters import CONVERSATION, pool, service, small_cluster
+
+
+def test_a_model_that_fits_nowhere_is_named() -> None:
+    big = service("m", "meta-llama/Llama-3.3-70B-Instruct", Slo(2000.0, 60.0))
+    got = ask(Cluster((L4,), (big,)), FULL, {"m": 1.0})
+    assert got.outcome is Outcome.BEST_EFFORT
+    assert got.counts == ()
+    assert dict(got.shortfall_req_per_s) == {"m": 1.0}
+    assert any(note.startswith("m: no slice of its pools holds it") for note in got.notes)
+
+
+@pytest.mark.parametrize("urgency", [URGENT, FULL])
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_all_nodes_lost_is_an_answer(urgency: Urgency, strategy: str) -> None:
+    cluster = one_model((L4,), min_instances=1)
+    fleet = {"m:a1@r/l4/on-demand": 3}
+    got = ask(
+        cluster,
+        urgency,
+        {"m": 1.0},
+        fleet,
+        strategy,
+        unusable_nodes=(("r/l4/on-demand", 12),),
+        rented_nodes=(("r/l4/on-demand", 0),),
+        obtainable=(("r/l4/on-demand", 0),),
+    )
+    assert got.outcome is Outcome.BEST_EFFORT
+    assert got.counts == ()
+    assert got.shortfall_req_per_s
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_lost_nodes_are_replaced_where_others_can_be_had(strategy: str) -> None:
+    """Three of four nodes are left, one more can be rented: urgent replaces what was lost."""
+    cluster = one_model((L4,))
+    each = at(cluster, "m:a1@r/l4/on-demand").req_per_s * 0.8
+    got = ask(
+        cluster,
+        URGENT,
+        {"m": 3.9 * each},
+        {"m:a1@r/l4/on-demand": 4},
+        strategy,
+        rented_nodes=(("r/l4/on-demand", 3),),
+        unusable_nodes=(("r/l4/on-demand", 1),),
+    )
+    assert dict(got.counts)["m:a1@r/l4/on-demand"] >= 3
+    assert capacity(cluster, got.counts) * 0.8 >= 3.9 * each
+    assert got.now_usd_per_h == pytest.approx(3 * 0.85)
+
+
+def test_a_fleet_larger_than_its_owned_pool_is_planned_with_what_is_there() -> None:
+    owned = pool("r", "own", "H100", 4, 2, Market.OWNED, 0.0)
+    cluster = Cluster((owned,), (mini("m"), mini("n")))
+    fleet = {"m:a1@r/own/owned": 4, "n:a1@r/own/owned": 4}
+    for urgency in (URGENT, FULL):
+        got = ask(cluster, urgency, {"m": 1.0}, fleet, unusable_nodes=(("r/own/owned", 1),))
+        assert dict(got.counts).get("m:a1@r/own/owned", 0) <= 4
+    both = ask(cluster, FULL, {"m": 1.0, "n": 1.0}, fleet, unusable_nodes=(("r/own/owned", 1),))
+    assert both.outcome is Outcome.PLANNED
+    assert sum(n for _, n in both.counts) <= 4
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0])
+def test_a_price_that_is_none_is_refused_by_name(bad: float) -> None:
+    with pytest.raises(InvalidValue, match="r/l4/on-demand"):
+        ask(one_model((L4,)), FULL, {"m": 1.0}, prices_usd_per_h=(("r/l4/on-demand", bad),))
+
+
+def test_pools_and_models_that_are_not_declared_any_more_are_ignored() -> None:
+    got = ask(
+        one_model((L4,)),
+        FULL,
+        {"m": 1.0, "gone": 2.0},
+        {"m:a1@old/l4/spot": 2, "gone:a1@r/l4/on-demand": 1},
+        prices_usd_per_h=(("old/l4/spot", 1.0),),
+        rented_nodes=(("old/l4/spot", 2),),
+    )
+    assert got.outcome is Outcome.PLANNED
+    assert got.scope == ("m",)
+    assert all(combo_id.startswith("m:a1@r/l4") for combo_id, _ in got.counts)
+
+
+# What is worth changing
+
+
+@pytest.mark.parametrize("share", [0.98, 0.99, 1.0, 1.01, 1.02])
+@pytest.mark.parametrize("rates", [(3.0, 8.0, 30.0), (2.0, 3.0, 10.0), (1.0, 1.0, 5.3)])
+def test_planning_again_changes_nothing_where_the_fleet_still_covers(
+    share: float, rates: tuple[float, ...]
+) -> None:
+    cluster = small_cluster()
+    wanted = dict(zip(("chat", "code", "mini"), rates, strict=True))
+    first = ask(cluster, FULL, wanted)
+    assert first.outcome is Outcome.PLANNED
+    later = {model: share * rate for model, rate in wanted.items()}
+    fleet = dict(first.counts)
+    counts = dict(first.counts)
+    held = Counter[str]()
+    for combo in first.combos:
+        held[combo.model] += counts.get(combo.id, 0) * combo.req_per_s  # type: ignore[assignment]
+    covers = all(held[m] * cluster.service(m).utilization >= rate for m, rate in later.items())
+    if share <= 1.0:
+        assert covers
+    again = ask(cluster, FULL, later, fleet)
+    if covers:
+        assert again.counts == first.counts
+        assert again.switches == ()
+
+
+def test_a_saving_smaller_than_the_penalty_of_the_replacement_is_left_alone() -> None:
+    """Spot at 2% less than what runs does not pay for starting anew; at a third it does."""
+    cheaper = replace(L4_SPOT, price_usd_per_h=0.98 * 0.85)
+    cluster = one_model((L4, cheaper), spot_share=1.0)
+    fleet = {"m:a1@r/l4/on-demand": 4}
+    wanted = {"m": 0.79 * capacity(cluster, fleet.items())}
+    assert dict(ask(cluster, FULL, wanted, fleet).counts) == fleet
+    cut = ask(cluster, FULL, wanted, fleet, prices_usd_per_h=(("r/l4/spot", 0.3),))
+    assert dict(cut.counts) == {"m:a1@r/l4/spot": 4}
+
+
+def test_a_best_effort_fleet_is_left_alone_too() -> None:
+    cluster = Cluster((replace(L4, max_nodes=5),), (mini("m"), mini("n")))
+    wanted = {"m": 6.0, "n": 4.0}
+    first = ask(cluster, FULL, wanted)
+    assert first.outcome is Outcome.BEST_EFFORT
+    assert ask(cluster, FULL, wanted, dict(first.counts)).counts == first.counts
+
+
+def test_the_same_request_has_the_same_answer() -> None:
+    cluster = small_cluster()
+    wanted = {"code": 5.0, "mini": 20.0}
+    assert ask(cluster, FULL, wanted) == ask(cluster, FULL, wanted)
+
+
+def test_a_solver_that_fails_is_an_answer() -> None:
+    def fails(*_: object) -> object:
+        raise InvalidValue("solver", "nothing", "a plan")
+
+    request = PlanRequest(7, FULL, 0, (Demand("m", 1.0, CONVERSATION),), scope=("m",))
+    got = answer(request, one_model((L4,)), PROFILE, Shoal(solver=fails))  # type: ignore[arg-type]
+    assert (got.number, got.outcome) == (7, Outcome.NONE)
+    assert "solver" in got.notes[0]

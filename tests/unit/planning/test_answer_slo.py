@@ -1,0 +1,79 @@
+"""SLOs that are out of reach, at the declared lengths or at those measured."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.workload import Lengths, Slo
+from autoscaler.planning.request import Outcome, Urgency
+from tests.unit.planning.answer_requests import (
+    FULL,
+    H100,
+    L4,
+    LLAMA,
+    URGENT,
+    ask,
+    at,
+    mini,
+    one_model,
+)
+from tests.unit.planning.planning_clusters import service
+
+
+def test_requests_that_grew_beyond_the_slo_are_served_as_well_as_can_be_and_it_is_said() -> None:
+    """The declared lengths can be served in time on an L4, prompts of 12,000 tokens cannot."""
+    cluster = Cluster((L4,), (service("m", LLAMA, Slo(2000.0, 80.0)),))
+    got = ask(cluster, FULL, {"m": 0.2}, lengths=Lengths(12_000.0, 211.0))
+    assert got.outcome is Outcome.BEST_EFFORT
+    assert got.counts
+    assert any("miss the SLO" in note for note in got.notes)
+
+
+@pytest.mark.parametrize("urgency", [URGENT, FULL])
+def test_an_slo_that_was_never_possible_buys_nothing(urgency: Urgency) -> None:
+    cluster = Cluster((L4,), (service("m", LLAMA, Slo(2000.0, 2.0)),))
+    got = ask(cluster, urgency, {"m": 0.2})
+    assert got.outcome is Outcome.BEST_EFFORT
+    assert got.counts == ()
+    assert dict(got.shortfall_req_per_s) == {"m": 0.2}
+    assert any(
+        re.match(r"m: TPOT 2 ms cannot be met; fastest here \S+ ms on L4", n) for n in got.notes
+    )
+
+
+def test_what_runs_beside_an_impossible_slo_is_not_taken_away() -> None:
+    """Late answers beat none: the fleet that serves stays until the SLO is declared anew."""
+    cluster = Cluster((L4,), (service("m", LLAMA, Slo(2000.0, 2.0)),))
+    got = ask(cluster, FULL, {"m": 0.2}, {"m:a1@r/l4/on-demand": 1})
+    assert dict(got.counts) == {"m:a1@r/l4/on-demand": 1}
+
+
+@pytest.mark.parametrize("urgency", [URGENT, FULL])
+def test_an_slo_that_no_hardware_meets_gets_nothing_in_the_loop_either_its_floor_included(
+    urgency: Urgency,
+) -> None:
+    impossible = replace(mini("m"), slo=Slo(4000.0, 1.0), min_instances=1)
+    found = ask(Cluster((L4, H100), (impossible,)), urgency, {"m": 3.0})
+    assert found.counts == ()
+    assert found.outcome is Outcome.BEST_EFFORT
+    assert found.shortfall_req_per_s == (("m", 3.0),)
+    assert re.search(r"m: TPOT 1 ms cannot be met; fastest here \S+ ms on", found.notes[0])
+
+
+def test_a_tail_of_requests_that_no_hardware_serves_in_time_leaves_the_others_served() -> None:
+    """Declared so from the start: most prompts attain on an L4, one in five does not."""
+    long = Lengths.expected(2500.0, 200.0, cv=1.5)
+    some = replace(one_model((L4,), min_instances=1), services=(late_service(long, 1500.0),))
+    plan = ask(some, URGENT, {"m": 1.0}, lengths=long)
+    assert plan.counts
+    assert not at(some, plan.counts[0][0], long).meets_slo
+    never = replace(some, services=(late_service(long, 20.0),))
+    assert not ask(never, URGENT, {"m": 1.0}, lengths=long).counts
+
+
+def late_service(lengths: Lengths, ttft_ms: float) -> Service:
+    return service("m", LLAMA, Slo(ttft_ms, 150.0), lengths=lengths)

@@ -1,0 +1,94 @@
+"""Urgent requests: what runs stays, and only what is missing is added."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoscaler.domain.cluster import Cluster, Policy
+from autoscaler.planning.request import Outcome
+from autoscaler.planning.strategies.table import STRATEGIES
+from tests.unit.planning.answer_requests import (
+    FULL,
+    H100,
+    L4,
+    URGENT,
+    ask,
+    capacity,
+    mini,
+    one_model,
+    usd,
+)
+from tests.unit.planning.planning_clusters import small_cluster
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_urgent_keeps_all_that_runs_and_adds_what_is_missing(strategy: str) -> None:
+    """The dear L40S stays although a fresh plan would never rent it."""
+    cluster = small_cluster()
+    fleet = {"mini:a1@us-east/l40s/on-demand": 1, "code:a4@us-east/l40s/spot": 1}
+    got = ask(cluster, URGENT, {"mini": 12.0}, fleet, strategy)
+    counts = dict(got.counts)
+    assert got.outcome is Outcome.PLANNED
+    assert counts["mini:a1@us-east/l40s/on-demand"] >= 1
+    assert not any(combo_id.startswith("code:") for combo_id in counts)
+    assert capacity(cluster, got.counts, "mini") * 0.8 >= 12.0 - 1e-6
+    assert got.switches == ()
+
+
+def test_urgent_adds_nothing_where_what_runs_is_enough() -> None:
+    cluster = one_model((L4,))
+    fleet = {"m:a1@r/l4/on-demand": 9}
+    got = ask(cluster, URGENT, {"m": 0.1}, fleet)
+    assert got.counts == tuple(fleet.items())
+    assert usd(got) == got.now_usd_per_h == pytest.approx(9 * 0.85)
+
+
+def test_urgent_fills_nodes_that_others_paid_for_before_it_rents_one() -> None:
+    cluster = Cluster((H100,), (mini("m"), mini("n")))
+    fleet = {"n:a1@r/h100/on-demand": 1}
+    got = ask(cluster, URGENT, {"m": 1.0}, fleet)
+    assert dict(got.counts) == {"m:a1@r/h100/on-demand": 1}
+    assert usd(got) == 12.0
+
+
+# Constraints, all at once
+
+
+def test_an_urgent_addition_that_breaks_the_budget_is_not_made() -> None:
+    cluster = one_model((L4,), Policy(budget_usd_per_h=2.0))
+    fleet = {"m:a1@r/l4/on-demand": 2}
+    got = ask(cluster, URGENT, {"m": 9.0}, fleet)
+    assert got.counts == tuple(fleet.items())
+    assert got.outcome is Outcome.BEST_EFFORT
+    assert ("budget", "*", "budget 2.00 USD/h") in got.binding
+    assert got.shortfall_req_per_s
+
+
+def test_the_budget_counts_what_other_models_run() -> None:
+    """Two nodes of n are paid for; of 4 USD/h there is room for two of m, not for four."""
+    cluster = Cluster((L4,), (mini("m"), mini("n")), Policy(budget_usd_per_h=4 * 0.85 + 0.1))
+    for urgency in (URGENT, FULL):
+        got = ask(
+            cluster,
+            urgency,
+            {"m": 9.0},
+            {"n:a1@r/l4/on-demand": 2},
+        )
+        got = ask(
+            cluster,
+            urgency,
+            {"m": 9.0},
+            {"n:a1@r/l4/on-demand": 2},
+            rented_nodes=(("r/l4/on-demand", 2),),
+        )
+        assert dict(got.counts) == {"m:a1@r/l4/on-demand": 2}
+        assert usd(got) <= cluster.policy.budget_usd_per_h
+        assert any(what == "budget" for what, _, _ in got.binding)
+
+
+def test_obtainable_nodes_bound_an_urgent_plan() -> None:
+    cluster = one_model((L4,))
+    got = ask(cluster, URGENT, {"m": 9.0}, obtainable=(("r/l4/on-demand", 1),))
+    assert dict(got.counts) == {"m:a1@r/l4/on-demand": 1}
+    assert got.outcome is Outcome.BEST_EFFORT
+    assert any(what == "pool" for what, _, _ in got.binding)
