@@ -50,9 +50,9 @@ def test_a_full_plan_that_found_no_answer_is_said_and_the_last_one_stands() -> N
 
 
 def test_demand_that_grew_is_not_held_up_by_an_earlier_smaller_one() -> None:
-    """Nothing can be had for 20 req/s; ten seconds later 60 are asked for, and again at once."""
+    """Nothing can be had for 20 req/s; ten seconds later 200 are asked for, and again at once."""
     small = pool(nodes=1, per_node=1)
-    w = world(lambda _m, t: 5.0 if t < 100 else 20.0 if t < 110 else 60.0, pools=(small,)).run(100)
+    w = world(lambda _m, t: 5.0 if t < 100 else 20.0 if t < 110 else 200.0, pools=(small,)).run(100)
     w.run(9)
     first = [r.at_ms - T0 for r in w.requests(Urgency.URGENT) if r.at_ms > T0 + 100_000]
     w.run(5)
@@ -70,7 +70,7 @@ def test_a_part_that_no_longer_fits_is_left_out_and_planned_again() -> None:
     }
 
     def rate(model: str, t: int) -> float:
-        return 6.0 if model == "code" or t < 110 else 30.0
+        return 6.0 if model == "code" or t < 115 else 30.0
 
     services = (service("chat"), service("code"))
     w = world(rate, *services, pools=(near, far), catalogue=catalogue, full_s=20).run(100)

@@ -81,6 +81,22 @@ def test_a_doubling_at_one_request_per_second_does_not_wait_for_the_local_window
     assert proven(ModelDemand((), stats(110, 120)), 1.0) is None
 
 
+@pytest.mark.parametrize(
+    ("since_s", "least", "most"),
+    [(3, 3.0, 4.5), (10, 7.0, 10.0), (20, 9.0, 11.0), (30, 10.0, 11.5)],
+)
+def test_a_step_is_sized_by_what_came_since_it_once_it_has_lasted_for_ten_seconds(
+    since_s: int, least: float, most: float
+) -> None:
+    """From 3 to 10 req/s: a burst of 3 s counts over half a minute, ten seconds for the lower
+    bound of 10, half a minute for somewhat more."""
+    arrived = {n: 10 * min(n, since_s) + 3 * max(0, n - since_s) for n in spans_s(POLICY)}
+    seen = stats(10 * since_s + 3 * (120 - since_s), 120)
+    blocks = ((10, 30),) * 100
+    found = proven(ModelDemand(tuple(arrived.items()), seen, blocks=blocks, seen_ms=T0), 2.9)
+    assert found is not None and least < found.req_per_s < most
+
+
 def test_what_arrived_before_the_rate_fell_proves_nothing() -> None:
     """20 minutes at 10/s, then 5 at 3/s, on 6.4 planned: the present is not over it."""
     blocks = ((10, 100),) * 120 + ((10, 30),) * 30
