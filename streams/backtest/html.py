@@ -25,22 +25,26 @@ svg{width:100%;height:auto}.grid{stroke:#e6ebf0}.tick,.legend{font-size:11px;fil
 """
 
 
+_CURVES = (
+    "Each line is one policy with its knob swept on this trace; the large point is the setting "
+    "used in the table."
+)
+_POINTS = "Each point is one policy as in the table; its knob was not swept."
+
+
 def page(found: Backtest) -> str:
     """The whole page."""
-    scenario = found.workload.scenario
     names = ", ".join(Path(trace).name for trace in found.traces)
-    seeds = len(found.seeds)
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'>",
         f"<title>Backtest of {escape(names)}</title><style>{STYLE}</style>",
         f"<h1>Backtest of {escape(names)}</h1>",
-        f"<p>{scenario.requests} requests in {scenario.duration_s / 60:.1f} min, "
-        f"{len(scenario.cluster.services)} models, {seeds} seed{'s' if seeds > 1 else ''}.</p>",
+        f"<p>{found.size}.</p>",
         _headline(found),
         _table(found),
         "<h2>Cost against attainment</h2>",
-        "<p class='small'>Each line is one policy with its knob swept on this trace; the large "
-        "point is the setting used in the table. Up and to the left is better.</p>",
+        f"<p class='small'>{_CURVES if found.curves else _POINTS} Up and to the left is "
+        "better.</p>",
         _curves(found),
         "<h2>Demand and fleet over time</h2>",
         _demand(found),

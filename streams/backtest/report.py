@@ -63,6 +63,18 @@ class Backtest:
     oracle_attainment: float
     tuned: Mapping[str, float]
 
+    @property
+    def size(self) -> str:
+        """How much was replayed, in words."""
+        scenario = self.workload.scenario
+        counts = (
+            (scenario.requests, "request"),
+            (len(scenario.cluster.services), "model"),
+            (len(self.seeds), "seed"),
+        )
+        requests, models, seeds = (f"{n} {word}{'' if n == 1 else 's'}" for n, word in counts)
+        return f"{requests} in {scenario.duration_s / 60:.1f} min, {models}, {seeds}"
+
     def undercut_by(self, row: Row) -> tuple[str, ...]:
         """Policies, other than ours, that attain at least as much (within half a point) for less
         money than `row`."""

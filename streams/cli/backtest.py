@@ -236,13 +236,7 @@ def _seconds(option: str, text: str | None, otherwise: float) -> float:
 
 
 def _show(found: Backtest, console: Console) -> None:
-    scenario = found.workload.scenario
-    names = ", ".join(Path(trace).name for trace in found.traces)
-    print(
-        f"{names}: {scenario.requests} requests in {scenario.duration_s / 60:.1f} min, "
-        f"{len(scenario.cluster.services)} models, "
-        f"{len(found.seeds)} seed{'s' if len(found.seeds) > 1 else ''}"
-    )
+    print(f"{', '.join(Path(trace).name for trace in found.traces)}: {found.size}")
     for note in found.workload.notes:
         print(f"note: {note}")
     header, *lines = table(found)

@@ -49,6 +49,8 @@ def test_the_report_names_every_figure_of_every_policy(found: Path) -> None:
     page = (found / "a.html").read_text()
     assert "<svg" in page
     assert "http" not in page.replace("http://www.w3.org", "")
+    assert "2640 requests in " in page and "1 model, 1 seed" in page
+    assert "its knob was not swept" in page
 
 
 def test_the_oracle_costs_less_than_everyone(found: Path) -> None:
