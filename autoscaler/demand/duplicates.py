@@ -1,43 +1,41 @@
 """Knows which records of one producer were applied, so that a second copy changes nothing.
 
-Sequence numbers of the last 65,536 are kept as bits of one integer: at most 8 KiB per producer
+The last 32,768 sequence numbers at least are kept as bits in two pages: at most 8 KiB per producer
 and model, whatever the number of models that share the producer's sequence.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-REMEMBERED = 65_536
+PAGE = 32_768
+
+
+def _page() -> bytearray:
+    return bytearray(PAGE // 8)
 
 
 @dataclass(slots=True)
 class Producer:
-    """Sequences applied of one (gateway, boot): none below `floor` is new, others are bits.
+    """Sequences applied of one (gateway, boot). What is older than the page before the newest one
+    is a copy. newest_ms: the latest event time of its records."""
 
-    Bit i of `bits` says that sequence `floor` + i was applied. newest_ms: the latest event time
-    of its records.
-    """
-
-    floor: int = 0
-    bits: int = 0
+    page: int = -1
+    newest: bytearray = field(default_factory=bytearray)
+    before: bytearray = field(default_factory=bytearray)
     newest_ms: int = 0
 
     def is_new(self, sequence: int) -> bool:
         """Remember `sequence`; False if it was applied before, or is too old to tell."""
-        if sequence < self.floor:
+        page, place = divmod(sequence, PAGE)
+        if page > self.page:
+            self.before = self.newest if page == self.page + 1 and self.newest else _page()
+            self.newest, self.page = _page(), page
+        elif page < self.page - 1:
             return False
-        if not self.bits and not self.floor:
-            self.floor = max(0, sequence - REMEMBERED // 2)
-        ahead = sequence - self.floor
-        if ahead >= REMEMBERED:
-            # Move on by a half more than needed: shifting costs 8 KiB, and is done rarely.
-            step = ahead - REMEMBERED // 2
-            self.bits >>= step
-            self.floor += step
-            ahead -= step
-        bit = 1 << ahead
-        if self.bits & bit:
+        bits = self.newest if page == self.page else self.before
+        at, bit = place >> 3, 1 << (place & 7)
+        if bits[at] & bit:
             return False
-        self.bits |= bit
+        bits[at] |= bit
         return True

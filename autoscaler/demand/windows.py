@@ -111,7 +111,8 @@ class TelemetryWindows:
         if not producer.is_new(record.sequence):
             self.counters.duplicate += 1
             return False
-        producer.newest_ms = max(producer.newest_ms, event_ms)
+        if event_ms > producer.newest_ms:
+            producer.newest_ms = event_ms
         # Merged when somebody looks: what many gateways say of all models, in one go.
         self._pending.append(
             (record.model, event_ms, record.span_ms, record.values, record.sketches)
@@ -122,7 +123,7 @@ class TelemetryWindows:
         if len(self._pending) > _MOST_PENDING:
             self._absorb()
         if from_gateway:
-            self.hear(record, event_ms)
+            _hear(series, record, event_ms)
         self.counters.applied += 1
         return True
 
@@ -132,16 +133,7 @@ class TelemetryWindows:
             return
         if isinstance(record, Telemetry):
             record = reported(record)
-        series = self._of(record.model)
-        seen = series.gateways.get(record.gateway)
-        served_ms = 0
-        if seen is not None:
-            last, seen_ms, served_ms = seen
-            if event_ms < seen_ms or (last.leaving and last.boot == record.boot):
-                return
-        if record.values[0] or record.values[1] or record.in_flight:  # arrivals, completions
-            served_ms = event_ms
-        series.gateways[record.gateway] = record, event_ms, served_ms
+        _hear(self._of(record.model), record, event_ms)
 
     def _absorb(self) -> None:
         """Count in what came since somebody looked last."""
@@ -293,3 +285,15 @@ class TelemetryWindows:
         # A copy of what such a producer said is late by now, so nothing is counted twice.
         for boot in [b for b, seen in series.producers.items() if seen.newest_ms < dead]:
             del series.producers[boot]
+
+
+def _hear(series: _Series, record: Reported, event_ms: int) -> None:
+    seen = series.gateways.get(record.gateway)
+    served_ms = 0
+    if seen is not None:
+        last, seen_ms, served_ms = seen
+        if event_ms < seen_ms or (last.leaving and last.boot == record.boot):
+            return
+    if record.values[0] or record.values[1] or record.in_flight:  # arrivals, completions
+        served_ms = event_ms
+    series.gateways[record.gateway] = record, event_ms, served_ms

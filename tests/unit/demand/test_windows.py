@@ -146,7 +146,7 @@ def test_a_producer_is_remembered_in_little_memory() -> None:
     producer = Producer()
     for sequence in range(0, 2_000_000, 100):
         assert producer.is_new(sequence)
-    assert sys.getsizeof(producer.bits) < 10_240
+    assert sys.getsizeof(producer.newest) + sys.getsizeof(producer.before) < 10_240
     assert not producer.is_new(1_999_900) and not producer.is_new(100)
 
 
