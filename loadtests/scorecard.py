@@ -7,8 +7,7 @@ Each scenario is one `shoal backtest`: knobs tuned on another trace (of a record
 arrivals at its mean rate with its lengths; of a generated one: another seed, shorter), all policies
 and ours without each part. Its JSON is kept in --work; a scenario whose JSON is there is not run
 again, so that the page can be written from runs made one at a time. Spans are short, so that one
-core is done in about ten minutes, `large` apart, which takes longer than all others together;
---share 3 makes generated and cut ones three times as long.
+core is done in about ten minutes; --share 3 makes generated and cut ones three times as long.
 --traces names the folder of the public traces; scenarios whose file is not there are left out, and
 the page says so.
 """
@@ -34,6 +33,7 @@ from autoscaler.simulation.arrivals import (
     Step,
     Swing,
     gamma_renewal,
+    lognormal_lengths,
     poisson,
     resampled_lengths,
     swinging,
@@ -56,7 +56,9 @@ class Scenario:
     """about: for the page. make: arrivals of one model at a mean rate for so many seconds, with the
     lengths of the bundled trace, `req_per_s` over all models; None = the trace in `file`, the slice
     [from_s, from_s + span_s) of it, its requests dealt out to the models by chance. config: a
-    file beside this one, "" for the bundled one. models: shares of the requests."""
+    file beside this one, "" for the bundled one. models: shares of the requests. few: only ours,
+    its variants, Homo and the fixed fleet for the peak, because a run takes long. fluid: as
+    rates (`shoal backtest --fluid`)."""
 
     name: str
     about: str
@@ -68,6 +70,8 @@ class Scenario:
     req_per_s: float = 5.5
     config: str = ""
     models: Mapping[str, float] = field(default_factory=lambda: MODELS)
+    few: bool = False
+    fluid: bool = False
 
 
 def _swing(
@@ -88,6 +92,16 @@ def _steps(
     low, high = 0.5 * rate, 2.0 * rate
     steps = [Step(0.0, low), Step(span_s / 3, high), Step(2 * span_s / 3, low)]
     return poisson(model, steps, span_s, draw, random)
+
+
+def _roles(
+    model: str, rate: float, span_s: float, _: Draw, random: np.random.Generator
+) -> list[Arrival]:
+    """First half long prompts and short answers, then twice as many requests the other way."""
+    half_s = 0.5 * span_s
+    first, then = lognormal_lengths(6000.0, 100.0), lognormal_lengths(2000.0, 250.0)
+    long = poisson(model, [Step(0.0, 2.0 / 3.0 * rate)], half_s, first, random)
+    return long + poisson(model, [Step(half_s, 4.0 / 3.0 * rate)], span_s, then, random)
 
 
 SCENARIOS = (
@@ -120,14 +134,28 @@ SCENARIOS = (
         "large",
         "25 min that swing 4:1 around 24 req/s, once; two large models (chat 40%, code 60%) with "
         "a TTFT of 1 s on five kinds of nodes, none of which there is enough of "
-        "(`loadtests/scorecard_large.yaml`)",
+        "(`loadtests/scorecard_large.yaml`); as rates",
         1500.0,
         _swing,
         req_per_s=24.0,
         config="scorecard_large.yaml",
         models={"chat": 0.4, "code": 0.6},
+        few=True,
+        fluid=True,
+    ),
+    Scenario(
+        "roles",
+        "10 min of 6,000 tokens in and 100 out at 8 req/s, then 10 of 2,000 and 250 at 16; one "
+        "model on three nodes, which is all there are (`loadtests/scorecard_roles.yaml`)",
+        1200.0,
+        _roles,
+        req_per_s=12.0,
+        config="scorecard_roles.yaml",
+        models={"chat": 1.0},
+        few=True,
     ),
 )
+_FEW = ("shoal", *VARIANTS, "homo", "fixed-peak")
 _TUNE, _TUNE_S = 0.4, 300.0
 """Length of the trace that knobs are tuned on: a share of the judged one, and the least seconds."""
 
@@ -155,9 +183,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             continue
         begin = time.process_time()
         judged, other = _traces(scenario, source, args.work, args.share)
+        policies = [one for one in args.policies.split(",") if not scenario.few or one in _FEW]
         code = shoal(
-            ["backtest", "--trace", str(judged), "--tune", str(other), "--policies", args.policies,
-             "--jobs", str(args.jobs), "--json", str(report),
+            ["backtest", "--trace", str(judged), "--tune", str(other), "--policies",
+             ",".join(policies), "--jobs", str(args.jobs), "--json", str(report),
+             *(["--fluid"] if scenario.fluid else []),
              *(["--config", str(HERE / scenario.config)] if scenario.config else [])]
         )  # fmt: skip
         if code:
