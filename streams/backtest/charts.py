@@ -22,13 +22,15 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """points: in order of x. mark: the point that is emphasised, if any. steps: draw as steps."""
+    """points: in order of x. mark: the point that is emphasised, if any. steps: draw as steps.
+    spans: straight lines from one point to another, thin: how far points lie apart by chance."""
 
     name: str
     points: tuple[Point, ...]
     mark: Point | None = None
     steps: bool = False
     fill: bool = False
+    spans: tuple[tuple[Point, Point], ...] = ()
 
 
 def colour(index: int) -> str:
@@ -40,7 +42,15 @@ def line_chart(
     series: Sequence[Series], x_label: str, y_label: str, y_range: tuple[float, float] | None = None
 ) -> str:
     """One chart. y_range: given, or from 0 to the highest value."""
-    every = [p for one in series for p in (*one.points, *((one.mark,) if one.mark else ()))]
+    every = [
+        p
+        for one in series
+        for p in (
+            *one.points,
+            *((one.mark,) if one.mark else ()),
+            *(end for span in one.spans for end in span),
+        )
+    ]
     if not every:
         return ""
     low_x, high_x = min(p[0] for p in every), max(p[0] for p in every)
@@ -97,6 +107,10 @@ def _drawn(
         parts.append(f'<polygon points="{around}" fill="{stroke}" opacity="0.15"/>')
     if len(points) > 1:
         parts.append(f'<polyline points="{path}" fill="none" stroke="{stroke}" stroke-width="2"/>')
+    for begin, end in one.spans:
+        (x1, y1), (x2, y2) = at(begin), at(end)
+        parts.append(f'<line class="span" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" '
+                     f'stroke="{stroke}" opacity="0.5"/>')  # fmt: skip
     if not one.steps:
         for point in points:
             x, y = at(point)

@@ -13,6 +13,7 @@ from autoscaler.simulation.policies import oracle
 from autoscaler.simulation.policies.table import POLICIES
 from streams.backtest.charts import Series, line_chart
 from streams.backtest.report import Backtest, Row, table
+from streams.backtest.runs import spread
 
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#1d2733;max-width:900px;margin:2em auto;padding:0 1em}
@@ -43,8 +44,8 @@ def page(found: Backtest) -> str:
         _headline(found),
         _table(found),
         "<h2>Cost against attainment</h2>",
-        f"<p class='small'>{_CURVES if found.curves else _POINTS} Up and to the left is "
-        "better.</p>",
+        f"<p class='small'>{_CURVES if found.curves else _POINTS} Thin lines are the middle "
+        "90% over seeds, where there are several. Up and to the left is better.</p>",
         _curves(found),
         "<h2>Demand and fleet over time</h2>",
         _demand(found),
@@ -96,14 +97,26 @@ def _curves(found: Backtest) -> str:
     series = []
     for row in found.rows:
         points = sorted(_point(one) for one in found.curves.get(row.policy, ()))
-        series.append(Series(row.policy, tuple(points), _point(row)))
+        spans = [span for one in (row, *found.curves.get(row.policy, ())) for span in _spans(one)]
+        series.append(Series(row.policy, tuple(points), _point(row), spans=tuple(spans)))
     shares = [p[1] for one in series for p in (*one.points, one.mark) if p]
+    shares += [end[1] for one in series for span in one.spans for end in span]
     low = max(0.0, min(shares) - 1.0)
     return line_chart(series, "USD", "requests that met their SLO, %", (low, 100.0))
 
 
 def _point(row: Row) -> tuple[float, float]:
     return row.mean("cost_usd"), 100.0 * row.mean("slo_attainment")
+
+
+def _spans(row: Row) -> list[tuple[tuple[float, float], tuple[float, float]]]:
+    """The middle 90% over seeds of cost and of attainment, as a cross; nothing for one seed."""
+    if len(row.scores) < 2:
+        return []
+    usd, share = _point(row)
+    low_usd, high_usd = spread([score.cost_usd for score in row.scores])
+    low, high = (100.0 * value for value in spread([s.slo_attainment for s in row.scores]))
+    return [((low_usd, share), (high_usd, share)), ((usd, low), (usd, high))]
 
 
 def _shown(found: Backtest) -> Sequence[Row]:

@@ -111,6 +111,7 @@ def as_json(found: Backtest) -> bytes:
                     "knob": row.knob,
                     "cost_usd": row.mean("cost_usd"),
                     "slo_attainment": row.mean("slo_attainment"),
+                    "intervals": _intervals(row, ("cost_usd", "slo_attainment")),
                 }
                 for row in rows
             ]
@@ -147,10 +148,7 @@ def _policy(found: Backtest, row: Row) -> dict[str, Any]:
         **{figure: row.mean(figure) for figure in FIGURES},
         "regret_to_oracle": regret(row.mean("cost_usd"), found.oracle_usd),
         "undercut_by": list(found.undercut_by(row)),
-        "intervals": {
-            figure: spread([float(getattr(score, figure)) for score in row.scores])
-            for figure in _SHOWN_WITH_INTERVAL
-        },
+        "intervals": _intervals(row, _SHOWN_WITH_INTERVAL),
         "models": {
             model: {
                 "requests": sum(score.models[model].requests for score in row.scores),
@@ -159,6 +157,13 @@ def _policy(found: Backtest, row: Row) -> dict[str, Any]:
             }
             for model in row.scores[0].models
         },
+    }
+
+
+def _intervals(row: Row, figures: Sequence[str]) -> dict[str, tuple[float, float]]:
+    return {
+        figure: spread([float(getattr(score, figure)) for score in row.scores])
+        for figure in figures
     }
 
 

@@ -174,34 +174,38 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
     outcomes = _run("simulating", main, args)
     curves: dict[str, tuple[Row, ...]] = {}
     if args.report and not args.no_curves:
-        swept = [
-            Run(demand, policy.name, value, seeds[0])
-            for policy in policies
-            if policy.name not in VARIANTS
-            for value in policy.values
-        ]
-        for outcome in _run("sweeping knobs", swept, args):
-            if outcome.score is not None:
-                row = Row(outcome.run.policy, outcome.run.knob, (outcome.score,))
-                curves[row.policy] = (*curves.get(row.policy, ()), row)
+        swept = {p.name: p.values for p in policies if p.name not in VARIANTS}
+        found = _run(
+            "sweeping knobs",
+            [
+                Run(demand, name, value, seed)
+                for name, values in swept.items()
+                for value in values
+                for seed in seeds
+            ],
+            args,
+        )
+        curves = {
+            name: tuple(_row(name, value, found) for value in values)
+            for name, values in swept.items()
+        }
     bounds = [outcome.bound for outcome in outcomes if outcome.bound is not None]
     return Backtest(
         demand.traces,
         workload,
         seeds,
-        tuple(
-            Row(
-                name,
-                knob,
-                tuple(o.score for o in outcomes if o.run.policy == name and o.score is not None),
-            )
-            for name, knob in knobs.items()
-        ),
+        tuple(_row(name, knob, outcomes) for name, knob in knobs.items()),
         curves,
         sum(bound.cost_usd for bound in bounds) / len(bounds),
         sum(bound.attainment for bound in bounds) / len(bounds),
         tuned,
     )
+
+
+def _row(policy: str, knob: float, outcomes: Sequence[Outcome]) -> Row:
+    """What `policy` scored at `knob`, over all seeds."""
+    mine = (o.score for o in outcomes if (o.run.policy, o.run.knob) == (policy, knob))
+    return Row(policy, knob, tuple(score for score in mine if score is not None))
 
 
 def _run(what: str, runs: Sequence[Run], args: argparse.Namespace) -> list[Outcome]:

@@ -95,10 +95,15 @@ def test_the_same_seed_gives_the_same_bytes_on_one_process_and_on_two(
     for name, jobs in (("one", "1"), ("two", "2")):
         main([
             "backtest", "--trace", str(trace), "--config", str(CONFIG), "--to", "100s",
-            "--policies", "knative,skyserve", "--seeds", "2", "--jobs", jobs,
+            "--policies", "knative,skyserve", "--seeds", "2", "--jobs", jobs, "--rate-scale", "0.7",
             "--json", str(tmp_path / f"{name}.json"), "--report", str(tmp_path / f"{name}.html"),
-            "--no-curves",
         ])  # fmt: skip
+    report = json.loads((tmp_path / "one.json").read_bytes())
+    for low, high in (one["intervals"]["cost_usd"] for one in report["curves"]["knative"]):
+        assert 0.0 < low <= high
+    shares = [one["intervals"]["slo_attainment"] for one in report["curves"]["knative"]]
+    assert any(low < high for low, high in shares)
+    assert (tmp_path / "one.html").read_text().count('class="span"') >= 4
     assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
 

@@ -83,6 +83,12 @@ def test_odd_requests_are_kept_and_said(tmp_path: Path) -> None:
     assert [n.split(" requests")[0] for n in found.notes if "requests" in n][:3] == ["1", "1", "1"]
 
 
+def test_requests_come_in_any_order_and_several_at_once(tmp_path: Path) -> None:
+    trace = plain(tmp_path, ["9,mini,3,1", "0,mini,1,1", "9,mini,4,1", "2,mini,2,1"])
+    found = load_workload(Demand((trace,), CONFIG), 1).scenario.arrivals
+    assert [(a.at_s, a.input_tokens) for a in found] == [(0, 1), (2, 2), (9, 3), (9, 4)]
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
