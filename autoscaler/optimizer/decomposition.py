@@ -15,7 +15,6 @@ from autoscaler.optimizer.dual import ascend, subproblem
 from autoscaler.optimizer.first_plan import first_plan, penalty_of
 from autoscaler.optimizer.groups import Decomposed, Group, restrict
 from autoscaler.optimizer.incumbent import Incumbent
-from autoscaler.optimizer.knapsack import near_pairs
 from autoscaler.optimizer.neighbourhood import Search, improve
 from autoscaler.optimizer.pool import (
     Covers,
@@ -25,6 +24,7 @@ from autoscaler.optimizer.pool import (
     items_within,
     joined,
     marks_for,
+    near,
     pool,
 )
 from autoscaler.optimizer.result import SolveOptions, Work
@@ -195,17 +195,7 @@ def _sharpen(
 
 def _near_codes(group: Group, scene: Scene, least: Floats, slack: float) -> Ints:
     """Codes of the pairs that a plan within `slack` of the bound may hold."""
-    codes, _ = near_pairs(
-        group.indptr,
-        group.feature,
-        group.amount,
-        group.base,
-        group.units,
-        group.allowed,
-        scene.weight,
-        least,
-        slack,
-    )
+    codes, _ = near(group, scene.weight, least, slack)
     return np.asarray(codes)
 
 

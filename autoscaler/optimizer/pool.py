@@ -62,21 +62,19 @@ def marks_for(resources: int, seed: int) -> Ints:
     return generator.integers(-(2**62), 2**62, resources + 1, dtype=np.int64) | 1
 
 
+def near(group: Group, weight: Floats, least: Floats, slack: float) -> tuple[Ints, Floats]:
+    """Codes and prices of the pairs that some cover within `slack` of the cheapest may hold."""
+    return near_pairs(
+        group.indptr, group.feature, group.amount, group.base, group.units, group.allowed,
+        weight, least, slack,
+    )  # fmt: skip
+
+
 def covers_within(
     group: Group, scene: Scene, least: Floats, excess: float, most: int, tests: int
 ) -> Covers:
     """Covers priced at most `excess` above the knapsack's bound, at most `most` of them."""
-    codes, prices = near_pairs(
-        group.indptr,
-        group.feature,
-        group.amount,
-        group.base,
-        group.units,
-        group.allowed,
-        scene.weight,
-        least,
-        excess,
-    )
+    codes, prices = near(group, scene.weight, least, excess)
     order = np.lexsort((codes, -group.throughput[codes // scene.money.shape[1]]))
     table = pairs(group, scene.money, codes[order])
     with np.errstate(over="ignore"):
@@ -131,17 +129,7 @@ def items_within(
     Where covers are many because small like templates may be exchanged for each other, these are
     few, and the LP relaxation over them is tight enough.
     """
-    codes, prices = near_pairs(
-        group.indptr,
-        group.feature,
-        group.amount,
-        group.base,
-        group.units,
-        group.allowed,
-        scene.weight,
-        least,
-        excess,
-    )
+    codes, prices = near(group, scene.weight, least, excess)
     if most is not None and len(codes) > most:
         reduced = prices + least[UNITS - group.units[codes // scene.money.shape[1]]]
         codes = np.sort(codes[np.argsort(reduced, kind="stable")[:most]])

@@ -58,12 +58,12 @@ def to_arrays(problem: PlanningProblem, shares: Mapping[str, float] | None = Non
     """The array form of `problem`.
 
     Where not everything can be had, demand comes first, by the services' priorities; then one
-    promise after the other: floors, limits of spot, disruption budgets, survival. One that cannot
+    promise after the other: floors, limits of spot, survival. One that cannot
     be kept so takes nothing from the next. shares: as in `add_demand_rows`.
     Models that nothing can serve have no rows: they must not drag the others' share to nothing.
     """
     builder: ArrayBuilder[Key] = ArrayBuilder()
-    rows = Rows({}, {}, {}, {}, {}, {}, {})
+    rows = Rows({}, {}, {}, {}, {}, {})
     services = [
         problem.cluster.service(model)
         for model in problem.planned_models()
@@ -194,8 +194,6 @@ def _rows_of(kind: Kind, combo: Combo, rows: Rows) -> tuple[dict[int, float], di
         serve[row] = combo.req_per_s
     if model in rows.floor:
         serve[rows.floor[model]] = 1.0
-    if model in rows.undisturbed and kind in (Kind.KEEP, Kind.SWITCH):
-        serve[rows.undisturbed[model]] = combo.req_per_s
     if model in rows.firm and not is_spot(combo):
         worth = zip(rows.firm[model], (combo.req_per_s, 1.0), strict=True)
         serve.update({row: each for row, each in worth if row >= 0})

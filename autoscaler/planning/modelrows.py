@@ -51,7 +51,6 @@ class Rows:
 
     demand: dict[str, tuple[int, ...]]
     floor: dict[str, int]
-    undisturbed: dict[str, int]
     firm: dict[str, tuple[int, int]]
     ceiling: dict[str, int]
     there: dict[str, int]
@@ -132,7 +131,7 @@ def add_promises(
     service: Service,
     classes: Classes,
 ) -> None:
-    """Floor, limit of spot and disruption budget of one model, beyond what stands."""
+    """Floor and limit of spot of one model, beyond what stands."""
     model = service.model
     standing = problem.standing_of(model)
     least_count = service.min_instances - sum(count for _, count in standing)
@@ -144,16 +143,6 @@ def add_promises(
             builder.demand(OFF_SPOT, model, missing, first) if missing > 0.0 else -1,
             builder.demand(OFF_SPOT, model, float(count), first) if count else -1,
         )
-    running = problem.running_of(model)
-    if not problem.options.limit_disruption or standing:
-        return
-    # One combo may always go, however small the budget.
-    largest = max((combo.req_per_s for combo, _ in running), default=0.0)
-    capacity = _capacity(running)
-    least = capacity - max(service.max_disruption * capacity, largest)
-    if least > 1e-9:
-        row = builder.demand("disruption budget", model, least, classes.next())
-        rows.undisturbed[model] = row
 
 
 def limits_spot(problem: PlanningProblem, service: Service) -> bool:

@@ -32,21 +32,18 @@ class PlanOptions:
     """Limits of one plan.
 
     gap: relative, at which the search may stop. time_limit_s counts on `elapsed_s`, a monotonic
-    clock of the caller that starts at 0 (the core reads none); without one, only work limits
-    hold and the plan is reproducible. limit_disruption: the plan itself stays within each
-    service's disruption budget (the waves of a transition do in any case). hold: a fleet that
-    covers what is needed is not made smaller than this share above the need, so that a demand
-    that goes up and down by less does not start and stop instances. late: where the lengths that
-    were measured put an SLO out of reach of the declared percentile, serve on what comes nearest;
-    where not even half of the requests can attain it at the declared lengths, nothing is bought in
-    any case.
+    clock of the caller that starts at 0 (the core reads none); without one, only work limits hold
+    and the plan is reproducible. hold: a fleet that covers what is needed is not made smaller than
+    this share above the need, so that a demand that goes up and down by less does not start and
+    stop instances. late: where the lengths that were measured put an SLO out of reach of the
+    declared percentile, serve on what comes nearest; where not even half of the requests can attain
+    it at the declared lengths, nothing is bought in any case.
     """
 
     gap: float = 1e-4
     time_limit_s: float = 30.0
     elapsed_s: Callable[[], float] | None = None
     seed: int = 1
-    limit_disruption: bool = False
     hold: float = 0.0
     late: bool = False
 

@@ -54,7 +54,7 @@ def problems(draw: st.DrawFn) -> PlanningProblem:
         obtainable={"us-east/l40s/spot": draw(st.sampled_from((0, 2, 8)))},
         scope=tuple(draw(st.sampled_from(((), models[2:], models[1:])))),
         additions_only=draw(st.booleans()),
-        options=PlanOptions(gap=1e-3, limit_disruption=draw(st.booleans())),
+        options=PlanOptions(gap=1e-3),
     )
 
 

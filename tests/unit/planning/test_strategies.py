@@ -201,21 +201,6 @@ def test_losing_all_spot_leaves_enough() -> None:
         }
 
 
-def test_a_disruption_budget_limits_what_a_plan_takes_away() -> None:
-    one = combo("m:a", 1.0, 1.0, A)
-    service = declared("m", max_disruption=0.3)
-    for limited, left in ((False, 2), (True, 7)):
-        problem = build(
-            (service,),
-            {"m": (one,)},
-            {"m": 1.6},
-            {"m:a": 10},
-            TWO_POOLS,
-            options=PlanOptions(gap=0.0, limit_disruption=limited),
-        )
-        assert Shoal().solve(problem).counts() == {"m:a": left}
-
-
 def test_a_budget_caps_the_bill_and_the_rest_is_stated() -> None:
     one = combo("m:a", 1.0, 1.0, A)
     policy = Policy(budget_usd_per_h=3.0)
