@@ -92,8 +92,11 @@ def _all(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str
     own = [one for one in found["decisions"] if one["model"] == now["model"]]
     telling = [one for one in own if one["kind"] not in _QUIET] or own
     if telling:
-        yield _decision(telling[-1])
-        yield f"why       {telling[-1]['reason']}"
+        last = telling[-1]
+        yield _decision(last, now["proposal"])
+        yield f"why       {last['reason']}"
+        answer = f"proposal #{last['number']} "
+        yield from (f"answer    {d['reason']}" for d in own if d["reason"].startswith(answer))
     else:
         yield f"{now['model']}: nothing was decided yet"
     yield f"demand    {_demand(found)}"
@@ -152,11 +155,12 @@ def route_lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"bound by  {now['bound_by']}"
 
 
-def _decision(one: Mapping[str, Any]) -> str:
+def _decision(one: Mapping[str, Any], waits: int) -> str:
     change = change_words((name, count) for name, count in one["change"]) or one["kind"]
     how = "applied" if one["applied"] else "recommended, not applied"
     if one["expires_ms"]:
         how = f"proposed, waits for approval until {clock_words(one['expires_ms'])}"
+        how = how if waits == one["number"] else "proposed, not open any more"
     if one["kind"] == "infeasible":
         how = "cannot be met"
     return f"#{one['number']} {clock_words(one['at_ms'])} {one['model']}: {change}, {how}"

@@ -1,0 +1,40 @@
+"""`shoal explain`: what became of a proposal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from streams.cli.explain import lines
+
+NOW: dict[str, Any] = {
+    "model": "mini", "proposal": 0, "target_req_per_s": 1.5, "telemetry_age_s": None, "desired": (),
+    "ready": 0, "wanted": 0, "ready_req_per_s": 0.0, "wanted_req_per_s": 0.0, "usd_per_h": 0.0,
+    "attained": None, "ttft_p95_ms": None, "uncertain": "",
+}  # fmt: skip
+PROPOSED = {
+    "model": "mini", "number": 4, "kind": "scale_out", "at_ms": 0, "applied": False,
+    "expires_ms": 1_800_000, "change": [("mini:a1@eu/l4/on-demand", 1)], "reason": "it needs one",
+}  # fmt: skip
+REJECTED = {**PROPOSED, "number": 5, "kind": "hold", "expires_ms": 0, "change": [],
+            "reason": "proposal #4 was rejected by ann: not today"}  # fmt: skip
+
+
+def said(waits: int, *decisions: dict[str, Any]) -> list[str]:
+    standing = {**NOW, "proposal": waits}
+    found = {"standing": standing, "decisions": decisions, "present": None, "guards": ["none"]}
+    return list(lines(found, None))
+
+
+@pytest.mark.parametrize("waits", [4, 0])
+def test_a_proposal_waits_only_while_it_is_open(waits: int) -> None:
+    first, *others = said(waits, PROPOSED)
+    assert ("waits for approval until" in first) == (waits == 4)
+    assert any("shoal approve 4" in line for line in others) == (waits == 4)
+
+
+def test_who_answered_and_why_is_shown() -> None:
+    told = said(0, PROPOSED, REJECTED)
+    assert told[0].endswith("proposed, not open any more")
+    assert "answer    proposal #4 was rejected by ann: not today" in told
