@@ -84,12 +84,14 @@ def read_value(kind: Any, value: Any) -> Any:
 
 def write_value(value: Any) -> bytes:
     """`value` as JSON from which `read_value` makes an equal one; sets are written sorted."""
-    return orjson.dumps(value, default=_write_set, option=_VALUES)
+    return orjson.dumps(value, default=_write_collection, option=_VALUES)
 
 
-def _write_set(value: Any) -> Any:
+def _write_collection(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted(value)
+    if isinstance(value, collections.abc.Mapping):
+        return dict(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 

@@ -7,6 +7,7 @@ short, and which decisions only one of them made.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from topics.decisions import Decision
 _WIDTH = 100
 _MOST_LINES = 40
 _CLOSE_MS = 15_000
+_UNIT = re.compile(r"_usd_per_h\Z|(?<!per)_s\Z")
 _HIDDEN = ("architecture", "lengths", "content_hash")
 
 
@@ -109,11 +111,16 @@ def _fields(who: str, old: Any, new: Any) -> Iterator[str]:
         was, is_ = getattr(old, field.name), getattr(new, field.name)
         if was == is_ or (who != "policy" and field.name == "mode"):
             continue
-        name = field.name.removesuffix("_usd_per_h").removesuffix("_s")
-        if field.name in _HIDDEN:
+        name = _UNIT.sub("", field.name)
+        if field.name in _HIDDEN or _is_long(was) or _is_long(is_):
             yield f"{who}: {name} changed"
         else:
             yield f"{who}: {name} {_value(was)} -> {_value(is_)}"
+
+
+def _is_long(value: Any) -> bool:
+    """Whether it is a list of things that have parts of their own."""
+    return isinstance(value, tuple) and any(dataclasses.is_dataclass(item) for item in value)
 
 
 def _value(value: Any) -> str:
@@ -158,7 +165,10 @@ def show_compared(facts: Mapping[str, Any], policy: str) -> None:
     )
     if facts["missing_s"]:
         print(f"not recorded and left out: {age_words(facts['missing_s'])}")
-    print("declared  " + ("; ".join(facts["changed"]) or "nothing that matters here changed"))
+    label = "declared"
+    for change in facts["changed"] or ["nothing that matters here changed"]:
+        print(f"{label:9} {change}")
+        label = ""
     before, after = facts["recorded"], facts["policy"]
     rows = [("", "recorded", "policy", "difference")]
     rows += [
