@@ -34,7 +34,9 @@ def observe(item: Held, seen: Seen, now_ms: int, rules: Rules) -> Held:
     if seen.healthy:
         item = replace(item, sick_ms=0)
         if item.state is InstanceState.STARTING and not item.killed_ms:
-            item = happens(item, LifecycleEvent.ANSWERED, now_ms)
+            # Started again in the role it was rolled back to: why it is not what is wished stays.
+            why = f"switch to {item.refused_phase} failed" if item.refused_phase else ""
+            item = happens(item, LifecycleEvent.ANSWERED, now_ms, why)
             item = replace(item, answered=True, sleep_ms=0)
         elif item.state is InstanceState.SWITCHING and _proven(item, seen, rules):
             item = _switched(item, now_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from executors.node.reconcile import accept, launched, observed, reconcile
@@ -127,6 +127,7 @@ def test_a_drain_ends_a_switch() -> None:
     st.lists(st.sampled_from(["prefill", "decode", "aggregated", "", "die"]), max_size=12),
     st.booleans(),
 )
+@example(["decode", "prefill", "die", *["prefill"] * 4, "decode", "die", "decode", "die"], False)
 def test_whatever_is_wished_in_between_the_last_wish_is_served(
     wishes: list[str], routing: bool
 ) -> None:
