@@ -1,7 +1,7 @@
 """Large estates for benchmarks: models, pools, what nodes and gateways say of them.
 
-Owns what is there if every assignment is carried out at once. Models are of `BLOCK` kinds: those
-beyond the first hundred are copies of it, so an estate of any size follows from one of a hundred.
+Owns what is there if every assignment is carried out at once. Models repeat after some kinds, so
+that an estate of any size follows from a small one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from autoscaler.performance import catalog
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 from topics.telemetry import Telemetry
 
-BLOCK = 100
 SOURCES = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B", "openai/gpt-oss-20b")
 PER_NODE = 4
 _NODE_USD_PER_H = {"L40S": 7.2, "A100-SXM-80GB": 9.6, "H100-SXM": 14.0, "L4": 3.4}
@@ -30,10 +29,10 @@ _HEARTBEAT_S = 2
 class Estate:
     """`models` models, each allowed one of `regions`, and `nodes` nodes of eight pools a region.
 
-    load: times 2 to 6 req/s, the rate of a model.
+    load: times 2 to 6 req/s, the rate of a model. kinds: after so many, models are as the first.
     """
 
-    def __init__(self, models: int, nodes: int, regions: int, load: float) -> None:
+    def __init__(self, models: int, nodes: int, regions: int, load: float, kinds: int) -> None:
         each = nodes // (regions * len(_NODE_USD_PER_H) * len(_PRICED_AT))
         pools = [
             Pool(f"r{r}", gpu.lower(), catalog.gpu(gpu), PER_NODE, each, market, usd * share)
@@ -43,20 +42,22 @@ class Estate:
         ]
         services = [
             Service(
-                model=f"m{k}",
-                architecture=_architecture(k % BLOCK),
+                model=f"m{number}",
+                architecture=_architecture(k),
                 slo=Slo(2000.0, 80.0),
                 mode=Mode.ACT,
                 min_instances=1,
                 spot_share=0.5,
                 max_len_tokens=16_384,
-                regions=(f"r{k % BLOCK % regions}",),
-                lengths=Lengths.expected(1000.0 + 10.0 * (k % BLOCK % 7), 200.0),
-                req_per_s=load * (2.0 + k % BLOCK % 5),
+                regions=(f"r{k % regions}",),
+                lengths=Lengths.expected(1000.0 + 10.0 * (k % 7), 200.0),
+                req_per_s=load * (2.0 + k % 5),
             )
-            for k in range(models)
+            for number in range(models)
+            for k in [number % kinds]
         ]
         self.services = tuple(services)
+        self.kinds = kinds
         self.cluster = Cluster(tuple(pools), (), Policy())
         self.nodes = {node: pool.id for pool in pools for node in node_ids(pool)}
         self.windows = TelemetryWindows()
@@ -98,16 +99,17 @@ class Estate:
         return dict(self._said)
 
     def copied(self, block: Estate) -> None:
-        """Run, for each block of models, what `block` runs for the first one, on other nodes."""
+        """Run for the models of all kinds, again and again, what `block` runs for the first ones,
+        on other nodes."""
         used: dict[str, int] = {}
         for node, wanted in block.assignments.items():
             if wanted.instances:
                 used[wanted.pool] = max(used.get(wanted.pool, 0), _index(node)[1] + 1)
-        for copy in range(len(self.services) // BLOCK):
+        for copy in range(len(self.services) // self.kinds):
             for node, wanted in block.assignments.items():
                 stem, index = _index(node)
                 name = f"{stem}.{index + copy * used.get(wanted.pool, 0)}"
-                instances = tuple(_renamed(i, copy) for i in wanted.instances)
+                instances = tuple(_renamed(i, copy * self.kinds) for i in wanted.instances)
                 self.assignments[name] = replace(wanted, node=name, instances=instances)
 
 
@@ -121,9 +123,9 @@ def _carried_out(node: str, pool: str, wanted: Assignment | None, now_ms: int) -
     return Status(node, pool, "x", wanted.generation if wanted else 0, now_ms, ready)
 
 
-def _renamed(instance: DesiredInstance, copy: int) -> DesiredInstance:
+def _renamed(instance: DesiredInstance, further: int) -> DesiredInstance:
     old = instance.model
-    new = f"m{int(old[1:]) + copy * BLOCK}"
+    new = f"m{int(old[1:]) + further}"
     return replace(
         instance, model=new,
         instance=new + instance.instance.removeprefix(old),

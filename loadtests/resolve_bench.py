@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(argv)
-    estate = Estate(given.models, given.gpus // PER_NODE, given.regions, given.load)
+    estate = Estate(given.models, given.gpus // PER_NODE, given.regions, given.load, given.models)
     estate.declare(given.models)
     found = asyncio.run(_measured(estate.cluster, given.solves, given.seed))
     if found is None:

@@ -1,6 +1,6 @@
 """How long a tick takes on a large estate: `python -m loadtests.tick_bench`.
 
-Up to a hundred models are declared a few each second until all run; more are copies of them, which
+The first 20 models are declared a few each second until all run; more are copies of them, which
 a controller takes over as it does after a start. Then it ticks: quietly, and with surges of one
 model at a time. Every node reports; what is assigned is ready at once. Prints CPU seconds of the
 takeover, of windows and deciding (a tick), of the urgent plans that a thread makes beside it, and
@@ -26,10 +26,11 @@ from autoscaler.planning.answer import answer
 from autoscaler.planning.request import PlanAnswer, Urgency
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.rebuild import rebuild
-from loadtests.estate import BLOCK, Estate
+from loadtests.estate import Estate
 
 START_MS = 1_700_000_000_000
-_DECLARED_PER_S = 10
+_KINDS = 20
+_DECLARED_PER_S = 4
 _SETTLES_S = 20
 
 
@@ -106,7 +107,7 @@ class _Run:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=int, default=100, help="beyond 100, a multiple of 100")
+    parser.add_argument("--models", type=int, default=100, help="beyond 20, a multiple of 20")
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--regions", type=int, default=5)
     parser.add_argument("--ticks", type=int, default=200)
@@ -114,11 +115,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(argv)
-    copies = max(1, given.models // BLOCK)
-    if given.models > BLOCK and given.models % BLOCK:
-        parser.error(f"--models {given.models}: up to {BLOCK}, or a multiple of {BLOCK}")
+    copies = max(1, given.models // _KINDS)
+    if given.models < 1 or (given.models > _KINDS and given.models % _KINDS):
+        parser.error(f"--models {given.models}: 1 to {_KINDS}, or a multiple of {_KINDS}")
     models, nodes = given.models // copies, given.nodes // copies
-    run = _Run(Estate(models, nodes, given.regions, given.load), given.seed)
+    run = _Run(Estate(models, nodes, given.regions, given.load, models), given.seed)
     for declared in range(_DECLARED_PER_S, models + _DECLARED_PER_S, _DECLARED_PER_S):
         run.estate.declare(min(models, declared))
         run.tick()
@@ -126,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     takeover_s = 0.0
     if copies > 1:
         block = run
-        run = _Run(Estate(given.models, given.nodes, given.regions, given.load), given.seed)
+        run = _Run(Estate(given.models, given.nodes, given.regions, given.load, models), given.seed)
         takeover_s = run.take_over(block)
         run.settle(_SETTLES_S)
     for number in range(given.ticks):
