@@ -116,6 +116,9 @@ def _carry_out(
     replan: list[tuple[str, str]] = []
     wanted = _counts(answer.counts)
     asked = _counts(pending.request.fleet)
+    shares: dict[str, list[tuple[str, str, float]]] = {}
+    for of, kind, combo, part in answer.shares:
+        shares.setdefault(of, []).append((kind, combo, part))
     shortfall = dict(answer.shortfall_req_per_s)
     sought = {d.model: d.req_per_s for d in (*pending.request.demands, *answer.demands)}
     current = by_model(groups)
@@ -126,13 +129,14 @@ def _carry_out(
     now = {group.name: group for group in groups}
     for service in order:
         model = service.model
-        for check in (out_of_reach, not_kept):
-            said, states[model] = check(answer, states[model], service, scene)
-            decisions += said
-        ways = planned_ways(model, answer.shares, answer.counts)
+        target, base = wanted.get(model, Counter()), asked.get(model, Counter())
+        said, states[model] = out_of_reach(answer, +target, states[model], service, scene)
+        decisions += said
+        said, states[model] = not_kept(answer, states[model], service, scene)
+        decisions += said
+        ways = planned_ways(shares.get(model, ()), target.items())
         state = states[model] = replace(states[model], ways=ways)
         short = shortfall.get(model, 0.0)
-        target, base = wanted.get(model, Counter()), asked.get(model, Counter())
         if not service.managed:
             said, states[model] = _recommend(answer, pending, service, target, scene, state)
             decisions += said

@@ -5,6 +5,7 @@ Owns the decisions of kind `infeasible` and how often they are repeated. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Service
@@ -65,12 +66,18 @@ def unmet(
 
 
 def out_of_reach(
-    answer: PlanAnswer, state: ModelState, service: Service, scene: Scene
+    answer: PlanAnswer,
+    target: Iterable[str],
+    state: ModelState,
+    service: Service,
+    scene: Scene,
 ) -> tuple[list[Decision], ModelState]:
-    """Nothing that can be had meets the SLO at the present request lengths: say so now and then."""
+    """Nothing that can be had meets the SLO at the present request lengths: say so now and then.
+
+    target: the combos planned for `service`.
+    """
     about = f"{service.model}: "
-    chosen = (scene.combos[i] for i, count in answer.counts if count and i in scene.combos)
-    late = any(combo.model == service.model and not combo.meets_slo for combo in chosen)
+    late = any(not scene.combos[i].meets_slo for i in target if i in scene.combos)
     again_ms = state.slo_told_ms + _SAY_AGAIN_MS
     if not late or (state.slo_told_ms and scene.now_ms < again_ms):
         return [], state

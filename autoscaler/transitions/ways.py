@@ -40,12 +40,10 @@ class PlannedWays:
 
 
 def planned_ways(
-    model: str,
-    shares: Iterable[tuple[str, str, str, float]],
-    counts: Iterable[tuple[str, int]],
+    shares: Iterable[tuple[str, str, float]], counts: Iterable[tuple[str, int]]
 ) -> PlannedWays:
-    """What a plan says of `model`. shares: (model, type, combo, fraction)."""
-    fractions = tuple((kind, combo, part) for of, kind, combo, part in shares if of == model)
+    """What a plan says of a model. shares: (type, combo, fraction)."""
+    fractions = tuple(shares)
     named = {combo for _, combo, _ in fractions}
     return PlannedWays(fractions, tuple((i, count) for i, count in counts if i in named))
 

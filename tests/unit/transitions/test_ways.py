@@ -76,6 +76,6 @@ def test_without_a_plan_the_published_shares_stand_as_long_as_their_groups_do() 
     assert type_routes(SERVICE, PlannedWays(), groups[:1], published) == ()
 
 
-def test_a_plan_of_several_models_is_taken_apart() -> None:
-    found = planned_ways("m", [("m", "long", A, 1.0), ("n", "long", B, 1.0)], [(A, 2), (B, 1)])
+def test_planned_ways_count_the_combos_that_types_go_to() -> None:
+    found = planned_ways([("long", A, 1.0)], [(A, 2), (B, 1)])
     assert found == PlannedWays((("long", A, 1.0),), ((A, 2),))
