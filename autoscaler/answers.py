@@ -36,7 +36,7 @@ from autoscaler.targets.view import ModelView
 from autoscaler.transitions.accounts import by_model
 from autoscaler.transitions.apply import Site, difference, start
 from autoscaler.transitions.groups import Group, Life
-from autoscaler.transitions.renting import lifted, planned_nodes, within_plan
+from autoscaler.transitions.renting import lifted, planned_nodes, within_budget, within_plan
 from autoscaler.transitions.ways import planned_ways
 from autoscaler.unmet import not_kept, out_of_reach, unmet
 from topics.decisions import Decision
@@ -145,6 +145,8 @@ def _carry_out(
         change = _change(answer, service, counting, target, base, short, scene)
         inside = site
         limits = planned if model != beyond else None
+        if answer.urgency is Urgency.URGENT:
+            inside = within_budget(site, now.values())
         if limits is not None and scene.views[model].covers and short <= LEAST:
             stays = [g for g in now.values() if g.model != model or not change.removes[g.combo_id]]
             inside = within_plan(site, limits, stays)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.transitions.apply import Site, start
-from autoscaler.transitions.renting import lifted, planned_nodes, within_plan
+from autoscaler.transitions.renting import lifted, planned_nodes, within_budget, within_plan
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
 
 WHERE = pool(per_node=4, nodes=5)
@@ -28,3 +28,19 @@ def test_no_node_beyond_the_plan_and_what_was_taken_is_taken_off_all_that_can_be
     assert len(second.groups) == 3 and second.unplaced == {PAIR.id: 1}
     after = lifted(second.site, inside, first.site)
     assert after.obtainable == {WHERE.id: 2} and after.used == second.site.used
+
+
+def test_free_gpus_on_two_nodes_rent_no_third_one_beyond_the_budget() -> None:
+    """A planner counts four free GPUs, one and three; of two pairs only one has a place there."""
+    budget = 2.5 * WHERE.price_usd_per_h
+    cluster = Cluster((WHERE,), (service("chat"),), Policy(budget_usd_per_h=budget))
+    empty = Site(cluster, {}, {}, (), 1)
+    spread = start({PAIR.id: 2}, COMBOS, cluster.services[0], empty, 0)
+    assert len({p.node for g in spread.groups for p in g.placed}) == 1
+    more = start({ONE.id: 1}, COMBOS, cluster.services[0], spread.site, 0)
+    groups = (*spread.groups, *more.groups)
+    inside = within_budget(more.site, groups)
+    found = start({PAIR.id: 3}, COMBOS, cluster.services[0], inside, 0)
+    assert len(found.groups) == 1 and found.unplaced == {PAIR.id: 2}
+    free = Site(CLUSTER, more.site.used, {}, (), 9)
+    assert within_budget(free, groups) is free  # no budget is declared
