@@ -78,8 +78,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--trace",
         metavar="FILE",
-        help="Azure CSV, Mooncake JSONL, AIBrix CSV or a CSV of time, model, input_tokens, output_tokens, "
-        "plain or .gz (default: Azure 2023 conversations; with --engine vllm a short burst)",
+        help="Azure CSV, Mooncake JSONL, AIBrix CSV or a CSV of time, model, input_tokens, "
+        "output_tokens, plain or .gz (default: Azure 2023 conversations; with --engine vllm a "
+        "short burst)",
     )
     parser.add_argument("--summary", metavar="FILE", help="write the summary as JSON")
     parser.add_argument(
