@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 
 from topics.table import short_name
 
@@ -22,14 +22,14 @@ class Behind:
         self._due_s = 0.0
         self.records: Mapping[str, int] = {}
 
-    async def look(self, consumer: AIOKafkaConsumer, partitions: Iterable[TopicPartition]) -> None:
+    async def look(self, consumer: AIOKafkaConsumer) -> None:
         """Called after each read; looks once a second. Asks nobody: the ends came with what was
         fetched last."""
         if time.monotonic() < self._due_s:
             return
         self._due_s = time.monotonic() + _EVERY_S
         found: Counter[str] = Counter()
-        for part in partitions:
+        for part in consumer.assignment():
             end = consumer.highwater(part)
             if end is not None:
                 # A position passes what transactions leave behind; what was counted would not.

@@ -192,7 +192,7 @@ class ControlTopics:
             for message in messages:
                 self._fold(name, message)
             self._next[part] = messages[-1].offset + 1
-        await self.behind.look(consumer, self._partitions)
+        await self.behind.look(consumer)
 
     def _fold(self, name: str, message: Any) -> None:
         self.read += 1

@@ -82,13 +82,13 @@ class TelemetryTopic:
         """Until cancelled; a lost broker is waited for, and reading goes on where it stopped."""
         while True:
             consumer = None
+            self._changed = False
             try:
                 consumer = await self._open()
                 for partition in self._partitions:  # one that was added later is read whole
                     consumer.seek(partition, self._next.get(partition, 0))
                 await self._catch_up(consumer, sink)
                 self._live.set()
-                self._changed = False
                 while not self._changed:
                     await self._read(consumer, sink)
             except (KafkaError, OSError) as error:
@@ -116,10 +116,10 @@ class TelemetryTopic:
 
     async def _catch_up(self, consumer: AIOKafkaConsumer, sink: Sink) -> None:
         """Read what the topic holds by now."""
-        ends = await consumer.end_offsets(self._partitions)
-        for partition in self._partitions:
+        ends = await consumer.end_offsets(list(consumer.assignment()))
+        for partition, end in ends.items():
             # A position may pass holes (transactions), so it is asked for, not counted.
-            while await consumer.position(partition) < ends[partition]:
+            while await consumer.position(partition) < end:
                 await self._read(consumer, sink)
 
     async def _open(self) -> AIOKafkaConsumer:
@@ -137,17 +137,18 @@ class TelemetryTopic:
         return consumer
 
     async def _starts(self, consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:
-        first = await consumer.beginning_offsets(self._partitions)
+        parts = list(consumer.assignment())
+        first = await consumer.beginning_offsets(parts)
         if self._embedded:
             return dict(first)
         past_ms = int(self._horizon_s * 1000 / self._clock.time_base.speed)
         since = self._clock.broker_ms() - past_ms
-        ends = await consumer.end_offsets(self._partitions)
-        found = await consumer.offsets_for_times(dict.fromkeys(self._partitions, since))
+        ends = await consumer.end_offsets(parts)
+        found = await consumer.offsets_for_times(dict.fromkeys(parts, since))
         return {
             # Nothing since then: start at the end.
             p: ends[p] if found.get(p) is None else max(first[p], found[p].offset)
-            for p in self._partitions
+            for p in parts
         }
 
     async def _read(self, consumer: AIOKafkaConsumer, sink: Sink) -> None:
@@ -157,7 +158,7 @@ class TelemetryTopic:
             for message in messages:
                 self._take(message, event_ms, sink)
             self._next[partition] = messages[-1].offset + 1
-        await self.behind.look(consumer, self._partitions)
+        await self.behind.look(consumer)
 
     def _take(self, message: Any, event_ms: EventMs, sink: Sink) -> None:
         self.seen += 1

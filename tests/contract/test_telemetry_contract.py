@@ -132,7 +132,7 @@ async def test_what_was_not_read_yet_is_known(broker: Broker, producer: AIOKafka
                 while read < most:
                     batches = await reading.getmany(timeout_ms=100, max_records=most - read)
                     read += sum(len(messages) for messages in batches.values())
-            await behind.look(reading, [part])
+            await behind.look(reading)
             assert behind.records == {DEAD_LETTERS.name: 23 if most == 7 else 0}
     finally:
         await reading.stop()
