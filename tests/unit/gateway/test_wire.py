@@ -161,3 +161,28 @@ def test_a_flood_that_expires_ends_one_connection_an_iteration() -> None:
         looking.cancel()
 
     asyncio.run(asyncio.wait_for(run(), 5.0))
+
+
+def test_a_new_client_does_not_wait_for_the_end_of_a_flood_that_expires() -> None:
+    async def run() -> None:
+        server = _server()
+        loop = asyncio.get_running_loop()
+        for _ in range(300):
+            line = Connection(server, loop)
+            line.connection_made(Wire())
+            line.get_buffer(-1)[:4] = b"POST"
+            line.buffer_updated(4)
+        looking = asyncio.create_task(server._look())
+        while not server.late:
+            await asyncio.sleep(0)
+        wire, head = Wire(), b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+        line = Connection(server, loop)
+        line.connection_made(wire)
+        line.get_buffer(-1)[: len(head)] = head
+        line.buffer_updated(len(head))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert b" 200 " in b"".join(wire.written) and server.late < 20
+        looking.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), 5.0))
