@@ -22,12 +22,11 @@ from executors.gateway.fields import BadRequest
 from executors.gateway.openai import Call, is_heavy, parse_call
 from executors.gateway.wire.blocks import Blocks, Gathering
 
-_MOST_WAITING = 32
 _NICE = 10  # where cores are short, heavy bodies wait for everybody else
 
 
 class ParserBusy(Exception):
-    """Too many heavy bodies at once."""
+    """The process that parses heavy bodies ended, for its memory perhaps."""
 
 
 class Parser:
@@ -36,7 +35,6 @@ class Parser:
     def __init__(self) -> None:
         self.process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
-        self._waiting = 0
 
     async def parse(
         self, path: str, raw: Blocks, names: Mapping[str, str], scored: Collection[str] = ()
@@ -44,21 +42,16 @@ class Parser:
         """The call in `raw`; BadRequest, ParserBusy."""
         if not is_heavy(raw):
             return parse_call(path, b"".join(raw), names, scored)
-        if self._waiting >= _MOST_WAITING:
-            raise ParserBusy
-        self._waiting += 1
         try:
-            await self._turn.acquire()
+            await self._turn.acquire()  # what waits is bounded by the budget of bodies
             asked = {"path": path, "names": names, "scored": list(scored)}
             asking = asyncio.create_task(self._asked(orjson.dumps(asked), raw))
             asking.add_done_callback(self._over)
             # A client that leaves meanwhile must not cost the process: to start one takes longer
             # than to finish.
             head, core = await asyncio.shield(asking)
-        except (EOFError, ConnectionError) as error:  # killed, for its memory perhaps
+        except (EOFError, ConnectionError) as error:
             raise ParserBusy from error
-        finally:
-            self._waiting -= 1
         said = orjson.loads(head)
         if "refused" in said:
             raise BadRequest(said["refused"], said["field"])

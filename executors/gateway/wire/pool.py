@@ -18,8 +18,6 @@ from executors.gateway.wire.turns import Turns
 
 Sink = Callable[[bytes], None]
 
-_HIGH_WATER = 256 * 1024
-
 
 class Broken(Exception):
     """The exchange failed. sent: the engine may have the request. stale: on a kept connection

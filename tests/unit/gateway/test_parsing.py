@@ -1,0 +1,24 @@
+"""Heavy bodies are parsed one after the other, however many come at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+
+from executors.gateway.openai import EMBEDDINGS, is_heavy
+from executors.gateway.parsing import Parser
+
+
+async def test_many_prompts_of_token_ids_at_once_are_all_parsed() -> None:
+    body = orjson.dumps({"model": "embed", "input": list(range(1000, 16_000))})
+    assert is_heavy((body,))
+    parser = Parser()
+    try:
+        async with asyncio.timeout(60.0):
+            calls = await asyncio.gather(
+                *(parser.parse(EMBEDDINGS, (body,), {}) for _ in range(64))
+            )
+    finally:
+        await parser.close()
+    assert [call.tokens_guess for call in calls] == [15_000] * 64
