@@ -2,7 +2,7 @@
 
 usage: python -m loadtests.decision_bench [--trace FILE --config FILE | --steps 1:2.5,1:10 |
        --gamma 3.5 | --swing 4 | --steady 1,5,20] [--seeds N] [--timeline FILE] [--json OUT]
-       [--static] [--jobs N] [--duration S] [--rate R] [--lengths TRACE] [--load L]
+       [--static] [--fluid] [--jobs N] [--duration S] [--rate R] [--lengths TRACE] [--load L]
 
 Without a scenario: the bundled trace and configuration. What each figure means stands in
 `autoscaler.simulation.measures`. Owns the command line and the processes.
@@ -64,6 +64,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--timeline", type=Path, help="JSON lines of the first run")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--static", action="store_true", help="sweep fixed fleets beside ours")
+    parser.add_argument("--fluid", action="store_true", help="simulate rates, not requests: days")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     return parser
 
@@ -101,6 +102,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
         lead_s=args.lead,
         lengths=args.lengths,
         gateways=args.gateways,
+        fluid=args.fluid,
     )
     if args.steps:
         after_s = args.duration or AFTER_STEP_S
@@ -137,6 +139,8 @@ def _is_generated(args: argparse.Namespace) -> bool:
 def _run(args: argparse.Namespace) -> int:
     if args.seeds < 1 or args.jobs < 1:
         raise InvalidValue("--seeds, --jobs", (args.seeds, args.jobs), "at least 1")
+    if args.fluid:
+        _check_fluid(args)
     wanted = cases(args)
     todo = [(case, seed) for case in wanted for seed in range(1, args.seeds + 1)]
     files = [args.timeline, *[None] * (len(todo) - 1)]
@@ -157,6 +161,18 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check_fluid(args: argparse.Namespace) -> None:
+    if not (args.swing or args.steady):
+        raise UserError(
+            "--fluid: needs --swing or --steady; rates know no bursts, nor seconds after a step, "
+            "and a trace is for shoal backtest --fluid"
+        )
+    if args.timeline:
+        raise UserError("--timeline: with --fluid there are no single requests to write")
+    if args.gateways != 1:
+        raise InvalidValue("--gateways", args.gateways, "1 with --fluid")
+
+
 def _sweeps(case: Case, ours: Run, go: Callable[..., Iterable[Any]]) -> Sequence[Sweep]:
     return list(go(partial(_sweep, case, ours), list(ours.models)))
 
@@ -164,7 +180,7 @@ def _sweeps(case: Case, ours: Run, go: Callable[..., Iterable[Any]]) -> Sequence
 def _sweep(case: Case, ours: Run, model: str) -> Sweep:
     targets = (*TARGETS, ours.models[model].slo_attainment)
     prepared = prepare(case, ours.seed)
-    return sweep(prepared.scenario, prepared.truth.lengths, model, targets)
+    return sweep(prepared.scenario, prepared.truth.lengths, model, targets, case.fluid)
 
 
 if __name__ == "__main__":

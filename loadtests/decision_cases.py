@@ -48,6 +48,7 @@ class Case:
     mean rate. swing: highest by lowest rate of a swing, which takes all of duration_s once.
     before_s: until the step. duration_s: of arrivals, 0 = the whole trace. load: of a steady
     scenario, demand as a share of what the fleet is planned for.
+    fluid: simulated as rates.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Case:
     lead_s: float = 240.0
     lengths: Path | None = None
     gateways: int = 1
+    fluid: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import orjson
 
 from autoscaler.planning.request import Urgency
 from autoscaler.simulation.decider import Decider
+from autoscaler.simulation.fluid import simulate_flow
 from autoscaler.simulation.live import LiveController
 from autoscaler.simulation.measures import (
     Capacity,
@@ -26,6 +27,7 @@ from autoscaler.simulation.measures import (
     orders,
     step_figures,
 )
+from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.script import NodeLost
 from autoscaler.simulation.timeline import Timeline
 from autoscaler.simulation.world import simulate
@@ -81,7 +83,7 @@ class Run:
 def run(case: Case, seed: int, timeline: Path | None = None) -> Run:
     """Simulate `case` with `seed` under the real controller."""
     prepared = prepare(case, seed)
-    found = simulate(prepared.scenario, LiveController())
+    found = _simulator(case)(prepared.scenario, LiveController())
     if timeline is not None:
         write_timeline(timeline, found)
     return judge(case.name, seed, prepared, found)
@@ -90,7 +92,11 @@ def run(case: Case, seed: int, timeline: Path | None = None) -> Run:
 def run_with(case: Case, seed: int, decider: Decider) -> Run:
     """The same under another decider."""
     prepared = prepare(case, seed)
-    return judge(case.name, seed, prepared, simulate(prepared.scenario, decider))
+    return judge(case.name, seed, prepared, _simulator(case)(prepared.scenario, decider))
+
+
+def _simulator(case: Case) -> Callable[[Scenario, Decider], Timeline]:
+    return simulate_flow if case.fluid else simulate
 
 
 def judge(name: str, seed: int, prepared: Prepared, found: Timeline) -> Run:
@@ -166,12 +172,13 @@ def summary(runs: Sequence[Run]) -> list[str]:
     usd_per_h = sum(one.cost_usd for one in runs) / sum(one.billed_s for one in runs) * 3600.0
     reports = [one.as_json() for one in runs]
     over = sum(report["over_provisioning"] for report in reports) / count
-    of_p99 = sum(f.over_p99 for one in runs for f in one.models.values())
-    of_p99 /= sum(len(one.models) for one in runs)
-    lines.append(
-        f"  cost {usd_per_h:.2f} USD/h; capacity {100 * over:+.0f}% of demand, "
-        f"{of_p99:.2f} times what the p99 of 10 s rates needs"
+    of_p99 = [f.over_p99 for one in runs for f in one.models.values() if f.over_p99 is not None]
+    peaks = (
+        f"{sum(of_p99) / len(of_p99):.2f} times what the p99 of 10 s rates needs"
+        if of_p99
+        else "simulated as rates, which know no peaks of 10 s"
     )
+    lines.append(f"  cost {usd_per_h:.2f} USD/h; capacity {100 * over:+.0f}% of demand, {peaks}")
     steps = [one.step for one in runs if one.step]
     if steps:
         first = [step.first_scale_out_s for step in steps]

@@ -31,14 +31,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.workload import Arrivals, Lengths, Slo
 from autoscaler.performance.known import profile_of
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import combo_named
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.requests import Ending
-from autoscaler.simulation.timeline import RequestRow, Timeline
+from autoscaler.simulation.timeline import FlowRow, RequestRow, Timeline
 
 START_S = 180.0
 """The first minutes, that `late` attainment leaves out."""
@@ -74,7 +74,8 @@ class Reversals:
 
 @dataclass(frozen=True, slots=True)
 class ModelFigures:
-    """One model. attained, late_*: counts; ratios as defined above."""
+    """One model. attained, late_*: counts; ratios as defined above. over_p99: None of flows, which
+    do not say when within a tick their requests came."""
 
     requests: int
     served: int
@@ -82,7 +83,7 @@ class ModelFigures:
     late_requests: int
     late_attained: int
     over_provisioning: float
-    over_p99: float
+    over_p99: float | None
     reversed: Reversals
     false_scale_outs: int
 
@@ -113,6 +114,21 @@ def attains(row: RequestRow, slo: Slo) -> bool:
     gaps = row.output_tokens - 1
     tpot_ms = 1000.0 * (row.end_s - row.first_token_s) / gaps if gaps > 0 else 0.0
     return ttft_ms <= slo.ttft_ms and tpot_ms <= slo.tpot_ms
+
+
+def flows_of(service: Service, timeline: Timeline) -> list[FlowRow]:
+    """What became of the requests of `service`; a single one is a flow of one."""
+    if timeline.flows:
+        return [row for row in timeline.flows if row.model == service.model]
+    mine = (row for row in timeline.requests if row.model == service.model)
+    return [_as_flow(row, service.slo) for row in mine]
+
+
+def _as_flow(row: RequestRow, slo: Slo) -> FlowRow:
+    hit = attains(row, slo)
+    served = int(row.outcome == Ending.SERVED)
+    tokens = row.output_tokens if hit else 0
+    return FlowRow(row.model, row.arrival_s, 1, served, float(hit), tokens)
 
 
 def cost_usd(timeline: Timeline) -> float:
@@ -216,14 +232,16 @@ def model_figures(
     """The figures of `model` over `span_s` (first possible arrival, end). lost_s: when nodes were
     lost."""
     service = cluster.service(model)
-    rows = [row for row in timeline.requests if row.model == model]
-    hits = [attains(row, service.slo) for row in rows]
-    late = [row.arrival_s >= span_s[0] + START_S for row in rows]
+    rows = flows_of(service, timeline)
+    late = [row for row in rows if row.arrival_s >= span_s[0] + START_S]
     ordered = orders(timeline, capacity, model)
     rate = truth.rates.get(model, _no_rate)
     usable = [service.utilization * ordered.value(at_s) for at_s in _seconds(span_s)]
     over = [u / rate(s) for u, s in zip(usable, _seconds(span_s), strict=True) if rate(s) > 0.0]
-    p99 = p99_of_10s_rates([row.arrival_s for row in rows], span_s)
+    over_p99: float | None = None
+    if not timeline.flows:
+        p99 = p99_of_10s_rates([row.arrival_s for row in rows], span_s)
+        over_p99 = sum(usable) / len(usable) / p99 if p99 > 0.0 else 0.0
     moves = model_moves(model, timeline, capacity)
     enough = [
         at_s
@@ -234,13 +252,13 @@ def model_figures(
         and not any(0.0 <= at_s - lost < _AFTER_LOSS_S for lost in lost_s)
     ]
     return ModelFigures(
-        requests=len(rows),
-        served=sum(row.outcome == Ending.SERVED for row in rows),
-        attained=sum(hits),
-        late_requests=sum(late),
-        late_attained=sum(h for h, after in zip(hits, late, strict=True) if after),
+        requests=sum(row.requests for row in rows),
+        served=sum(row.served for row in rows),
+        attained=round(sum(row.attained for row in rows)),
+        late_requests=sum(row.requests for row in late),
+        late_attained=round(sum(row.attained for row in late)),
         over_provisioning=sum(over) / len(over) - 1.0 if over else 0.0,
-        over_p99=sum(usable) / len(usable) / p99 if p99 > 0.0 else 0.0,
+        over_p99=over_p99,
         reversed=reversals(moves),
         false_scale_outs=len(enough),
     )

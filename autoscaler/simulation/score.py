@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.domain.workload import Lengths, Slo
-from autoscaler.simulation.measures import Capacity, attains, model_moves, orders, reversals
+from autoscaler.domain.workload import Lengths
+from autoscaler.simulation.measures import Capacity, flows_of, model_moves, orders, reversals
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.timeline import FlowRow, RequestRow, Timeline
+from autoscaler.simulation.timeline import FlowRow, Timeline
 
 _SMOOTH_S = 120
 _STEP_S = 10
@@ -90,9 +90,8 @@ def score(
 ) -> Score:
     """The score of a run of `scenario`, whose cluster has the declared services."""
     cluster = scenario.cluster
-    services = {service.model: service for service in cluster.services}
-    rows = timeline.flows or [_as_flow(row, services[row.model].slo) for row in timeline.requests]
-    mine = {model: [row for row in rows if row.model == model] for model in services}
+    mine = {service.model: flows_of(service, timeline) for service in cluster.services}
+    rows = [row for found in mine.values() for row in found]
     models = {
         model: ModelScore(
             sum(row.requests for row in found),
@@ -105,7 +104,7 @@ def score(
     capacity = Capacity(cluster, lengths, means)
     span_s = scenario.lead_s, scenario.end_s
     spells, most_reversals = list[float](), 0
-    for model in services:
+    for model in mine:
         ordered = orders(timeline, capacity, model)
         spells += _short_spells(mine[model], ordered.at_s, ordered.values, span_s)
         moves = model_moves(model, timeline, capacity)
@@ -123,13 +122,6 @@ def score(
         models=models,
         course=_course(rows, timeline, cluster, scenario),
     )
-
-
-def _as_flow(row: RequestRow, slo: Slo) -> FlowRow:
-    """One request as a flow of one."""
-    hit = attains(row, slo)
-    tokens = row.output_tokens if hit else 0
-    return FlowRow(row.model, row.arrival_s, 1, int(row.outcome == "served"), float(hit), tokens)
 
 
 def _short_spells(

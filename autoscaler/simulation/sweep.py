@@ -9,7 +9,8 @@ just enough and n - 1 are not, one of them is at most 1 / (n - 1) of what is nee
 must add up to `LEAST_PARTS` (below 1, as two kinds may help each other).
 
 A simulation ends as soon as more requests have missed than the target allows: most of the fleets
-that are tried are too small, and show it in the first minutes.
+that are tried are too small, and show it in the first minutes. With `fluid` fleets are simulated
+as flows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from dataclasses import dataclass, field, replace
 from autoscaler.domain.workload import Lengths
 from autoscaler.simulation.fixed import FixedFleet, combos_of, placed
 from autoscaler.simulation.fleets import Counts, Kind, Mixes, kinds
-from autoscaler.simulation.measures import attains, cost_usd
+from autoscaler.simulation.fluid import FlowWorld
+from autoscaler.simulation.measures import cost_usd, flows_of
 from autoscaler.simulation.requests import Call, Ending
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.timeline import Timeline
@@ -57,10 +59,14 @@ class Sweep:
 
 
 def sweep(
-    scenario: Scenario, lengths: Mapping[str, Lengths], model: str, targets: Sequence[float]
+    scenario: Scenario,
+    lengths: Mapping[str, Lengths],
+    model: str,
+    targets: Sequence[float],
+    fluid: bool = False,
 ) -> Sweep:
     """The cheapest fixed fleet of `model` for each of `targets`, at these lengths."""
-    search = _Search(scenario, lengths, model, min(targets))
+    search = _Search(scenario, lengths, model, min(targets), fluid)
     found = {target: search.cheapest(target) for target in sorted(set(targets))}
     return Sweep(model, found, len(search.known), search.cut)
 
@@ -71,6 +77,7 @@ class _Search:
     lengths: Mapping[str, Lengths]
     model: str
     least: float  # the lowest target: below it a fleet is not simulated to the end
+    fluid: bool = False
     mixes: Mixes = field(init=False)
     kinds: tuple[Kind, ...] = field(init=False)
     known: dict[Counts, Fleet | None] = field(default_factory=dict)
@@ -188,7 +195,8 @@ class _Search:
         if usd_per_h is not None:
             chosen = self.mixes.fleet(counts)
             timeline = self._run(chosen)
-            missed = sum(not attains(row, self.mixes.service.slo) for row in timeline.requests)
+            rows = flows_of(self.mixes.service, timeline)
+            missed = sum(row.requests - row.attained for row in rows)
             asked = len(self._alone.arrivals)
             share = 1.0 - missed / asked if asked else 1.0
             fleet = Fleet(tuple(sorted(chosen.items())), usd_per_h, cost_usd(timeline), share)
@@ -207,14 +215,20 @@ class _Search:
         pools = tuple(replace(p, max_nodes=nodes[p.id]) for p in cluster.pools if p.id in nodes)
         where = replace(cluster, pools=pools)
         scenario = replace(self._alone, cluster=where)
-        world = World(scenario, FixedFleet(chosen, where, self.mixes.at_lengths))
+        fleet = FixedFleet(chosen, where, self.mixes.at_lengths)
+        world = (FlowWorld if self.fluid else World)(scenario, fleet)
         allowed = (1.0 - self.least) * len(scenario.arrivals) + 1e-9
-        missed = looked = 0
+        missed, looked = 0.0, 0
         open_: list[Call] = []
         at_s = scenario.lead_s
         while at_s < scenario.end_s and missed <= allowed:
             at_s += _LOOK_EVERY_S
             world.advance(at_s)
+            if isinstance(world, FlowWorld):
+                rows = world.gateway.rows[looked:]
+                looked += len(rows)
+                missed += sum(row.requests - row.attained for row in rows)
+                continue
             calls = world.timeline.calls
             open_ += calls[looked:]
             looked = len(calls)

@@ -139,6 +139,65 @@ def test_bad_input_is_refused_with_exit_code_2(capsys: pytest.CaptureFixture[str
         main(["--steps", "1-2"])
 
 
+def test_as_rates_a_run_has_the_figures_of_requests_but_that_of_peaks() -> None:
+    """The same fleet: equal cost, capacity and moves; null where flows do not know."""
+    enough = {"mini:a1@eu-west/l4/on-demand": 12}
+    steady = replace(STEP, kind="steady", rates=(5.0,))
+    one, flow = (
+        fixed(replace(steady, fluid=fluid), 7, enough).as_json() for fluid in (False, True)
+    )
+    assert one.keys() == flow.keys()
+    mine, other = one["models"]["mini"], flow["models"]["mini"]
+    assert other.pop("of_p99_need") is None
+    assert mine.pop("of_p99_need") > 0.0
+    for key in ("requests", "served", "slo_attainment", "over_provisioning", "reversals"):
+        assert other[key] == pytest.approx(mine[key], rel=0.05)
+    assert flow["cost_usd"] == pytest.approx(one["cost_usd"])
+
+
+def test_the_sweep_of_flows_finds_what_the_sweep_of_requests_finds() -> None:
+    prepared = prepared_at(20.0)
+    found = [
+        sweep(prepared.scenario, prepared.truth.lengths, "mini", (0.97,), fluid).found[0.97]
+        for fluid in (False, True)
+    ]
+    assert all(found)
+    few, other = (sum(n for _, n in fleet.counts) for fleet in found if fleet)
+    assert abs(few - other) <= 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "--fluid"),
+        (["--gamma", "3.5"], "--swing or --steady"),
+        (["--steps", "1:2.5"], "--swing or --steady"),
+        (["--steady", "1", "--timeline", "out.jsonl"], "--timeline"),
+        (["--steady", "1", "--gateways", "2"], "--gateways"),
+    ],
+)
+def test_what_rates_cannot_do_is_refused_in_one_line(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--fluid", *argv]) == 2
+    line = capsys.readouterr().err
+    assert said in line
+    assert line.count("\n") == 1
+
+
+def test_the_command_runs_a_swing_as_rates_beside_fixed_fleets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    argv = ["--fluid", "--static", "--swing", "4", "--duration", "600", "--config", str(CONFIG)]
+    assert main([*argv, "--json", str(out)]) == 0
+    assert "fixed, every model at 97%" in capsys.readouterr().out
+    found = orjson.loads(out.read_bytes())
+    assert found["runs"][0]["models"]["mini"]["requests"] > 2000
+    assert found["runs"][0]["models"]["mini"]["of_p99_need"] is None
+    assert found["static"][0]["models"]["mini"]
+
+
 def prepared_at(req_per_s: float) -> Prepared:
     where = cluster(service(spot_share=0.34), nodes=4)
     arrivals = evenly(int(60 * req_per_s), 1 / req_per_s)
