@@ -25,7 +25,7 @@ from autoscaler.enact import (
     raw_of,
 )
 from autoscaler.explain import reasons
-from autoscaler.learnt import late_s
+from autoscaler.learnt import expected_s
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.request import Outcome, PlanAnswer, Urgency
 from autoscaler.proposals import propose
@@ -232,8 +232,8 @@ def _decision(
         pools = ", ".join(sorted({p.pool for group in done.going for p in group.placed}))
         parts[0] = f"moved next to other instances: frees a node of {pools}"
     if done.started:
-        start_s = late_s(state) + max(scene.combos[g.combo_id].start_s for g in done.started)
-        parts.append(f"serving in {reasons.duration(start_s)}")
+        slowest_s = max(scene.combos[g.combo_id].start_s for g in done.started)
+        parts.append(f"serving in {reasons.duration(expected_s(state, slowest_s))}")
     if done.switched:
         many = len(done.switched)
         parts.append(f"{many} role switch{'es' if many > 1 else ''} in place")

@@ -1,13 +1,13 @@
 """What running shows of predictions: how long instances took to start, and what capacity held.
 
 Owns the comparison. Where starts are more than a fifth off, the measured time counts; capacity is
-learnt by `targets.slo`. A model of which either is that far off is uncertain, and once that has
-lasted a day nothing of it is taken away without a person's word.
+learnt by `targets.slo`. A model of which either is that far off is uncertain, and once it has been
+worse than predicted for a day nothing of it is taken away without a person's word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from statistics import median
 
@@ -27,25 +27,31 @@ _SUSPECT_MS = 86_400_000
 
 def looked_at(
     state: ModelState,
-    groups: Iterable[Group],
+    groups: Collection[Group],
     fleet: FleetView,
     combos: Mapping[str, Combo],
     cluster: Cluster,
     now_ms: int,
 ) -> ModelState:
-    """`state` with the starts of what runs of the model, and since when it is uncertain."""
+    """`state` with the starts of what runs of the model, and since when it is worse than predicted.
+
+    What was learnt is forgotten once something runs, and none of it is of the combos that it was
+    learnt from: it says nothing of the others."""
     took = _took(groups, fleet, combos, cluster)
     learnt = state.learnt
+    if groups and learnt.combos.isdisjoint(group.combo_id for group in groups):
+        learnt = replace(learnt, start_s=0.0, predicted_s=0.0, combos=frozenset())
     if len(took) >= _LEAST_STARTS:
-        measured_s, predicted_s = median(s for s, _ in took), median(s for _, s in took)
+        measured_s, predicted_s = median(s for _, s, _ in took), median(s for _, _, s in took)
         # What is heard of a node may be as old as it may be silent.
         little_s = max(_OFF * predicted_s, cluster.policy.node_silent_s)
         apart = abs(measured_s - predicted_s) > little_s
         measured_s = float(f"{measured_s:.2g}") if apart else predicted_s
-        learnt = replace(learnt, start_s=measured_s, predicted_s=predicted_s)
-    off_ms = (learnt.off_since_ms or now_ms) if _words(learnt, state.derate) else 0
-    if off_ms != learnt.off_since_ms:
-        learnt = replace(learnt, off_since_ms=off_ms)
+        of = frozenset(combo_id for combo_id, _, _ in took)
+        learnt = replace(learnt, start_s=measured_s, predicted_s=predicted_s, combos=of)
+    worse_ms = (learnt.worse_since_ms or now_ms) if _worse(learnt, state.derate) else 0
+    off = bool(_capacity(state.derate) or _starts(learnt))
+    learnt = replace(learnt, off=off, worse_since_ms=worse_ms)
     return state if learnt == state.learnt else replace(state, learnt=learnt)
 
 
@@ -54,23 +60,34 @@ def starts_s(combos: Iterable[Combo], models: Mapping[str, ModelState]) -> dict[
     found: dict[str, float] = {}
     for combo in combos:
         found[combo.model] = max(found.get(combo.model, 0.0), combo.start_s)
-    return {m: max(0.0, s + late_s(models[m])) if m in models else s for m, s in found.items()}
+    return {m: expected_s(models[m], s) if m in models else s for m, s in found.items()}
 
 
-def late_s(state: ModelState) -> float:
-    """By how much instances of the model start later (or sooner, if negative) than predicted."""
-    return state.learnt.start_s - state.learnt.predicted_s
+def expected_s(state: ModelState, predicted_s: float) -> float:
+    """Seconds that an instance takes to start of which `predicted_s` is predicted.
+
+    It is as much later or sooner as others were, or by the same share where it is predicted to
+    take less than they were: never nothing, and never later by more than was seen.
+    """
+    learnt = state.learnt
+    if learnt.start_s == learnt.predicted_s or predicted_s <= 0.0:
+        return predicted_s
+    share = min(1.0, predicted_s / learnt.predicted_s)
+    return predicted_s + share * (learnt.start_s - learnt.predicted_s)
 
 
 def uncertain(state: ModelState) -> str:
     """What is far from its prediction, in words; empty where nothing is."""
-    return _words(state.learnt, state.derate)
+    return ", ".join((*_capacity(state.derate), *_starts(state.learnt)))
 
 
 def barred(state: ModelState, now_ms: int) -> str:
-    """Why nothing of the model may be taken away by itself; empty if that is no reason."""
-    since_ms = state.learnt.off_since_ms
-    return uncertain(state) if since_ms and now_ms - since_ms >= _SUSPECT_MS else ""
+    """Why nothing of the model may be taken away by itself; empty if that is no reason.
+
+    Nothing is risked where starts are quicker than predicted."""
+    since_ms = state.learnt.worse_since_ms
+    lasted = since_ms and now_ms - since_ms >= _SUSPECT_MS
+    return ", ".join(_worse(state.learnt, state.derate)) if lasted else ""
 
 
 def said(
@@ -78,18 +95,23 @@ def said(
 ) -> Iterator[Decision]:
     """A decision for each model that became uncertain, or is so no more."""
     for model, state in after.items():
-        was = before[model].learnt.off_since_ms if model in before else 0
-        if bool(was) != bool(state.learnt.off_since_ms):
-            words = uncertain(state)
-            why = f"uncertain: {words}" if words else "as predicted again, within a fifth"
-            yield hold(model, why, now_ms)
+        was, now = before[model].learnt if model in before else Learnt(), state.learnt
+        if was.off == now.off:
+            continue
+        if now.off:
+            why = f"uncertain: {uncertain(state)}"
+        elif was.combos and not now.combos:
+            why = "what started otherwise than predicted runs no more"
+        else:
+            why = "as predicted again, within a fifth"
+        yield hold(model, why, now_ms)
 
 
 def _took(
     groups: Iterable[Group], fleet: FleetView, combos: Mapping[str, Combo], cluster: Cluster
-) -> list[tuple[float, float]]:
-    """(measured, predicted) seconds from launch to ready of each instance that serves. Left out:
-    what was started again, and what may have changed roles or came up under another life.
+) -> list[tuple[str, float, float]]:
+    """(combo, measured, predicted) seconds from launch to ready of each instance that serves. Left
+    out: what was started again, and what may have changed roles or came up under another life.
 
     Of a rented node nobody says whether the launch waited for it: the nearer prediction counts."""
     provision_s = {pool.id: pool.provision_s for pool in cluster.pools}
@@ -107,15 +129,23 @@ def _took(
                 continue
             took_s = (seen.since_ms - seen.launched_ms) / 1000.0
             if seen.launched_ms and least_s > 0.0 and 0.0 < took_s <= longest_s:
-                found.append((took_s, min(max(took_s, least_s), combo.start_s)))
+                found.append((combo.id, took_s, min(max(took_s, least_s), combo.start_s)))
     return found
 
 
-def _words(learnt: Learnt, derate: float) -> str:
-    found = []
-    if derate < 1.0 - _OFF:
-        found.append(f"capacity is {derate:.0%} of what is predicted")
-    if learnt.start_s != learnt.predicted_s:
-        took, meant = reasons.duration(learnt.start_s), reasons.duration(learnt.predicted_s)
-        found.append(f"instances start in {took} instead of {meant}")
-    return ", ".join(found)
+def _worse(learnt: Learnt, derate: float) -> tuple[str, ...]:
+    late = learnt.start_s > learnt.predicted_s
+    return (*_capacity(derate), *(_starts(learnt) if late else ()))
+
+
+def _capacity(derate: float) -> tuple[str, ...]:
+    if derate >= 1.0 - _OFF:
+        return ()
+    return (f"capacity is {derate:.0%} of what is predicted",)
+
+
+def _starts(learnt: Learnt) -> tuple[str, ...]:
+    if learnt.start_s == learnt.predicted_s:
+        return ()
+    took, meant = reasons.duration(learnt.start_s), reasons.duration(learnt.predicted_s)
+    return (f"instances start in {took} instead of {meant}",)

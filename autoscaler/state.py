@@ -75,12 +75,14 @@ class Proposal:
 class Learnt:
     """start_s: seconds that instances of a model took from launch to ready (the median of those
     that serve), or what was predicted of them where that is near or too few are known; predicted_s:
-    of the same ones. off_since_ms: since when that or the model's capacity is far from its
-    prediction."""
+    of the same ones, which are of `combos`. off: that or the model's capacity is far from its
+    prediction; worse_since_ms: since when starts are far later, or capacity far lower."""
 
     start_s: float = 0.0
     predicted_s: float = 0.0
-    off_since_ms: int = 0
+    combos: frozenset[str] = frozenset()
+    off: bool = False
+    worse_since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

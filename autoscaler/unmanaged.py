@@ -31,7 +31,8 @@ def taken_in(
     theirs = state.unmanaged if seen is None else seen
     if not service.unmanaged:
         theirs = None
-    if state.recommended and theirs == state.unmanaged:
+    # Nothing may be what was recommended.
+    if (state.recommended or state.recommended_ms) and theirs == state.unmanaged:
         return state
     fleet = Counter(group.combo_id for group in own if group.counts)
     if theirs:

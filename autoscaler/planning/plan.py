@@ -1,7 +1,6 @@
 """What a planner answers, and the one interface of all strategies.
 
-Owns `Plan` and its parts, the `Strategy` protocol, and the rule that the last good plan stands
-when a solver fails. Knows no solver.
+Owns `Plan` and its parts, and the `Strategy` protocol. Knows no solver.
 """
 
 from __future__ import annotations

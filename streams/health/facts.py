@@ -204,7 +204,7 @@ def guards_of(done: TickDone, found: ModelStanding) -> list[str]:
         said.append("scale-in paused: no telemetry")
     suspect = barred(model, now_ms)
     if suspect and service.mode is Mode.ACT:
-        said.append(f"scale-in paused: {suspect} for a day")
+        said.append(f"scale-in paused: for more than a day now, {suspect}")
     if not said:
         minutes = lasting_s(service, policy, model.turns, now_ms) / 60.0
         said.append(

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Mode
-from autoscaler.learnt import late_s, uncertain
+from autoscaler.learnt import barred, expected_s, looked_at, said, uncertain
 from autoscaler.standing import standing
-from autoscaler.state import Observation
+from autoscaler.state import ModelState, Observation
+from autoscaler.transitions.groups import FleetView, Group
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import World, world
 
@@ -32,7 +33,7 @@ def uncertainty(w: World) -> list[str]:
 @pytest.mark.parametrize("start_s", [50, 60, 70])
 def test_a_start_within_a_fifth_of_its_prediction_is_as_predicted(start_s: int) -> None:
     w = starting_in(start_s).run(400)
-    assert late_s(w.state.models["chat"]) == 0.0
+    assert expected_s(w.state.models["chat"], 60.0) == 60.0
     assert w.routes["chat"].start_s == 60.0
     assert uncertainty(w) == []
 
@@ -40,7 +41,7 @@ def test_a_start_within_a_fifth_of_its_prediction_is_as_predicted(start_s: int) 
 def test_starts_that_take_longer_are_learnt_used_and_said_once() -> None:
     """Twice as long: gateways hold requests for as long, and the next start is announced so."""
     w = starting_in(120).run(400)
-    assert late_s(w.state.models["chat"]) == 60.0
+    assert expected_s(w.state.models["chat"], 60.0) == 120.0
     assert w.routes["chat"].start_s == 120.0
     assert uncertainty(w) == ["uncertain: instances start in ~2 min instead of ~60 s"]
     seen = Observation(statuses=dict(w.statuses))
@@ -57,7 +58,7 @@ def test_a_launch_may_have_waited_for_its_node(start_s: int, late: float) -> Non
     where = replace(ONE, provision_s=120.0)
     catalogue = {"chat": simple("chat", where, start_s=180.0)}
     w = world(38.0, service(), pools=(where,), catalogue=catalogue, start_s=start_s).run(700)
-    assert late_s(w.state.models["chat"]) == late
+    assert expected_s(w.state.models["chat"], 180.0) == 180.0 + late
 
 
 def test_two_starts_are_too_few_and_one_that_was_repeated_does_not_count() -> None:
@@ -65,7 +66,59 @@ def test_two_starts_are_too_few_and_one_that_was_repeated_does_not_count() -> No
     w.start_s = 120
     w.run(400)
     assert w.ready("chat") == 2
-    assert late_s(w.state.models["chat"]) == 0.0
+    assert expected_s(w.state.models["chat"], 60.0) == 60.0
+
+
+def in_a_minute_instead_of_five() -> World:
+    """Five instances on a pool of which 300 s are predicted; they take 60 s."""
+    catalogue = {"chat": simple("chat", ONE, start_s=300.0)}
+    w = world(38.0, service(scale_in_after_s=60.0), pools=(ONE,), catalogue=catalogue)
+    return w.run(700)
+
+
+@pytest.mark.parametrize(
+    ("predicted_s", "then_s"), [(300.0, 60.0), (60.0, 12.0), (600.0, 360.0), (0.0, 0.0)]
+)
+def test_no_start_is_expected_in_no_time_or_before_its_launch(
+    predicted_s: float, then_s: float
+) -> None:
+    """Others were four minutes sooner than predicted: one of a minute is a fifth of that."""
+    chat = in_a_minute_instead_of_five().state.models["chat"]
+    assert uncertain(chat) == "instances start in ~60 s instead of ~5 min"
+    assert expected_s(chat, predicted_s) == pytest.approx(then_s)
+
+
+def test_what_was_learnt_is_forgotten_once_only_other_combos_run() -> None:
+    """The pool it was learnt on is gone. While nothing runs, nothing contradicts it."""
+    w = in_a_minute_instead_of_five()
+    chat, own = w.state.models["chat"], w.state.groups
+
+    def after(groups: tuple[Group, ...]) -> ModelState:
+        return looked_at(chat, groups, FleetView({}, {}), w.state.combos, w.cluster, w.now_ms)
+
+    elsewhere = (replace(own[0], combo_id="chat:a1@other"),)
+    assert uncertain(after(())) and uncertain(after(own[:1]))
+    assert uncertain(after(elsewhere)) == ""
+    (told,) = said({"chat": chat}, {"chat": after(elsewhere)}, w.now_ms)
+    assert told.reason == "what started otherwise than predicted runs no more"
+    assert expected_s(after(elsewhere), 60.0) == 60.0
+
+
+def test_starts_sooner_than_predicted_are_marked_and_bar_nothing() -> None:
+    w = in_a_minute_instead_of_five()
+    w.run(60)
+    later_ms = w.now_ms + 2 * DAY_S * 1000
+    chat = w.state.models["chat"]
+    assert uncertain(chat) and not barred(chat, later_ms)
+    lower = looked_at(
+        replace(chat, derate=0.5),
+        w.state.groups,
+        FleetView({}, {}),
+        w.state.combos,
+        w.cluster,
+        w.now_ms,
+    )
+    assert barred(lower, later_ms) == "capacity is 50% of what is predicted"
 
 
 @pytest.mark.parametrize("mode", [Mode.ACT, Mode.APPROVE])
@@ -102,12 +155,12 @@ def test_capacity_far_below_its_prediction_is_uncertain_too() -> None:
     model = replace(w.state.models["chat"], derate=0.72)
     w.state = replace(w.state, models={"chat": model})
     w.run(30)
-    (said,) = uncertainty(w)
-    assert said.startswith("uncertain: capacity is 7")
+    (reason,) = uncertainty(w)
+    assert reason.startswith("uncertain: capacity is 7")
 
 
 def _suspect_for_a_day(w: World) -> None:
     model = w.state.models["chat"]
-    since_ms = model.learnt.off_since_ms - DAY_S * 1000
-    model = replace(model, learnt=replace(model.learnt, off_since_ms=since_ms))
+    since_ms = model.learnt.worse_since_ms - DAY_S * 1000
+    model = replace(model, learnt=replace(model.learnt, worse_since_ms=since_ms))
     w.state = replace(w.state, models={"chat": model})

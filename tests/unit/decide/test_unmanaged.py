@@ -45,6 +45,15 @@ def test_only_what_is_missing_beside_them_is_recommended() -> None:
     assert not short.state.assignments and not enough.state.assignments
 
 
+def test_where_all_of_them_may_go_that_is_said_once() -> None:
+    """No demand and no floor: to stop the three is recommended, and nothing is left to repeat."""
+    w = beside(3, 0.0)
+    none = service(mode=Mode.RECOMMEND, min_instances=0, unmanaged=THEIRS, scale_in_after_s=60.0)
+    w.cluster = replace(w.cluster, services=(none,))
+    w.run(3600)
+    assert sum(dict(d.change)[THEIRS] for d in recommended(w)) == -3
+
+
 def test_they_are_shown_with_their_capacity() -> None:
     w = beside(3, 20.0)
     w.run(60)

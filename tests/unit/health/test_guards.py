@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.standing import standing
-from autoscaler.state import Observation
+from autoscaler.state import Learnt, Observation
 from autoscaler.transitions.turns import Turns
 from streams.controller.loop import TickDone
 from streams.health.facts import guards_of
-from tests.unit.decide.decide_world import world
+from tests.unit.decide.decide_world import World, world
 
 
 @pytest.mark.parametrize(("turned", "minutes"), [(False, 10), (True, 30)])
@@ -21,9 +21,21 @@ def test_the_time_an_excess_must_last_is_the_one_that_counts_now(
     """After demand came back, the long window."""
     w = world(5.0)
     w.tick()
-    turns = Turns("out", (w.now_ms - 3_600_000,) if turned else ())
-    state = replace(w.state, models={"chat": replace(w.state.models["chat"], turns=turns)})
+    said = _said(w, turns=Turns("out", (w.now_ms - 3_600_000,) if turned else ()))
+    assert f"scale-in after {minutes} min of excess" in said[-1]
+
+
+def test_a_model_that_starts_late_for_more_than_a_day_says_so() -> None:
+    w = world(5.0)
+    w.tick()
+    late = Learnt(300.0, 60.0, off=True, worse_since_ms=w.now_ms - 86_400_000)
+    words = "instances start in ~5 min instead of ~60 s"
+    assert f"scale-in paused: for more than a day now, {words}" in _said(w, learnt=late)
+
+
+def _said(w: World, **changed: object) -> list[str]:
+    model = replace(w.state.models["chat"], **changed)  # type: ignore[arg-type]
+    state = replace(w.state, models={"chat": model})
     done = TickDone(state, state, Observation(), w.cluster, w.now_ms, (), 0.0)
     found = standing(state, Observation(), w.cluster, w.now_ms).models[0]
-    said = guards_of(done, replace(found, held=""))
-    assert f"scale-in after {minutes} min of excess" in said[-1]
+    return guards_of(done, replace(found, held=""))
