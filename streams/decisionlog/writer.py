@@ -88,7 +88,7 @@ class DecisionLog:
         while (done := self._waiting.get()) is not None:
             try:
                 self._write(done)
-            except OSError as error:
+            except Exception as error:  # of a disk, or of a value without a JSON form
                 self.lost += 1
                 self._broken.set()
                 self._retry_at_s = self._monotonic_s() + _RETRY_S

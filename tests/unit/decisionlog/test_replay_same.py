@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from autoscaler.decide import ControllerState, Observation
+from autoscaler.demand.observed import ModelDemand
+from autoscaler.demand.seen import LengthsSeen
+from autoscaler.demand.sketches import Sum
 from autoscaler.domain.cluster import Market, Mode
+from streams.controller.loop import TickDone
 from streams.decisionlog.reader import segments
 from streams.decisionlog.rerun import Rerun, rerun
 from streams.decisionlog.writer import DecisionLog
@@ -126,6 +131,22 @@ def test_a_folder_that_cannot_be_written_holds_nothing_up(
     record(w, blocked, 50)
     assert w.ready("chat") == 0 and w.wanted("chat") >= 1
     assert "decision log" in caplog.text
+
+
+def test_a_value_that_cannot_be_written_costs_its_tick_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock_s = iter(range(0, 1000, 100))
+    log = DecisionLog(tmp_path, "ctl-1", monotonic_s=lambda: next(clock_s))
+    log.start()
+    state, cluster = ControllerState(T0), world(5.0, pools=(ONE,)).cluster
+    for second, shape in enumerate((Sum(0, 1).sketch("shapes"), object(), {})):
+        lengths = LengthsSeen(shapes=shape)  # type: ignore[arg-type]
+        seen = Observation(demand={"chat": ModelDemand(long_lengths=lengths)})
+        log.tick(TickDone(state, state, seen, cluster, T0 + 1000 * second, (), 0.0))
+    log.close(30.0)
+    assert log.lost == 1 and caplog.text.count("decision log: ") == 1
+    assert [len(list(segment.read()[1])) for segment in segments(tmp_path)] == [1, 1]
 
 
 def test_after_a_fault_a_new_segment_begins_from_the_state_of_then(tmp_path: Path) -> None:
