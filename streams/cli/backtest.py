@@ -167,10 +167,9 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
     knobs = {policy.name: tuned.get(policy.name, policy.default) for policy in policies}
     main = [
         Run(demand, name, knob, seed, _timeline(args, name, seed, policies[0].name))
-        for name, knob in knobs.items()
-        for seed in seeds
+        for seed in seeds  # outermost: a worker keeps the workloads of few seeds
+        for name, knob in (*knobs.items(), (oracle.NAME, 0.0))
     ]
-    main += [Run(demand, oracle.NAME, 0.0, seed) for seed in seeds]
     outcomes = _run("simulating", main, args)
     curves: dict[str, tuple[Row, ...]] = {}
     if args.report and not args.no_curves:
@@ -179,9 +178,9 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
             "sweeping knobs",
             [
                 Run(demand, name, value, seed)
+                for seed in seeds
                 for name, values in swept.items()
                 for value in values
-                for seed in seeds
             ],
             args,
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from streams.backtest.runs import prepared
 from streams.cli.main import main
 
 CONFIG = Path(__file__).parents[1] / "simulation" / "mini.yaml"
@@ -106,6 +107,15 @@ def test_the_same_seed_gives_the_same_bytes_on_one_process_and_on_two(
     assert (tmp_path / "one.html").read_text().count('class="span"') >= 4
     assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+
+
+def test_a_trace_is_read_once_for_each_seed(trace: Path) -> None:
+    prepared.cache_clear()
+    main([
+        "backtest", "--trace", str(trace), "--config", str(CONFIG), "--to", "30s", "--seeds", "3",
+        "--policies", "fixed-peak,knative", "--jobs", "1",
+    ])  # fmt: skip
+    assert prepared.cache_info().misses == 3
 
 
 def test_rates_in_place_of_requests_cost_about_the_same(
