@@ -16,6 +16,7 @@ import httptools
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 _MAX_HEAD_BYTES = 32 * 1024
+_OF_UPGRADES = ("connection", "upgrade", "http2-settings")
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -112,6 +113,7 @@ class Connection(asyncio.Protocol):
         self._target, self._body = b"", bytearray()
         self._headers: dict[str, str] = {}
         self._head_bytes = 0  # of a head that is not complete
+        self._parsed_bytes = 0  # of this head, as far as it was parsed
         self._waiting: deque[Request] = deque()
         self._refusal: tuple[int, str] | None = None  # nothing is read from then on
         self._responder: Responder | None = None
@@ -138,12 +140,25 @@ class Connection(asyncio.Protocol):
             return
         self._head_bytes += len(data)
         try:
-            self._parser.feed_data(data)
+            self._feed(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._refusal = self._refusal or (400, "not an HTTP/1.1 request")
         if self._head_bytes > _MAX_HEAD_BYTES:
             self._refusal = self._refusal or (431, "request header too large")
         self._next()
+
+    def _feed(self, data: bytes) -> None:
+        """Parse it. An offered upgrade is ignored: its head is parsed again without the offer."""
+        while data and self._refusal is None:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+            kept = (f"{n}: {v}\r\n" for n, v in self._headers.items() if n not in _OF_UPGRADES)
+            line = b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._target)
+            self._parser = httptools.HttpRequestParser(self)
+            self._parser.feed_data(line + "".join(kept).encode("latin-1") + b"\r\n")
 
     def send(self, data: bytes) -> None:
         """Bytes of the current response."""
@@ -181,15 +196,21 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._target, self._body, self._headers = b"", bytearray(), {}
+        self._parsed_bytes = 0
 
     def on_url(self, part: bytes) -> None:
         self._target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._parsed_bytes += len(name) + len(value)
+        if self._parsed_bytes + len(self._target) > _MAX_HEAD_BYTES:
+            self._refusal = self._refusal or (431, "request header too large")
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self._head_bytes = 0
+        if self._refusal is not None or self._parser.should_upgrade():
+            return
         if int(self._headers.get("content-length", "0")[:18]) > MAX_BODY_BYTES:
             self._refusal = 413, f"body larger than {MAX_BODY_BYTES} bytes"
         elif self._headers.get("expect", "").lower() == "100-continue":
@@ -204,7 +225,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._head_bytes = 0
-        if self._refusal is None:
+        if self._refusal is None and not self._parser.should_upgrade():
             path, _, query = self._target.decode("latin-1").partition("?")
             method = self._parser.get_method().decode()
             request = Request(method, path, self._headers, bytes(self._body), query)

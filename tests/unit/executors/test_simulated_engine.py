@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from autoscaler.serving.batching import Batcher
 from autoscaler.serving.requests import Limits
 from executors.engines.simulated.answer import Answer
 from executors.engines.simulated.api import Job, RemoteKv
 from executors.engines.simulated.engine import Engine, Identity
-from executors.engines.simulated.http import Connection, Responder
+from executors.engines.simulated.http import Connection, Request, Responder
 from topics.timebase import TimeBase
 
 
@@ -73,3 +75,57 @@ async def test_a_first_token_waits_for_what_is_no_iteration_unless_its_client_le
     assert answer.done
     assert engine.now_ms() - began_ms >= 150.0
     assert engine.metrics.generation_tokens == 5  # nothing was made for the client that left
+
+
+class Sent(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.text += bytes(data)
+
+    def close(self) -> None:
+        pass
+
+
+async def answers(*parts: bytes) -> bytes:
+    """What a server that says back the body of each request answers to `parts`."""
+
+    def echo(request: Request, way: Responder) -> None:
+        way.respond(200, request.method.encode() + b" " + request.body)
+
+    connection, sent = Connection(echo, set()), Sent()
+    connection.connection_made(sent)
+    for part in parts:
+        connection.data_received(part)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    return sent.text
+
+
+UPGRADE = b"POST / HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"Content-Length: 5\r\n\r\nhello",
+        b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    ],
+)
+async def test_who_offers_an_upgrade_is_served_as_who_does_not(body: bytes) -> None:
+    whole = UPGRADE + body
+    for parts in ([whole], [whole[:30], whole[30:-7], whole[-7:]]):
+        text = await answers(*parts, UPGRADE + b"\r\n" + b"GET / HTTP/1.1\r\n\r\n")
+        assert [text.count(b"200 OK"), text.count(b"HTTP/1.1 ")] == [3, 3]
+        assert text.index(b"POST hello") < text.index(b"GET ")
+    assert b" 400 " in await answers(b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n")
+
+
+async def test_a_head_that_is_too_large_is_refused_though_it_comes_in_one_piece() -> None:
+    fields = b"".join(b"X-%d: %b\r\n" % (number, b"x" * 1000) for number in range(40))
+    text = await answers(b"GET / HTTP/1.1\r\n" + fields + b"\r\n")
+    assert text.startswith(b"HTTP/1.1 431 ") and text.count(b"HTTP/1.1 ") == 1
