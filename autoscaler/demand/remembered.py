@@ -13,14 +13,15 @@ Asked = TypeVar("Asked", bound=Callable[..., Any])
 
 
 def remembered(kept: int) -> Callable[[Asked], Asked]:
-    """A decorator: the same arguments (the same objects, by position) get the same result, as long
-    as they are among the last `kept` or so."""
+    """A decorator: the same arguments (the same objects or equal whole numbers, by position) get
+    the same result, as long as they are among the last `kept` or so."""
 
     def of(function: Asked) -> Asked:
-        known: dict[tuple[int, ...], tuple[tuple[Any, ...], Any]] = {}
+        known: dict[tuple[object, ...], tuple[tuple[Any, ...], Any]] = {}
 
         def asked(*args: Any) -> Any:
-            key = tuple(map(id, args))
+            # A number is no id: in a tuple of its own it is not taken for one.
+            key = tuple((arg,) if type(arg) is int else id(arg) for arg in args)
             found = known.get(key)
             if found is None:
                 if len(known) >= kept:

@@ -27,3 +27,18 @@ def test_what_is_remembered_is_bounded_and_never_taken_for_another_object() -> N
         return numbers[0]
 
     assert all(first([number]) == number for number in range(1000))
+
+
+def test_equal_numbers_beside_an_object_are_the_same_question() -> None:
+    """Whole numbers worked out anew are other objects each time."""
+    asked: list[int] = []
+
+    @remembered(8)
+    def above(numbers: list[int], least: int) -> int:
+        asked.append(least)
+        return sum(number >= least for number in numbers)
+
+    some = [300, 3000]
+    assert [above(some, int(text)) for text in ("1000", "1000", "100", "1000")] == [1, 1, 2, 1]
+    assert asked == [1000, 100]
+    assert above(some, id(some)) == 0
