@@ -29,7 +29,7 @@ from autoscaler.learnt import expected_s
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.request import Outcome, PlanAnswer, Urgency
 from autoscaler.proposals import propose
-from autoscaler.said import hold
+from autoscaler.said import cut, hold
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState, Pending
 from autoscaler.targets.view import ModelView
@@ -246,7 +246,7 @@ def _decision(
         kind=kind,
         at_ms=scene.now_ms,
         applied=True,
-        reason="; ".join(part for part in parts if part),
+        reason=cut("; ".join(part for part in parts if part)),
         demand_req_per_s=round(state.target_req_per_s, 4),
         capacity_req_per_s=round(view.raw_req_per_s, 4),
         cost_delta_usd_per_h=round(delta_usd, 4),
@@ -305,7 +305,7 @@ def _recommend(
                 kind=kind,
                 at_ms=scene.now_ms,
                 applied=False,
-                reason=f"{_why(answer, pending, view, kind)}; {reasons.money(usd)}",
+                reason=cut(f"{_why(answer, pending, view, kind)}; {reasons.money(usd)}"),
                 demand_req_per_s=round(state.target_req_per_s, 4),
                 capacity_req_per_s=round(view.raw_req_per_s, 4),
                 cost_delta_usd_per_h=round(usd, 4),

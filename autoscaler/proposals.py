@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.enact import Change, Enacted, enact, keep_all
 from autoscaler.explain import reasons
-from autoscaler.said import hold
+from autoscaler.said import cut, hold
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState, Proposal
 from autoscaler.targets.view import ModelView
@@ -133,7 +133,7 @@ def settle(
         else:
             why = why or "nothing is left of it"
             words = f"{name} was approved {by}, but not carried out: {why}"
-            decisions.append(hold(model, words[:2000], scene.now_ms))
+            decisions.append(hold(model, words, scene.now_ms))
     return Settled(tuple(now.values()), site, states, tuple(decisions), tuple(replan))
 
 
@@ -172,7 +172,7 @@ def _approved(
         kind=proposal.kind,
         at_ms=scene.now_ms,
         applied=True,
-        reason="; ".join(part for part in parts if part)[:2000],
+        reason=cut("; ".join(part for part in parts if part)),
         demand_req_per_s=round(state.target_req_per_s, 4),
         capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
         cost_delta_usd_per_h=round(done.delta_usd_per_h, 4),

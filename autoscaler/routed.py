@@ -198,7 +198,7 @@ def _decision(route: QualityRoute, chosen: ChosenSplit, cluster: Cluster, now_ms
         f"{thresholds_words(route, chosen.cuts)}); quality {chosen.quality:.4g}, at least "
         f"{route.at_least:g} is asked for; bound by {chosen.bound_by}"
     )
-    said = hold(route.name, why[:2000], now_ms, kind="replan")
+    said = hold(route.name, why, now_ms, kind="replan")
     return replace(said, applied=is_managed(route, cluster))
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from autoscaler.domain.cluster import Service
 from autoscaler.explain import reasons
 from autoscaler.planning.request import PlanAnswer
+from autoscaler.said import cut
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState
 from topics.decisions import Decision
@@ -45,7 +46,7 @@ def unmet(
     if state.told_ms and now_ms - state.told_ms < _SAY_AGAIN_MS:
         return [], state
     bound = [text for _, subject, text in answer.binding if _concerns(subject, service, scene)]
-    notes = [note for note in answer.notes if note.startswith(service.model)]
+    notes = [note for note in answer.notes if note.startswith(f"{service.model}: ")]
     held = "; ".join(dict.fromkeys([*notes, *bound])) or "nothing more can be had"
     state = replace(state, told_ms=now_ms)
     decision = Decision(
@@ -55,9 +56,11 @@ def unmet(
         kind="infeasible",
         at_ms=now_ms,
         applied=False,
-        reason=f"floor of {service.min_instances}: only {runs} can run: {held}"
-        if served
-        else f"{reasons.rate(short)} of {reasons.rate(sought)} req/s cannot be served: {held}",
+        reason=cut(
+            f"floor of {service.min_instances}: only {runs} can run: {held}"
+            if served
+            else f"{reasons.rate(short)} of {reasons.rate(sought)} req/s cannot be served: {held}"
+        ),
         demand_req_per_s=round(state.target_req_per_s, 4),
         capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
         over_since_ms=state.over_since_ms,
@@ -89,7 +92,7 @@ def out_of_reach(
         kind="infeasible",
         at_ms=scene.now_ms,
         applied=False,
-        reason="; ".join(words) or "planned on GPUs that miss the SLO",
+        reason=cut("; ".join(words) or "planned on GPUs that miss the SLO"),
         demand_req_per_s=round(state.target_req_per_s, 4),
         capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
     )
@@ -121,7 +124,7 @@ def not_kept(
         kind="infeasible",
         at_ms=scene.now_ms,
         applied=False,
-        reason="; ".join(f"{what} {detail}" for what, detail in broken),
+        reason=cut("; ".join(f"{what} {detail}" for what, detail in broken)),
         demand_req_per_s=round(state.target_req_per_s, 4),
         capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
     )

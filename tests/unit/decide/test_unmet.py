@@ -1,0 +1,45 @@
+"""What no plan can give is said in the model's own words, and as briefly as the record asks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoscaler.planning.request import PlanAnswer, PlanRequest
+from tests.unit.decide.decide_catalogue import pool, service
+from tests.unit.decide.decide_world import Planner, World, world
+from topics.decisions import Decision
+
+ONE = pool("one", nodes=1, per_node=1)
+OTHERS = tuple(f"chat-region-{number:02}" for number in range(60))
+
+
+class Noting(Planner):
+    """A planner that has something to note on every answer."""
+
+    def __init__(self, planner: Planner, notes: tuple[str, ...]) -> None:
+        super().__init__(planner.catalogue)
+        self.notes = notes
+
+    def answer(self, request: PlanRequest, *args: object) -> PlanAnswer:
+        made = super().answer(request, *args)  # type: ignore[arg-type]
+        return replace(made, notes=(*made.notes, *self.notes))
+
+
+def short_of(notes: tuple[str, ...]) -> Decision:
+    """The room for 10 req/s, and 40 of them."""
+    w: World = world(40.0, service(), pools=(ONE,))
+    w.planner = Noting(w.planner, notes)
+    w.run(60)
+    return w.of_kind("infeasible")[0]
+
+
+def test_a_model_is_not_told_of_others_whose_names_begin_like_its_own() -> None:
+    said = short_of(("chat: no GPU is left", *(f"{name}: not kept" for name in OTHERS)))
+    assert "chat: no GPU is left" in said.reason
+    assert "chat-region" not in said.reason
+
+
+def test_a_reason_longer_than_the_record_allows_is_cut() -> None:
+    said = short_of(tuple(f"chat: {name} is far away, and has no room for it" for name in OTHERS))
+    assert "cannot be served: chat: chat-region-00 is far away" in said.reason
+    assert len(said.reason) == 2000 and said.reason.endswith("...")
