@@ -22,6 +22,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.planning.arraybuilder import ArrayBuilder
 from autoscaler.planning.combos import ranking_usd_per_h
+from autoscaler.planning.floors import counts
 from autoscaler.planning.modelrows import (
     Classes,
     Key,
@@ -30,6 +31,7 @@ from autoscaler.planning.modelrows import (
     add_ceiling,
     add_demand_rows,
     add_promises,
+    add_useful_floor,
 )
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.survival import add_survival_rows
@@ -58,12 +60,12 @@ def to_arrays(problem: PlanningProblem, shares: Mapping[str, float] | None = Non
     """The array form of `problem`.
 
     Where not everything can be had, demand comes first, by the services' priorities; then one
-    promise after the other: floors, limits of spot, survival. One that cannot
-    be kept so takes nothing from the next. shares: as in `add_demand_rows`.
+    promise after the other: floors, limits of spot, what counts towards a floor, survival. One
+    that cannot be kept so takes nothing from the next. shares: as in `add_demand_rows`.
     Models that nothing can serve have no rows: they must not drag the others' share to nothing.
     """
     builder: ArrayBuilder[Key] = ArrayBuilder()
-    rows = Rows({}, {}, {}, {}, {}, {})
+    rows = Rows({}, {}, {}, {}, {}, {}, {})
     services = [
         problem.cluster.service(model)
         for model in problem.planned_models()
@@ -74,6 +76,8 @@ def to_arrays(problem: PlanningProblem, shares: Mapping[str, float] | None = Non
     for service in services:
         add_ceiling(builder, rows, problem, service)
         add_promises(builder, rows, problem, service, classes)
+    for service in services:
+        add_useful_floor(builder, rows, problem, service, classes)
     fixed_usd_per_h = _add_pools(builder, rows, problem)
     columns = _add_combos(builder, rows, problem, services)
     for service in services:
@@ -194,6 +198,9 @@ def _rows_of(kind: Kind, combo: Combo, rows: Rows) -> tuple[dict[int, float], di
         serve[row] = combo.req_per_s
     if model in rows.floor:
         serve[rows.floor[model]] = 1.0
+    if model in rows.useful:
+        row, least = rows.useful[model]
+        serve[row] = float(counts(combo, least, runs=kind is Kind.KEEP))
     if model in rows.firm and not is_spot(combo):
         worth = zip(rows.firm[model], (combo.req_per_s, 1.0), strict=True)
         serve.update({row: each for row, each in worth if row >= 0})

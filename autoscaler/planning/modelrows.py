@@ -14,6 +14,7 @@ from enum import StrEnum
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
 from autoscaler.planning.arraybuilder import ArrayBuilder
+from autoscaler.planning.floors import least_req_per_s, useful, useful_floor
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.usage import is_spot
 
@@ -47,6 +48,7 @@ class Rows:
     """Row indices while building. there: GPUs of nodes that are up, gpus: with new ones.
 
     firm: what may not rest on spot, as (row of requests/s, row of instances), -1: no such row.
+    useful: row of the floor and the capacity from which an instance counts (`planning.floors`).
     """
 
     demand: dict[str, tuple[int, ...]]
@@ -55,6 +57,7 @@ class Rows:
     ceiling: dict[str, int]
     there: dict[str, int]
     gpus: dict[str, int]
+    useful: dict[str, tuple[int, float]]
 
 
 class Classes:
@@ -143,6 +146,22 @@ def add_promises(
             builder.demand(OFF_SPOT, model, missing, first) if missing > 0.0 else -1,
             builder.demand(OFF_SPOT, model, float(count), first) if count else -1,
         )
+
+
+def add_useful_floor(
+    builder: ArrayBuilder[Key],
+    rows: Rows,
+    problem: PlanningProblem,
+    service: Service,
+    classes: Classes,
+) -> None:
+    """The floor again, of instances that are of use, where not all that may be had are."""
+    model, least = service.model, least_req_per_s(problem, service.model)
+    missing = service.min_instances - useful(problem, model, problem.standing_of(model))
+    combos = [*problem.candidates.get(model, ()), *(c for c, _ in problem.running_of(model))]
+    if missing > 0 and any(combo.req_per_s < least for combo in combos):
+        what = useful_floor(service.min_instances)
+        rows.useful[model] = builder.demand(what, model, float(missing), classes.next()), least
 
 
 def limits_spot(problem: PlanningProblem, service: Service) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.combo import Combo
+from autoscaler.planning.floors import useful, useful_floor
 from autoscaler.planning.modelrows import limits_spot
 from autoscaler.planning.plan import Broken, Plan
 from autoscaler.planning.problem import PlanningProblem
@@ -33,6 +34,8 @@ def broken_promises(problem: PlanningProblem, plan: Plan) -> tuple[Broken, ...]:
         if have < service.min_instances and problem.can_be_served(model):
             what = f"floor of {service.min_instances} instances"
             found.append(Broken(model, what, f"{have} planned"))
+        elif (do := useful(problem, model, counted)) < service.min_instances and counted:
+            found.append(Broken(model, useful_floor(service.min_instances), f"{do} planned"))
         if model not in plan.shortfall_req_per_s and counted:
             found += _off_spot(problem, service, counted)
             found += _survival(problem, service, counted)

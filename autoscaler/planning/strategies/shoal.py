@@ -23,6 +23,7 @@ from autoscaler.optimizer.selection import select
 from autoscaler.optimizer.solve import solve as solve_arrays
 from autoscaler.planning.binding import bindings
 from autoscaler.planning.columns import Arrays, to_arrays
+from autoscaler.planning.floors import barely_served
 from autoscaler.planning.modelrows import Kind, missing_req_per_s
 from autoscaler.planning.notes import hopeless, not_possible, outside_slo
 from autoscaler.planning.plan import Plan, PlanStatus
@@ -217,7 +218,7 @@ def _to_plan(
     return replace(
         made,
         binding=bindings(problem, made),
-        notes=(*made.notes, *outside_slo(problem, made)),
+        notes=(*made.notes, *outside_slo(problem, made), *barely_served(problem)),
     )
 
 
