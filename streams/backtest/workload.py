@@ -237,11 +237,17 @@ def _say_oddities(
     silent = sum(t == 0 for trace in traces for t in trace.output_tokens)
     huge = sum(job.input_tokens + job.output_tokens > longest[job.model] for job in jobs)
     if empty:
-        notes.append(f"{empty} requests with a prompt of 0 tokens count as 1 token")
+        notes.append(f"{_requests(empty)} with a prompt of 0 tokens counted as 1 token")
     if silent:
-        notes.append(f"{silent} requests with 0 output tokens count as 1 token")
-    if huge:
+        notes.append(f"{_requests(silent)} with 0 output tokens counted as 1 token")
+    if huge == 1:
+        notes.append("1 request is longer than its model's max_len: it fails everywhere")
+    elif huge:
         notes.append(f"{huge} requests are longer than their model's max_len: they fail everywhere")
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count} requests"
 
 
 def _with_priors(

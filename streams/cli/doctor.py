@@ -19,7 +19,7 @@ from streams.broker.reach import BrokerUnreachable, greet
 from streams.cli.controller_client import add_url, status
 from streams.cli.times import age_words
 from streams.files.config import Config, load_config
-from streams.files.errors import UserError
+from streams.files.errors import UserError, first_line
 from streams.ports.promql import prometheus
 
 _STALE_TELEMETRY_S = 30.0
@@ -80,7 +80,7 @@ def of_file(path: Path) -> Iterator[Finding]:
             yield Finding(
                 False,
                 f"prometheus {name}",
-                f"{server.url} does not answer ({type(error).__name__})",
+                f"{server.url} cannot be asked ({first_line(error)})",
                 f"mend prometheus.{name} in {path}, or start it: demand by PromQL is no data now",
             )
     for service in cluster.services:

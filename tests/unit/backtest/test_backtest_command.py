@@ -174,7 +174,7 @@ def test_a_request_of_a_million_tokens_spoils_no_figure_of_the_others(
         "shoal,knative,fixed-peak", "--jobs", "2", "--json", str(tmp_path / "out.json"),
     ])  # fmt: skip
     assert code == 0
-    assert "1 requests are longer than their model's max_len" in capsys.readouterr().out
+    assert "1 request is longer than its model's max_len" in capsys.readouterr().out
     for policy in json.loads((tmp_path / "out.json").read_bytes())["policies"]:
         if policy["name"] != "oracle":
             assert policy["slo_attainment"] == pytest.approx(30 / 31)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streams.cli.doctor import of_status
+from streams.cli.doctor import of_file, of_status
 from streams.cli.main import main
 
 MODEL: dict[str, Any] = {"model": "chat", "telemetry_age_s": 2.0, "proposal": 0, "word": "steady"}
@@ -50,6 +50,17 @@ def test_what_is_wrong_is_named_with_what_to_do(
 def test_a_pause_says_how_it_ends() -> None:
     found = list(of_status({**STATUS, "held": {"*/pause": "paused by ann: drill"}}))
     assert any("shoal resume --all" in one.mend for one in found)
+
+
+def test_a_token_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    token, file = tmp_path / "token", tmp_path / "shoal.yaml"
+    file.write_text(
+        "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
+        "models: {m: {source: meta-llama/Llama-3.1-8B, slo: {ttft: 2s, tpot: 100ms}}}\n"
+        f"prometheus: {{main: {{url: 'http://127.0.0.1:9', token_file: {token}}}}}\n"
+    )
+    (bad,) = [one for one in of_file(file) if not one.ok]
+    assert bad.what == "prometheus main" and str(token) in bad.said
 
 
 def test_without_a_controller_it_says_how_to_start_one(

@@ -1,0 +1,20 @@
+"""The file of measurements: what an entry needs, and what it may have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streams.files.errors import UserError
+from streams.files.measurements import read_measurements
+
+
+def test_a_missing_key_is_told_from_those_that_may_be_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "m.json"
+    file.write_text('[{"gpu": "L4"}]')
+    with pytest.raises(UserError) as refused:
+        read_measurements(file)
+    needed, _, others = str(refused.value).partition(", and may be ")
+    assert "measurement 1: the keys must be ['architecture', " in needed
+    assert others == "['first_token_ms']"
