@@ -114,13 +114,15 @@ def _verdict(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
     decisions = [d for d in broker.last(DECISIONS) if isinstance(d, Decision)]
     found = next((d for d in reversed(decisions) if d.number == args.proposal), None)
     name = f"#{args.proposal}"
-    told = {c.proposal: c for c in broker.last(CONTROLS) if c.kind == "verdict"}
+    told = {
+        (c.leader_token, c.proposal): c for c in broker.last(CONTROLS) if c.kind == "verdict"
+    }  # numbers begin again with each leader
     if found is None or not found.expires_ms:
-        waiting = (d for d in decisions if d.expires_ms > broker.now_ms and d.number not in told)
-        open_ = [str(d.number) for d in waiting][-5:]
+        waiting = (d for d in decisions if d.expires_ms > broker.now_ms)
+        open_ = [str(d.number) for d in waiting if (d.leader_token, d.number) not in told][-5:]
         raise UserError(f"{name}: no such proposal; open: {', '.join(open_) or 'none'}")
-    before = told.get(found.number)
-    if before is not None and before.leader_token == found.leader_token:
+    before = told.get((found.leader_token, found.number))
+    if before is not None:
         what = "approved" if before.active else "rejected"
         why = f": {before.why}" if before.why else ""
         raise UserError(f"{name}: {what} already by {before.who}{why}")

@@ -102,7 +102,7 @@ def _all(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str
     yield f"demand    {_demand(found)}"
     yield f"runs      {_capacity(now)}"
     yield f"latency   {_latency(now)}"
-    if now["uncertain"]:
+    if now.get("uncertain"):  # a controller of the version before does not say
         yield f"uncertain {now['uncertain']}"
     if reasons is not None:
         yield "bound by  " + "; ".join(reasons.bound_by)

@@ -1,0 +1,33 @@
+"""`shoal approve | reject`: which proposals are open."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, cast
+
+import pytest
+
+from streams.cli.controls import _verdict
+from streams.cli.publish import Broker
+from streams.files.errors import UserError
+from topics.records import Control, Decision
+from topics.table import CONTROLS, Topic
+
+NOW_MS = 1_700_000_000_000
+
+
+def test_a_number_that_an_earlier_leader_used_too_is_listed_as_open() -> None:
+    class Topics:
+        now_ms = NOW_MS
+
+        def last(self, topic: Topic) -> list[Any]:
+            if topic is CONTROLS:
+                return [Control("m", "verdict", True, "ann", "", 1, proposal=4, leader_token=1)]
+            return [
+                Decision(4, token, "m", "scale_out", NOW_MS, False, "r", expires_ms=NOW_MS + 1000)
+                for token in (1, 2)
+            ]
+
+    args = argparse.Namespace(proposal=9, command="approve", who="ann", why="")
+    with pytest.raises(UserError, match=r"#9: no such proposal; open: 4$"):
+        _verdict(args, cast(Broker, Topics()))
