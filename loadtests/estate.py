@@ -23,6 +23,7 @@ SOURCES = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B", "openai/gpt-oss-20b")
 PER_NODE = 4
 _NODE_USD_PER_H = {"L40S": 7.2, "A100-SXM-80GB": 9.6, "H100-SXM": 14.0, "L4": 3.4}
 _PRICED_AT = {Market.ON_DEMAND: 1.0, Market.SPOT: 0.4}
+POOLS_PER_REGION = len(_NODE_USD_PER_H) * len(_PRICED_AT)
 _HEARTBEAT_S = 2
 
 
@@ -33,7 +34,7 @@ class Estate:
     """
 
     def __init__(self, models: int, nodes: int, regions: int, load: float, kinds: int) -> None:
-        each = nodes // (regions * len(_NODE_USD_PER_H) * len(_PRICED_AT))
+        each = nodes // (regions * POOLS_PER_REGION)
         pools = [
             Pool(f"r{r}", gpu.lower(), catalog.gpu(gpu), PER_NODE, each, market, usd * share)
             for r in range(regions)

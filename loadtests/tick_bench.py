@@ -26,7 +26,7 @@ from autoscaler.planning.answer import answer
 from autoscaler.planning.request import PlanAnswer, Urgency
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.rebuild import rebuild
-from loadtests.estate import Estate
+from loadtests.estate import POOLS_PER_REGION, Estate
 
 START_MS = 1_700_000_000_000
 _KINDS = 20
@@ -118,6 +118,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     copies = max(1, given.models // _KINDS)
     if given.models < 1 or (given.models > _KINDS and given.models % _KINDS):
         parser.error(f"--models {given.models}: 1 to {_KINDS}, or a multiple of {_KINDS}")
+    least = max(1, given.regions) * POOLS_PER_REGION * copies
+    if given.regions < 1 or given.nodes < least:
+        parser.error(
+            f"--nodes {given.nodes} --regions {given.regions}: at least 1 region, and {least} "
+            f"nodes: {copies} in each of {POOLS_PER_REGION} pools a region"
+        )
     models, nodes = given.models // copies, given.nodes // copies
     run = _Run(Estate(models, nodes, given.regions, given.load, models), given.seed)
     for declared in range(_DECLARED_PER_S, models + _DECLARED_PER_S, _DECLARED_PER_S):
