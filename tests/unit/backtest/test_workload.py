@@ -80,7 +80,7 @@ def test_odd_requests_are_kept_and_said(tmp_path: Path) -> None:
     trace = plain(tmp_path, ["0,mini,0,5", "0,mini,9,0", "3600,mini,1000000,5", "3600,mini,8,8"])
     found = load_workload(Demand((trace,), CONFIG), 1)
     assert [a.input_tokens for a in found.scenario.arrivals] == [1, 9, 1_000_000, 8]
-    assert [n.split(" requests")[0] for n in found.notes if "requests" in n][:3] == ["1", "1", "1"]
+    assert [n.split(" request ")[0] for n in found.notes if " request " in n][:3] == ["1", "1", "1"]
 
 
 def test_requests_come_in_any_order_and_several_at_once(tmp_path: Path) -> None:
