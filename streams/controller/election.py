@@ -67,7 +67,7 @@ class Election:
             self._claimed(record, offset, age_s, sent_s)
         elif record.kind == "renewal" and record.token >= self.highest:
             self.highest, self.leader = record.token, record.controller
-            self._vacant, self._silent_s = False, age_s
+            self._vacant, self._silent_s = False, self._age_s(age_s)
             self.heard_renewal = self._checked_s is not None  # not one of the past
             if sent_s is not None and self.token == record.token:
                 self._lease_until_s = max(self._lease_until_s, sent_s + LEASE_S)
@@ -80,10 +80,15 @@ class Election:
         if token <= self.highest:
             return
         self.highest, self.leader = token, record.controller
-        self._vacant, self._silent_s, self.heard_renewal = False, age_s, False
+        self._vacant, self._silent_s, self.heard_renewal = False, self._age_s(age_s), False
         self.token = 0
         if sent_s is not None:
             self.token, self._lease_until_s = token, sent_s + LEASE_S
+
+    def _age_s(self, age_s: float) -> float:
+        """By the broker's clock only while the past is read: once this controller watches, silence
+        begins when a word is heard, however far that clock is set forward meanwhile."""
+        return age_s if self._checked_s is None else 0.0
 
     def sent(self, at_ms: int, now_s: float) -> None:
         """A record of this controller stamped `at_ms` is being sent."""

@@ -21,6 +21,7 @@ class World:
     controllers: dict[str, Controller] = field(default_factory=dict)
     now_s: float = 100.0
     visible: int = 0
+    age_s: float = 0.0
 
     def start(self, name: str) -> Controller:
         self.controllers[name] = Controller(name, self)
@@ -56,7 +57,7 @@ class Controller:
         now_s = self.world.now_s
         if self.connected:
             for offset in range(self.read, self.world.visible):
-                self.election.heard(self.world.log[offset], offset)
+                self.election.heard(self.world.log[offset], offset, self.world.age_s)
             self.read = self.world.visible
         self.election.watch(now_s)
         if self.election.may_claim(now_s) and now_s - self._claimed_s >= TAKEOVER_S:
@@ -75,6 +76,17 @@ class Controller:
             self.world.log.append(
                 Leadership(self.name, self.election.boot, kind, at_ms, "", base, token)
             )
+
+
+def test_a_broker_clock_set_forward_makes_no_words_of_a_living_leader_old() -> None:
+    world = World()
+    world.start("a"), world.start("b")
+    world.run(10)
+    before = sum(record.kind == "claim" for record in world.log)
+    world.age_s = 60.0  # each record seems to have been appended a minute ago
+    world.run(10)
+    assert sum(record.kind == "claim" for record in world.log) == before
+    assert world.leader()
 
 
 def test_the_first_controller_leads_at_once_and_the_second_waits() -> None:
