@@ -143,7 +143,7 @@ class KafkaClient:
         def deliver(message: Any) -> None:
             def on_record(_topic: str, _key: str, record: object, _append_ms: int) -> None:
                 nonlocal claimed
-                if isinstance(record, Leadership) and record.kind == "claim":
+                if isinstance(record, Leadership):
                     claimed = max(claimed, token_of(record, message.offset))
                     if self.highest_token is not None:
                         moved(claimed)

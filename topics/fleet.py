@@ -144,7 +144,8 @@ class ObservedInstance:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One node as its executor sees it; observed_generation: of the assignment acted upon.
+    """One node as its executor sees it; observed_generation, observed_token: of the assignment
+    acted upon, the generation and its leader's token.
 
     boot: of the executor's process; place: the machine and state folder it runs from, so that two
     executors of one node notice each other. refused: assignments refused since they were first
@@ -165,11 +166,13 @@ class Status:
     reclaim_ms: int = 0
     faults: tuple[str, ...] = ()
     load_feed: str = ""
+    observed_token: int = 0
 
     def __post_init__(self) -> None:
         for key in ("node", "pool", "executor"):
             checks.name(key, getattr(self, key))
         checks.count("observed_generation", self.observed_generation)
+        checks.count("observed_token", self.observed_token)
         checks.time_ms("at_ms", self.at_ms)
         checks.text("boot", self.boot, 200)
         checks.text("place", self.place, 200)

@@ -44,9 +44,11 @@ class Leadership:
 
 
 def token_of(record: Leadership, offset: int) -> int:
-    """The leader token of a claim at `offset` of the topic; 0 for any other record.
+    """The leader token that a record at `offset` of the topic speaks of; 0 if it speaks of none.
 
     The highest token leads. Readers refuse records with a lower one, and with a higher one that
-    nobody has claimed. The base keeps tokens rising when the topic was deleted and made again.
+    nobody has claimed. A renewal vouches for its token as the claim did, which may be lost: a
+    reader that was cut off while the topic was made again goes on where it had been. The base
+    keeps tokens rising when the topic was deleted and made again.
     """
-    return record.base + offset + 1 if record.kind == "claim" else 0
+    return record.base + offset + 1 if record.kind == "claim" else record.token

@@ -253,6 +253,7 @@ class NodeWorker:
             reclaim_ms=self._reclaim_ms,
             faults=tuple(fault for fault in faults if fault),
             load_feed=self._load_feed,
+            observed_token=state.assignment.leader_token if state.assignment else 0,
         )
 
     async def _show(self, status: Status) -> None:

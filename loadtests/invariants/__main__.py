@@ -1,4 +1,4 @@
-"""python -m loadtests.invariants [--seeds N] [--first N] [--seed N] [--jobs N] [--json OUT]"""
+"""python -m loadtests.invariants [--seeds N | --seed N] [--faults LIST] [--jobs N] [--json OUT]"""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import orjson
 
-from loadtests.invariants.scenario import scenario
+from loadtests.invariants.scenario import KINDS, scenario
 from loadtests.invariants.world import World
 
 
@@ -30,11 +31,12 @@ class Outcome:
     cpu_s: float
 
 
-def run(seed: int) -> Outcome:
-    """Simulate `seed`; an exception in the product is a broken promise too."""
+def run(seed: int, kinds: Sequence[str] = ()) -> Outcome:
+    """Simulate `seed`, with faults of `kinds` where any are given; an exception in the product is a
+    broken promise too."""
     logging.disable(logging.CRITICAL)
     began = time.process_time()
-    world = World(scenario(seed))
+    world = World(scenario(seed, kinds))
     try:
         broken = [str(one) for one in world.run()]
     except Exception as error:
@@ -45,12 +47,21 @@ def run(seed: int) -> Outcome:
     return Outcome(seed, tuple(broken), checked, faults, world.now_s, took)
 
 
-def _outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:
+def _outcomes(seeds: range, kinds: Sequence[str], jobs: int) -> Iterator[Outcome]:
+    one = partial(run, kinds=kinds)
     if jobs == 1:
-        yield from map(run, seeds)
+        yield from map(one, seeds)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(run, seeds, chunksize=1)
+        yield from pool.map(one, seeds, chunksize=1)
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    kinds = tuple(kind.strip() for kind in text.split(","))
+    for kind in kinds:
+        if kind not in KINDS:
+            raise argparse.ArgumentTypeError(f"{kind!r}: one of {', '.join(KINDS)}")
+    return kinds
 
 
 def _number(text: str) -> int:
@@ -68,6 +79,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=_number, default=100, help="how many (100)")
     parser.add_argument("--first", type=_number, default=1, help="the first of them (1)")
     parser.add_argument("--seed", type=_number, help="this one only, with its faults")
+    parser.add_argument(
+        "--faults", type=_kinds, default=(), metavar="KIND,...", help="these instead of drawn ones"
+    )
     parser.add_argument("--jobs", type=_number, default=1, help="processes (1)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write figures there")
     options = parser.parse_args(argv)
@@ -79,13 +93,16 @@ def main(argv: list[str] | None = None) -> int:
     checked: Counter[str] = Counter()
     failed: list[Outcome] = []
     simulated_s = cpu_s = 0.0
-    for done, outcome in enumerate(_outcomes(seeds, options.jobs), start=1):
+    for done, outcome in enumerate(_outcomes(seeds, options.faults, options.jobs), start=1):
         checked.update(outcome.checked)
         simulated_s += outcome.seconds
         cpu_s += outcome.cpu_s
         if outcome.broken:
             failed.append(outcome)
-            print(f"seed {outcome.seed} FAILED; reproduce with --seed {outcome.seed}", flush=True)
+            again = f"--seed {outcome.seed}"
+            if options.faults:
+                again += f' --faults "{",".join(options.faults)}"'
+            print(f"seed {outcome.seed} FAILED; reproduce with {again}", flush=True)
             for line in outcome.broken:
                 print(f"  {line}")
         if outcome.broken or len(seeds) == 1:

@@ -152,7 +152,6 @@ class Controller:
     async def _run(self) -> None:
         await self.seat.introduce()
         await self.control.caught_up()
-        self.election.in_use = self.latest.highest_in_use
         self.windows.advance(self.clock.now_ms())
         self._telemetry_reader.skip_to(
             self.process.now_s - self.loop.declared().policy.global_window_s

@@ -40,8 +40,6 @@ class Log:
     away: bool = False
     epoch: int = 0
     parts: dict[tuple[str, int], list[Entry]] = field(default_factory=dict)
-    bases: dict[str, int] = field(default_factory=dict)
-    generations: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for each in TABLE:
@@ -61,7 +59,6 @@ class Log:
         """The topic is deleted and made again, empty: offsets begin at 0."""
         for number in range(topic(name).partitions):
             self.parts[name, number] = []
-        self.generations[name] = self.generations.get(name, 0) + 1
 
 
 @dataclass(slots=True)
@@ -96,9 +93,8 @@ class Reader:
         self._log = log
         self._link = link
         self._only = only
-        self._names = tuple(names)
-        self._next = {place: 0 for place in log.parts if place[0] in self._names}
-        self._made = {name: log.generations.get(name, 0) for name in self._names}
+        chosen = tuple(names)
+        self._next = {place: 0 for place in log.parts if place[0] in chosen}
         self._lag_s = {place: link.delay_s() for place in self._next}
 
     def at_end(self) -> bool:
@@ -115,12 +111,10 @@ class Reader:
         """(topic, record) of what has come, in the order of each partition."""
         if self._link.cut or self._log.away:
             return
-        for name in self._names:
-            if self._made[name] != self._log.generations.get(name, 0):
-                self._made[name] = self._log.generations.get(name, 0)
-                self._next.update({place: 0 for place in self._next if place[0] == name})
         for place, at in self._next.items():
             part = self._log.parts[place]
+            if at > len(part):  # out of range: the topic was made again, and is read from its start
+                at = self._next[place] = 0
             # Claims are counted by their offsets: a reader that goes on reads none of them twice.
             repeats = self._link.again and place[0] != "leadership"
             if repeats and self._link.rng.random() < self._link.again:

@@ -33,7 +33,7 @@ class Vouched:
 
     def heard(self, record: Leadership, offset: int) -> None:
         """One record of the topic."""
-        self.highest = max(self.highest, token_of(record, offset), record.token)
+        self.highest = max(self.highest, token_of(record, offset))
 
 
 @dataclass(slots=True)
@@ -196,6 +196,7 @@ class Node:
         status = Status(
             self.name, self.pool, f"executor-{self.name}", generation, now_ms, instances,
             reclaim_ms=T0 + int(self.reclaim_s * 1000) + self.wall_skew_ms if self.reclaim_s else 0,
+            observed_token=self.state.assignment.leader_token if self.state.assignment else 0,
         )  # fmt: skip
         for _ in range(1 + (self._rng.random() < self.link.copies)):
             entry = self._log.append("status", self.name, encode(status))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
@@ -75,8 +76,9 @@ class Scenario:
     skew_s: tuple[float, float]
 
 
-def scenario(seed: int) -> Scenario:
-    """The scenario of `seed`, the same on every machine."""
+def scenario(seed: int, kinds: Sequence[str] = ()) -> Scenario:
+    """The scenario of `seed`, the same on every machine. kinds: of faults, instead of drawn ones,
+    each as often as it is named; their times are drawn."""
     rng = random.Random(f"shoal invariants {seed}")
     models = _MODELS[: rng.choice((1, 2, 2, 3))]
     l4, l40s = catalog.gpu("L4"), catalog.gpu("L40S")
@@ -116,7 +118,7 @@ def scenario(seed: int) -> Scenario:
         for service in services
     }
     faults = []
-    for kind in rng.sample(KINDS, rng.randint(2, 7)):
+    for kind in kinds or rng.sample(KINDS, rng.randint(2, 7)):
         at_s = rng.uniform(45.0, end_s - QUIET_S - 30.0)
         last_s = min(rng.choice((10.0, 30.0, 60.0, 120.0)), end_s - QUIET_S - at_s)
         faults.append(Fault(kind, at_s, at_s + last_s, rng.random()))

@@ -195,7 +195,6 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         # Its first word tells the broker's time, against which the age of everything is measured.
         await seat.introduce()
         await control.start()
-        election.in_use = latest.highest_in_use
         windows.advance(clock.now_ms())
         for source, sink in sources:
             await source.replay(sink)

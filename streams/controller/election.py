@@ -8,6 +8,9 @@ The highest claim leads. A leader's lease counts from when it sent the last rene
 read back, so no claim stands before that renewal in the log. Others claim once they saw no
 renewal for longer than a lease while they were reading, so two never lead at a time as long as
 monotonic clocks run at about the same rate. Where that fails, the broker fences (see `outbox`).
+
+A claim can be lost with the topic, and executors that follow it refuse every lower token. They say
+which one they follow, so whoever leads without having heard of it claims again, above it.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ TAKEOVER_S = 5.0
 WATCH_S = 1.6
 """A controller that has just started watches for longer than the time between two renewals."""
 
+ABOVE_S = 10.0
+"""Between claims of a leader above what executors follow: one that lies ends no more terms."""
+
 _CURRENT_S = 3.0
 _MOST_STEP_S = 0.5
 
@@ -32,8 +38,8 @@ class Election:
     read back, 0 before. highest, leader: token and name of the highest claim. base: of the claims
     on the topic. offset: of the last record read. resets: how often the topic was found to have
     been made again. heard_renewal: whether the leader renewed since this controller watches.
-    in_use: the highest believable token on what leaders had written when this controller started.
-    One that appears later without a claim is forged, and claiming above it would vouch for it."""
+    in_use: the highest believable token that an executor said it follows. What is only written on
+    assignments or routes may be forged, and claiming above it would vouch for it."""
 
     boot: str
     token: int = 0
@@ -50,6 +56,7 @@ class Election:
     _watched_s: float = 0.0
     _checked_s: float | None = None
     _vacant: bool = True
+    _won_s: float = float("-inf")
     _sent_s: dict[int, float] = field(default_factory=dict)
 
     def heard(self, record: Leadership, offset: int, age_s: float = 0.0) -> None:
@@ -83,7 +90,12 @@ class Election:
         self._vacant, self._silent_s, self.heard_renewal = False, self._age_s(age_s), False
         self.token = 0
         if sent_s is not None:
-            self.token, self._lease_until_s = token, sent_s + LEASE_S
+            self.token, self._won_s, self._lease_until_s = token, sent_s, sent_s + LEASE_S
+
+    def followed(self, token: int) -> None:
+        """An executor says that it follows the leader with `token`."""
+        if token <= MAX_BASE:
+            self.in_use = max(self.in_use, token)
 
     def _age_s(self, age_s: float) -> float:
         """By the broker's clock only while the past is read: once this controller watches, silence
@@ -108,10 +120,15 @@ class Election:
         self._watched_s += min(step_s, _MOST_STEP_S)
 
     def may_claim(self, now_s: float) -> bool:
-        """Whether nobody leads: never anyone, one that resigned, or one that fell silent."""
-        if self.token or now_s >= self._current_until_s:
+        """Whether nobody leads (never anyone, one that resigned, or one that fell silent), or this
+        controller does and executors refuse it."""
+        if now_s >= self._current_until_s:
             return False
-        if self._vacant:
+        if self.token:
+            refused = self.leads(now_s) and self.in_use > self.token
+            return refused and now_s - self._won_s >= ABOVE_S
+        # Who has a claim that this controller has not heard may hold its lease yet.
+        if self._vacant and self.in_use <= self.highest:
             return True
         return self._silent_s >= TAKEOVER_S and self._watched_s >= WATCH_S
 

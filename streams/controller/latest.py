@@ -14,7 +14,7 @@ from typing import Any
 from autoscaler.demand.engines import EngineView
 from streams.clock import Clock
 from streams.controller.election import Election
-from topics.leadership import MAX_BASE, token_of
+from topics.leadership import token_of
 from topics.records import (
     Alert,
     Assignment,
@@ -87,7 +87,7 @@ class Latest:
             if len(self.decisions) > 2 * _KEPT_DECISIONS:
                 del self.decisions[:-_KEPT_DECISIONS]
         elif isinstance(record, Leadership):
-            self._claim(max(token_of(record, offset), record.token))
+            self._claim(token_of(record, offset))
         elif isinstance(record, PlanRecord):
             self.plan_number = max(self.plan_number, record.number)
             self.next_serial = max(self.next_serial, record.next_serial)
@@ -107,13 +107,6 @@ class Latest:
             del self.alerts[:-_KEPT_ALERTS]
         elif isinstance(record, DeadLetter):
             self.bury((record.topic, record.partition, record.offset))
-
-    @property
-    def highest_in_use(self) -> int:
-        """The highest believable token on assignments and routes."""
-        kept = (*self.assignments.values(), *self.routes.values(), *self.beyond.values())
-        tokens = (record.leader_token for record in kept)
-        return max((token for token in tokens if token <= MAX_BASE), default=0)
 
     def _claim(self, token: int) -> None:
         if token <= self.claimed:
@@ -196,6 +189,7 @@ def into_latest(
             known = latest.statuses.get(record.node)
             heard_ms = clock.event_ms(append_ms)
             record = as_heard(record, max(heard_ms, known.at_ms) if known else heard_ms)
+            election.followed(record.observed_token)
         elif isinstance(record, (Availability, Price)):
             if offered.get((topic, record.pool)) == record.observed_ms:
                 return  # read again

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.controller.election import LEASE_S, RENEW_S, TAKEOVER_S, Election
+from streams.controller.election import ABOVE_S, LEASE_S, RENEW_S, TAKEOVER_S, Election
 from topics.leadership import Leadership, token_of
 
 STEP_S = 0.1
@@ -15,17 +15,24 @@ STEP_S = 0.1
 
 @dataclass
 class World:
-    """A log that takes records at once, and controllers that read it when they run."""
+    """A log that takes records at once, controllers that read it when they run, and executors that
+    follow the highest token: who reads the log hears of it too. The log may be made again."""
 
     log: list[Leadership] = field(default_factory=list)
     controllers: dict[str, Controller] = field(default_factory=dict)
     now_s: float = 100.0
     visible: int = 0
     age_s: float = 0.0
+    followed: int = 0
 
     def start(self, name: str) -> Controller:
         self.controllers[name] = Controller(name, self)
         return self.controllers[name]
+
+    def delete(self) -> None:
+        """The topic is deleted and made again. Who had read further than it has records now reads
+        it from its start; another goes on where it had been."""
+        self.log.clear()
 
     def run(self, for_s: float) -> None:
         for _ in range(round(for_s / STEP_S)):
@@ -34,8 +41,12 @@ class World:
             for controller in self.controllers.values():
                 if controller.running:
                     controller.step()
-            leading = [c.name for c in self.controllers.values() if c.leads()]
-            assert len(leading) <= 1, f"two lead at {self.now_s}: {leading}"
+            leading = [c for c in self.controllers.values() if c.leads()]
+            names = [controller.name for controller in leading]
+            assert len(leading) <= 1, f"two lead at {self.now_s}: {names}"
+            for controller in leading:
+                if controller.connected:  # its assignments arrive, and a lower token is refused
+                    self.followed = max(self.followed, controller.election.token)
 
     def leader(self) -> str:
         return next((c.name for c in self.controllers.values() if c.leads()), "")
@@ -56,6 +67,9 @@ class Controller:
     def step(self) -> None:
         now_s = self.world.now_s
         if self.connected:
+            if self.read > self.world.visible:
+                self.read = 0
+            self.election.followed(self.world.followed)
             for offset in range(self.read, self.world.visible):
                 self.election.heard(self.world.log[offset], offset, self.world.age_s)
             self.read = self.world.visible
@@ -195,9 +209,7 @@ def test_a_topic_made_again_gives_nobody_the_seat_of_a_leader_who_cannot_see_it(
     world.start("two")
     world.run(10.0)
     first.connected = False
-    world.log.clear()
-    for controller in world.controllers.values():
-        controller.read = 0
+    world.delete()
     world.run(12.0)  # at any time at most one leads
     assert world.leader() == "two"
 
@@ -208,9 +220,7 @@ def test_tokens_keep_rising_when_the_topic_is_made_again() -> None:
     first = world.start("one")
     world.run(30.0)
     before = first.election.token
-    world.log.clear()
-    for controller in world.controllers.values():
-        controller.read = 0
+    world.delete()
     world.run(15.0)
     assert world.leader() == "one"
     assert first.election.resets == 1
@@ -219,17 +229,69 @@ def test_tokens_keep_rising_when_the_topic_is_made_again() -> None:
     assert token_of(*claim) == first.election.token
 
 
-def test_a_first_claim_is_above_what_leaders_of_a_lost_topic_wrote() -> None:
-    """A controller that starts on an empty topic knows the tokens on assignments."""
-    assert Election("boot", in_use=57).next_base() == 57
-    assert Election("boot").next_base() == 0
+def test_a_first_claim_is_above_what_executors_follow() -> None:
+    """The topic was deleted while no controller ran; a token beyond belief does not count."""
+    election = Election("boot")
+    assert election.next_base() == 0
+    election.followed(57)
+    election.followed(10**12)
+    assert election.next_base() == 57
+
+
+def test_a_leader_that_never_heard_of_a_higher_claim_claims_above_it() -> None:
+    """Cut off while its successor claims; then the topic is deleted and the successor is killed, so
+    only executors know of that claim, and they refuse whatever is lower (seed 746)."""
+    world = World()
+    first = world.start("one")
+    world.run(3.0)
+    world.start("two")
+    world.run(5.0)
+    first.connected = False
+    world.run(15.0)
+    assert world.leader() == "two"
+    del world.controllers["two"]
+    world.delete()
+    first.connected = True
+    world.run(15.0)
+    assert world.leader() == "one"
+    assert first.election.token == world.followed
+
+
+def test_a_leader_that_executors_refuse_claims_again_and_no_more_often_than_is_good() -> None:
+    """It heard only as a leader what they follow. One that lies costs a term now and then."""
+    world = World()
+    first = world.start("one")
+    world.run(3.0)
+    world.followed = 500
+    world.run(ABOVE_S + 2.0)
+    assert world.leader() == "one"
+    assert first.election.token == world.followed > 500
+    before = sum(record.kind == "claim" for record in world.log)
+    for _ in range(60):
+        world.followed += 1000
+        world.run(1.0)
+    assert world.leader() == "one"
+    assert sum(record.kind == "claim" for record in world.log) <= before + 60 / ABOVE_S
+
+
+def test_a_controller_waits_where_executors_follow_a_leader_whose_claim_is_lost() -> None:
+    """The leader, cut off, may hold its lease yet when another one starts on the new topic."""
+    world = World()
+    first = world.start("one")
+    world.run(5.0)
+    first.connected = False
+    world.delete()
+    world.start("two")
+    world.run(12.0)  # at any time at most one leads
+    assert world.leader() == "two"
+    assert world.controllers["two"].election.token > first.election.highest
 
 
 @settings(deadline=None)
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["stop", "resume", "cut", "heal", "kill", "start"]),
+            st.sampled_from(["stop", "resume", "cut", "heal", "kill", "start", "delete"]),
             st.integers(0, 3),
             st.floats(0.1, 12.0),
         ),
@@ -239,14 +301,16 @@ def test_a_first_claim_is_above_what_leaders_of_a_lost_topic_wrote() -> None:
 def test_whatever_happens_no_two_lead_and_one_leads_in_the_end(
     faults: list[tuple[str, int, float]],
 ) -> None:
-    """Stopped, cut off, killed and started in any order: at most one at any time (in World.run),
-    and one leads once three are left in peace."""
+    """Stopped, cut off, killed and started in any order, the topic deleted at any time: at most one
+    at any time (in World.run), and one that executors follow leads once three are left in peace."""
     world = World()
     for number in range(3):
         world.start(f"c{number}")
     for fault, number, for_s in faults:
         controller = world.controllers.get(f"c{number}")
-        if fault == "start" or controller is None:
+        if fault == "delete":
+            world.delete()
+        elif fault == "start" or controller is None:
             world.start(f"c{number}")
         elif fault in ("stop", "resume"):
             controller.running = fault == "resume"
@@ -259,3 +323,4 @@ def test_whatever_happens_no_two_lead_and_one_leads_in_the_end(
         world.start(f"c{number}")
     world.run(3 * TAKEOVER_S)
     assert world.leader()
+    assert world.controllers[world.leader()].election.token == world.followed

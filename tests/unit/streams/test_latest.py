@@ -57,15 +57,6 @@ def test_a_token_that_nobody_claimed_hides_nothing_until_somebody_claims_it() ->
     assert latest.assignments["n"].generation == 7
 
 
-def test_tokens_in_use_are_known_without_any_claim() -> None:
-    """The leadership topic was deleted: what leaders wrote says how high tokens were; an absurd
-    one does not count."""
-    latest = Latest()
-    latest.take(Assignment("n", "p", 1, 57, 0), 0)
-    latest.take(Routes("m", 1, 10**12, 0, 1.0, 1.0), 0)
-    assert latest.highest_in_use == 57
-
-
 @pytest.mark.parametrize("ahead_ms", [-90_000, 3_600_000])
 def test_what_an_executor_says_is_dated_by_the_broker(ahead_ms: int) -> None:
     """A clock 90 s behind loses no capacity, one an hour ahead hides no dead fleet."""
