@@ -22,11 +22,12 @@ from typing import Any
 import numpy as np
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.optimizer.instance import TemplateInstance
-from autoscaler.optimizer.placements import Placements, solve_instance
-from autoscaler.optimizer.result import SolveOptions, Status
-from autoscaler.optimizer.warm import check_running, solve_running
+from autoscaler.optimizer.result import Status
 from loadtests.allocation_files import read_instance, read_plan, write_plan
+from loadtests.coral.instance import TemplateInstance
+from loadtests.coral.limits import SearchOptions
+from loadtests.coral.placements import Placements, solve_instance
+from loadtests.coral.warm import check_running, solve_running
 
 COLD_GAP = 1e-4
 """Without --gap."""
@@ -74,10 +75,10 @@ def _run(args: argparse.Namespace) -> int:
     compile_kernels()
     begin, begin_cpu = time.monotonic(), _cpu_s()
     instance = read_instance(args.instance, args.scale_demand)
-    options = SolveOptions(
+    options = SearchOptions(
         gap=(WARM_GAP if args.warm else COLD_GAP) if args.gap is None else args.gap,
         seed=args.seed,
-        mip_columns=DEFAULT_COLUMNS if args.gap is None else SolveOptions().mip_columns,
+        mip_columns=DEFAULT_COLUMNS if args.gap is None else SearchOptions().mip_columns,
         time_limit_s=args.time_limit,
         elapsed_s=lambda: time.monotonic() - begin,
     )
@@ -145,7 +146,7 @@ def compile_kernels() -> None:
         throughput_req_per_s=(np.array([1.0, 1.0]),) * 2,
         start_penalty=0.1,
     )
-    solve_instance(tiny, SolveOptions())
+    solve_instance(tiny, SearchOptions())
 
 
 if __name__ == "__main__":

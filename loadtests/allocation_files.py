@@ -14,8 +14,8 @@ import orjson
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.instance import TemplateInstance
-from autoscaler.optimizer.placements import Placements
+from loadtests.coral.instance import TemplateInstance
+from loadtests.coral.placements import Placements
 
 
 def read_instance(path: Path, scale_demand: float = 1.0) -> TemplateInstance:

@@ -10,7 +10,7 @@ import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.problem import AllocationProblem
-from autoscaler.optimizer.result import AllocationResult, SolveOptions, Status, Work
+from autoscaler.optimizer.result import AllocationResult, SolveOptions, Status
 
 SHORT = 1e-7
 """Relative shortfall of a row that counts as served: the solver's tolerance, not a policy."""
@@ -38,12 +38,11 @@ def checked(
     fraction_bound: Floats,
     options: SolveOptions,
     limits: tuple[str, ...],
-    work: Work,
 ) -> AllocationResult:
     """The result for `counts`, or a failed one that says which check they did not pass."""
     why = faults(problem, counts, target)
     if why:
-        return failed(problem, f"the plan failed its check: {why}", limits, work)
+        return failed(problem, f"the plan failed its check: {why}", limits)
     demand = problem.demand_req_per_s
     served = problem.served_req_per_s(counts)
     cost = float(counts @ problem.cost_usd_per_h)
@@ -65,13 +64,10 @@ def checked(
         served_fraction_bound=fraction_bound,
         served_target=target,
         limits_hit=limits,
-        work=work,
     )
 
 
-def failed(
-    problem: AllocationProblem, reason: str, limits: tuple[str, ...], work: Work
-) -> AllocationResult:
+def failed(problem: AllocationProblem, reason: str, limits: tuple[str, ...]) -> AllocationResult:
     """No usable plan, and why."""
     rows = len(problem.demand_req_per_s)
     return AllocationResult(
@@ -83,6 +79,5 @@ def failed(
         served_fraction_bound=np.ones(rows),
         served_target=np.zeros(rows),
         limits_hit=limits,
-        work=work,
         reason=reason,
     )

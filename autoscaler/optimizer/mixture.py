@@ -23,7 +23,7 @@ import numpy as np
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.choose import mip_solver
+from autoscaler.optimizer.exact import mip_solver
 
 _INF = highspy.kHighsInf
 

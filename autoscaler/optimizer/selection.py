@@ -17,17 +17,28 @@ from autoscaler.optimizer.problem import AllocationProblem
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The problem over the columns `ids`. `whole`: all of them. `cutoff`: no plan that costs less
+    """The problem over the columns `ids`, of `columns` in all. `cutoff`: no plan that costs less
     than this holds a column that was left out (reduced-cost fixing)."""
 
     problem: AllocationProblem
     ids: Ints
-    whole: bool
+    columns: int
     cutoff: float
+
+    @property
+    def whole(self) -> bool:
+        """Whether no column was left out."""
+        return len(self.ids) == self.columns
 
     def holds_all_within(self, cost: float) -> bool:
         """Whether every plan cheaper than `cost` is a plan over these columns."""
         return self.whole or cost <= self.cutoff
+
+    def spread(self, counts: Ints) -> Ints:
+        """Counts of the chosen columns as counts of all columns."""
+        spread = np.zeros(self.columns, dtype=np.int64)
+        spread[self.ids] = counts
+        return spread
 
 
 def select(
@@ -39,7 +50,7 @@ def select(
     lower = None if got is None else got[0]
     everything = np.arange(problem.columns)
     if problem.columns <= most:
-        return Selection(problem, everything, True, np.inf), lower
+        return Selection(problem, everything, problem.columns, np.inf), lower
     reduced = problem.cost_usd_per_h if got is None else np.maximum(0.0, got[1])
     rank = reduced.astype(np.float64).copy()
     if keep is not None:
@@ -47,7 +58,7 @@ def select(
     ids = np.sort(np.argsort(rank, kind="stable")[:most])
     left_out = np.setdiff1d(everything, ids)
     cutoff = 0.0 if got is None else got[0] + float(reduced[left_out].min())
-    return Selection(_only(problem, ids), ids, False, cutoff), lower
+    return Selection(_only(problem, ids), ids, problem.columns, cutoff), lower
 
 
 def _only(problem: AllocationProblem, ids: Ints) -> AllocationProblem:

@@ -43,7 +43,6 @@ class PlanOptions:
     gap: float = 1e-4
     time_limit_s: float = 30.0
     elapsed_s: Callable[[], float] | None = None
-    seed: int = 1
     hold: float = 0.0
     late: bool = False
 

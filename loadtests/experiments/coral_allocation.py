@@ -22,11 +22,11 @@ import numpy as np
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.optimizer.arrays import Ints
-from autoscaler.optimizer.instance import TemplateInstance
-from autoscaler.optimizer.placements import account, solve_instance
-from autoscaler.optimizer.result import SolveOptions
 from loadtests.allocation_bench import compile_kernels
 from loadtests.allocation_files import read_instance
+from loadtests.coral.instance import TemplateInstance
+from loadtests.coral.limits import SearchOptions
+from loadtests.coral.placements import account, solve_instance
 from loadtests.experiments.coral_baselines import cauchy, homo
 
 PAPER = {
@@ -80,7 +80,7 @@ def plans(path: Path, time_limit_s: float, most_nodes: int = 0) -> tuple[Plan, P
     instance = read_instance(path)
     pairs = phase_pairs(path)
     begin = time.monotonic()
-    options = SolveOptions(
+    options = SearchOptions(
         gap=0.005, time_limit_s=time_limit_s, elapsed_s=lambda: time.monotonic() - begin
     )
     ours = solve_instance(instance, options).rows

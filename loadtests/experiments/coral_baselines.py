@@ -15,7 +15,7 @@ import numpy as np
 import pulp
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.instance import TemplateInstance
+from loadtests.coral.instance import TemplateInstance
 
 RATIOS = tuple((p, d) for p in (1, 2) for d in range(1, 7))
 

@@ -28,9 +28,6 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.instance import TemplateInstance
-from autoscaler.optimizer.placements import Placements, solve_instance
-from autoscaler.optimizer.result import SolveOptions
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
 from autoscaler.performance.throughput import stage_table
@@ -38,6 +35,9 @@ from autoscaler.templates.build import build_library
 from autoscaler.templates.engines import CORAL
 from autoscaler.templates.request import LibraryRequest
 from autoscaler.templates.tables import throughput_table
+from loadtests.coral.instance import TemplateInstance
+from loadtests.coral.limits import SearchOptions
+from loadtests.coral.placements import Placements, solve_instance
 from loadtests.experiments.page import bar_chart, put, rows_of
 
 MODEL = catalog.model("meta-llama/Llama-2-70b-hf")
@@ -83,7 +83,7 @@ def instance(req_per_s: float) -> TemplateInstance:
 
 def allocated(problem: TemplateInstance, name: str) -> Row:
     """The cheapest placements for the demand, or for the most of it that can be served."""
-    found: Placements = solve_instance(problem, SolveOptions(gap=0.005))
+    found: Placements = solve_instance(problem, SearchOptions(gap=0.005))
     if not len(found.rows):
         raise InvalidValue("demand", float(problem.demand_req_per_s[0]), found.reason)
     used = np.zeros(len(NODES), np.int64)

@@ -241,7 +241,7 @@ def _solved(
         gapRel=options.gap,
         gapAbs=1e-9,
         timeLimit=options.time_limit_s,
-        random_seed=options.seed,
+        random_seed=1,
     )
     try:
         model.solve(solver)

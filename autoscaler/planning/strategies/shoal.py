@@ -75,7 +75,6 @@ class Shoal:
         options = problem.options
         limits = SolveOptions(
             gap=options.gap,
-            seed=options.seed,
             time_limit_s=options.time_limit_s if options.elapsed_s is not None else None,
             elapsed_s=options.elapsed_s,
         )
@@ -100,12 +99,11 @@ class Shoal:
         if lower is None or lower <= 0.0:
             return None
         gap = min(0.05, limits.gap * (arrays.fixed_usd_per_h + lower) / lower)
-        fast = replace(limits, gap=max(gap, limits.gap), mip_nodes=1)
+        fast = replace(limits, gap=max(gap, limits.gap), mip_nodes=50)
         got = self.solver(chosen.problem, fast, None)
         if got.status in (Status.BEST_EFFORT, Status.FAILED):
             return None
-        counts = np.zeros(whole.columns, dtype=np.int64)
-        counts[chosen.ids] = got.counts
+        counts = chosen.spread(got.counts)
         return replace(got, counts=counts, lower_bound_usd_per_h=min(lower, got.cost_usd_per_h))
 
 
@@ -150,7 +148,6 @@ def _unchanged(
         solved.served_fraction_bound,
         options,
         solved.limits_hit,
-        solved.work,
     )
     close = same.gap <= max(problem.options.gap, solved.gap)
     return same if same.status is not Status.FAILED and close else solved

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.optimizer.column_form import counts_of, is_structured, lower_columns
-from autoscaler.optimizer.decomposition import solve_decomposed
-from autoscaler.optimizer.instance import TemplateInstance
-from autoscaler.optimizer.placements import account, solve_instance
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import SolveOptions, Status
 from autoscaler.optimizer.solve import solve
+from loadtests.coral.instance import TemplateInstance
+from loadtests.coral.limits import SearchOptions
+from loadtests.coral.placements import account, solve_instance
 
 EXACT = SolveOptions(gap=1e-9)
+SEARCHED = SearchOptions(gap=1e-9)
 MOST = 3  # largest count of a column that is tried
 
 
@@ -76,8 +76,8 @@ quarter = st.integers(1, 40).map(lambda x: x / 4)
 
 
 @st.composite
-def fleets(draw: st.DrawFn, rented: bool = True) -> AllocationProblem:
-    """Two models on sliced nodes of two pools: keep, start, switch and, if `rented`, nodes."""
+def fleets(draw: st.DrawFn) -> AllocationProblem:
+    """Two models on sliced nodes of two pools: keep, start, switch and perhaps nodes to rent."""
     demand = [draw(quarter), draw(quarter)]
     # Resources: GPUs on pools 0 and 1, then one row per running kind for keep + switched away.
     capacity = [float(draw(st.integers(0, 4))), float(draw(st.integers(0, 2)))]
@@ -92,13 +92,13 @@ def fleets(draw: st.DrawFn, rented: bool = True) -> AllocationProblem:
         entries.append((1.1 * price, MOST, {row: rate}, {0: gpus}))  # start
         other = draw(quarter)
         entries.append((1.05 * price, MOST, {1 - row: other}, {0: gpus, tie: 1.0}))  # switch
-    if rented:
+    if draw(st.booleans()):
         entries.append((draw(quarter), 2.0, {}, {0: -4.0}))  # a rented node of four slices
     entries.append((draw(quarter), MOST, {draw(st.integers(0, 1)): draw(quarter)}, {1: 1.0}))
     return columns(entries, demand, capacity)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(fleets())
 def test_transitions_slices_and_rented_nodes_match_brute_force(problem: AllocationProblem) -> None:
     """Cost and smallest served fraction equal those of the best of all allocations.
@@ -112,7 +112,8 @@ def test_transitions_slices_and_rented_nodes_match_brute_force(problem: Allocati
     fraction, cost = expect(bounded)
     got = solve(bounded, EXACT)
     if fraction <= 0:
-        assert got.cost_usd_per_h == pytest.approx(0.0, abs=1e-9)
+        assert got.status is Status.BEST_EFFORT
+        assert not got.served_target.any()
         return
     # A fraction counts as reached within the precision that the search proves (0.1%).
     assert float(got.served_fraction.min()) >= fraction * (1 - 1.1e-3)
@@ -123,32 +124,6 @@ def test_transitions_slices_and_rented_nodes_match_brute_force(problem: Allocati
         assert got.lower_bound_usd_per_h <= cost * (1 + 1e-9)
     else:
         assert got.status is Status.BEST_EFFORT
-
-
-@settings(max_examples=60, deadline=None)
-@given(fleets(rented=False))
-def test_the_decomposition_matches_brute_force_where_it_applies(
-    problem: AllocationProblem,
-) -> None:
-    """The structured tier alone, on the same problems: same cost, a bound that is never above."""
-    bounded = AllocationProblem(
-        **{name: getattr(problem, name) for name in problem.__slots__}
-        | {"upper": np.minimum(problem.upper, MOST)}
-    )
-    assert is_structured(bounded)
-    fraction, cost = expect(bounded)
-    lowered = lower_columns(bounded, np.ones(2))
-    outcome = solve_decomposed(lowered, EXACT, None)
-    if fraction < 1.0:
-        assert outcome.plan is None
-        return
-    assert not outcome.infeasible
-    assert outcome.bound <= cost * (1 + 1e-9) + 1e-9
-    assert outcome.plan is not None
-    counts = counts_of(outcome.plan, bounded.columns)
-    assert (bounded.used(counts) <= bounded.capacity + 1e-9).all()
-    assert (bounded.served_req_per_s(counts) >= bounded.demand_req_per_s * (1 - 1e-8)).all()
-    assert float(counts @ bounded.cost_usd_per_h) == pytest.approx(cost, rel=1e-6, abs=1e-9)
 
 
 @st.composite
@@ -198,7 +173,7 @@ def test_template_instances_match_brute_force(instance: TemplateInstance) -> Non
     flat = as_columns(instance)
     used = [j for j in range(flat.columns) if _fits_alone(flat, j)]
     fraction, cost = _best(flat, used)
-    got = solve_instance(instance, EXACT)
+    got = solve_instance(instance, SEARCHED)
     if fraction <= 0:
         assert got.status is Status.FAILED
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.optimizer.instance import TemplateInstance
+from loadtests.coral.instance import TemplateInstance
 from loadtests.experiments.coral_allocation import judged
 from loadtests.experiments.coral_baselines import cauchy, homo, replicas
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.optimizer.instance import TemplateInstance
 from autoscaler.optimizer.problem import AllocationProblem
+from loadtests.coral.instance import TemplateInstance
 
 
 def instance() -> TemplateInstance:

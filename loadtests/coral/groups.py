@@ -1,10 +1,10 @@
 """The decomposed form of an allocation: one covering knapsack per demand row, tied by resources.
 
 Owns the compressed item tables that the kernels read, their restriction (to fitting or surviving
-pairs) and the price of items. Both public forms (`problem.py`, `instance.py`) are lowered to this.
-Knows nothing of dual ascent, of MIPs or of what the rows mean.
+pairs) and the price of items. `instance.py` is lowered to this. Knows nothing of dual ascent, of
+MIPs or of what the rows mean.
 
-Resources are numbered `place * features + feature`. A general problem has one place.
+Resources are numbered `place * features + feature`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.optimizer.arrays import Bools, Floats, Ints
-from autoscaler.optimizer.knapsack import UNITS
+from loadtests.coral.knapsack import UNITS
 
 
 @dataclass(frozen=True, slots=True)

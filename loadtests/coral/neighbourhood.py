@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.choose import choose
-from autoscaler.optimizer.dual import ascend, subproblem
-from autoscaler.optimizer.groups import Decomposed, fitting
-from autoscaler.optimizer.incumbent import Incumbent
-from autoscaler.optimizer.pool import Covers, Scene, items_within, joined, pool
-from autoscaler.optimizer.result import GROUPS, SolveOptions, Work
+from loadtests.coral.choose import choose
+from loadtests.coral.dual import ascend, subproblem
+from loadtests.coral.groups import Decomposed, fitting
+from loadtests.coral.incumbent import Incumbent
+from loadtests.coral.limits import GROUPS, SearchOptions, Work
+from loadtests.coral.pool import Covers, Scene, items_within, joined, pool
 
 LARGEST = 9
 """Most groups freed at once in a problem of up to `GROUPS` groups."""
@@ -47,7 +47,7 @@ class Search:
 
 
 def improve(
-    problem: Decomposed, search: Search, start: Incumbent, options: SolveOptions, columns: int
+    problem: Decomposed, search: Search, start: Incumbent, options: SearchOptions, columns: int
 ) -> tuple[Incumbent, Work, tuple[str, ...]]:
     """The best plan within `columns` columns of MIPs, the work, and the limits that struck."""
     generator = np.random.default_rng(options.seed)
@@ -129,7 +129,7 @@ def _solve(
     plan: Incumbent,
     chosen: Ints,
     pool_size: int,
-    options: SolveOptions,
+    options: SearchOptions,
 ) -> tuple[Incumbent | None, Work]:
     """A better plan that differs only in the `chosen` groups, or None."""
     others = np.setdiff1d(np.arange(len(plan.cost)), chosen)

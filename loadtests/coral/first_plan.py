@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats
-from autoscaler.optimizer.choose import choose
-from autoscaler.optimizer.groups import Decomposed
-from autoscaler.optimizer.incumbent import Incumbent, from_choice
-from autoscaler.optimizer.master import Master
-from autoscaler.optimizer.pool import Covers, Scene, take
-from autoscaler.optimizer.result import SolveOptions, Work
-from autoscaler.optimizer.strained import with_whole_covers
+from loadtests.coral.choose import choose
+from loadtests.coral.groups import Decomposed
+from loadtests.coral.incumbent import Incumbent, from_choice
+from loadtests.coral.limits import SearchOptions, Work
+from loadtests.coral.master import Master
+from loadtests.coral.pool import Covers, Scene, take
+from loadtests.coral.strained import with_whole_covers
 
 FIRST_COLUMNS = 4500
 """Above this many columns the first plan is a rounded mix, not a MIP's."""
@@ -35,7 +35,7 @@ def first_plan(
     scene: Scene,
     pools: list[Covers],
     penalty: Floats,
-    options: SolveOptions,
+    options: SearchOptions,
 ) -> tuple[Incumbent | None, Work]:
     """The best choice from the pools; where none fits, the one that exceeds capacities least."""
     work = Work()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoscaler.optimizer.choose import choose
-from autoscaler.optimizer.dual import ascend, subproblem
-from autoscaler.optimizer.groups import Decomposed, Group, units_of
-from autoscaler.optimizer.knapsack import UNITS
-from autoscaler.optimizer.pool import (
+from loadtests.coral.choose import choose
+from loadtests.coral.dual import ascend, subproblem
+from loadtests.coral.groups import Decomposed, Group, units_of
+from loadtests.coral.knapsack import UNITS
+from loadtests.coral.pool import (
     Covers,
     Scene,
     cheapest,

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.groups import Decomposed, Group
-from autoscaler.optimizer.knapsack import UNITS, cheapest_by_units, cover, trace
-from autoscaler.optimizer.master import Master
-from autoscaler.optimizer.result import SolveOptions
+from loadtests.coral.groups import Decomposed, Group
+from loadtests.coral.knapsack import UNITS, cheapest_by_units, cover, trace
+from loadtests.coral.limits import SearchOptions
+from loadtests.coral.master import Master
 
 SMOOTHING = 0.6
 """Share of the best multipliers so far in the next trial: fewer rounds than the raw duals."""
@@ -72,7 +72,7 @@ def ascend(
     tolerance: float = 1e-6,
     money: bool = True,
     stop_above: float = np.inf,
-    options: SolveOptions | None = None,
+    options: SearchOptions | None = None,
 ) -> DualResult | None:
     """Raise the bound from `mu` (k,) until bound and mix meet within `tolerance` (relative).
 

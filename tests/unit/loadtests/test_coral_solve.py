@@ -1,4 +1,4 @@
-"""Behaviour of the allocation solver beyond the optimum: proofs, limits, classes, determinism."""
+"""Behaviour of the search by decomposition beyond the optimum: proofs, limits, determinism."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from autoscaler.optimizer.arrays import Floats
-from autoscaler.optimizer.column_form import columns_of
 from autoscaler.optimizer.exact import minimise_cost
-from autoscaler.optimizer.instance import TemplateInstance, lower
-from autoscaler.optimizer.placements import Placements, account, solve_instance
-from autoscaler.optimizer.problem import AllocationProblem
-from autoscaler.optimizer.result import SolveOptions, Status
-from autoscaler.optimizer.solve import solve
-from autoscaler.optimizer.warm import check_running, solve_running
+from autoscaler.optimizer.result import Status
 from loadtests.allocation_generate import generate
+from loadtests.coral.column_form import columns_of
+from loadtests.coral.instance import TemplateInstance, lower
+from loadtests.coral.limits import SearchOptions
+from loadtests.coral.placements import Placements, account, solve_instance
+from loadtests.coral.warm import check_running, solve_running
 
 
 def made(seed: int, scarcity: float | None, most: int = 300) -> TemplateInstance:
@@ -67,7 +66,7 @@ def test_bound_and_cost_agree_with_a_plain_mip_and_with_the_multipliers(
 ) -> None:
     """No bound lies above a plan, whoever found it; what the multipliers prove holds as well."""
     instance = made(seed, scarcity, most=120)
-    got = solve_instance(instance, SolveOptions(gap=0.01, mip_columns=6000))
+    got = solve_instance(instance, SearchOptions(gap=0.01, mip_columns=6000))
     assert_sound(instance, got)
     flat, _, _ = columns_of(lower(instance))
     if got.status is Status.BEST_EFFORT:
@@ -84,7 +83,7 @@ def test_bound_and_cost_agree_with_a_plain_mip_and_with_the_multipliers(
 
 def test_ample_capacity_is_solved_to_optimality() -> None:
     """Nothing scarce: groups do not meet, and each one's cheapest cover is exact."""
-    got = solve_instance(made(5, None), SolveOptions(gap=0.0))
+    got = solve_instance(made(5, None), SearchOptions(gap=0.0))
     assert got.status is Status.OPTIMAL
     assert got.gap <= 1e-9
     assert not got.mu_usd_per_h.any()
@@ -93,7 +92,7 @@ def test_ample_capacity_is_solved_to_optimality() -> None:
 def test_the_same_question_has_the_same_answer() -> None:
     """Twice the same instance and seed: the same rows, bound and multipliers, bit for bit."""
     instance = made(1, 0.9, most=120)
-    options = SolveOptions(gap=1e-5, rounds=8, mip_columns=1500)
+    options = SearchOptions(gap=1e-5, rounds=8, mip_columns=1500)
     first, second = solve_instance(instance, options), solve_instance(instance, options)
     assert first.rows.tolist() == second.rows.tolist()
     assert first.lower_bound_usd_per_h == second.lower_bound_usd_per_h
@@ -104,9 +103,9 @@ def test_the_same_question_has_the_same_answer() -> None:
 def test_a_wall_clock_limit_that_strikes_is_told() -> None:
     """A clock that has run out: the first plan comes back and says that the clock ended it."""
     instance = made(3, 0.9)
-    full = solve_instance(instance, SolveOptions(gap=0.0, mip_columns=500, rounds=3))
+    full = solve_instance(instance, SearchOptions(gap=0.0, mip_columns=500, rounds=3))
     assert full.limits_hit
-    late = SolveOptions(gap=0.0, time_limit_s=1.0, elapsed_s=lambda: 0.9)
+    late = SearchOptions(gap=0.0, time_limit_s=1.0, elapsed_s=lambda: 0.9)
     got = solve_instance(instance, late)
     if got.gap > 0:
         assert "wall_clock" in got.limits_hit
@@ -117,10 +116,10 @@ def test_a_wall_clock_limit_that_strikes_is_told() -> None:
 def test_more_demand_next_to_a_running_fleet_keeps_most_of_it() -> None:
     """The transition's cost charges K on what is new only, and its bound lies below it."""
     instance = made(11, 1.6, most=150)
-    before = solve_instance(instance, SolveOptions(gap=0.01))
+    before = solve_instance(instance, SearchOptions(gap=0.01))
     more = replace(instance, demand_req_per_s=instance.demand_req_per_s * 1.02)
     check_running(more, before.rows)
-    after = solve_running(more, before.rows, SolveOptions(gap=0.01), before.mu_usd_per_h)
+    after = solve_running(more, before.rows, SearchOptions(gap=0.01), before.mu_usd_per_h)
     assert_all = account(more, after.done.rows)
     assert not assert_all[2]
     assert (assert_all[1] >= more.demand_req_per_s * (1 - 1e-6)).all()
@@ -134,61 +133,8 @@ def test_more_demand_next_to_a_running_fleet_keeps_most_of_it() -> None:
 def test_nothing_changes_when_nothing_has_changed() -> None:
     """The optimum runs already: keeping all of it is the cheapest transition."""
     instance = made(5, None)
-    before = solve_instance(instance, SolveOptions())
-    after = solve_running(instance, before.rows, SolveOptions(gap=0.001))
+    before = solve_instance(instance, SearchOptions())
+    after = solve_running(instance, before.rows, SearchOptions(gap=0.001))
     assert (after.started, after.stopped) == (0, 0)
     price_only = before.cost_usd_per_h / (1 + instance.start_penalty)
     assert after.done.cost_usd_per_h == pytest.approx(price_only)
-
-
-def two_classes(capacity: float) -> AllocationProblem:
-    """Row 0 in class 0, row 1 in class 1; each instance takes one unit of the same capacity."""
-    return AllocationProblem(
-        cost_usd_per_h=np.array([1.0, 1.0]),
-        upper=np.full(2, np.inf),
-        serve_indptr=np.array([0, 1, 2]),
-        serve_row=np.array([0, 1]),
-        serve_rate=np.array([1.0, 1.0]),
-        use_indptr=np.array([0, 1, 2]),
-        use_resource=np.array([0, 0]),
-        use_amount=np.array([1.0, 1.0]),
-        demand_req_per_s=np.array([4.0, 4.0]),
-        priority=np.array([0, 1]),
-        capacity=np.array([capacity]),
-    )
-
-
-def test_the_more_important_class_is_served_first() -> None:
-    """Six units for eight wanted: class 0 gets all of its four, class 1 the two that are left."""
-    got = solve(two_classes(6.0), SolveOptions())
-    assert got.status is Status.BEST_EFFORT
-    assert got.counts.tolist() == [4, 2]
-    assert got.served_fraction.tolist() == [1.0, 0.5]
-    assert got.served_fraction_bound == pytest.approx([1.0, 0.5])
-
-
-def test_enough_capacity_leaves_no_row_short_and_none_binding() -> None:
-    """Ten units for eight wanted."""
-    got = solve(two_classes(10.0), SolveOptions())
-    assert got.status is Status.OPTIMAL
-    assert got.counts.tolist() == [4, 4]
-
-
-def test_a_budget_and_a_floor_are_rows_like_any_other() -> None:
-    """A budget row (its use is the price) makes the cheap pair win; a floor row asks for two."""
-    problem = AllocationProblem(
-        cost_usd_per_h=np.array([3.0, 1.0]),
-        upper=np.full(2, 5.0),
-        serve_indptr=np.array([0, 2, 4]),
-        serve_row=np.array([0, 1, 0, 1]),
-        serve_rate=np.array([10.0, 1.0, 4.0, 1.0]),  # row 1 counts instances: the floor
-        use_indptr=np.array([0, 1, 2]),
-        use_resource=np.array([0, 0]),
-        use_amount=np.array([3.0, 1.0]),
-        demand_req_per_s=np.array([8.0, 2.0]),
-        priority=np.array([0, 1]),
-        capacity=np.array([2.5]),
-    )
-    got = solve(problem, SolveOptions())
-    assert got.counts.tolist() == [0, 2]
-    assert got.cost_usd_per_h == 2.0

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.choose import Choice
-from autoscaler.optimizer.groups import Decomposed
-from autoscaler.optimizer.pool import Covers
+from loadtests.coral.choose import Choice
+from loadtests.coral.groups import Decomposed
+from loadtests.coral.pool import Covers
 
 
 @dataclass(frozen=True, slots=True)

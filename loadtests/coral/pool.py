@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.dual import subproblem
-from autoscaler.optimizer.groups import Group, pairs
-from autoscaler.optimizer.knapsack import UNITS, near_pairs
-from autoscaler.optimizer.patterns import enumerate_covers
+from loadtests.coral.dual import subproblem
+from loadtests.coral.groups import Group, pairs
+from loadtests.coral.knapsack import UNITS, near_pairs
+from loadtests.coral.patterns import enumerate_covers
 
 TRIES = 14
 """Thresholds tried for one pool."""

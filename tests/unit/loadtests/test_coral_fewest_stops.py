@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoscaler.optimizer.decomposition import solve_decomposed
-from autoscaler.optimizer.fewest_stops import fewest_stops
-from autoscaler.optimizer.instance import TemplateInstance, lower
-from autoscaler.optimizer.result import SolveOptions
-from autoscaler.optimizer.warm import with_running
+from loadtests.coral.decomposition import solve_decomposed
+from loadtests.coral.fewest_stops import fewest_stops
+from loadtests.coral.instance import TemplateInstance, lower
+from loadtests.coral.limits import SearchOptions
+from loadtests.coral.warm import with_running
 
 
 @pytest.mark.parametrize(("most_usd_per_h", "kept"), [(1.95, 1), (2.01, 2), (1.88, 0)])
@@ -25,7 +25,7 @@ def test_as_many_stay_as_the_cost_allows(most_usd_per_h: float, kept: int) -> No
     )
     running = np.array([[0, 0, 0, 2]], dtype=np.int64)
     near = with_running(instance, lower(instance), running, 0.0)
-    options = SolveOptions()
+    options = SearchOptions()
     cheapest = solve_decomposed(near, options, None)
     assert cheapest.plan is not None
     assert cheapest.plan.money(near) == pytest.approx(1.87)

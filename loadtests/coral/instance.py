@@ -13,13 +13,13 @@ import numpy as np
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.groups import (
+from autoscaler.optimizer.problem import check_numbers
+from loadtests.coral.groups import (
     Decomposed,
     Group,
     fitting,
     units_of,
 )
-from autoscaler.optimizer.problem import check_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class TemplateInstance:
             check_numbers(f"throughput_{k}", rate, (len(nodes),), low=0.0, strict=True)
 
 
-def lower(instance: TemplateInstance, demand_req_per_s: Floats | None = None) -> Decomposed:
+def lower(instance: TemplateInstance) -> Decomposed:
     """Groups with money = price x (1 + K) by configuration and region, and node capacities."""
-    demand = instance.demand_req_per_s if demand_req_per_s is None else demand_req_per_s
+    demand = instance.demand_req_per_s
     regions, _ = instance.price_usd_per_h.shape
     capacity = instance.available_nodes.astype(np.float64).ravel()
     money = np.ascontiguousarray(instance.price_usd_per_h.T * (1.0 + instance.start_penalty))

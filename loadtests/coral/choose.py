@@ -7,14 +7,14 @@ runs of one object) and reading it back. Knows nothing of how pools came to be.
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass
 
 import highspy
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.pool import Covers
+from autoscaler.optimizer.exact import mip_solver
+from loadtests.coral.pool import Covers
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +94,3 @@ def choose(
         nodes=max(0, int(info.mip_node_count)),
         columns=total,
     )
-
-
-def mip_solver(nodes: int, seconds: float, gap: float) -> highspy.Highs:
-    """A silent HiGHS with explicit limits: one thread, fixed seed, node limit, watchdog seconds."""
-    solver = highspy.Highs()
-    for name, value in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("random_seed", 1),
-        ("mip_max_nodes", int(nodes)),
-        ("mip_rel_gap", float(gap)),
-        ("mip_feasibility_tolerance", 1e-9),
-        ("primal_feasibility_tolerance", 1e-9),
-        # It costs 5 ms however small the problem; presolve and root need 0.6 ms.
-        ("mip_heuristic_run_feasibility_jump", False),
-    ):
-        solver.setOptionValue(name, value)
-    if math.isfinite(seconds):
-        solver.setOptionValue("time_limit", max(0.1, float(seconds)))
-    return solver

@@ -12,13 +12,13 @@ from dataclasses import replace
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats
-from autoscaler.optimizer.choose import choose
-from autoscaler.optimizer.dual import subproblem
-from autoscaler.optimizer.groups import Group
-from autoscaler.optimizer.incumbent import pairs_of
-from autoscaler.optimizer.knapsack import UNITS
-from autoscaler.optimizer.pool import Covers, Scene, items_within, joined
-from autoscaler.optimizer.result import SolveOptions, Work
+from loadtests.coral.choose import choose
+from loadtests.coral.dual import subproblem
+from loadtests.coral.groups import Group
+from loadtests.coral.incumbent import pairs_of
+from loadtests.coral.knapsack import UNITS
+from loadtests.coral.limits import SearchOptions, Work
+from loadtests.coral.pool import Covers, Scene, items_within, joined
 
 FEW = 2
 """A group with fewer whole covers than this gets some made."""
@@ -31,7 +31,7 @@ NODES = 30
 
 
 def with_whole_covers(
-    group: Group, covers: Covers, scene: Scene, options: SolveOptions, seed: int
+    group: Group, covers: Covers, scene: Scene, options: SearchOptions, seed: int
 ) -> tuple[Covers, Work]:
     """`covers` and, where few of them are whole, some that were made by MIPs."""
     work = Work()

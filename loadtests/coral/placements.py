@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.best_effort import largest_fraction
-from autoscaler.optimizer.decomposition import Outcome, solve_decomposed
-from autoscaler.optimizer.groups import Decomposed
-from autoscaler.optimizer.incumbent import Incumbent
-from autoscaler.optimizer.instance import TemplateInstance, lower
-from autoscaler.optimizer.result import SolveOptions, Status, Work
+from autoscaler.optimizer.result import Status
+from loadtests.coral.best_effort import largest_fraction
+from loadtests.coral.decomposition import Outcome, solve_decomposed
+from loadtests.coral.groups import Decomposed
+from loadtests.coral.incumbent import Incumbent
+from loadtests.coral.instance import TemplateInstance, lower
+from loadtests.coral.limits import SearchOptions, Work
 
 TOLERANCE = 2e-9
 """Relative shortfall that floating point may leave in a plan that serves all."""
@@ -50,7 +51,7 @@ class Placements:
 
 
 def solve_instance(
-    instance: TemplateInstance, options: SolveOptions, mu_usd_per_h: Floats | None = None
+    instance: TemplateInstance, options: SearchOptions, mu_usd_per_h: Floats | None = None
 ) -> Placements:
     """Cheapest placements that serve every group, or best effort where that cannot be."""
     start = None if mu_usd_per_h is None else mu_usd_per_h.ravel()
@@ -75,7 +76,7 @@ def read_back(
     instance: TemplateInstance,
     problem: Decomposed,
     outcome: Outcome,
-    options: SolveOptions,
+    options: SearchOptions,
     target: float = 1.0,
     fraction_bound: float = 1.0,
     running: Ints | None = None,

@@ -1,6 +1,6 @@
-"""The structured tier: bound by dual ascent, choose from pools, search neighbourhoods, prove.
+"""The search: bound by dual ascent, choose from pools, search neighbourhoods, prove.
 
-Owns the order of these steps and when to stop. Knows nothing of the public forms of a problem.
+Owns the order of these steps and when to stop. Knows nothing of templates and regions.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.choose import choose
-from autoscaler.optimizer.dual import ascend, subproblem
-from autoscaler.optimizer.first_plan import first_plan, penalty_of
-from autoscaler.optimizer.groups import Decomposed, Group, restrict
-from autoscaler.optimizer.incumbent import Incumbent
-from autoscaler.optimizer.neighbourhood import Search, improve
-from autoscaler.optimizer.pool import (
+from loadtests.coral.choose import choose
+from loadtests.coral.dual import ascend, subproblem
+from loadtests.coral.first_plan import first_plan, penalty_of
+from loadtests.coral.groups import Decomposed, Group, restrict
+from loadtests.coral.incumbent import Incumbent
+from loadtests.coral.limits import SearchOptions, Work
+from loadtests.coral.neighbourhood import Search, improve
+from loadtests.coral.pool import (
     Covers,
     Scene,
     cheapest,
@@ -27,7 +28,6 @@ from autoscaler.optimizer.pool import (
     near,
     pool,
 )
-from autoscaler.optimizer.result import SolveOptions, Work
 
 QUICK_ROUNDS = 5
 """Pricing rounds where only a plan is wanted and one to start from is there."""
@@ -73,7 +73,7 @@ class Outcome:
 
 def solve_decomposed(
     problem: Decomposed,
-    options: SolveOptions,
+    options: SearchOptions,
     mu: Floats | None,
     given: Incumbent | None = None,
 ) -> Outcome:
@@ -161,7 +161,7 @@ def solve_decomposed(
     return Outcome(plan, min(bound, value), dual.mu, False, limits, work)
 
 
-def proven_infeasible(problem: Decomposed, options: SolveOptions | None = None) -> bool:
+def proven_infeasible(problem: Decomposed, options: SearchOptions | None = None) -> bool:
     """No mix of covers fits: a positive bound on the artificial cover that is needed."""
     dual = ascend(
         problem,
@@ -175,7 +175,7 @@ def proven_infeasible(problem: Decomposed, options: SolveOptions | None = None) 
 
 
 def _sharpen(
-    problem: Decomposed, scene: Scene, mu: Floats, options: SolveOptions
+    problem: Decomposed, scene: Scene, mu: Floats, options: SearchOptions
 ) -> tuple[float, list[Covers]]:
     """The Lagrangian bound with the exact cheapest real cover of every group, and those covers."""
     bound = -float(mu @ problem.capacity)
@@ -219,7 +219,7 @@ def _prove(
     ascent: float,
     bound: float,
     plan: Incumbent,
-    options: SolveOptions,
+    options: SearchOptions,
     most: int,
 ) -> tuple[Incumbent, float, Work]:
     """Raise the bound by a MIP over everything that a plan within some slack of it may hold.

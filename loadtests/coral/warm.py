@@ -13,19 +13,20 @@ import numpy as np
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.decomposition import Outcome, solve_decomposed
-from autoscaler.optimizer.dual import ascend
-from autoscaler.optimizer.fewest_stops import fewest_stops
-from autoscaler.optimizer.groups import Decomposed, Group
-from autoscaler.optimizer.incumbent import Incumbent
-from autoscaler.optimizer.instance import TemplateInstance, lower
-from autoscaler.optimizer.placements import (
+from autoscaler.optimizer.result import Status
+from loadtests.coral.decomposition import Outcome, solve_decomposed
+from loadtests.coral.dual import ascend
+from loadtests.coral.fewest_stops import fewest_stops
+from loadtests.coral.groups import Decomposed, Group
+from loadtests.coral.incumbent import Incumbent
+from loadtests.coral.instance import TemplateInstance, lower
+from loadtests.coral.limits import SearchOptions
+from loadtests.coral.placements import (
     Placements,
     account,
     read_back,
     solve_instance,
 )
-from autoscaler.optimizer.result import SolveOptions, Status
 
 LADDER = (15.0, 9.0, 5.0, 3.0, 1.5)
 """Price of a stop, as a multiple of what the gap allows to cost too much, over all changes."""
@@ -60,7 +61,7 @@ class Transition:
 def solve_running(
     instance: TemplateInstance,
     running: Ints,
-    options: SolveOptions,
+    options: SearchOptions,
     mu_usd_per_h: Floats | None = None,
 ) -> Transition:
     """Cheapest transition of `running` (n, 4: group, region, template, count) within
@@ -117,7 +118,7 @@ def solve_running(
     return replace(best, done=replace(best.done, work=work, mu_usd_per_h=prices))
 
 
-def _rank(found: Transition, options: SolveOptions) -> tuple[float, int, int]:
+def _rank(found: Transition, options: SearchOptions) -> tuple[float, int, int]:
     """Within the gap first, then few that are stopped, then few that are started.
 
     What more demand wants must start; what is stopped without need is what disrupts.
@@ -131,7 +132,7 @@ def _against(
     near: Decomposed,
     running: Ints,
     outcome: Outcome,
-    options: SolveOptions,
+    options: SearchOptions,
     cold: float,
 ) -> Transition:
     """The checked plan of an outcome, its cost told as that of the transition."""

@@ -11,13 +11,15 @@ import highspy
 import numpy as np
 
 from autoscaler.optimizer.arrays import Bools
-from autoscaler.optimizer.choose import Choice, mip_solver
-from autoscaler.optimizer.decomposition import Outcome
-from autoscaler.optimizer.dual import subproblem
-from autoscaler.optimizer.groups import Decomposed
-from autoscaler.optimizer.incumbent import Incumbent
-from autoscaler.optimizer.knapsack import UNITS
-from autoscaler.optimizer.pool import (
+from autoscaler.optimizer.exact import mip_solver
+from loadtests.coral.choose import Choice
+from loadtests.coral.decomposition import Outcome
+from loadtests.coral.dual import subproblem
+from loadtests.coral.groups import Decomposed
+from loadtests.coral.incumbent import Incumbent
+from loadtests.coral.knapsack import UNITS
+from loadtests.coral.limits import SearchOptions, Work
+from loadtests.coral.pool import (
     Covers,
     Scene,
     covers_within,
@@ -25,7 +27,6 @@ from autoscaler.optimizer.pool import (
     joined,
     marks_for,
 )
-from autoscaler.optimizer.result import SolveOptions, Work
 
 COLUMNS = 500
 """Most columns of the MIP, over all groups."""
@@ -45,7 +46,7 @@ def fewest_stops(
     outcome: Outcome,
     tokens: Bools,
     most_usd_per_h: float,
-    options: SolveOptions,
+    options: SearchOptions,
 ) -> tuple[Incumbent | None, Work]:
     """The plan of at most `most_usd_per_h` that uses most `tokens` (k,), then starts the least.
 
@@ -93,7 +94,7 @@ def _choose(
     problem: Decomposed,
     tokens: Bools,
     most_usd_per_h: float,
-    options: SolveOptions,
+    options: SearchOptions,
 ) -> Choice | None:
     """Counts per part with the most tokens used; None if nothing was found within the limits."""
     sizes = [len(p) for p in pools]

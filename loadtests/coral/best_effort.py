@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Bools, Floats
-from autoscaler.optimizer.column_form import columns_of, plan_of
-from autoscaler.optimizer.decomposition import proven_infeasible, solve_decomposed
+from autoscaler.optimizer.arrays import Floats
 from autoscaler.optimizer.exact import maximise_fraction
-from autoscaler.optimizer.greedy_fill import filled
-from autoscaler.optimizer.groups import Decomposed, with_demand
-from autoscaler.optimizer.incumbent import Incumbent
-from autoscaler.optimizer.result import SolveOptions, Work
+from loadtests.coral.column_form import columns_of, plan_of
+from loadtests.coral.decomposition import proven_infeasible, solve_decomposed
+from loadtests.coral.greedy_fill import filled
+from loadtests.coral.groups import Decomposed, with_demand
+from loadtests.coral.incumbent import Incumbent
+from loadtests.coral.limits import SearchOptions, Work
 
 MIP_COLUMNS = 10_000
 """Above this many pairs the fraction is searched by decomposition."""
@@ -41,40 +41,31 @@ class Fraction:
 
 def largest_fraction(
     problem: Decomposed,
-    options: SolveOptions,
-    active: Bools | None = None,
+    options: SearchOptions,
     mu: Floats | None = None,
     nearest: Incumbent | None = None,
 ) -> Fraction:
-    """The largest t such that the `active` (g,) groups (all, if None) can be served t of their
-    demand, and the other groups all of theirs. `mu` (k,): multipliers known to be about right.
-    `nearest`: a plan that serves everything but does not fit."""
-    if active is None:
-        active = np.ones(len(problem.groups), dtype=np.bool_)
+    """The largest t such that every group can be served t of its demand. `mu` (k,): multipliers
+    known to be about right. `nearest`: a plan that serves everything but does not fit."""
     if any(len(g.ids) == 0 for g in problem.groups):
         return Fraction(0.0, 0.0, None, (), Work())
-    high, work, limits = _bound(problem, active, options.with_share(0.3))
+    high, work, limits = _bound(problem, options.with_share(0.3))
     if sum(int(g.allowed.sum()) for g in problem.groups) <= MIP_COLUMNS:
-        found = _by_mip(problem, options, active, high, work)
+        found = _by_mip(problem, options, high, work)
         if found.limits:
-            found = _at_least_filled(problem, found, active, mu)
+            found = _at_least_filled(problem, found, mu)
         return replace(found, limits=tuple(dict.fromkeys((*limits, *found.limits))))
-    found = _by_steps(problem, options.with_share(0.6), active, high, mu, nearest, work)
+    found = _by_steps(problem, options.with_share(0.6), high, mu, nearest, work)
     return replace(found, limits=(*limits, *found.limits))
 
 
-def scaled(problem: Decomposed, fraction: float, active: Bools) -> Decomposed:
-    """The same problem for a fraction of the demand of the `active` groups."""
-    groups = tuple(
-        with_demand(g, g.demand * fraction) if on else g
-        for g, on in zip(problem.groups, active, strict=True)
-    )
+def scaled(problem: Decomposed, fraction: float) -> Decomposed:
+    """The same problem for a fraction of the demand."""
+    groups = tuple(with_demand(g, g.demand * fraction) for g in problem.groups)
     return replace(problem, groups=groups)
 
 
-def _bound(
-    problem: Decomposed, active: Bools, options: SolveOptions
-) -> tuple[float, Work, tuple[str, ...]]:
+def _bound(problem: Decomposed, options: SearchOptions) -> tuple[float, Work, tuple[str, ...]]:
     """A fraction above which it is proven that demand cannot be served."""
     low, high, rounds = 0.0, 1.0, 0
     if not proven_infeasible(problem, options):
@@ -84,21 +75,20 @@ def _bound(
             return high, Work(pricing_rounds=rounds), ("wall_clock",)
         middle = (low + high) / 2
         rounds += 1
-        if proven_infeasible(scaled(problem, middle, active), options):
+        if proven_infeasible(scaled(problem, middle), options):
             high = middle
         else:
             low = middle
     return high, Work(pricing_rounds=rounds), ()
 
 
-def _by_mip(
-    problem: Decomposed, options: SolveOptions, active: Bools, high: float, work: Work
-) -> Fraction:
+def _by_mip(problem: Decomposed, options: SearchOptions, high: float, work: Work) -> Fraction:
     flat, owners, codes = columns_of(problem)
+    groups = len(problem.groups)
     got = maximise_fraction(
         flat,
-        active=active,
-        fixed=np.ones(len(problem.groups)),
+        active=np.ones(groups, dtype=np.bool_),
+        fixed=np.ones(groups),
         nodes=50 * options.mip_nodes,
         seconds=options.left_s(),
         gap=1e-3,
@@ -111,15 +101,13 @@ def _by_mip(
         return Fraction(0.0, bound, None, limits, work)
     served = flat.served_req_per_s(got.counts) / flat.demand_req_per_s
     plan = plan_of(problem, flat, owners, codes, got.counts)
-    fraction = min(1.0, float(served[active].min()))
+    fraction = min(1.0, float(served.min()))
     return Fraction(fraction, max(bound, fraction), plan, limits, work)
 
 
-def _at_least_filled(
-    problem: Decomposed, found: Fraction, active: Bools, mu: Floats | None
-) -> Fraction:
+def _at_least_filled(problem: Decomposed, found: Fraction, mu: Floats | None) -> Fraction:
     """What a search without time found, or the greedy fill where that serves more."""
-    least, plan = filled(problem, np.zeros(len(problem.capacity)) if mu is None else mu, active)
+    least, plan = filled(problem, np.zeros(len(problem.capacity)) if mu is None else mu)
     if least <= found.served:
         return found
     return replace(found, served=least, plan=plan)
@@ -127,15 +115,14 @@ def _at_least_filled(
 
 def _by_steps(
     problem: Decomposed,
-    options: SolveOptions,
-    active: Bools,
+    options: SearchOptions,
     high: float,
     mu: Floats | None,
     nearest: Incumbent | None,
     work: Work,
 ) -> Fraction:
     start = np.zeros(len(problem.capacity)) if mu is None else mu
-    least, plan = filled(problem, start, active)
+    least, plan = filled(problem, start)
     limits: tuple[str, ...] = ()
     for step in STEPS:
         fraction = high * (1.0 - step)
@@ -144,7 +131,7 @@ def _by_steps(
         if options.out_of_time():
             return Fraction(least, high, plan, (*limits, "wall_clock"), work)
         feasible = replace(options.with_share(0.4), gap=1.0)  # the first plan that fits will do
-        outcome = solve_decomposed(scaled(problem, fraction, active), feasible, mu, nearest)
+        outcome = solve_decomposed(scaled(problem, fraction), feasible, mu, nearest)
         nearest = outcome.nearest or nearest
         work += outcome.work
         if outcome.plan is not None:

@@ -11,14 +11,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.optimizer.best_effort import largest_fraction
-from autoscaler.optimizer.column_form import columns_of
-from autoscaler.optimizer.dual import ascend
-from autoscaler.optimizer.instance import TemplateInstance, lower
-from autoscaler.optimizer.placements import account, solve_instance
-from autoscaler.optimizer.result import SolveOptions, Status
-from autoscaler.optimizer.solve import solve
+from autoscaler.optimizer.result import Status
 from loadtests.allocation_generate import generate
+from loadtests.coral.best_effort import largest_fraction
+from loadtests.coral.dual import ascend
+from loadtests.coral.instance import TemplateInstance, lower
+from loadtests.coral.limits import SearchOptions
+from loadtests.coral.placements import account, solve_instance
 
 
 def made(seed: int, scarcity: float) -> TemplateInstance:
@@ -45,9 +44,9 @@ def looks() -> Callable[[], float]:
     return elapsed_s
 
 
-def within(looks_left: float) -> SolveOptions:
+def within(looks_left: float) -> SearchOptions:
     """Limits of a clock that may be looked at so often."""
-    return SolveOptions(gap=1e-9, time_limit_s=looks_left, elapsed_s=looks())
+    return SearchOptions(gap=1e-9, time_limit_s=looks_left, elapsed_s=looks())
 
 
 def test_an_ascent_that_is_cut_proves_what_it_has() -> None:
@@ -95,24 +94,12 @@ def test_an_answer_with_its_bound_comes_whenever_time_runs_out(
         assert "wall_clock" in got.limits_hit
 
 
-@pytest.mark.parametrize("looks_left", [0.5, 6.5, 40.5])
-def test_columns_are_answered_by_the_deadline_too(looks_left: float) -> None:
-    """The same through the general column form, which the planner uses."""
-    problem, _, _ = columns_of(lower(made(2, 0.4)))
-    got = solve(problem, within(looks_left))
-    assert got.status is Status.BEST_EFFORT
-    assert (problem.used(got.counts) <= problem.capacity + 1e-9).all()
-    assert (got.served_fraction > 0.0).all()
-    assert got.served_fraction.min() <= got.served_fraction_bound.min() + 1e-9
-    assert got.limits_hit
-
-
 def test_a_bound_of_the_fraction_that_was_not_searched_says_so() -> None:
     """No time to prove that demand is out of reach: the bound is 1, and the clock is named."""
     problem = lower(made(3, 0.4))
-    proven = largest_fraction(problem, SolveOptions())
+    proven = largest_fraction(problem, SearchOptions())
     assert proven.bound < 0.9
-    late = replace(SolveOptions(), time_limit_s=1.0, elapsed_s=lambda: 1.0)
+    late = replace(SearchOptions(), time_limit_s=1.0, elapsed_s=lambda: 1.0)
     hurried = largest_fraction(problem, late)
     assert hurried.bound >= proven.bound
     assert "wall_clock" in hurried.limits

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Bools, Floats
-from autoscaler.optimizer.groups import Decomposed, pairs
-from autoscaler.optimizer.incumbent import Incumbent
+from autoscaler.optimizer.arrays import Floats
+from loadtests.coral.groups import Decomposed, pairs
+from loadtests.coral.incumbent import Incumbent
 
 PAIRS = 2000
 """Pairs of a group that are looked at, those that serve most per price."""
 
 
-def filled(problem: Decomposed, mu: Floats, active: Bools) -> tuple[float, Incumbent | None]:
-    """The smallest share of demand over the `active` (g,) groups and the plan that serves it.
-
-    The other groups come first and must be served in full; no plan where they cannot be. Prices
-    are money plus `mu` (k,).
+def filled(problem: Decomposed, mu: Floats) -> tuple[float, Incumbent | None]:
+    """The smallest share of demand over the groups and the plan that serves it; none where a group
+    gets nothing. Prices are money plus `mu` (k,).
     """
     flat = problem.money + mu.reshape(-1, problem.money.shape[0]).T
     tables = []
@@ -33,9 +31,8 @@ def filled(problem: Decomposed, mu: Floats, active: Bools) -> tuple[float, Incum
     left = problem.capacity.astype(np.float64).copy()
     chosen: list[list[int]] = [[] for _ in tables]
     share = np.zeros(len(tables))
-    turn = np.where(active, share, share - 1.0)
-    while (turn < 1.0).any():
-        k = int(np.argmin(turn))
+    while (share < 1.0).any():
+        k = int(np.argmin(share))
         table = tables[k]
         tight = table.amount > left[table.resource] + 1e-9
         stuck = np.zeros(len(table.code), dtype=np.bool_)
@@ -48,11 +45,7 @@ def filled(problem: Decomposed, mu: Floats, active: Bools) -> tuple[float, Incum
         np.subtract.at(left, table.resource[entries], table.amount[entries])
         chosen[k].append(pick)
         share[k] += float(table.throughput[pick]) / problem.groups[k].demand
-        done = share[k] >= 1.0
-        turn[k] = np.inf if done else (share[k] if active[k] else share[k] - 1.0)
-    if (share[~active] < 1.0).any() or not active.any():
-        return 0.0, None
-    served = float(np.minimum(1.0, share[active]).min())
+    served = float(np.minimum(1.0, share).min())
     if served <= 0.0:
         return 0.0, None
     resources = len(problem.capacity)

@@ -1,0 +1,67 @@
+"""How far a search by decomposition may go, and what it spent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autoscaler.optimizer.result import SolveOptions
+
+GROUPS = 24
+"""Groups up to which the work limits hold as they stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions(SolveOptions):
+    """Limits of a search beyond those of one MIP.
+
+    `rounds` (neighbourhoods), `mip_columns` (over all MIPs), `search_tests` (of one enumeration):
+    work limits, which keep the answer reproducible. The first two hold for up to `GROUPS` groups
+    and grow with the square beyond, as pairs of groups do.
+    """
+
+    mip_nodes: int = 200
+    rounds: int = 80
+    mip_columns: int = 30_000
+    search_tests: int = 20_000_000
+    seed: int = 0
+
+    def out_of_time(self) -> bool:
+        """Whether what is left must be kept for closing the search and checking the answer."""
+        return self.left_s() < max(0.2, 0.02 * (self.time_limit_s or 0.0))
+
+    def with_share(self, share: float) -> SearchOptions:
+        """The same limits with only `share` of the wall-clock time that is left."""
+        if self.time_limit_s is None or self.elapsed_s is None:
+            return self
+        elapsed = self.elapsed_s()
+        left = max(0.0, self.time_limit_s - elapsed)
+        return replace(self, time_limit_s=elapsed + share * left)
+
+    def for_groups(self, groups: int) -> SearchOptions:
+        """The same limits with the work that `groups` groups deserve."""
+        scale = max(1.0, groups / GROUPS)
+        return replace(
+            self, rounds=int(scale**2 * self.rounds), mip_columns=int(scale**2 * self.mip_columns)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a search spent, in units that do not depend on the machine."""
+
+    pricing_rounds: int = 0
+    search_tests: int = 0
+    mips: int = 0
+    mip_columns: int = 0
+    mip_nodes: int = 0
+    neighbourhoods: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.pricing_rounds + other.pricing_rounds,
+            self.search_tests + other.search_tests,
+            self.mips + other.mips,
+            self.mip_columns + other.mip_columns,
+            self.mip_nodes + other.mip_nodes,
+            self.neighbourhoods + other.neighbourhoods,
+        )

@@ -1,0 +1,94 @@
+"""Behaviour of the allocation solver beyond the optimum: classes, rows of other kinds, limits."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from autoscaler.optimizer.problem import AllocationProblem
+from autoscaler.optimizer.result import SolveOptions, Status
+from autoscaler.optimizer.solve import solve
+from loadtests.allocation_generate import generate
+from loadtests.coral.column_form import columns_of
+from loadtests.coral.instance import TemplateInstance, lower
+
+
+def two_classes(capacity: float) -> AllocationProblem:
+    """Row 0 in class 0, row 1 in class 1; each instance takes one unit of the same capacity."""
+    return AllocationProblem(
+        cost_usd_per_h=np.array([1.0, 1.0]),
+        upper=np.full(2, np.inf),
+        serve_indptr=np.array([0, 1, 2]),
+        serve_row=np.array([0, 1]),
+        serve_rate=np.array([1.0, 1.0]),
+        use_indptr=np.array([0, 1, 2]),
+        use_resource=np.array([0, 0]),
+        use_amount=np.array([1.0, 1.0]),
+        demand_req_per_s=np.array([4.0, 4.0]),
+        priority=np.array([0, 1]),
+        capacity=np.array([capacity]),
+    )
+
+
+def test_the_more_important_class_is_served_first() -> None:
+    """Six units for eight wanted: class 0 gets all of its four, class 1 the two that are left."""
+    got = solve(two_classes(6.0), SolveOptions())
+    assert got.status is Status.BEST_EFFORT
+    assert got.counts.tolist() == [4, 2]
+    assert got.served_fraction.tolist() == [1.0, 0.5]
+    assert got.served_fraction_bound == pytest.approx([1.0, 0.5])
+
+
+def test_enough_capacity_leaves_no_row_short_and_none_binding() -> None:
+    """Ten units for eight wanted."""
+    got = solve(two_classes(10.0), SolveOptions())
+    assert got.status is Status.OPTIMAL
+    assert got.counts.tolist() == [4, 4]
+
+
+def test_a_budget_and_a_floor_are_rows_like_any_other() -> None:
+    """A budget row (its use is the price) makes the cheap pair win; a floor row asks for two."""
+    problem = AllocationProblem(
+        cost_usd_per_h=np.array([3.0, 1.0]),
+        upper=np.full(2, 5.0),
+        serve_indptr=np.array([0, 2, 4]),
+        serve_row=np.array([0, 1, 0, 1]),
+        serve_rate=np.array([10.0, 1.0, 4.0, 1.0]),  # row 1 counts instances: the floor
+        use_indptr=np.array([0, 1, 2]),
+        use_resource=np.array([0, 0]),
+        use_amount=np.array([3.0, 1.0]),
+        demand_req_per_s=np.array([8.0, 2.0]),
+        priority=np.array([0, 1]),
+        capacity=np.array([2.5]),
+    )
+    got = solve(problem, SolveOptions())
+    assert got.counts.tolist() == [0, 2]
+    assert got.cost_usd_per_h == 2.0
+
+
+def made(seed: int, scarcity: float) -> TemplateInstance:
+    """A generated instance of 3 models, 2 regions and 12 configurations."""
+    arrays = generate(3, 2, 12, seed, scarcity, 120)
+    return TemplateInstance(
+        price_usd_per_h=arrays["price_usd_per_h"],
+        available_nodes=arrays["available_nodes"],
+        demand_req_per_s=arrays["demand_req_per_s"],
+        nodes=tuple(arrays[f"nodes_{k}"] for k in range(6)),
+        throughput_req_per_s=tuple(arrays[f"throughput_{k}"] for k in range(6)),
+        start_penalty=float(arrays["K"]),
+    )
+
+
+@pytest.mark.parametrize("looks_left", [0.5, 2.5])
+def test_an_answer_comes_when_time_runs_out(looks_left: float) -> None:
+    """A clock that advances by one at each look: a plan that fits, its bound, and what struck."""
+    problem, _, _ = columns_of(lower(made(2, 0.4)))
+    looks = itertools.count(1.0)
+    options = SolveOptions(gap=1e-9, time_limit_s=looks_left, elapsed_s=lambda: next(looks))
+    got = solve(problem, options)
+    assert got.status is Status.BEST_EFFORT
+    assert (problem.used(got.counts) <= problem.capacity + 1e-9).all()
+    assert got.served_fraction.min() <= got.served_fraction_bound.min() + 1e-9
+    assert got.limits_hit
