@@ -15,10 +15,11 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.explain import reasons
 from autoscaler.said import hold
-from autoscaler.state import Learnt, ModelState
+from autoscaler.state import ModelState
 from autoscaler.transitions.groups import FleetView, Group
 from topics.decisions import Decision
 from topics.fleet import InstanceState
+from topics.rates import Learnt
 
 _OFF = 0.2
 _LEAST_STARTS = 3
@@ -39,15 +40,15 @@ def looked_at(
     learnt from: it says nothing of the others."""
     took = _took(groups, fleet, combos, cluster)
     learnt = state.learnt
-    if groups and learnt.combos.isdisjoint(group.combo_id for group in groups):
-        learnt = replace(learnt, start_s=0.0, predicted_s=0.0, combos=frozenset())
+    if groups and {*learnt.combos}.isdisjoint(group.combo_id for group in groups):
+        learnt = replace(learnt, start_s=0.0, predicted_s=0.0, combos=())
     if len(took) >= _LEAST_STARTS:
         measured_s, predicted_s = median(s for _, s, _ in took), median(s for _, _, s in took)
         # What is heard of a node may be as old as it may be silent.
         little_s = max(_OFF * predicted_s, cluster.policy.node_silent_s)
         apart = abs(measured_s - predicted_s) > little_s
         measured_s = float(f"{measured_s:.2g}") if apart else predicted_s
-        of = frozenset(combo_id for combo_id, _, _ in took)
+        of = tuple(sorted({combo_id for combo_id, _, _ in took}))
         learnt = replace(learnt, start_s=measured_s, predicted_s=predicted_s, combos=of)
     worse_ms = (learnt.worse_since_ms or now_ms) if _worse(learnt, state.derate) else 0
     off = bool(_capacity(state.derate) or _starts(learnt))

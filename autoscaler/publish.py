@@ -119,18 +119,20 @@ def publish(
 
 
 def _rates(before: ControllerState, after: ControllerState) -> list[PublishRates]:
-    """What was asked of models lately, every ten minutes: the controller after this one fills in
-    the minutes since then from its windows."""
+    """What was asked of models lately, every ten minutes and whenever something was learnt of one:
+    the controller after this one fills in the minutes since then from its windows."""
     found = []
     for model, state in after.models.items():
         history = state.outlook.history
         known = before.models.get(model)
         said = known.outlook.history.end_minute if known else 0
-        if history.end_minute // _SAY_RATES == said // _SAY_RATES:
+        due = history.end_minute // _SAY_RATES != said // _SAY_RATES
+        if not due and known and (state.derate, state.learnt) == (known.derate, known.learnt):
             continue
         last = (history.end_minute - 1) // MINUTES
         for hour in range(max(last - 1, said // MINUTES, history.first_hour), last + 1):
-            record = RateHour(model, hour, before.leader_token, history.hour(hour))
+            minutes, token = history.hour(hour), before.leader_token
+            record = RateHour(model, hour, token, minutes, state.derate, state.learnt)
             found.append(PublishRates(record))
     return found
 

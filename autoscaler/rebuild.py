@@ -20,7 +20,7 @@ from autoscaler.transitions.groups import Group, Life, Placed, combo_id_of, seri
 from autoscaler.transitions.turns import Turns, moved
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
-from topics.rates import RateHour
+from topics.rates import Learnt, RateHour
 from topics.routing import Routes
 
 _NEVER_SERVED = (InstanceState.STARTING, InstanceState.FAILED, InstanceState.STOPPED)
@@ -46,8 +46,8 @@ def rebuild(
     What was on its way out and not yet told to drain is wanted again: removals start from new
     evidence. Reversals, the last addition and the numbers of decisions go on. What combos hold is
     learnt from the planner's first answer. plan_number, next_serial: of the last plan. rates: what
-    was asked in past hours. full_ms: when this process last asked for full plans, in a term before.
-    All empty: a first start.
+    was asked in past hours, and what was learnt by the last of them. full_ms: when this process
+    last asked for full plans, in a term before. All empty: a first start.
     """
     groups = _groups(cluster, assignments, routes, statuses, now_ms)
     running = {group.model for group in groups}
@@ -62,8 +62,10 @@ def rebuild(
         if move == "out":
             added_ms[decision.model] = min(decision.at_ms, now_ms)
     hours: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
-    for record in rates:
+    last: dict[str, RateHour] = {}
+    for record in sorted(rates, key=lambda record: record.hour):
         hours.setdefault(record.model, []).append((record.hour, record.arrivals))
+        last[record.model] = record
     models = {
         service.model: ModelState(
             lengths=service.lengths,
@@ -73,6 +75,9 @@ def rebuild(
             turns=turns.get(service.model, Turns()),
             last_out_ms=added_ms.get(service.model, 0),
             outlook=Outlook(restored(hours.get(service.model, ()), now_ms)),
+            derate=last[service.model].derate if service.model in last else 1.0,
+            derated_ms=now_ms if service.model in last else 0,
+            learnt=last[service.model].learnt if service.model in last else Learnt(),
         )
         for service in cluster.services
     }

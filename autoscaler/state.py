@@ -27,6 +27,7 @@ from autoscaler.transitions.ways import PlannedWays
 from topics.alerts import Alert
 from topics.controls import Control
 from topics.fleet import Assignment, Status
+from topics.rates import Learnt
 from topics.routing import Routes
 from topics.supply import Availability, Price
 
@@ -69,20 +70,6 @@ class Proposal:
     at_ms: int
     expires_ms: int
     rejected: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Learnt:
-    """start_s: seconds that instances of a model took from launch to ready (the median of those
-    that serve), or what was predicted of them where that is near or too few are known; predicted_s:
-    of the same ones, which are of `combos`. off: that or the model's capacity is far from its
-    prediction; worse_since_ms: since when starts are far later, or capacity far lower."""
-
-    start_s: float = 0.0
-    predicted_s: float = 0.0
-    combos: frozenset[str] = frozenset()
-    off: bool = False
-    worse_since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

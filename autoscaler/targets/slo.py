@@ -1,14 +1,15 @@
 """Requests miss their SLO although the load is what was planned for: capacity was overestimated.
 
-Owns the derating of a model's capacity: down after little evidence, up again slowly. Misses while
-something starts, or while more arrives than is planned for, say nothing about capacity.
+Owns the derating of a model's capacity: down after little evidence, up again where requests attain
+their SLO under load, slowly unless the load itself proves it. Misses while something starts, or
+while more arrives than is planned for, say nothing about capacity, and neither do idle hours.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.demand.significance import beyond_chance
+from autoscaler.demand.significance import beyond_chance, bounds
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.state import ModelState
@@ -19,10 +20,11 @@ _STEP = 0.85
 _BACK = 1.03
 _BACK_EVERY_MS = 600_000
 _LOADED = 0.5
+_SURELY = 1.645  # standard deviations: one chance in twenty
 
 
 def derated(view: ModelView) -> ModelState:
-    """The model's state with its capacity derated, or a little less so; unchanged if neither."""
+    """The model's state with its capacity derated, or less so; unchanged if neither."""
     state, now_ms = view.state, view.now_ms
     settle_ms = view.policy.local_window_s * 1000
     calm = view.settled and state.settled_ms and now_ms - state.settled_ms >= 2 * settle_ms
@@ -34,9 +36,37 @@ def derated(view: ModelView) -> ModelState:
         why = f"only {share:.0%} of {requests} requests met the SLO (load {load} req/s)"
         lower = max(LEAST, state.derate * _STEP)
         return replace(state, derate=lower, derated_ms=now_ms, target_why=why)
-    if state.derate < 1.0 and now_ms - state.derated_ms >= _BACK_EVERY_MS:
-        return replace(state, derate=min(1.0, state.derate * _BACK), derated_ms=now_ms)
-    return state
+    shown = _shown(view) if state.derate < 1.0 else 0.0
+    return replace(state, derate=shown, derated_ms=now_ms) if shown else state
+
+
+def _shown(view: ModelView) -> float:
+    """The derating that requests which attain their SLO speak for: that of the load that the local
+    window carried, a step at least; a step where only the long window is sure; 0 for none."""
+    state, seen, long = view.state, view.demand.local, view.demand.long
+    predicted = view.raw_req_per_s * view.service.utilization
+    due = view.now_ms - state.derated_ms >= _BACK_EVERY_MS
+    if not due or not isinstance(seen, Stats) or predicted <= 0.0:
+        return 0.0
+    carried, step = seen.req_per_s / predicted, state.derate * _BACK
+    if carried < _LOADED * state.derate:
+        return 0.0
+    if _attained(seen, view.service.percentile):
+        return min(1.0, max(carried, step))
+    sure = isinstance(long, Stats) and _attained(long, view.service.percentile)
+    return min(1.0, step) if sure else 0.0
+
+
+def _attained(seen: Stats, percentile: float) -> bool:
+    """Whether no more requests miss than the percentile allows, beyond doubt."""
+    misses, ended = _misses(seen)
+    return bounds(misses, _SURELY)[1] <= ended * (1.0 - percentile)
+
+
+def _misses(seen: Stats) -> tuple[int, int]:
+    """(those that missed their SLO, all) of the requests that ended."""
+    ended = seen.completions + seen.failures + seen.refused
+    return ended - seen.attained, ended
 
 
 def missed(view: ModelView) -> bool:
@@ -50,8 +80,7 @@ def missed(view: ModelView) -> bool:
         return False
     if not _LOADED * planned <= seen.req_per_s <= planned:
         return False
-    ended = seen.completions + seen.failures + seen.refused
-    misses = ended - seen.attained
+    misses, ended = _misses(seen)
     if misses < view.policy.min_samples:
         return False
     allowed = ended * (1.0 - view.service.percentile)
@@ -63,5 +92,5 @@ def share_attained(view: ModelView) -> tuple[float, int]:
     seen = view.demand.local
     if not isinstance(seen, Stats):
         return 1.0, 0
-    ended = seen.completions + seen.failures + seen.refused
-    return (seen.attained / ended if ended else 1.0), ended
+    misses, ended = _misses(seen)
+    return (1.0 - misses / ended if ended else 1.0), ended

@@ -152,11 +152,27 @@ def test_after_a_day_nothing_is_taken_away_without_a_word(mode: Mode) -> None:
 
 def test_capacity_far_below_its_prediction_is_uncertain_too() -> None:
     w = starting_in(60).run(400)
-    model = replace(w.state.models["chat"], derate=0.72)
+    model = replace(w.state.models["chat"], derate=0.72, derated_ms=w.now_ms)
     w.state = replace(w.state, models={"chat": model})
     w.run(30)
     (reason,) = uncertainty(w)
     assert reason.startswith("uncertain: capacity is 7")
+
+
+def test_a_new_leader_goes_on_with_what_was_learnt() -> None:
+    """Capacity, and since when starts are late: neither begins anew, nor is it said again."""
+    w = starting_in(120).run(400)
+    _suspect_for_a_day(w)
+    model = replace(w.state.models["chat"], derate=0.9, derated_ms=w.now_ms)
+    w.state = replace(w.state, models={"chat": model})
+    w.run(610)
+    before, told = w.state.models["chat"], uncertainty(w)
+    w.restart_controller()
+    w.run(5)
+    after = w.state.models["chat"]
+    assert (after.derate, after.learnt) == (before.derate, before.learnt)
+    assert after.derate < 1.0 and barred(after, w.now_ms)
+    assert uncertainty(w) == told
 
 
 def _suspect_for_a_day(w: World) -> None:

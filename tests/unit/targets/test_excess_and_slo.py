@@ -130,3 +130,32 @@ def test_misses_of_instances_that_are_out_of_reach_of_their_slo_say_nothing() ->
     seen = view(misses(0.5))
     hopeless = tuple(replace(combo, meets_slo=False) for combo in seen.ready)
     assert slo.derated(replace(seen, ready=hopeless)).derate == 1.0
+
+
+@pytest.mark.parametrize(
+    ("load", "missing", "derate"),
+    [
+        (7.0, 0.0, 0.875),  # of 8 predicted, more than is counted on: carried, so it is there
+        (4.0, 0.0, 0.8 * 1.03),  # carried with less: a step
+        (4.0, 0.04, 0.8),  # 5% may miss, and 4% of 480 may be chance
+        (3.0, 0.0, 0.8),  # below half of what is planned
+        (0.0, 0.0, 0.8),  # nothing arrives
+    ],
+)
+def test_capacity_comes_back_as_far_as_load_that_attains_its_slo_shows(
+    load: float, missing: float, derate: float
+) -> None:
+    seen = view(misses(missing, load))
+    state = replace(seen.state, derate=0.8, derated_ms=T0 - 600_000)
+    assert slo.derated(replace(seen, state=state)).derate == pytest.approx(derate)
+    sooner = replace(state, derated_ms=T0 - 599_000)
+    assert slo.derated(replace(seen, state=sooner)).derate == 0.8
+
+
+def test_a_long_window_is_enough_evidence_for_a_step_where_little_arrives() -> None:
+    """Ten requests in two minutes prove nothing; 150 in half an hour do, of the last load."""
+    few, many = stats(10, 120), stats(150, 1800)
+    state = replace(view(ModelDemand()).state, derate=0.8, derated_ms=T0 - 600_000)
+    for long, derate in ((few, 0.8), (many, 0.8 * 1.03)):
+        seen = view(ModelDemand(local=few, long=long), planned=0.12, state=state)
+        assert slo.derated(seen).derate == pytest.approx(derate)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from topics import records
 from topics.checks import MAX_MS
 from topics.demand import DemandSecond, GatewayWord
+from topics.rates import Learnt
 from topics.sketch import HIGHEST, LOWEST, pack, to_text
 
 NAMES = st.text("azAZ09._:/@+-", max_size=12).map(lambda rest: "n" + rest)
@@ -144,6 +145,8 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         st.integers(0, 10**6),
         COUNTS,
         st.lists(st.integers(-1, 10**6), min_size=60, max_size=60).map(tuple),
+        st.floats(0.5, 1.0),
+        st.builds(Learnt, RATES, RATES, st.lists(NAMES, max_size=3).map(tuple), st.booleans()),
     ),
     "assignments": assignments(),
     "status": st.builds(
