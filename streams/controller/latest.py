@@ -34,6 +34,7 @@ from topics.records import (
 _KEPT_DECISIONS = 2000
 _KEPT_ALERTS = 1000
 KEPT_DEAD = 10_000
+_KEPT_ASIDE = 8  # leaders of one node or model: the highest token, which may be forged, goes first
 _SAME_MS = 1_000
 
 _ALERT_IS_NEWS_S = 60.0
@@ -46,8 +47,8 @@ class Latest:
 
     statuses, assignments: by node; routes: by model; rates: by model and hour; nodes_obtainable,
     usd_per_node_h: by pool.
-    beyond: assignments and routes, by type and key, with a token that nobody has claimed: kept
-    aside until somebody does.
+    beyond: assignments and routes, by type and key and then by token, where nobody has claimed the
+    token: kept aside until somebody does. Where the claims are lost, a forged one hides no other.
     dead: (topic, partition, offset) of what is in dead-letters already, at least the last 10,000
     (a dict, because it keeps their order). decisions: the last 2000. services: by model, as
     declared on the topic; withdrawn: models whose service was withdrawn there. controls: by key, as
@@ -67,7 +68,7 @@ class Latest:
     alerts: list[Alert] = field(default_factory=list)
     engines: dict[str, EngineView] = field(default_factory=dict)
     unmanaged: dict[str, int] = field(default_factory=dict)
-    beyond: dict[tuple[str, str], Assignment | Routes] = field(default_factory=dict)
+    beyond: dict[tuple[str, str], dict[int, Assignment | Routes]] = field(default_factory=dict)
     claimed: int = 0
     plan_number: int = 0
     next_serial: int = 1
@@ -112,16 +113,22 @@ class Latest:
         if token <= self.claimed:
             return
         self.claimed = token
-        for key, record in list(self.beyond.items()):
-            if record.leader_token <= token:
+        for key, aside in list(self.beyond.items()):
+            for of in sorted(of for of in aside if of <= token):
+                self.take(aside.pop(of), 0)
+            if not aside:
                 del self.beyond[key]
-                self.take(record, 0)
 
     def _desired(self, kept: dict[str, Any], key: str, record: Assignment | Routes) -> None:
         """Keep `record` unless a later one is known: order is (token, generation), for a stale
         leader's late write may be the last of its key, and a forged token may be any."""
         if record.leader_token > self.claimed:
-            self.beyond[type(record).__name__, key] = record
+            aside = self.beyond.setdefault((type(record).__name__, key), {})
+            before = aside.get(record.leader_token)
+            if before is None or _order(record) >= _order(before):
+                aside[record.leader_token] = record
+            if len(aside) > _KEPT_ASIDE:
+                del aside[max(aside)]
             return
         known = kept.get(key)
         if known is None or _order(record) >= _order(known):

@@ -57,6 +57,17 @@ def test_a_token_that_nobody_claimed_hides_nothing_until_somebody_claims_it() ->
     assert latest.assignments["n"].generation == 7
 
 
+def test_a_forged_token_hides_nothing_where_all_claims_are_lost() -> None:
+    """The leadership topic was deleted while no controller ran: what the last leader wrote counts
+    from the next claim on, whatever was forged after it, and however often."""
+    latest = Latest()
+    latest.take(Assignment("n", "p", 7, 5, 0), 0)
+    for token in range(1_000_000, 1_000_020):
+        latest.take(Assignment("n", "p", 9, token, 0), 1)
+    latest.take(Leadership("one", "x", "claim", 0), 8)
+    assert latest.assignments["n"].generation == 7
+
+
 @pytest.mark.parametrize("ahead_ms", [-90_000, 3_600_000])
 def test_what_an_executor_says_is_dated_by_the_broker(ahead_ms: int) -> None:
     """A clock 90 s behind loses no capacity, one an hour ahead hides no dead fleet."""
