@@ -19,10 +19,12 @@ from typing import Any
 import orjson
 
 from topics.checks import SCHEMA_VERSION, InvalidRecord
-from topics.sketch import from_text, pack, to_text, unpack
+from topics.sketch import from_base64, from_text, to_text
 from topics.table import topic
 
 MAX_BYTES = 4 * 1024 * 1024
+CELLS = "cells"
+"""The field in which the `packed_fields` of a record are written together."""
 _OLDEST, _NEWEST = SCHEMA_VERSION - 1, SCHEMA_VERSION + 1
 _PREFIX = b'{"schema_version":%d,' % SCHEMA_VERSION
 _MISSING = object()
@@ -36,9 +38,9 @@ def encode(record: Any) -> bytes:
     """The wire form of a record (a dataclass with at least one field)."""
     packed = getattr(record, "packed_fields", ())
     if packed:
-        record = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
-        for name in packed:
-            record[name] = to_text(pack(record[name]))
+        cells = to_text(getattr(record, name) for name in packed)
+        names = (field.name for field in dataclasses.fields(record) if field.name not in packed)
+        record = {**{name: getattr(record, name) for name in names}, CELLS: cells}
     return _PREFIX + orjson.dumps(record, option=orjson.OPT_NON_STR_KEYS)[1:]
 
 
@@ -164,13 +166,19 @@ def _dataclass_reader(kind: type[Any]) -> Reader:
         for field in dataclasses.fields(kind)
         if field.init
     )
+    packed = getattr(kind, "packed_fields", ())
 
     def read(path: str, value: Any) -> Any:
         if type(value) is not dict:
             raise InvalidRecord(path or "record", value, "a JSON object")
         dot = f"{path}." if path else ""
         found = {}
+        if packed and CELLS in value:
+            sketches = from_text(dot + CELLS, value[CELLS], len(packed))
+            found = dict(zip(packed, sketches, strict=True))
         for name, reader, required in fields:
+            if name in found:
+                continue
             item = value.get(name, _MISSING)
             if item is not _MISSING:
                 found[name] = reader(dot + name, item)
@@ -229,10 +237,10 @@ def _dict_reader(key: Reader, item: Reader) -> Reader:
 
 
 def _sketch_reader(plain: Reader) -> Reader:
-    """Counts by number: packed, or as a JSON object."""
+    """Counts by number as versions before wrote them: in base64, or as a JSON object."""
 
     def read(path: str, value: Any) -> Any:
-        return unpack(from_text(path, value)) if type(value) is str else plain(path, value)
+        return from_base64(path, value) if type(value) is str else plain(path, value)
 
     return read
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from topics import checks
-from topics.sketch import from_text
+from topics.sketch import from_base64, from_text
 from topics.telemetry import COUNTS, SKETCHES
 
 
 @dataclass(frozen=True, slots=True)
 class DemandSecond:
     """What happened in the second that begins at start_ms: counts of `telemetry.COUNTS`, and
-    sketches of `telemetry.SKETCHES`, packed. A writer of another version may know fewer or more
-    sketches, at the end."""
+    sketches of `telemetry.SKETCHES` as the wire has them. sketches: what a worker of the version
+    before wrote instead of cells, each in base64."""
 
     start_ms: int
     counts: tuple[int, ...]
-    sketches: tuple[str, ...]
+    sketches: tuple[str, ...] = ()
+    cells: str = ""
 
     def __post_init__(self) -> None:
         checks.time_ms("start_ms", self.start_ms)
@@ -30,7 +31,8 @@ class DemandSecond:
         for name, count in zip(COUNTS, self.counts, strict=True):
             checks.count(name, count)
         for name, text in zip(SKETCHES, self.sketches, strict=False):
-            from_text(name, text)
+            from_base64(name, text)
+        from_text("cells", self.cells, 0)
 
 
 @dataclass(frozen=True, slots=True)

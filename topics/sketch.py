@@ -4,8 +4,10 @@ The same idea as DDSketch (VLDB 2019): bucket i holds values in (g^(i-1), g^i] w
 that a bucket's geometric middle is within 2% of all it holds. Buckets are clamped to a fixed
 range, so a sketch is bounded in size whatever arrives.
 
-On the wire a sketch is packed: pairs of unsigned 16-bit numbers, little-endian, bucket - LOWEST and
-count, in base64. A count above 65,535 is several pairs.
+On the wire the sketches of a record are one text of cells. A cell is four characters, two digits
+for its place and two for its count: numbers in base 92, the higher digit first, whose digits are
+the printable ASCII characters that JSON does not escape, in their order. The place is bucket -
+LOWEST, plus WIDTH for each sketch before. A count above `MOST_IN_CELL` is several cells.
 """
 
 from __future__ import annotations
@@ -20,10 +22,16 @@ from topics.checks import InvalidRecord
 GAMMA = 1.04
 _LOG_GAMMA = math.log(GAMMA)
 LOWEST, HIGHEST = -118, 590  # about 0.01 ms to 3 hours in ms
+WIDTH = HIGHEST - LOWEST + 1
 MOST_COUNT = 10_000_000  # in a bucket of one record
-_MOST = 65_535
+DIGITS = "".join(chr(code) for code in range(33, 127) if chr(code) not in '"\\')
+NUMBERS = tuple(high + low for high in DIGITS for low in DIGITS)
+"""The text of each number that two digits make."""
+MOST_IN_CELL = len(NUMBERS) - 1
+CELL_CHARS = 4
+_VALUES = {text: number for number, text in enumerate(NUMBERS)}
+_FULL = NUMBERS[MOST_IN_CELL]
 _PAIR = struct.Struct("<HH")
-PAIR_BYTES = _PAIR.size
 
 
 def bucket_of(value_ms: float) -> int:
@@ -38,37 +46,48 @@ def middle_ms(bucket: int) -> float:
     return math.exp((bucket - 0.5) * _LOG_GAMMA)
 
 
-def pack(sketch: Mapping[int, int]) -> bytes:
-    """`sketch` as pairs of (bucket - LOWEST, count)."""
+def to_text(sketches: Iterable[Mapping[int, int]]) -> str:
+    """The wire form of `sketches`; their places count."""
     found = []
-    for bucket, count in sketch.items():
-        full, rest = divmod(count, _MOST)
-        found += [_PAIR.pack(bucket - LOWEST, _MOST)] * full
-        found.append(_PAIR.pack(bucket - LOWEST, rest))
-    return b"".join(found)
+    for number, sketch in enumerate(sketches):
+        first = WIDTH * number - LOWEST
+        for bucket, count in sketch.items():
+            place = NUMBERS[first + bucket]
+            full, rest = divmod(count, MOST_IN_CELL)
+            found += [place, _FULL] * full
+            found += [place, NUMBERS[rest]]
+    return "".join(found)
 
 
-def to_text(packed: bytes) -> str:
-    """The wire form of a packed sketch."""
-    return binascii.b2a_base64(packed, newline=False).decode()
+def from_text(field: str, text: object, sketches: int) -> list[dict[int, int]]:
+    """The first `sketches` sketches in `text` (a writer of another version may know fewer or
+    more); InvalidRecord names `field`."""
+    found: list[dict[int, int]] = [{} for _ in range(sketches)]
+    if not isinstance(text, str) or len(text) % CELL_CHARS:
+        raise InvalidRecord(field, text, f"cells of {CELL_CHARS} characters")
+    for at in range(0, len(text), CELL_CHARS):
+        place, count = _VALUES.get(text[at : at + 2]), _VALUES.get(text[at + 2 : at + 4])
+        if place is None or count is None:
+            raise InvalidRecord(field, text[at : at + 4], "digits of base 92")
+        number, bucket = divmod(place, WIDTH)
+        if number < sketches:
+            seen = found[number]
+            seen[bucket + LOWEST] = seen.get(bucket + LOWEST, 0) + count
+    return found
 
 
-def from_text(field: str, text: str) -> bytes:
-    """The packed sketch in `text`; InvalidRecord names `field`. Buckets are not looked at."""
+def from_base64(field: str, text: str) -> dict[int, int]:
+    """A sketch as the version before wrote it: pairs of unsigned 16-bit numbers, little-endian,
+    bucket - LOWEST and count, in base64. InvalidRecord names `field`."""
     try:
         packed = binascii.a2b_base64(text, strict_mode=True)
     except (binascii.Error, ValueError):
         raise InvalidRecord(field, text, "base64") from None
     if len(packed) % _PAIR.size:
         raise InvalidRecord(field, f"{len(packed)} bytes", "pairs of bucket and count")
-    return packed
-
-
-def unpack(packed: bytes) -> dict[int, int]:
-    """The sketch whose pairs `packed` holds."""
-    found: dict[int, int] = {}
-    for bucket, count in _PAIR.iter_unpack(packed):
-        found[bucket + LOWEST] = found.get(bucket + LOWEST, 0) + count
+    found = merge({bucket + LOWEST: count} for bucket, count in _PAIR.iter_unpack(packed))
+    if any(bucket > HIGHEST for bucket in found):
+        raise InvalidRecord(f"{field} bucket", max(found), f"at most {HIGHEST}")
     return found
 
 

@@ -40,12 +40,13 @@ class Telemetry:
     withdrawn (ended by the client's own doing: it left before a limit was missed, or asked for
     what no instance would serve), which says nothing about the service.
     Token sums are of requests that completed in the span, except input_tokens_arrived.
-    ttft_ms / tpot_ms: latency sketches of `topics.sketch` as {bucket: count}, packed on the wire (a
-    JSON object of the same is understood too). input_lengths /
+    ttft_ms / tpot_ms: latency sketches of `topics.sketch` as {bucket: count}. input_lengths /
     output_lengths: sketches of the same form in tokens, of input as it arrived and of output as it
     completed. shapes: requests that arrived, by their input and expected output length, in buckets
-    of `topics.shapes`. sent: how many requests of which kind were sent where in the span, as {kind:
-    {destination: requests}} (a workload type and the group that took it), for those whose way is
+    of `topics.shapes`. All sketches stand together in the field `cells` on the wire; each in a
+    field of its own, in base64 or as a JSON object, is what versions before wrote, and understood.
+    sent: how many requests of which kind were sent where in the span, as {kind: {destination:
+    requests}} (a workload type and the group that took it), for those whose way is
     planned by kind. classes: arrivals by score class (`topics.scoring`; `UNCLASSED` without a
     score), of names that stand for several models; `sent` has {"all": {model: requests}} of them.
     leaving: the gateway signs off; its silence from now on is no loss of sight.

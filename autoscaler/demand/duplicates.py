@@ -27,14 +27,18 @@ class Producer:
 
     def is_new(self, sequence: int) -> bool:
         """Remember `sequence`; False if it was applied before, or is too old to tell."""
-        page, place = divmod(sequence, PAGE)
-        if page > self.page:
-            self.before = self.newest if page == self.page + 1 and self.newest else _page()
-            self.newest, self.page = _page(), page
-        elif page < self.page - 1:
-            return False
-        bits = self.newest if page == self.page else self.before
-        at, bit = place >> 3, 1 << (place & 7)
+        page = sequence // PAGE
+        bits = self.newest
+        if page != self.page:
+            if page > self.page:
+                self.before = bits if page == self.page + 1 and bits else _page()
+                self.newest = bits = _page()
+                self.page = page
+            elif page == self.page - 1:
+                bits = self.before
+            else:
+                return False
+        at, bit = sequence % PAGE >> 3, 1 << (sequence & 7)
         if bits[at] & bit:
             return False
         bits[at] |= bit

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.demand.cells import Dense, nothing, packed, unpacked
+from autoscaler.demand.cells import Dense, Kept, count_in, nothing, together
 from topics.sketch import LOWEST, middle_ms
 from topics.telemetry import SKETCHES
 
@@ -81,20 +81,20 @@ class Sketches:
     """The last `horizon_s` seconds. fine: by second; coarse: by the second a block begins with."""
 
     horizon_s: int
-    fine: dict[int, bytes] = field(default_factory=dict)
-    coarse: dict[int, bytes] = field(default_factory=dict)
+    fine: dict[int, Kept] = field(default_factory=dict)
+    coarse: dict[int, Kept] = field(default_factory=dict)
     windows: dict[int, Sum] = field(default_factory=dict)
     _merged_s: int = 0
 
-    def add(self, second: int, dense: Dense) -> None:
+    def add(self, second: int, kept: Kept) -> None:
         """Count what was seen in `second` in."""
         for one in self.windows.values():
             if one.start_s <= second < one.end_s:
-                one.dense += dense
+                count_in(kept, one.dense)
         if second < self._merged_s:
-            _count(self.coarse, second - second % BLOCK_S, dense)
+            _keep(self.coarse, second - second % BLOCK_S, kept)
         else:
-            _count(self.fine, second, dense)
+            _keep(self.fine, second, kept)
 
     def window(self, window_s: int, now_s: int) -> Sum:
         """The sum of the `window_s` seconds before `now_s`."""
@@ -105,9 +105,9 @@ class Sketches:
         if one is None or not 0 <= now_s - one.end_s <= _LAG_S:
             one = self.windows[window_s] = Sum(start_s, start_s)
         for kept in self._between(one.end_s, now_s):
-            unpacked(kept, one.dense)
+            count_in(kept, one.dense)
         for kept in self._between(one.start_s, start_s):
-            unpacked(kept, one.dense, -1)
+            count_in(kept, one.dense, -1)
         one.start_s, one.end_s = start_s, now_s
         return one
 
@@ -122,13 +122,12 @@ class Sketches:
             return
         self._merged_s = fine_s
         for second in [second for second in self.fine if second < fine_s]:
-            dense = unpacked(self.fine.pop(second), nothing())
-            _count(self.coarse, second - second % BLOCK_S, dense)
+            _keep(self.coarse, second - second % BLOCK_S, self.fine.pop(second))
         oldest = now_s - self.horizon_s - _LAG_S - BLOCK_S
         for block in [block for block in self.coarse if block < oldest]:
             del self.coarse[block]
 
-    def _between(self, start_s: int, end_s: int) -> Iterator[bytes]:
+    def _between(self, start_s: int, end_s: int) -> Iterator[Kept]:
         """What is kept of the seconds from `start_s` until before `end_s`."""
         if self.fine:
             for second in range(start_s, end_s):
@@ -139,7 +138,5 @@ class Sketches:
                 yield self.coarse[block]
 
 
-def _count(kept: dict[int, bytes], key: int, dense: Dense) -> None:
-    if key in kept:
-        dense = unpacked(kept[key], dense.copy())
-    kept[key] = packed(dense)
+def _keep(all_: dict[int, Kept], key: int, kept: Kept) -> None:
+    all_[key] = together(all_[key], kept) if key in all_ else kept

@@ -10,12 +10,13 @@ with zero arrivals). Windows cover whole seconds before the one that `now_ms` is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autoscaler.demand.duplicates import Producer
 from autoscaler.demand.kinds import Kinds
-from autoscaler.demand.seconds import Span, spread
+from autoscaler.demand.seconds import spread
 from autoscaler.demand.seen import GatewaySeen, LengthsSeen, NoData, Stats, WindowStats
 from autoscaler.demand.sketches import Sketches
 from autoscaler.demand.totals import Blocks, Count, Totals
@@ -78,13 +79,15 @@ class TelemetryWindows:
         self._series: dict[str, _Series] = {}
         self._kinds: dict[str, Kinds] = {}
         self._now_ms: int | None = None
-        self._pending: list[Span] = []
+        self._believed: tuple[float, float] = -math.inf, math.inf  # event times, now that it is now
+        self._pending: list[tuple[Reported, int]] = []
         self.counters = Counters()
 
     def advance(self, now_ms: int) -> None:
         """Say what time it is. Time never goes back: an earlier `now_ms` changes nothing."""
         if self._now_ms is None or now_ms > self._now_ms:
             self._now_ms = now_ms
+            self._believed = now_ms - self._horizon_s * 1000, now_ms + MAX_AHEAD_S * 1000
 
     def add(
         self, record: Telemetry | Reported, event_ms: int, *, from_gateway: bool = True
@@ -96,13 +99,13 @@ class TelemetryWindows:
         """
         if isinstance(record, Telemetry):
             record = reported(record)
-        if self._now_ms is not None:
-            if event_ms < self._now_ms - self._horizon_s * 1000:
-                self.counters.late += 1
-                return False
-            if event_ms > self._now_ms + MAX_AHEAD_S * 1000:
-                self.counters.ahead += 1
-                return False
+        oldest_ms, newest_ms = self._believed
+        if event_ms < oldest_ms:
+            self.counters.late += 1
+            return False
+        if event_ms > newest_ms:
+            self.counters.ahead += 1
+            return False
         series = self._series.get(record.model) or self._of(record.model)
         name = record.gateway, record.boot
         producer = series.producers.get(name)
@@ -114,9 +117,7 @@ class TelemetryWindows:
         if event_ms > producer.newest_ms:
             producer.newest_ms = event_ms
         # Merged when somebody looks: what many gateways say of all models, in one go.
-        self._pending.append(
-            (record.model, event_ms, record.span_ms, record.values, record.sketches)
-        )
+        self._pending.append((record, event_ms))
         if record.kinds:
             kinds = self._kinds.setdefault(record.model, Kinds(self._horizon_s))
             kinds.add((event_ms - 1) // 1000, record.kinds)
@@ -129,7 +130,7 @@ class TelemetryWindows:
 
     def hear(self, record: Telemetry | Reported, event_ms: int) -> None:
         """Note only that a gateway lives, and the routes it applies; its counts are left out."""
-        if self._now_ms is not None and event_ms > self._now_ms + MAX_AHEAD_S * 1000:
+        if event_ms > self._believed[1]:
             return
         if isinstance(record, Telemetry):
             record = reported(record)
@@ -138,11 +139,11 @@ class TelemetryWindows:
     def _absorb(self) -> None:
         """Count in what came since somebody looked last."""
         pending, self._pending = self._pending, []
-        for model, second, values, dense in spread(pending):
+        for model, second, values, sketches in spread(pending):
             series = self._series[model]
             series.totals.add(second, values)
-            if dense is not None:
-                series.sketches.add(second, dense)
+            if sketches:
+                series.sketches.add(second, sketches)
             if self._now_ms is not None:
                 self._sweep(series, self._now_ms // 1000)
 

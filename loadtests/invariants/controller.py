@@ -178,9 +178,8 @@ class Controller:
         self._fold(name, record, entry.offset, entry.append_ms)
 
     def _hear(self, _name: str, entry: Entry) -> None:
-        try:
-            record = read_reported(entry.value or b"")
-        except InvalidRecord:
+        (record,) = read_reported([entry.value or b""])
+        if isinstance(record, InvalidRecord):
             self.poison += 1
             return
         self._count(record, self.clock.event_ms(entry.append_ms, record.age_ms))

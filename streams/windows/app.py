@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import faust
 from faust.types import TP
 
 from streams.broker.clients import options, security
-from streams.windows.merge import Batch
+from streams.windows.merge import merged
 from topics.checks import InvalidRecord
 from topics.codec import encode
 from topics.reported import read_reported
@@ -27,55 +28,71 @@ _IDLE_S = 1.5
 _LOOK_S = 0.25
 
 
+@dataclass(slots=True)
+class _Second:
+    """What one partition got in the second `appended_s`; last_s: monotonic s of the last record."""
+
+    appended_s: int
+    last_s: float = 0.0
+    events: list[Any] = field(default_factory=list)
+
+
 class Worker:
-    """Batches of the partitions that this worker has now. poison: records not understood."""
+    """The seconds not closed yet of the partitions that this worker has now. poison: records not
+    understood."""
 
     def __init__(self, demand: Any) -> None:
         self._demand = demand
-        self._batches: dict[int, tuple[Batch, list[Any]]] = {}
+        self._open: dict[int, _Second] = {}
         self.poison = 0
 
     async def take(self, event: Any) -> None:
         """A record; the first of a later second closes the one before."""
         message = event.message
-        append_ms = int(message.timestamp * 1000)
-        second = append_ms // 1000
-        known = self._batches.get(message.partition)
-        if known is not None and known[0].appended_s < second:
+        appended_s = _append_ms(event) // 1000
+        known = self._open.get(message.partition)
+        if known is not None and known.appended_s < appended_s:
             await self._close(message.partition)
             known = None
         if known is None:
-            known = self._batches[message.partition] = Batch(message.partition, second), []
-        batch, events = known
-        events.append(event)
-        try:
-            batch.add(read_reported(message.value), append_ms, time.monotonic())
-        except InvalidRecord as error:
-            self.poison += 1
-            log.warning("telemetry %d at %d: %s", message.partition, message.offset, error)
+            known = self._open[message.partition] = _Second(appended_s)
+        known.events.append(event)
+        known.last_s = time.monotonic()
 
     async def close_idle(self) -> None:
         """Close seconds after which nothing came."""
         since_s = time.monotonic() - _IDLE_S
-        for partition, (batch, _) in list(self._batches.items()):
-            if batch.last_s < since_s:
+        for partition, second in list(self._open.items()):
+            if second.last_s < since_s:
                 await self._close(partition)
 
     def forget(self, partitions: set[int]) -> None:
         """These go to other workers, who read again what is not acknowledged."""
         for partition in partitions:
-            self._batches.pop(partition, None)
+            self._open.pop(partition, None)
 
     async def _close(self, partition: int) -> None:
-        batch, events = self._batches.pop(partition)
+        second = self._open.pop(partition)
+        records = []
+        read = read_reported([event.message.value or b"" for event in second.events])
+        for event, record in zip(second.events, read, strict=True):
+            if isinstance(record, InvalidRecord):
+                self.poison += 1
+                log.warning("telemetry %d at %d: %s", partition, event.message.offset, record)
+            else:
+                records.append((record, _append_ms(event)))
         sent = [
             await self._demand.send(key=record.model.encode(), value=encode(record))
-            for record in batch.merged()
+            for record in merged(partition, second.appended_s, records)
         ]
         for delivery in sent:
             await delivery
-        for event in events:
+        for event in second.events:
             event.ack()
+
+
+def _append_ms(event: Any) -> int:
+    return int(event.message.timestamp * 1000)
 
 
 def make_app(bootstrap: str, prefix: str) -> faust.App:

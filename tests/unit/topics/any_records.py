@@ -10,7 +10,7 @@ from topics import records
 from topics.checks import MAX_MS
 from topics.demand import DemandSecond, GatewayWord
 from topics.rates import Learnt
-from topics.sketch import HIGHEST, LOWEST, pack, to_text
+from topics.sketch import HIGHEST, LOWEST, to_text
 
 NAMES = st.text("azAZ09._:/@+-", max_size=12).map(lambda rest: "n" + rest)
 COUNTS = st.integers(0, 10**12)
@@ -77,7 +77,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
                 DemandSecond,
                 TIMES,
                 st.tuples(*[COUNTS] * 8),
-                st.tuples(*[SKETCHES.map(lambda sketch: to_text(pack(sketch)))] * 5),
+                cells=st.lists(SKETCHES, max_size=6).map(to_text),
             ),
             max_size=2,
         ).map(tuple),

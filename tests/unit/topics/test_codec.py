@@ -18,6 +18,7 @@ from topics.codec import MAX_BYTES, decode, encode
 from topics.demand import DemandSecond
 from topics.routing import Hop, RoutePath, Stage
 from topics.table import TABLE, topic_of
+from topics.telemetry import SKETCHES
 
 TELEMETRY = records.Telemetry("m", "g", "b", 1, 1000, 1000, 5, *[0] * 10, ttft_ms={7: 1})
 STATUS = records.Status(
@@ -35,7 +36,10 @@ STATUS = records.Status(
 
 
 def _changed(record: Any, **fields: Any) -> bytes:
-    return orjson.dumps({**orjson.loads(encode(record)), **fields})
+    wire = orjson.loads(encode(record))
+    if not fields.keys().isdisjoint(SKETCHES):
+        del wire["cells"]  # each of its own, as versions before wrote them
+    return orjson.dumps({**wire, **fields})
 
 
 def test_every_topic_that_carries_a_record_is_covered_here() -> None:
@@ -93,7 +97,10 @@ def test_every_field_without_a_default_is_missed_by_name(
     """What is left out is either filled with its default or refused by its own name."""
     name, record = named
     wire = orjson.loads(encode(record))
-    field = data.draw(st.sampled_from(dataclasses.fields(record)))
+    packed = getattr(record, "packed_fields", ())
+    field = data.draw(
+        st.sampled_from([f for f in dataclasses.fields(record) if f.name not in packed])
+    )
     del wire[field.name]
     bare = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     if bare:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,9 +11,9 @@ from autoscaler.demand.windows import Stats, TelemetryWindows
 from streams.clock import Clock
 from streams.controller.sources import gateways_sink, merged_sink
 from streams.ports.demand_topic import DemandTopic
-from streams.windows.merge import Batch
+from streams.windows.merge import merged as merge
 from topics.codec import decode, encode
-from topics.reported import read_reported
+from topics.reported import Reported, read_reported
 from topics.telemetry import Telemetry
 from topics.timebase import TimeBase
 
@@ -49,20 +51,19 @@ def test_merged_records_say_what_all_of_them_say(
     history.sort(key=lambda one: one[1])
     plain, merged = TelemetryWindows(), TelemetryWindows()
     direct = gateways_sink(plain, {}, lambda: None)
-    batches: dict[int, Batch] = {}
+    seconds: dict[int, list[tuple[Reported, int]]] = {}
     for sequence, (gateway, after_ms, age_ms, arrivals) in enumerate(history):
         append_ms = T0_MS + after_ms
-        record = read_reported(wire(gateway, sequence, age_ms, arrivals))
+        (record,) = read_reported([wire(gateway, sequence, age_ms, arrivals)])
+        assert isinstance(record, Reported)
         direct(record, CLOCK.event_ms(append_ms, age_ms))
-        second = append_ms // 1000
-        batches.setdefault(second, Batch(3, second)).add(record, append_ms, 0.0)
+        seconds.setdefault(append_ms // 1000, []).append((record, append_ms))
     topic = DemandTopic("nowhere:1", "", CLOCK, print, {})
     sink = merged_sink(merged, {}, lambda: None)
-    for batch in batches.values():
-        for record in batch.merged():
-            for _ in range(copies):
-                assert decode("demand", encode(record)) == record
-                topic._give(encode(record), 0, CLOCK.event_ms, sink)
+    for second, records in seconds.items():
+        for record in merge(3, second, records):
+            assert decode("demand", encode(record)) == record
+            topic._take([SimpleNamespace(value=encode(record))] * copies, CLOCK.event_ms, sink)
     one, other = (w.stats("chat", NOW_MS, 60) for w in (plain, merged))
     assert isinstance(one, Stats) == isinstance(other, Stats)
     if isinstance(one, Stats):
