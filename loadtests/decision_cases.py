@@ -15,22 +15,20 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.request import PlanRequest, Urgency
-from autoscaler.simulation.arrivals import (
-    Arrival,
+from autoscaler.simulation.arrivals import Arrival, measured_lengths, that_fit
+from autoscaler.simulation.scenario import Scenario
+from autoscaler.simulation.solver import plan_in_process
+from loadtests.arrivals import (
     Draw,
     Step,
     Swing,
     gamma_renewal,
     lognormal_lengths,
-    measured_lengths,
     poisson,
     resampled_lengths,
     swinging,
-    that_fit,
 )
-from autoscaler.simulation.measures import Rate, Truth, smoothed_rates
-from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.solver import plan_in_process
+from loadtests.decision_figures import Rate, Truth, smoothed_rates
 from streams.files.config import load_config
 from streams.replay.schedule import schedule
 from streams.replay.traces import load_trace

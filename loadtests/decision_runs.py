@@ -18,20 +18,13 @@ from autoscaler.planning.request import Urgency
 from autoscaler.simulation.decider import Decider
 from autoscaler.simulation.fluid import simulate_flow
 from autoscaler.simulation.live import LiveController
-from autoscaler.simulation.measures import (
-    Capacity,
-    ModelFigures,
-    StepFigures,
-    cost_usd,
-    model_figures,
-    orders,
-    step_figures,
-)
+from autoscaler.simulation.measures import Capacity, cost_usd, orders
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.script import NodeLost
 from autoscaler.simulation.timeline import Timeline
 from autoscaler.simulation.world import simulate
 from loadtests.decision_cases import Case, Prepared, prepare
+from loadtests.decision_figures import ModelFigures, StepFigures, model_figures, step_figures
 
 
 @dataclass(frozen=True, slots=True)

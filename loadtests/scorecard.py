@@ -27,8 +27,9 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from autoscaler.simulation.arrivals import (
-    Arrival,
+from autoscaler.simulation.arrivals import Arrival
+from autoscaler.simulation.policies.table import DEFAULT, VARIANTS
+from loadtests.arrivals import (
     Draw,
     Step,
     Swing,
@@ -38,7 +39,6 @@ from autoscaler.simulation.arrivals import (
     resampled_lengths,
     swinging,
 )
-from autoscaler.simulation.policies.table import DEFAULT, VARIANTS
 from loadtests.decision_bench import BUNDLED_TRACE
 from loadtests.scorecard_page import write
 from streams.cli.main import main as shoal

@@ -26,16 +26,7 @@ from autoscaler.domain.checks import InvalidValue, finite
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Lengths
 from autoscaler.planning.request import PlanAnswer, PlanRequest
-from autoscaler.simulation.arrivals import (
-    Arrival,
-    Draw,
-    Step,
-    Swing,
-    measured_lengths,
-    poisson,
-    resampled_lengths,
-    swinging,
-)
+from autoscaler.simulation.arrivals import Arrival, measured_lengths
 from autoscaler.simulation.decider import Decider, Said, Seen
 from autoscaler.simulation.fixed import FixedFleet
 from autoscaler.simulation.fluid import simulate_flow
@@ -47,6 +38,7 @@ from autoscaler.simulation.score import Score, score
 from autoscaler.simulation.solver import Plan, plan_in_process
 from autoscaler.simulation.timeline import Timeline
 from autoscaler.simulation.world import simulate
+from loadtests.arrivals import Draw, Step, Swing, poisson, resampled_lengths, swinging
 from loadtests.decision_bench import BUNDLED_TRACE
 from loadtests.decision_cases import acting
 from streams.backtest.workload import DEFAULT_CONFIG, Demand, load_workload

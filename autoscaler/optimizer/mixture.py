@@ -11,12 +11,12 @@ and s how often per second the whole work is done:
 Demystifying Cost-Efficiency (sec. 4.3) minimises the makespan T = 1 / s with fractions x = z T / f;
 in those terms the program is bilinear (x / y), in these it is linear, so one MIP gives the optimum
 and its bound. Cornserve (sec. 4.2, App. B) has the same program with paths. Arrays only: knows no
-model and no pool. `makespan_by_bisection` is Demystifying's search (App. F), kept as the reference.
+model and no pool.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import highspy
 import numpy as np
@@ -26,6 +26,7 @@ from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.exact import mip_solver
 
 _INF = highspy.kHighsInf
+_SETTLE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +82,6 @@ class MixProblem:
     def unserved(self) -> Ints:
         """Types that no activity does."""
         return np.setdiff1d(np.arange(len(self.work)), self.type_of)
-
-
-def restricted(problem: MixProblem, activities: Ints) -> MixProblem:
-    """`problem` with only these activities."""
-    return replace(
-        problem,
-        busy=problem.busy[:, activities],
-        type_of=problem.type_of[activities],
-        capped=problem.capped[:, activities] if len(problem.capped) else problem.capped,
-    )
 
 
 def alone(rates: Floats) -> tuple[Floats, Ints, Ints]:
@@ -164,21 +155,13 @@ def reachable(problem: MixProblem, seconds: float, gap: float = 1e-3) -> float:
     return 0.0 if got is None else got.multiple
 
 
-def work_of(
-    problem: MixProblem, copies: Ints, fractions: Floats | None = None, seconds: float = 60.0
-) -> Mix | None:
+def work_of(problem: MixProblem, copies: Ints, fractions: Floats | None = None) -> Mix | None:
     """The best assignment to copies that are given; with `fractions` (a,) what these reach.
 
     None where some type gets nowhere."""
     if fractions is None:
-        return _Form(problem).settle(copies, np.inf, True, seconds)
+        return _Form(problem).settle(copies, np.inf, True, _SETTLE_S)
     return _reached(problem, copies, fractions, np.inf, solved=True)
-
-
-def even_fractions(problem: MixProblem, copies: Ints) -> Floats:
-    """Each type spread evenly over all copies that can do it: round robin. For activities on one
-    configuration each."""
-    return _by_type(problem, (copies @ (problem.busy > 0.0)).astype(float))
 
 
 def _by_type(problem: MixProblem, weight: Floats) -> Floats:
@@ -204,28 +187,6 @@ def _reached(
     if not np.isfinite(bound):
         bound = multiple
     return Mix(copies, nodes, fractions, multiple, max(bound, multiple), usd, solved)
-
-
-def makespan_by_bisection(
-    problem: MixProblem, tolerance: float = 1e-3, seconds: float = 60.0
-) -> tuple[float, float] | None:
-    """(feasible, infeasible) makespans no further apart than `tolerance`, by the feasibility MILPs
-    of Demystifying App. F; None when a limit struck before that."""
-    if len(problem.unserved):
-        return None
-    gpus = max(1.0, float(problem.node_gpus @ problem.node_max))
-    each = problem.busy.max(axis=0) * problem.work[problem.type_of]
-    types = range(len(problem.work))
-    low = max(float(each[problem.type_of == w].min()) for w in types) / gpus
-    high = sum(float(each[problem.type_of == w].max()) for w in types)
-    form = _Form(problem)
-    while high - low > tolerance:
-        middle = (low + high) / 2.0
-        feasible = form.feasible(middle, seconds)
-        if feasible is None:
-            return None
-        low, high = (low, middle) if feasible else (middle, high)
-    return high, low
 
 
 def _or_zeros(values: Floats, size: int) -> Floats:
@@ -331,13 +292,6 @@ class _Form:
         fractions = _by_type(self.problem, got.fractions)
         fractions = _by_type(self.problem, np.where(fractions < 1e-9, 0.0, fractions))
         return _reached(self.problem, copies, fractions, bound, solved)
-
-    def feasible(self, makespan: float, seconds: float) -> bool | None:
-        """Whether all work can be done within `makespan`; None: a limit struck first."""
-        got = self.solve(seconds, 0.0, multiple=1.0 / makespan)
-        if got is None:
-            return False
-        return True if got.solved else None
 
     def _most_copies(self) -> Floats:
         p = self.problem

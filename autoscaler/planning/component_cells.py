@@ -10,18 +10,17 @@ Knows no demand and no fleet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.checks import InvalidValue, finite
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.combo import CellHop, CellPath, Combo, ComboMember
 from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.workload import Phase
 from autoscaler.optimizer.mixture import Mix, most_work
-from autoscaler.planning.cells import efficient_cells
 from autoscaler.planning.combo_names import Member, name_of, parsed
 from autoscaler.planning.components import ComponentProblem, component_problem
 from autoscaler.planning.parts import gpu_usd_per_h
@@ -30,8 +29,30 @@ SIZES = (1, 2, 4, 8, 16)
 _LONGEST_NAME = 180  # of a record's 200; the group's serial comes behind
 _MOST_COUNT = 64
 _GAP, _SECONDS = 1e-3, 2.0
+_ROUNDING = 1e-9
 _MOST_KNOWN = 64
 _known: dict[str, tuple[Combo, ...]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`gpus` GPUs that run a whole model and serve `req_per_s` of its mix."""
+
+    gpus: int
+    req_per_s: float
+
+
+def efficient_cells(req_per_s: Mapping[int, float]) -> tuple[Cell, ...]:
+    """Algorithm 1's filter: of the best plans by GPUs (1, 2, 4, ...), those that do more than as
+    many of the largest cell before. Sizes that cannot hold the model (0 req/s) are left out."""
+    kept: list[Cell] = []
+    for gpus in sorted(req_per_s):
+        rate = finite(f"cell of {gpus} GPUs: req_per_s", req_per_s[gpus], 0.0, 1e12)
+        if rate <= 0.0:
+            continue
+        if not kept or rate > gpus // kept[-1].gpus * kept[-1].req_per_s * (1.0 + _ROUNDING):
+            kept.append(Cell(gpus, rate))
+    return tuple(kept)
 
 
 def cells(graph: ComponentGraph, pools: Sequence[Pool]) -> tuple[Combo, ...]:

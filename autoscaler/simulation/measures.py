@@ -1,33 +1,23 @@
-"""The figures of one run, from its timeline and the truth about its demand.
+"""What a run came to, from its timeline.
 
 Owns the definitions:
 
 Attainment: a request attains its SLO iff it was served, its TTFT and its mean time per output
-token are within the model's limits. Everything that arrived counts. `late` attainment leaves out
-what arrived in the first three minutes.
+token are within the model's limits. Everything that arrived counts.
 
 Ordered capacity: what the planner's own figures (`combo_named` at the lengths that really came)
 say of all groups that are wanted and not told to drain, ready or not; raw, before utilization.
-Needed capacity: the true rate / utilization.
-
-First scale-out after a step: the first time that ordered capacity rises after the step. Sufficient:
-the first time from the step on that it is at least what the new rate needs. Both are 0 where the
-fleet was sufficient at the step.
-
-Over-provisioning: the mean over time, from the first arrival on, of ordered x utilization / true
-rate, minus 1, where the true rate is not 0.
 
 A scale-out (scale-in) is an applied decision that only adds (removes) groups of a model, or one
 that does both, raises (lowers) what was ordered by more than a tenth, and costs more (less); the
 rest are exchanges. A reversal is one that follows its opposite for the same model; per hour is the
-most within any hour of any model. A false scale-out is one after the first possible arrival, while
-what was ordered already was sufficient, and no node had been lost in the two minutes before.
+most within any hour of any model.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -36,27 +26,11 @@ from autoscaler.domain.workload import Arrivals, Lengths, Slo
 from autoscaler.performance.known import profile_of
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import combo_named
-from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.requests import Ending
 from autoscaler.simulation.timeline import FlowRow, RequestRow, Timeline
 
-START_S = 180.0
-"""The first minutes, that `late` attainment leaves out."""
 EXCHANGE = 0.1
-_AFTER_LOSS_S = 120.0
-_SMOOTH_S = 120.0
 _HOUR_S = 3600.0
-
-Rate = Callable[[float], float]
-"""The true requests/s of a model at a second of the simulation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Truth:
-    """What only a simulation knows. rates: per model; lengths: per model, as they came."""
-
-    rates: Mapping[str, Rate]
-    lengths: Mapping[str, Lengths]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,40 +44,6 @@ class Reversals:
         """The most within an hour."""
         at_s = self.at_s
         return max((bisect_right(at_s, at + _HOUR_S) - i for i, at in enumerate(at_s)), default=0)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFigures:
-    """One model. attained, late_*: counts; ratios as defined above. over_p99: None of flows, which
-    do not say when within a tick their requests came."""
-
-    requests: int
-    served: int
-    attained: int
-    late_requests: int
-    late_attained: int
-    over_provisioning: float
-    over_p99: float | None
-    reversed: Reversals
-    false_scale_outs: int
-
-    @property
-    def slo_attainment(self) -> float:
-        """Attained / arrived; 1 where nothing arrived."""
-        return self.attained / self.requests if self.requests else 1.0
-
-    @property
-    def late_attainment(self) -> float:
-        """The same without the first minutes."""
-        return self.late_attained / self.late_requests if self.late_requests else 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class StepFigures:
-    """Seconds from a step to what followed; None where it never came."""
-
-    first_scale_out_s: float | None
-    sufficient_s: float | None
 
 
 def attains(row: RequestRow, slo: Slo) -> bool:
@@ -200,111 +140,6 @@ def orders(timeline: Timeline, capacity: Capacity, model: str) -> Orders:
         tuple(row.at_s for row in timeline.ordered),
         tuple(capacity.total(row.counts.items(), model) for row in timeline.ordered),
     )
-
-
-def step_figures(found: Orders, step_s: float, needed_req_per_s: float) -> StepFigures:
-    """How the orders answered a step at `step_s` to a raw need of `needed_req_per_s`."""
-    enough = needed_req_per_s * (1.0 - 1e-9)
-    if found.value(step_s) >= enough:
-        return StepFigures(0.0, 0.0)
-    first = sufficient = None
-    last = found.before(step_s)
-    for at_s, value in zip(found.at_s, found.values, strict=True):
-        if at_s < step_s:
-            continue
-        if first is None and value > last:
-            first = at_s - step_s
-        if sufficient is None and value >= enough:
-            sufficient = at_s - step_s
-        last = value
-    return StepFigures(first, sufficient)
-
-
-def model_figures(
-    model: str,
-    timeline: Timeline,
-    cluster: Cluster,
-    capacity: Capacity,
-    truth: Truth,
-    span_s: tuple[float, float],
-    lost_s: Sequence[float] = (),
-) -> ModelFigures:
-    """The figures of `model` over `span_s` (first possible arrival, end). lost_s: when nodes were
-    lost."""
-    service = cluster.service(model)
-    rows = flows_of(service, timeline)
-    late = [row for row in rows if row.arrival_s >= span_s[0] + START_S]
-    ordered = orders(timeline, capacity, model)
-    rate = truth.rates.get(model, _no_rate)
-    usable = [service.utilization * ordered.value(at_s) for at_s in _seconds(span_s)]
-    over = [u / rate(s) for u, s in zip(usable, _seconds(span_s), strict=True) if rate(s) > 0.0]
-    over_p99: float | None = None
-    if not timeline.flows:
-        p99 = p99_of_10s_rates([row.arrival_s for row in rows], span_s)
-        over_p99 = sum(usable) / len(usable) / p99 if p99 > 0.0 else 0.0
-    moves = model_moves(model, timeline, capacity)
-    enough = [
-        at_s
-        for at_s, direction in moves
-        if direction > 0
-        and at_s >= span_s[0]
-        and 0.0 < rate(at_s) <= service.utilization * ordered.before(at_s)
-        and not any(0.0 <= at_s - lost < _AFTER_LOSS_S for lost in lost_s)
-    ]
-    return ModelFigures(
-        requests=sum(row.requests for row in rows),
-        served=sum(row.served for row in rows),
-        attained=round(sum(row.attained for row in rows)),
-        late_requests=sum(row.requests for row in late),
-        late_attained=round(sum(row.attained for row in late)),
-        over_provisioning=sum(over) / len(over) - 1.0 if over else 0.0,
-        over_p99=over_p99,
-        reversed=reversals(moves),
-        false_scale_outs=len(enough),
-    )
-
-
-def p99_of_10s_rates(arrivals_s: Sequence[float], span_s: tuple[float, float]) -> float:
-    """The 99th percentile of requests/s in whole spans of 10 s; 0 where there is none."""
-    bins = int((span_s[1] - span_s[0]) / 10.0)
-    if bins < 1:
-        return 0.0
-    counts = [0] * bins
-    for at_s in arrivals_s:
-        index = int((at_s - span_s[0]) / 10.0)
-        if 0 <= index < bins:
-            counts[index] += 1
-    counts.sort()
-    return counts[min(bins - 1, int(0.99 * bins))] / 10.0
-
-
-def smoothed_rates(arrivals: Sequence[Arrival], lead_s: float) -> dict[str, Rate]:
-    """The true rate of recorded arrivals: their number within a minute before and after."""
-    times: dict[str, list[float]] = {}
-    for arrival in arrivals:
-        times.setdefault(arrival.model, []).append(arrival.at_s + lead_s)
-
-    def rate_of(at: list[float]) -> Rate:
-        at.sort()
-        first, last = at[0], at[-1]
-
-        def rate(now_s: float) -> float:
-            low, high = max(first, now_s - _SMOOTH_S / 2), min(last, now_s + _SMOOTH_S / 2)
-            if high <= low:
-                return 0.0
-            return (bisect_right(at, high) - bisect_right(at, low)) / (high - low)
-
-        return rate
-
-    return {model: rate_of(at) for model, at in times.items()}
-
-
-def _no_rate(_at_s: float) -> float:
-    return 0.0
-
-
-def _seconds(span_s: tuple[float, float]) -> range:
-    return range(int(span_s[0]), int(span_s[1]))
 
 
 def reversals(moves: Sequence[tuple[float, int]]) -> Reversals:

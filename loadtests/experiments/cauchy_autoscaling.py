@@ -24,13 +24,13 @@ import numpy as np
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Mode, Policy
-from autoscaler.simulation.arrivals import Step, lognormal_lengths, poisson
 from autoscaler.simulation.fixed import FixedFleet
 from autoscaler.simulation.live import LiveController
 from autoscaler.simulation.requests import Ending
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.timeline import Timeline
 from autoscaler.simulation.world import simulate
+from loadtests.arrivals import Step, lognormal_lengths, poisson
 from loadtests.experiments.cauchy_allocation import WORKLOADS, cluster_of
 from loadtests.experiments.page import bar_chart, put, rows_of
 from streams.files.errors import UserError

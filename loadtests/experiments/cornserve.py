@@ -21,8 +21,9 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.components import ComponentGraph, Deployment, RequestType
 from autoscaler.performance import catalog
-from autoscaler.planning.cells import Cell, efficient_cells, fewest_gpus, greedy_mixture
+from autoscaler.planning.component_cells import Cell, efficient_cells
 from autoscaler.planning.components import component_problem, most_for_budget
+from loadtests.experiments.cell_mixtures import fewest_gpus, greedy_mixture
 
 GPU = catalog.gpu("A100")
 # Table 1: requests/s that use the component, on one A100-80GB.

@@ -25,7 +25,7 @@ import orjson
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.components import ComponentGraph
 from autoscaler.planning.components import ComponentPlan, component_problem, most_for_budget
-from autoscaler.simulation.components import (
+from loadtests.experiments.component_queues import (
     Carried,
     GraphRequest,
     carry,

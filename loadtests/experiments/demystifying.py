@@ -29,18 +29,12 @@ import numpy as np
 from autoscaler.domain.cluster import Cluster, Market, Objective, Policy, Pool, Service
 from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
 from autoscaler.optimizer.arrays import Ints
-from autoscaler.optimizer.mixture import (
-    MixProblem,
-    even_fractions,
-    makespan_by_bisection,
-    most_work,
-    restricted,
-    work_of,
-)
+from autoscaler.optimizer.mixture import MixProblem, most_work, work_of
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
 from autoscaler.planning.budget import budget_arrays
 from autoscaler.planning.problem import make_problem
+from loadtests.experiments.mixes import even_fractions, makespan_by_bisection, restricted
 
 # Table 1 (USD per GPU-hour) and Table 4 (GPUs available), in the order of Table 4.
 GPUS = ("RTX4090", "A40", "A6000", "L40", "A100", "H100")

@@ -12,9 +12,9 @@ from autoscaler.domain.cluster import Service
 from autoscaler.domain.workload import Lengths
 from autoscaler.simulation.arrivals import measured_lengths, that_fit
 from autoscaler.simulation.decider import Decider
-from autoscaler.simulation.measures import p99_of_10s_rates
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.solver import Plan, plan_in_process
+from loadtests.decision_figures import p99_of_10s_rates
 
 
 @dataclass(frozen=True, slots=True)

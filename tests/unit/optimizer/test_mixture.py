@@ -8,16 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from autoscaler.optimizer.mixture import (
-    MixProblem,
-    alone,
-    even_fractions,
-    least_cost,
-    makespan_by_bisection,
-    most_work,
-    restricted,
-    work_of,
-)
+from autoscaler.optimizer.mixture import MixProblem, alone, least_cost, most_work, work_of
+from loadtests.experiments.mixes import even_fractions, makespan_by_bisection, restricted
 
 
 def one_each(rates: np.ndarray, **rest: object) -> MixProblem:
@@ -97,7 +89,7 @@ def test_the_answer_is_that_of_brute_force_and_of_the_papers_search(seed: int) -
     assert got is not None
     assert got.multiple == pytest.approx(best, rel=1e-6)
     assert got.bound >= got.multiple
-    search = makespan_by_bisection(problem, tolerance=1e-4 / best)
+    search = makespan_by_bisection(problem, tolerance=1e-4 / best, seconds=60.0)
     assert search is not None
     assert search[0] == pytest.approx(1.0 / best, rel=2e-4)
     assert got.usd_per_h <= problem.budget_usd_per_h + 1e-9

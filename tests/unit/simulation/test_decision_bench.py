@@ -13,7 +13,6 @@ from autoscaler.domain.cluster import Market
 from autoscaler.simulation.arrivals import measured_lengths
 from autoscaler.simulation.fixed import FixedFleet
 from autoscaler.simulation.fleets import kinds
-from autoscaler.simulation.measures import Truth, smoothed_rates
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.script import PriceChanged
 from autoscaler.simulation.sweep import Fleet, Sweep, _Search, sweep
@@ -21,6 +20,7 @@ from autoscaler.simulation.world import simulate
 from loadtests.decision_bench import _arguments, cases, main
 from loadtests.decision_cases import Case, Prepared, prepare
 from loadtests.decision_compare import dominance
+from loadtests.decision_figures import Truth, smoothed_rates
 from loadtests.decision_runs import Run, as_json, judge, percentile, run_with, write_timeline
 from tests.unit.simulation.worlds import OD, ONE, cluster, evenly, service
 

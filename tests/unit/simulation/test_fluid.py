@@ -9,13 +9,7 @@ import pytest
 
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.serving.setup import engine_setup
-from autoscaler.simulation.arrivals import (
-    Arrival,
-    Step,
-    lognormal_lengths,
-    measured_lengths,
-    poisson,
-)
+from autoscaler.simulation.arrivals import Arrival, measured_lengths
 from autoscaler.simulation.fixed import FixedFleet
 from autoscaler.simulation.fluid import simulate_flow
 from autoscaler.simulation.fluid_flow import Flow, Way
@@ -24,6 +18,7 @@ from autoscaler.simulation.live import LiveController
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.score import Score, score
 from autoscaler.simulation.world import simulate
+from loadtests.arrivals import Step, lognormal_lengths, poisson
 from tests.unit.simulation.worlds import ONE, cluster
 
 MODEL = "mini"

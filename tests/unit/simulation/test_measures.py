@@ -5,17 +5,15 @@ from __future__ import annotations
 import pytest
 
 from autoscaler.domain.workload import Slo
-from autoscaler.simulation.measures import (
-    Capacity,
-    Orders,
+from autoscaler.simulation.measures import Capacity, Orders, attains
+from autoscaler.simulation.timeline import Ordered, RequestRow, Timeline, ordered_counts
+from loadtests.decision_figures import (
     Truth,
-    attains,
     model_figures,
     p99_of_10s_rates,
     smoothed_rates,
     step_figures,
 )
-from autoscaler.simulation.timeline import Ordered, RequestRow, Timeline, ordered_counts
 from tests.unit.simulation.worlds import LENGTHS, ONE, cluster, evenly
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance

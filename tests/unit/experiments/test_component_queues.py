@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoscaler.domain.components import ComponentGraph, Deployment, RequestType
-from autoscaler.simulation.components import (
+from loadtests.experiments.component_queues import (
     GraphRequest,
     carry,
     carry_by_queues,

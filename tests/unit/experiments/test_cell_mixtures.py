@@ -8,13 +8,8 @@ import numpy as np
 import pytest
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.planning.cells import (
-    Cell,
-    difference,
-    efficient_cells,
-    fewest_gpus,
-    greedy_mixture,
-)
+from autoscaler.planning.component_cells import Cell, efficient_cells
+from loadtests.experiments.cell_mixtures import fewest_gpus, greedy_mixture
 
 
 def gpus(mixture: dict[int, int]) -> int:
@@ -64,11 +59,6 @@ def test_the_exact_mixture_is_that_of_brute_force(seed: int) -> None:
     greedy = greedy_mixture(cells, wanted)
     assert rate(cells, greedy) >= wanted * (1 - 1e-9)
     assert gpus(greedy) >= best
-
-
-def test_adapting_starts_and_stops_only_the_difference() -> None:
-    """Cells of the same size stay as they are."""
-    assert difference({8: 2, 1: 1}, {8: 3, 2: 1}) == {1: -1, 2: 1, 8: 1}
 
 
 def test_nothing_to_serve_needs_nothing_and_nonsense_is_refused() -> None:

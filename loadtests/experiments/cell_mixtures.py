@@ -1,40 +1,19 @@
-"""Cells: plans of one model for 1, 2, 4, 8, ... GPUs, and mixtures of them for a rate.
+"""Mixtures of cells for a rate: Cornserve's Algorithm 2, and the exact one.
 
-Cornserve sec. 4.3. Algorithm 1 finds the cells. Its Algorithm 2 fills a rate greedily and is said
-to be optimal; it is not, because it never takes a cell that overshoots what is left unless nothing
-smaller fits: with cells of (1 GPU, 1 req/s), (2, 2.1) and (4, 5), 4.9 req/s cost it five GPUs where
-one cell of four does. `fewest_gpus` is exact, and as fast.
+Algorithm 2 fills a rate greedily and is said to be optimal; it is not, because it never takes a
+cell that overshoots what is left unless nothing smaller fits: with cells of (1 GPU, 1 req/s),
+(2, 2.1) and (4, 5), 4.9 req/s cost it five GPUs where one cell of four does. `fewest_gpus` is
+exact, and as fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from autoscaler.domain.checks import InvalidValue, finite
+from autoscaler.planning.component_cells import Cell
 
 _ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """`gpus` GPUs that run a whole model and serve `req_per_s` of its mix."""
-
-    gpus: int
-    req_per_s: float
-
-
-def efficient_cells(req_per_s: Mapping[int, float]) -> tuple[Cell, ...]:
-    """Algorithm 1's filter: of the best plans by GPUs (1, 2, 4, ...), those that do more than as
-    many of the largest cell before. Sizes that cannot hold the model (0 req/s) are left out."""
-    kept: list[Cell] = []
-    for gpus in sorted(req_per_s):
-        rate = finite(f"cell of {gpus} GPUs: req_per_s", req_per_s[gpus], 0.0, 1e12)
-        if rate <= 0.0:
-            continue
-        if not kept or rate > gpus // kept[-1].gpus * kept[-1].req_per_s * (1.0 + _ROUNDING):
-            kept.append(Cell(gpus, rate))
-    return tuple(kept)
 
 
 def greedy_mixture(cells: Sequence[Cell], req_per_s: float) -> dict[int, int]:
@@ -80,13 +59,6 @@ def fewest_gpus(cells: Sequence[Cell], req_per_s: float) -> dict[int, int]:
         mixture[cell.gpus] = mixture.get(cell.gpus, 0) + 1
         gpus -= cell.gpus
     return mixture
-
-
-def difference(now: Mapping[int, int], then: Mapping[int, int]) -> dict[int, int]:
-    """Cells to start (positive) and to stop (negative) to get from `now` to `then`."""
-    sizes = sorted(set(now) | set(then))
-    changes = {size: then.get(size, 0) - now.get(size, 0) for size in sizes}
-    return {size: change for size, change in changes.items() if change}
 
 
 def _check(cells: Sequence[Cell], req_per_s: float) -> None:

@@ -1,0 +1,50 @@
+"""Baselines and the paper's search for the program of `autoscaler.optimizer.mixture`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.mixture import MixProblem, least_cost
+
+
+def restricted(problem: MixProblem, activities: Ints) -> MixProblem:
+    """`problem` with only these activities."""
+    return replace(
+        problem,
+        busy=problem.busy[:, activities],
+        type_of=problem.type_of[activities],
+        capped=problem.capped[:, activities] if len(problem.capped) else problem.capped,
+    )
+
+
+def even_fractions(problem: MixProblem, copies: Ints) -> Floats:
+    """Each type spread evenly over all copies that can do it: round robin. For activities on one
+    configuration each."""
+    weight = (copies @ (problem.busy > 0.0)).astype(float)
+    total = np.bincount(problem.type_of, weights=weight, minlength=len(problem.work))
+    share: Floats = weight / np.where(total > 0.0, total, 1.0)[problem.type_of]
+    return share
+
+
+def makespan_by_bisection(
+    problem: MixProblem, tolerance: float, seconds: float
+) -> tuple[float, float] | None:
+    """(feasible, infeasible) makespans no further apart than `tolerance`, by the feasibility MILPs
+    of Demystifying App. F; None when a limit struck before that."""
+    if len(problem.unserved):
+        return None
+    gpus = max(1.0, float(problem.node_gpus @ problem.node_max))
+    each = problem.busy.max(axis=0) * problem.work[problem.type_of]
+    types = range(len(problem.work))
+    low = max(float(each[problem.type_of == w].min()) for w in types) / gpus
+    high = sum(float(each[problem.type_of == w].max()) for w in types)
+    while high - low > tolerance:
+        middle = (low + high) / 2.0
+        found = least_cost(problem, 1.0 / middle, seconds, gap=0.0)
+        if found is not None and not found.mix.solved:
+            return None
+        low, high = (middle, high) if found is None else (low, middle)
+    return high, low
