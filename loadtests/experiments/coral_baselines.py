@@ -30,7 +30,7 @@ class Replica:
     req_per_s: float
 
 
-def replicas(instance: TemplateInstance, group: int, most_nodes: int = 0) -> list[Replica]:
+def replicas(instance: TemplateInstance, group: int, most_nodes: int = 1) -> list[Replica]:
     """Per configuration, the homogeneous template with the most goodput per node, of those with at
     most `most_nodes` nodes (0 = any number)."""
     nodes, rates = instance.nodes[group], instance.throughput_req_per_s[group]
@@ -47,7 +47,7 @@ def replicas(instance: TemplateInstance, group: int, most_nodes: int = 0) -> lis
     return found
 
 
-def homo(instance: TemplateInstance, most_nodes: int = 0) -> Ints:
+def homo(instance: TemplateInstance, most_nodes: int = 1) -> Ints:
     """Rows (group, region, template, count): greedy, each model for itself, most demand first."""
     left = instance.available_nodes.astype(np.int64).copy()
     rows = []
@@ -90,7 +90,7 @@ class Combo:
 
 
 def combos(
-    instance: TemplateInstance, pairs: list[tuple[int, int]], most_nodes: int = 0
+    instance: TemplateInstance, pairs: list[tuple[int, int]], most_nodes: int = 1
 ) -> list[Combo]:
     """Every pair of replicas at its best ratio: the one with the cheapest request. weight: P / C,
     with C in requests per USD of each phase (eq. 14-15; lengths are not part of an instance)."""
@@ -122,7 +122,7 @@ def cauchy(
     instance: TemplateInstance,
     pairs: list[tuple[int, int]],
     time_limit_s: float = 60.0,
-    most_nodes: int = 0,
+    most_nodes: int = 1,
 ) -> Ints:
     """Rows of Cauchy's plan: least sum of P / C; goodput first where demand cannot be met."""
     every = combos(instance, pairs, most_nodes)

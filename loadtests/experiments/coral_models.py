@@ -1,32 +1,26 @@
-"""Coral, sec. 6.3 to 6.5: cost of our plans, of Cauchy's and of homogeneous ones.
+"""Coral, sec. 6.3 and 6.5: cost of our plans, of Cauchy's and of homogeneous ones.
 
-    python -m loadtests.experiments.coral_models [--setup core|extended] [--mix M...] [--page FILE]
+    python -m loadtests.experiments.coral_models [--setup core|extended] [--mix M...]
+           [--library coral|vllm] [--vary] [--page docs/experiments.md]
 
-Models, SLOs, datasets and GPU types are those of the paper's Table 3 and sec. 6.1. Stated where it
-does not print them: mean lengths of the datasets (Azure conversation 1155/211, Azure code 2048/28,
-BurstGPT 621/235 tokens), AWS on-demand prices of the smallest instance of 1, 2, 4 or 8 GPUs (sizes
-that AWS does not sell at half or a quarter of the next), the other regions 10 and 20% dearer. Each
-plan is for the mean rate of one epoch, so start penalties (under 1% there) play no part.
+Models, SLOs, nodes and prices: `coral_setup`. Each plan is for the mean rate of one epoch and with
+all nodes one may want, so start penalties (under 1% in the paper) play no part.
 
-ours      joint, over templates: mixed GPUs inside an instance, pipelines, matched pairs
-cauchy    eq. 16 over pairs of single-node instances, prefill and decode on unlike GPUs allowed
-homo      per model the cheapest goodput, one GPU type in an instance, single nodes
+coral     ours over Coral's full library (any nodes in an instance, stages shared by several), the
+          baselines over its single homogeneous nodes, which is what the paper saw them choose
+vllm      ours over what vLLM can run (pipelines, matched pairs, one GPU type in a tensor-parallel
+          group) with waiting counted, the baselines over the same on single nodes
 
-Scarce: of every node kind 25% (core) or 75% (extended) more than an even share of what our ample
-plan takes. A method that falls short is asked for less of every model until it does not (sec. 6.4);
-served is the share of the demand at which it ends.
+--vary changes one assumption at a time, to find what the ratios depend on.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
@@ -34,87 +28,117 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
-from autoscaler.planning.plan import Plan
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.table import strategy
+from loadtests.coral.placements import account
+from loadtests.experiments.coral_baselines import cauchy, homo
+from loadtests.experiments.coral_setup import (
+    BURST,
+    CODE,
+    CONVERSATION,
+    REGIONS,
+    SETUPS,
+    Setup,
+    instance,
+    libraries,
+    ours,
+    pairs,
+)
 from loadtests.experiments.page import bar_chart, put, rows_of
 
-CONVERSATION, CODE, BURST = (1155, 211), (2048, 28), (621, 235)
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """One row of Table 3: SLOs in ms, mean lengths of its dataset."""
-
-    name: str
-    source: str
-    prefill_ms: float
-    decode_ms: float
-    lengths: tuple[int, int]
-
-
-MODELS = (
-    Model("phi4-14b", "microsoft/phi-4", 1200, 60, CONVERSATION),
-    Model("gpt-oss-20b", "openai/gpt-oss-20b", 900, 30, CODE),
-    Model("qwen3-32b", "Qwen/Qwen3-32B", 1600, 100, BURST),
-    Model("llama3-70b", "meta-llama/Llama-3.3-70B-Instruct", 1500, 80, BURST),
-    Model("gpt-oss-120b", "openai/gpt-oss-120b", 1000, 40, CONVERSATION),
-    Model("qwen3-235b", "Qwen/Qwen3-235B-A22B", 1800, 120, CODE),
-)
-PRICES = {
-    "L40S": {1: 1.861, 2: 5.2463, 4: 10.4926, 8: 30.1312},
-    "L4": {1: 0.8048, 2: 2.3008, 4: 4.6016, 8: 13.3504},
-    "A10G": {1: 1.006, 2: 2.836, 4: 5.672, 8: 16.288},
-    "H100": {1: 6.88, 2: 13.76, 4: 27.52, 8: 55.04},
-    "A100": {1: 3.4309, 2: 6.8618, 4: 13.7236, 8: 27.4471},
-}
-REGIONS = {"us-east-2": 1.0, "ap-northeast-2": 1.2, "us-central-1": 1.1}
+MIXES = ("balanced", "large-heavy", "small-heavy")
 PAPER = {
-    ("core", "balanced"): {"homo": "1.62", "cauchy": "1.60"},
-    ("core", "large-heavy"): {"homo": "1.82", "cauchy": "1.78"},
-    ("core", "small-heavy"): {"homo": "about 1.1", "cauchy": "about 1.1"},
-    ("extended", "balanced"): {"homo": "3.14", "cauchy": "2.66"},
-    ("extended", "large-heavy"): {"homo": "2.79", "cauchy": "3.47"},
-    ("extended", "small-heavy"): {"homo": "2.34", "cauchy": "1.64"},
+    ("core", "balanced"): (1.62, 1.60),
+    ("core", "large-heavy"): (1.82, 1.78),
+    ("core", "small-heavy"): (1.1, 1.1),
+    ("extended", "balanced"): (3.14, 2.66),
+    ("extended", "large-heavy"): (2.79, 3.47),
+    ("extended", "small-heavy"): (2.34, 1.64),
 }
+"""Cost of Homo and of Cauchy by Coral's; "about 10%" in the core setup's small-heavy."""
+PAPER_LARGEST = {"core": (2.02, 1.88), "extended": (4.93, 4.08)}
+"""The same for the largest model alone, balanced."""
+PLENTY = 400
+_LIMIT_S = 60.0
+_PCIE_GB_S = 25.0
+_LATER = {CONVERSATION: (1631, 106), CODE: (2511, 23), BURST: BURST}
+_METHODS = ("shoal", "homo", "cauchy")
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """A setup of sec. 6.1. heavy: models that get 80% of the requests where demand is uneven."""
+class Row:
+    """USD/h of ours, and of Homo and Cauchy by it. largest: the same for the last model alone."""
 
     name: str
-    models: tuple[Model, ...]
-    gpus: tuple[str, ...]
-    regions: tuple[str, ...]
-    req_per_s: float
-    slack: float
-    heavy: Mapping[str, tuple[str, ...]]
+    usd_per_h: float
+    homo: float
+    cauchy: float
+    largest: tuple[float, float] | None = None
 
 
-SETUPS = {
-    "core": Setup(
-        "core", MODELS[:3], ("L40S", "L4", "A10G"), ("us-east-2", "ap-northeast-2"), 10.0, 1.25,
-        {"large-heavy": ("qwen3-32b",), "small-heavy": ("phi4-14b",)},
-    ),
-    "extended": Setup(
-        "extended", MODELS, tuple(PRICES), tuple(REGIONS), 25.0, 1.75,
-        {"large-heavy": ("qwen3-235b", "gpt-oss-120b"),
-         "small-heavy": ("phi4-14b", "gpt-oss-20b")},
-    ),
-}  # fmt: skip
+def on_library(setup: Setup, profile: Profile, mixes: Sequence[str], nodes: int = 1) -> list[Row]:
+    """Costs over Coral's full library; nodes: the most in a baseline's replica, 0 = any number."""
+    made, rows = libraries(setup, profile), []
+    for mix in mixes:
+        problem = instance(setup, made, mix, PLENTY)
+        plans = (
+            ours(problem, 0.002, _LIMIT_S),
+            homo(problem, nodes),
+            cauchy(problem, pairs(setup), _LIMIT_S, nodes),
+        )
+        for method, plan in zip(_METHODS, plans, strict=True):
+            if (account(problem, plan)[1] < problem.demand_req_per_s * (1.0 - 1e-6)).any():
+                raise InvalidValue(f"{setup.name}, {mix}: {method}", "short", "all demand served")
+        costs = [account(problem, plan)[0] for plan in plans]
+        last = [account(problem, p[p[:, 0] >= 2 * len(setup.models) - 2])[0] for p in plans]
+        rows.append(
+            Row(mix, costs[0], costs[1] / costs[0], costs[2] / costs[0],
+                (last[1] / last[0], last[2] / last[0]))
+        )  # fmt: skip
+        print(_told(setup, rows[-1]), flush=True)
+    return rows
 
 
-def cluster_of(setup: Setup, nodes: int) -> Cluster:
-    """All node kinds in all regions, `nodes` of each."""
+def on_vllm(setup: Setup, profile: Profile, mixes: Sequence[str]) -> list[Row]:
+    """Costs over what vLLM can run."""
+    cluster, rows = _cluster(setup), []
+    gpus = {pool.id: pool.gpu.name for pool in cluster.pools}
+    for mix in mixes:
+        rates = setup.req_per_s_of(mix)
+        demands = {s.model: Demand(s.model, rates[s.model], s.lengths) for s in cluster.services}
+        options = PlanOptions(gap=2e-3, time_limit_s=_LIMIT_S)
+        problem = make_problem(cluster, demands, profile, options=options)
+        costs = []
+        for method in _METHODS:
+            plan = strategy(method).solve(_known(problem, method, gpus))
+            if plan.shortfall_req_per_s:
+                raise InvalidValue(f"{setup.name}, {mix}: {method}", "short", "all demand served")
+            costs.append(plan.cost_usd_per_h)
+        rows.append(Row(mix, costs[0], costs[1] / costs[0], costs[2] / costs[0]))
+        print(_told(setup, rows[-1]), flush=True)
+    return rows
+
+
+def _known(problem: PlanningProblem, method: str, gpus: Mapping[str, str]) -> PlanningProblem:
+    """With the combos that a method knows: the baselines single nodes, Homo one GPU type."""
+
+    def allowed(combo: Combo) -> bool:
+        single = all(member.stage == 0 for member in combo.members)
+        mixed = len({gpus[member.pool] for member in combo.members}) > 1
+        return method == "shoal" or (single and (method == "cauchy" or not mixed))
+
+    kept = {m: tuple(filter(allowed, combos)) for m, combos in problem.candidates.items()}
+    return replace(problem, candidates=kept)
+
+
+def _cluster(setup: Setup) -> Cluster:
     pools = tuple(
         Pool(
-            region, f"{gpu.lower()}x{n}", catalog.gpu(gpu), n, nodes, Market.ON_DEMAND,
-            price * REGIONS[region],
+            region, f"{node.gpu.name.lower()}x{node.gpus}", node.gpu, node.gpus, PLENTY,
+            Market.ON_DEMAND, node.usd_per_h * REGIONS[region],
         )
         for region in setup.regions
-        for gpu in setup.gpus
-        for n, price in PRICES[gpu].items()
+        for node in setup.nodes
     )  # fmt: skip
     services = tuple(
         Service(
@@ -131,149 +155,124 @@ def cluster_of(setup: Setup, nodes: int) -> Cluster:
     return Cluster(pools, services, Policy(k_start=0.0, k_load=0.0, k_switch=0.0))
 
 
-def rates(setup: Setup, mix: str) -> dict[str, float]:
-    """Requests/s per model: equal, or 80% to the heavy ones."""
-    total = setup.req_per_s * len(setup.models)
-    heavy = setup.heavy.get(mix, ())
-    if not heavy:
-        return {m.name: setup.req_per_s for m in setup.models}
-    light = 0.2 * total / (len(setup.models) - len(heavy))
-    return {m.name: 0.8 * total / len(heavy) if m.name in heavy else light for m in setup.models}
-
-
-def allowed(method: str, combo: Combo, gpus: Mapping[str, str]) -> bool:
-    """Whether a method knows combos of this kind."""
-    if method == "ours":
-        return True
-    single = all(member.stage == 0 for member in combo.members)
-    mixed = len({gpus[member.pool] for member in combo.members}) > 1
-    return single and (method == "cauchy" or not mixed)
-
-
-def planned(problem: PlanningProblem, method: str) -> tuple[Plan, float]:
-    """The plan of one method, and CPU seconds for it."""
-    gpus = {pool.id: pool.gpu.name for pool in problem.cluster.pools}
-    kept = {
-        model: tuple(combo for combo in combos if allowed(method, combo, gpus))
-        for model, combos in problem.candidates.items()
+def varied(setup: Setup, profile: Profile) -> list[Row]:
+    """The balanced mix with one assumption changed at a time."""
+    changes: dict[str, Callable[[Setup], Setup]] = {
+        "as stated": lambda one: one,
+        "every GPU of a kind at one price": _one_price,
+        f"A100 and H100 linked at {_PCIE_GB_S:.0f} GB/s": _without_nvlink,
+        "lengths of Azure's 2024 traces": _later_lengths,
+        f"both: {_PCIE_GB_S:.0f} GB/s, 2024 lengths": lambda s: _without_nvlink(_later_lengths(s)),
+        "limits x 0.5": lambda one: _limits(one, 0.5),
+        "limits x 2": lambda one: _limits(one, 2.0),
+        "rates x 0.4": lambda one: replace(one, req_per_s=0.4 * one.req_per_s),
+        "rates x 2.5": lambda one: replace(one, req_per_s=2.5 * one.req_per_s),
     }
-    started = time.process_time()
-    chosen = strategy("shoal" if method == "ours" else method)
-    return chosen.solve(replace(problem, candidates=kept)), time.process_time() - started
+    if setup.name == "core":
+        changes = {k: v for k, v in changes.items() if "GB/s" not in k}
+    found = {name: on_library(change(setup), profile, MIXES[:1])[0]
+             for name, change in changes.items()}  # fmt: skip
+    found["baselines with several equal nodes"] = on_library(setup, profile, MIXES[:1], 0)[0]
+    return [replace(row, name=name) for name, row in found.items()]
 
 
-def served(problem: PlanningProblem, method: str) -> tuple[float, Plan]:
-    """The largest share of all demand that `method` meets in full, in steps of 2%."""
-    low, high, best = 0, 50, None
-    while low < high:
-        middle = (low + high + 1) // 2
-        made, _ = planned(asked(problem, middle / 50), method)
-        if made.shortfall_req_per_s:
-            high = middle - 1
-        else:
-            low, best = middle, made
-    if best is None:
-        best, _ = planned(asked(problem, 1 / 50), method)
-    return low / 50, best
+def _one_price(setup: Setup) -> Setup:
+    each = {node.gpu.name: node.usd_per_h for node in setup.nodes if node.gpus == 1}
+    nodes = tuple(replace(n, usd_per_h=n.gpus * each[n.gpu.name]) for n in setup.nodes)
+    return replace(setup, nodes=nodes)
 
 
-def asked(problem: PlanningProblem, share: float) -> PlanningProblem:
-    """`problem` with this share of its demand."""
-    demands = {
-        model: replace(demand, req_per_s=share * demand.req_per_s)
-        for model, demand in problem.demands.items()
-    }
-    return replace(problem, demands=demands)
+def _without_nvlink(setup: Setup) -> Setup:
+    def slowed(speed: float) -> float:
+        return min(speed, _PCIE_GB_S)
+
+    nodes = tuple(
+        replace(n, gpu=replace(n.gpu, interconnect_gb_s=slowed(n.gpu.interconnect_gb_s)))
+        for n in setup.nodes
+    )
+    return replace(setup, nodes=nodes)
 
 
-def problem_of(cluster: Cluster, demand: Mapping[str, float], profile: Profile) -> PlanningProblem:
-    """What is to be planned."""
-    demands = {s.model: Demand(s.model, demand[s.model], s.lengths)
-               for s in cluster.services}  # fmt: skip
-    options = PlanOptions(gap=2e-3, time_limit_s=60.0)
-    return make_problem(cluster, demands, profile, options=options)
+def _later_lengths(setup: Setup) -> Setup:
+    return replace(setup, models=tuple(replace(m, lengths=_LATER[m.lengths]) for m in setup.models))
 
 
-def ample(setup: Setup, mixes: Sequence[str], profile: Profile) -> list[dict[str, Any]]:
-    """Sec. 6.3 and 6.5: cost ratios with all nodes one may want."""
-    rows: list[dict[str, Any]] = []
-    for mix in mixes:
-        problem = problem_of(cluster_of(setup, 60), rates(setup, mix), profile)
-        found = {method: planned(problem, method) for method in ("ours", "cauchy", "homo")}
-        ours = found["ours"][0]
-        print(f"{setup.name}, {mix}: ours {ours.cost_usd_per_h:.2f} USD/h, "
-              f"gap {ours.gap:.2%}, {found['ours'][1]:.2f} CPU s")  # fmt: skip
-        for method, paper in PAPER[setup.name, mix].items():
-            made = found[method][0]
-            short = ", ".join(made.shortfall_req_per_s)
-            said = f"  (short: {short})" if short else ""
-            ratio = made.cost_usd_per_h / ours.cost_usd_per_h
-            print(f"  {method:7} {made.cost_usd_per_h:8.2f} USD/h, {ratio:.2f} x ours; "
-                  f"paper {paper}{said}", flush=True)  # fmt: skip
-            rows.append({"mix": mix, "method": method, "usd_per_h": ours.cost_usd_per_h,
-                         "ratio": ratio, "paper": paper})  # fmt: skip
-    return rows
-
-
-def scarce(setup: Setup, profile: Profile) -> None:
-    """Sec. 6.4: what each method can serve where nodes are short."""
-    demand = rates(setup, "balanced")
-    wide = cluster_of(setup, 60)
-    best, _ = planned(problem_of(wide, demand, profile), "ours")
-    taken = sum(node.count for node in best.nodes)
-    each = max(1, math.ceil(setup.slack * taken / len(wide.pools)))
-    tight = problem_of(cluster_of(setup, each), demand, profile)
-    print(f"{setup.name}, scarce: {each} of each of {len(wide.pools)} node kinds")
-    for method in ("ours", "cauchy", "homo"):
-        share, made = served(tight, method)
-        print(f"  {method:7} serves {share:4.0%} for {made.cost_usd_per_h:8.2f} USD/h", flush=True)
+def _limits(setup: Setup, factor: float) -> Setup:
+    models = tuple(
+        replace(m, prefill_ms=factor * m.prefill_ms, decode_ms=factor * m.decode_ms)
+        for m in setup.models
+    )
+    return replace(setup, models=models)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 2 bad input."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.experiments.coral_models")
-    mixes = ("balanced", "large-heavy", "small-heavy")
     parser.add_argument("--setup", choices=list(SETUPS), default="core")
-    parser.add_argument("--mix", nargs="+", choices=(*mixes, "scarce"), default=[*mixes, "scarce"])
-    parser.add_argument("--page", type=Path, help="put table and chart of sec. 6.3 and 6.5 there")
+    parser.add_argument("--mix", nargs="+", choices=MIXES, default=list(MIXES))
+    parser.add_argument("--library", choices=("coral", "vllm"), default="coral")
+    parser.add_argument("--vary", action="store_true", help="one assumption at a time")
+    parser.add_argument("--page", type=Path, help="put table and chart there")
     args = parser.parse_args(argv)
-    profile = default_profile()
-    setup = SETUPS[args.setup]
-    rows = ample(setup, [mix for mix in mixes if mix in args.mix], profile)
-    if "scarce" in args.mix:
-        scarce(setup, profile)
+    profile, setup = default_profile(), SETUPS[args.setup]
     try:
+        if args.vary:
+            rows, part = varied(setup, profile), f"coral-{setup.name}-varied"
+        elif args.library == "vllm":
+            rows, part = on_vllm(setup, profile, args.mix), f"coral-{setup.name}-vllm"
+        else:
+            rows, part = on_library(setup, profile, args.mix), f"coral-{setup.name}"
+        lines = _varied_table(setup, rows) if args.vary else _table(setup, rows)
+        print("\n".join(["", *lines]))
         if args.page:
-            put(args.page, f"coral-{setup.name}", _table(rows), _chart(rows))
+            put(args.page, part, lines, _chart(setup, rows, args.vary))
     except InvalidValue as error:
         print(f"coral_models: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    by_mix = {row["mix"]: row for row in rows}
+def _told(setup: Setup, row: Row) -> str:
+    return (
+        f"{setup.name}, {row.name}: ours {row.usd_per_h:.2f} USD/h, "
+        f"Homo x{row.homo:.2f}, Cauchy x{row.cauchy:.2f}"
+    )
+
+
+def _table(setup: Setup, rows: Sequence[Row]) -> list[str]:
+    heads = ["demand", "ours USD/h", "Homo", "paper", "Cauchy", "paper"]
+    cells = []
+    for row in rows:
+        theirs = PAPER[setup.name, row.name]
+        cells.append(
+            [row.name, f"{row.usd_per_h:.2f}", f"x{row.homo:.2f}", f"x{theirs[0]:g}",
+             f"x{row.cauchy:.2f}", f"x{theirs[1]:g}"]
+        )  # fmt: skip
+    return rows_of(heads, cells)
+
+
+def _varied_table(setup: Setup, rows: Sequence[Row]) -> list[str]:
+    last = setup.models[-1].name
+    heads = ["changed", "ours USD/h", "Homo", "Cauchy", f"{last}: Homo", "Cauchy"]
     cells = [
-        [mix, f"{by_mix[mix]['usd_per_h']:.2f}"]
-        + [
-            text
-            for row in rows
-            if row["mix"] == mix
-            for text in (f"x{row['ratio']:.2f}", f"x{row['paper'].removeprefix('about ')}")
-        ]
-        for mix in by_mix
-    ]
-    return rows_of(["demand", "ours USD/h", "Homo", "paper", "Cauchy", "paper"], cells)
+        [row.name, f"{row.usd_per_h:.2f}", f"x{row.homo:.2f}", f"x{row.cauchy:.2f}",
+         *(f"x{ratio:.2f}" for ratio in row.largest or ())]
+        for row in rows
+    ]  # fmt: skip
+    theirs = PAPER[setup.name, MIXES[0]]
+    largest = PAPER_LARGEST[setup.name]
+    cells.append(["the paper", "", *(f"x{ratio:g}" for ratio in (*theirs, *largest))])
+    return rows_of(heads, cells)
 
 
-def _chart(rows: Sequence[dict[str, Any]]) -> str:
-    mixes = list(dict.fromkeys(row["mix"] for row in rows))
-    series = {}
-    for method in ("homo", "cauchy"):
-        mine = [row for row in rows if row["method"] == method]
-        series[method] = [row["ratio"] for row in mine]
-        series[f"{method}, paper"] = [float(row["paper"].removeprefix("about ")) for row in mine]
-    return bar_chart(mixes, series, "cost of the baseline / ours")
+def _chart(setup: Setup, rows: Sequence[Row], varied: bool) -> str:
+    series = {"Homo": [row.homo for row in rows], "Cauchy": [row.cauchy for row in rows]}
+    if not varied:
+        theirs = [PAPER[setup.name, row.name] for row in rows]
+        series["Homo, paper"] = [one for one, _ in theirs]
+        series["Cauchy, paper"] = [other for _, other in theirs]
+    names = [str(i + 1) for i in range(len(rows))] if varied else [row.name for row in rows]
+    return bar_chart(names, series, "cost of the baseline / ours")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from autoscaler.templates.build import build_library
 from autoscaler.templates.engines import CORAL
 from autoscaler.templates.request import LibraryRequest
 from autoscaler.templates.tables import throughput_table
-from loadtests.experiments.coral_models import MODELS, PRICES
+from loadtests.experiments.coral_setup import MODELS, PRICES
 from loadtests.experiments.page import put, rows_of
 from streams.backtest.charts import Series, line_chart
 
@@ -75,7 +75,7 @@ def measure(name: str, most_nodes: int, rho: float) -> Row:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 2 bad input."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.experiments.coral_sensitivity")
-    parser.add_argument("--model", default="gpt-oss-120b", help="a name in coral_models.MODELS")
+    parser.add_argument("--model", default="gpt-oss-120b", help="a name in coral_setup.MODELS")
     parser.add_argument("--page", type=Path, help="put table and chart there")
     args = parser.parse_args(argv)
     try:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from autoscaler.optimizer.arrays import Ints
+from autoscaler.performance.profile import default_profile
 from loadtests.coral.instance import TemplateInstance
-from loadtests.experiments.coral_allocation import judged
+from loadtests.coral.placements import account
 from loadtests.experiments.coral_baselines import cauchy, homo, replicas
+from loadtests.experiments.coral_scarce import most, scarce
+from loadtests.experiments.coral_setup import SETUPS, instance, libraries
 
 
-def instance(demand: float = 4.0, nodes: int = 10) -> TemplateInstance:
+def small(demand: float = 4.0, nodes: int = 10) -> TemplateInstance:
     """One model, two configurations of 1 and 3 USD/h. Prefill 1 and 2 req/s alone, 5 with one node
     of each; decode 1 and 4 req/s alone."""
     pure = np.array([[1, 0], [0, 1]], dtype=np.uint8)
@@ -19,38 +25,60 @@ def instance(demand: float = 4.0, nodes: int = 10) -> TemplateInstance:
         demand_req_per_s=np.array([demand, demand]),
         nodes=(np.vstack([pure, [[1, 1]]]).astype(np.uint8), pure),
         throughput_req_per_s=(np.array([1.0, 2.0, 5.0]), np.array([1.0, 4.0])),
-        start_penalty=0.1,
+        start_penalty=0.0,
     )
 
 
 def test_baselines_know_homogeneous_replicas_only() -> None:
     """The template of both configurations would be the cheapest; neither baseline may use it."""
-    made = instance()
+    made = small()
     assert [(one.config, one.req_per_s) for one in replicas(made, 0)] == [(0, 1.0), (1, 2.0)]
     for rows in (homo(made), cauchy(made, [(0, 1)])):
         assert not any(group == 0 and template == 2 for group, _, template, _ in rows)
 
 
+def counted(made: TemplateInstance, rows: Ints) -> tuple[float, float]:
+    """USD/h, and the least share of a group's demand that is served."""
+    usd_per_h, served, excess = account(made, rows)
+    assert not excess
+    return usd_per_h, float((served / made.demand_req_per_s).min())
+
+
 def test_homo_takes_the_most_goodput_per_dollar() -> None:
     """Prefill: 4 x 1 USD; decode: one node of 3 USD for 4 req/s."""
-    assert sorted(map(tuple, homo(instance()).tolist())) == [(0, 0, 0, 4), (1, 0, 1, 1)]
-    assert judged("homo", instance(), [(0, 1)], homo(instance()), 0.0).usd_per_h == 7.0
+    assert sorted(map(tuple, homo(small()).tolist())) == [(0, 0, 0, 4), (1, 0, 1, 1)]
+    assert counted(small(), homo(small())) == (7.0, 1.0)
 
 
 def test_homo_goes_on_with_the_next_kind_where_nodes_run_out() -> None:
-    found = judged("homo", instance(nodes=3), [(0, 1)], homo(instance(nodes=3)), 0.0)
-    assert found.served == 1.0
-    assert found.usd_per_h == 9.0  # 3 x 1 and one of 3 for prefill, one of 3 for decode
+    """3 x 1 and one of 3 for prefill, one of 3 for decode."""
+    assert counted(small(nodes=3), homo(small(nodes=3))) == (9.0, 1.0)
 
 
 def test_cauchy_matches_prefill_and_decode_and_serves_the_demand() -> None:
-    rows = cauchy(instance(), [(0, 1)])
-    found = judged("cauchy", instance(), [(0, 1)], rows, 0.0)
-    assert found.served == 1.0
-    assert found.usd_per_h >= 7.0
+    usd_per_h, share = counted(small(), cauchy(small(), [(0, 1)]))
+    assert share >= 1.0
+    assert usd_per_h >= 7.0
 
 
 def test_cauchy_serves_what_it_can_where_demand_cannot_be_met() -> None:
-    made = instance(demand=100.0, nodes=2)
-    found = judged("cauchy", made, [(0, 1)], cauchy(made, [(0, 1)]), 0.0)
-    assert 0.0 < found.served < 1.0
+    made = small(demand=100.0, nodes=2)
+    assert 0.0 < counted(made, cauchy(made, [(0, 1)]))[1] < 1.0
+
+
+def test_a_method_that_falls_short_is_asked_for_less_until_it_serves_every_model() -> None:
+    """10 nodes of 1 and 2 req/s are left for 30 req/s of prefill: 20 of 30 requests."""
+    made = small(demand=30.0, nodes=10)
+    found = most(made, lambda problem: homo(problem, 1))
+    assert found.goodput == 0.66
+    assert most(small(), lambda problem: homo(problem, 1)).goodput == 1.0
+
+
+def test_scarce_nodes_are_few_and_the_same_for_a_seed() -> None:
+    setup = SETUPS["core"]
+    phi = replace(setup, models=setup.models[:1])
+    plenty = instance(phi, libraries(phi, default_profile()), "balanced", 1000)
+    one, again, other = (scarce(phi, plenty, seed) for seed in (1, 1, 2))
+    assert 1 <= one.available_nodes.sum() <= 20
+    assert (one.available_nodes == again.available_nodes).all()
+    assert (one.available_nodes != other.available_nodes).any()

@@ -1,0 +1,184 @@
+"""Coral, sec. 6.4: cost and goodput where nodes are short.
+
+    python -m loadtests.experiments.coral_scarce [--setup core|extended] [--epochs N] [--seed S]
+           [--page docs/experiments.md]
+
+Models, nodes, prices and demand: `coral_setup`; templates as in `coral_models`. Stated, since
+Alibaba's trace is not at hand: in each epoch nodes of all kinds and regions come in a drawn order,
+of each size as many GPUs as of any other; available are the fewest first ones with which our plan
+serves everything, and 25% (core) or 75% (extended) more. As in the paper a method that cannot
+serve the demand is asked for less of every model until it can (steps of 2%); goodput is the share
+at which it ends, cost that of its plan then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from autoscaler.domain.checks import InvalidValue, whole
+from autoscaler.optimizer.arrays import Ints
+from autoscaler.performance.profile import default_profile
+from loadtests.coral.instance import TemplateInstance
+from loadtests.coral.placements import account
+from loadtests.experiments.coral_baselines import cauchy, homo
+from loadtests.experiments.coral_setup import SETUPS, Setup, instance, libraries, ours, pairs
+from loadtests.experiments.page import bar_chart, put, rows_of
+
+PAPER = {
+    "core": {"homo": (1.00, 1.24), "cauchy": (1 / 1.51, 1.0)},
+    "extended": {"homo": (1.52, 7.64), "cauchy": (1 / 1.25, 2.39)},
+}
+"""Coral's cost and goodput by the baseline's."""
+MOST_NODES = 1000
+_STEPS = 50
+_LIMIT_S = 30.0
+
+Method = Callable[[TemplateInstance], Ints]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """USD/h, and the share of all demand that is served."""
+
+    usd_per_h: float
+    goodput: float
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """nodes: available; gpus: of them."""
+
+    nodes: int
+    gpus: int
+    by_method: dict[str, Served]
+
+
+def epochs(setup: Setup, seeds: Sequence[int]) -> list[Epoch]:
+    """One epoch for each seed, told as they come."""
+    plenty = instance(setup, libraries(setup, default_profile()), "balanced", MOST_NODES)
+    methods: dict[str, Method] = {
+        "shoal": lambda problem: ours(problem, 0.01, _LIMIT_S),
+        "homo": lambda problem: homo(problem, 1),
+        "cauchy": lambda problem: cauchy(problem, pairs(setup), _LIMIT_S, 1),
+    }
+    found = []
+    for seed in seeds:
+        tight = scarce(setup, plenty, seed)
+        sizes = [node.gpus for node in setup.nodes]
+        made = Epoch(
+            int(tight.available_nodes.sum()),
+            int((tight.available_nodes @ sizes).sum()),
+            {name: most(tight, method) for name, method in methods.items()},
+        )
+        found.append(made)
+        said = ", ".join(f"{name} {one.usd_per_h:.2f} USD/h for {one.goodput:.0%}"
+                         for name, one in made.by_method.items())  # fmt: skip
+        print(f"{setup.name}, epoch {seed}: {made.nodes} nodes, {made.gpus} GPUs: {said}",
+              flush=True)  # fmt: skip
+    return found
+
+
+def scarce(setup: Setup, plenty: TemplateInstance, seed: int) -> TemplateInstance:
+    """`plenty` with the nodes of an epoch."""
+    shape = plenty.available_nodes.shape
+    weights = np.tile([1.0 / node.gpus for node in setup.nodes], shape[0])
+    order = np.random.default_rng(seed).choice(weights.size, MOST_NODES, p=weights / weights.sum())
+
+    def first(count: int) -> TemplateInstance:
+        counts = np.bincount(order[:count], minlength=weights.size).reshape(shape)
+        return replace(plenty, available_nodes=counts)
+
+    short, enough = 0, MOST_NODES
+    while enough - short > 1:
+        middle = (short + enough) // 2
+        problem = first(middle)
+        # Any plan will do: it is only asked whether there is one.
+        if _serves(problem, ours(problem, 0.5, _LIMIT_S)):
+            enough = middle
+        else:
+            short = middle
+    return first(math.ceil(setup.slack * enough))
+
+
+def most(problem: TemplateInstance, method: Method) -> Served:
+    """The largest share of the demand that `method` serves for every model, and what that costs."""
+    low, high, usd_per_h = 0, _STEPS + 1, 0.0
+    asked = _STEPS
+    while high - low > 1:
+        part = replace(problem, demand_req_per_s=asked / _STEPS * problem.demand_req_per_s)
+        rows = method(part)
+        if _serves(part, rows):
+            low, usd_per_h = asked, account(part, rows)[0]
+        else:
+            high = asked
+        asked = (low + high) // 2
+    return Served(usd_per_h, low / _STEPS)
+
+
+def _serves(problem: TemplateInstance, rows: Ints) -> bool:
+    _, served, excess = account(problem, rows)
+    return not excess and bool((served >= problem.demand_req_per_s * (1.0 - 1e-6)).all())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 2 bad input."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.experiments.coral_scarce")
+    parser.add_argument("--setup", choices=list(SETUPS), default="core")
+    parser.add_argument("--epochs", type=int, default=5, help="draws of nodes (the paper has 5)")
+    parser.add_argument("--seed", type=int, default=0, help="of the first draw")
+    parser.add_argument("--page", type=Path, help="put table and chart there")
+    args = parser.parse_args(argv)
+    setup = SETUPS[args.setup]
+    try:
+        whole("--epochs", args.epochs, 1, 1000)
+        whole("--seed", args.seed, 0, 2**31)
+        found = epochs(setup, range(args.seed, args.seed + args.epochs))
+        lines = _table(setup, found)
+        print("\n".join(["", *lines]))
+        if args.page:
+            put(args.page, f"coral-{setup.name}-scarce", lines, _chart(found))
+    except InvalidValue as error:
+        print(f"coral_scarce: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _mean(found: Sequence[Epoch], method: str) -> Served:
+    each = [epoch.by_method[method] for epoch in found]
+    return Served(
+        sum(one.usd_per_h for one in each) / len(each), sum(one.goodput for one in each) / len(each)
+    )
+
+
+def _table(setup: Setup, found: Sequence[Epoch]) -> list[str]:
+    mine = _mean(found, "shoal")
+    heads = ["method", "USD/h", "goodput", "ours by it: cost", "paper", "goodput", "paper"]
+    cells = [["ours", f"{mine.usd_per_h:.2f}", f"{mine.goodput:.0%}", "", "", "", ""]]
+    for method, (cost, goodput) in PAPER[setup.name].items():
+        one = _mean(found, method)
+        ratios = ["-", "-"]
+        if one.goodput:
+            ratios = [f"x{mine.usd_per_h / one.usd_per_h:.2f}",
+                      f"x{mine.goodput / one.goodput:.2f}"]  # fmt: skip
+        cells.append([method.capitalize(), f"{one.usd_per_h:.2f}", f"{one.goodput:.0%}",
+                      ratios[0], f"x{cost:.2f}", ratios[1], f"x{goodput:.2f}"])  # fmt: skip
+    return rows_of(heads, cells)
+
+
+def _chart(found: Sequence[Epoch]) -> str:
+    series = {
+        name: [100.0 * epoch.by_method[name].goodput for epoch in found]
+        for name in found[0].by_method
+    }
+    return bar_chart([f"epoch {i + 1}" for i in range(len(found))], series, "% of demand served")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
