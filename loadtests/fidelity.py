@@ -49,7 +49,15 @@ from loadtests.fidelity_figures import (
     quantiles,
     table,
 )
-from loadtests.fidelity_stack import fixed_fleet, measure, one_vllm, running, shortened
+from loadtests.fidelity_stack import (
+    before_others,
+    fixed_fleet,
+    measure,
+    on_a_core_of_its_own,
+    one_vllm,
+    running,
+    shortened,
+)
 from loadtests.replay.client import Client
 from loadtests.replay.report import LATE_MS
 from streams.backtest.workload import Demand, load_workload
@@ -62,6 +70,7 @@ TRACE = Path(str(resources.files("streams").joinpath("data/azure2023_conv.csv.gz
 _MEASURED = "measurements.json"
 _ANSWER_S = 600.0
 _START_S = 1.0
+_VLLM_SCALE = 0.2  # what one core serves without a queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +153,7 @@ def main(argv: list[str] | None = None) -> int:
     add = parser.add_argument
     add("--trace", type=Path, default=TRACE, help="as `shoal backtest` takes (Azure 2023, conv)")
     add("--for", dest="for_s", type=float, default=60.0, help="seconds of it (60)")
-    add("--rate-scale", type=float, default=1.0, help="requests per recorded one (1)")
+    add("--rate-scale", type=float, help="requests per recorded one (1; 0.2 with a real vLLM)")
     add("--engine", choices=("simulated", "vllm"), default="simulated", help="(simulated)")
     add("--instances", type=int, choices=(1, 2), default=1, help="of the fixed fleet (1)")
     add("--config", type=Path, help="a shoal.yaml in place of the fixed fleet: the loop decides")
@@ -154,13 +163,16 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if not 5.0 <= options.for_s <= 3600.0:
         parser.error(f"--for {options.for_s:g}: allowed: 5 to 3600")
-    if not 0.0 < options.rate_scale <= 100.0:
+    if options.rate_scale is not None and not 0.0 < options.rate_scale <= 100.0:
         parser.error(f"--rate-scale {options.rate_scale:g}: allowed: above 0, to 100")
     if options.url and not (options.config and options.url.startswith("http://")):
         parser.error(f"--url {options.url}: allowed: http://HOST:PORT, with --config")
     if options.engine == "vllm" and (options.config or options.instances != 1):
         parser.error("--engine vllm: allowed: one instance, without --config and --url")
+    if options.rate_scale is None:
+        options.rate_scale = _VLLM_SCALE if options.engine == "vllm" else 1.0
     logging.disable(logging.WARNING)
+    before_others()
     try:
         return _measure(options)
     except (UserError, InvalidValue, EmbeddedBrokerFailed, OSError) as error:
@@ -173,7 +185,7 @@ def _measure(options: argparse.Namespace) -> int:
         folder = Path(name)
         path, real = options.config or folder / "shoal.yaml", None
         if options.engine == "vllm":
-            real = prepare(folder)
+            real = on_a_core_of_its_own(prepare(folder), folder)
             path.write_text(one_vllm(real.weights))
         elif options.config is None:
             path.write_text(fixed_fleet(options.instances))

@@ -7,8 +7,11 @@ no latencies.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import secrets
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -70,6 +73,29 @@ def fixed_fleet(instances: int) -> str:
 def one_vllm(folder: Path) -> str:
     """The same of one real vLLM on a CPU core, with a small model made in `folder`."""
     return _VLLM.format(source=small_model(folder))
+
+
+def before_others() -> None:
+    """This process and those that it starts go before what else runs here, where that is allowed:
+    latencies of a stack that waits for its turn say nothing of the stack."""
+    with contextlib.suppress(PermissionError):
+        os.nice(-15)
+
+
+def on_a_core_of_its_own(real: RealEngines, folder: Path) -> RealEngines:
+    """The same engine on one core, everything else that this process starts on the others: an
+    engine that computes all the time would keep the client from its clock."""
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        return real
+    core = max(cores)
+    os.sched_setaffinity(0, cores - {core})
+    executable = folder / "bin" / "vllm"
+    executable.parent.mkdir()
+    inner = shlex.quote(str(real.environment / "bin" / "vllm"))
+    executable.write_text(f'#!/bin/sh\nexec taskset -c {core} {inner} "$@"\n')
+    executable.chmod(0o755)
+    return replace(real, environment=folder)
 
 
 def small_model(folder: Path) -> Path:

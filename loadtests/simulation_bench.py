@@ -37,7 +37,7 @@ from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.score import Score, score
 from autoscaler.simulation.solver import Plan, plan_in_process
 from autoscaler.simulation.timeline import Timeline
-from autoscaler.simulation.world import simulate
+from autoscaler.simulation.world import ORIGIN_MS, simulate
 from loadtests.arrivals import Draw, Step, Swing, poisson, resampled_lengths, swinging
 from loadtests.decision_bench import BUNDLED_TRACE
 from loadtests.decision_cases import acting
@@ -47,6 +47,7 @@ from streams.files.errors import UserError
 from streams.replay.traces import load_trace
 
 _LEAD_S = 240.0
+_PARTS = 12
 _COMBO = "mini:a1@us-east/l40s/on-demand"
 _REQ_PER_S = 7.0  # per L40S node in the serving benchmark
 _DAY = {"chat": 5.0, "code": 6.0, "mini": 9.0}
@@ -55,14 +56,17 @@ _WEEK_MODEL = "mini"
 
 @dataclass(slots=True)
 class Timed:
-    """A decider and a planner whose CPU time is counted."""
+    """A decider and a planner whose CPU time is counted. span_s: of the run, to tell on stderr how
+    far it is at each twelfth; 0 tells nothing."""
 
     inner: Decider
+    span_s: float = 0.0
     decide_s: float = 0.0
     plan_s: float = 0.0
     ticks: int = 0
     plans: int = 0
     plan_with: Plan = field(default=plan_in_process)
+    told: int = 0
 
     def decide(self, seen: Seen, now_ms: int) -> Said:
         """As the decider."""
@@ -70,7 +74,20 @@ class Timed:
         said = self.inner.decide(seen, now_ms)
         self.decide_s += time.process_time() - begin
         self.ticks += 1
+        if self.span_s:
+            self._tell((now_ms - ORIGIN_MS) / 1000.0)
         return said
+
+    def _tell(self, at_s: float) -> None:
+        part = int(_PARTS * at_s / self.span_s)
+        if part > self.told:
+            self.told = part
+            print(
+                f"  {at_s / 3600:.1f} h of {self.span_s / 3600:.1f}: {self.ticks} ticks, "
+                f"{self.plans} plans, {time.process_time():.0f} CPU s so far",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def plan(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         """As the planner."""
@@ -148,7 +165,7 @@ def day(span_s: float, draw: Draw) -> None:
     lengths = measured_lengths(scenario.arrivals)
     scores = []
     for name, run in (("requests", simulate), ("rates", simulate_flow)):
-        timed = Timed(LiveController())
+        timed = Timed(LiveController(), scenario.end_s)
         timeline, took = under(timed, partial(run, scenario, timed, timed.plan))
         scores.append(_said(f"{name}: {span_s / 3600:.1f} h", timeline, scenario, lengths, took))
     one, other = scores
@@ -165,7 +182,7 @@ def week(path: Path, hours: float) -> None:
     workload = load_workload(demand, seed=1)
     setting = setting_of(workload.scenario)
     trial = POLICIES["shoal"].build(setting, POLICIES["shoal"].default)
-    timed = Timed(trial.decider, plan_with=trial.plan)
+    timed = Timed(trial.decider, trial.scenario.end_s, plan_with=trial.plan)
     timeline, took = under(timed, partial(simulate_flow, trial.scenario, timed, timed.plan))
     days = workload.scenario.duration_s / 86_400
     _said(f"{path.name}: {days:.2f} days", timeline, workload.scenario, setting.lengths, took)
