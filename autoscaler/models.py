@@ -125,7 +125,7 @@ def _with_outlook(
     outlook = looked_ahead(
         state.outlook,
         inputs.observation.demand.get(service.model, UNKNOWN).blocks,
-        inputs.cluster.policy.forecast,
+        inputs.cluster.policy,
         starts.get(service.model, 0.0),
         _turn(service),
         inputs.now_ms,

@@ -7,6 +7,7 @@ start what is stopped again. It only raises: a forecast of less gives nothing aw
 
 from __future__ import annotations
 
+from autoscaler.demand.forecast.outlook import Climb, Expected
 from autoscaler.explain import reasons
 from autoscaler.targets.view import ModelView, Proposal
 
@@ -16,22 +17,44 @@ _HOLDS_MS = 120_000  # a forecast that was not renewed is of the past
 
 def propose(view: ModelView) -> Proposal | None:
     """The expected rate, where it exceeds the target and what is planned."""
-    rate = expected_req_per_s(view)
-    expected = view.state.outlook.expected
-    if expected is None or rate <= max(view.state.target_req_per_s, view.planned_req_per_s):
+    found = _expected(view)
+    if found is None:
         return None
-    in_s = max(0, expected.at_ms - view.now_ms) / 1000.0
-    why = (
-        f"{reasons.rate(rate)} req/s expected in {reasons.duration(in_s)} by {expected.strategy} "
-        f"(mean error {reasons.rate(expected.error_req_per_s)}, "
-        f"last value {reasons.rate(expected.last_error_req_per_s)})"
-    )
-    return Proposal("expected", rate, why)
+    rate = found.sure_req_per_s
+    if rate <= max(view.state.target_req_per_s, view.planned_req_per_s):
+        return None
+    in_s = max(0, found.at_ms - view.now_ms) / 1000.0
+    why = f"{reasons.rate(rate)} req/s expected in {reasons.duration(in_s)}"
+    return Proposal("expected", rate, f"{why} {_because(found)}")
 
 
 def expected_req_per_s(view: ModelView) -> float:
     """The rate that is surely expected; 0 where none is."""
-    expected = view.state.outlook.expected
-    if expected is None or view.now_ms > expected.at_ms + _HOLDS_MS:
-        return 0.0
-    return expected.sure_req_per_s if expected.sure_req_per_s > _LEAST_REQ_PER_S else 0.0
+    found = _expected(view)
+    return 0.0 if found is None else found.sure_req_per_s
+
+
+def _expected(view: ModelView) -> Expected | Climb | None:
+    """The most that is surely expected; None where next to nothing is."""
+    outlook = view.state.outlook
+    found = [
+        one
+        for one in (outlook.expected, outlook.climb)
+        if one is not None
+        and view.now_ms <= one.at_ms + _HOLDS_MS
+        and one.sure_req_per_s > _LEAST_REQ_PER_S
+    ]
+    return max(found, key=lambda one: one.sure_req_per_s, default=None)
+
+
+def _because(found: Expected | Climb) -> str:
+    if isinstance(found, Climb):
+        lasted = reasons.duration(found.lasted_s).removeprefix("~")
+        return (
+            f"because it has been rising for {lasted} "
+            f"({reasons.rate(found.req_per_s)} now, {found.per_min:+.2f} a minute)"
+        )
+    return (
+        f"by {found.strategy} (mean error {reasons.rate(found.error_req_per_s)}, "
+        f"last value {reasons.rate(found.last_error_req_per_s)})"
+    )

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from autoscaler.demand.forecast.choose import least, scores
+from autoscaler.demand.forecast.choose import AUTO, least, scores
 from autoscaler.demand.forecast.history import MINUTE_S, History, Rates, absorbed
 from autoscaler.demand.forecast.strategy import NoForecast
 from autoscaler.demand.forecast.table import LAST, of_name, strategies
+from autoscaler.demand.forecast.trend import rising
 from autoscaler.demand.totals import Blocks
+from autoscaler.domain.cluster import Policy
 
 NONE = "none"
 _CHOOSE_EVERY = 30
@@ -35,10 +37,23 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
+class Climb:
+    """What a steady rise surely comes to at `at_ms`, when an instance started now would be ready.
+    req_per_s: the present rate; per_min: requests/s that it gains in a minute; lasted_s: so long.
+    """
+
+    sure_req_per_s: float
+    at_ms: int
+    req_per_s: float
+    per_min: float
+    lasted_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class Outlook:
     """history: of the model. family: that `strategy` was chosen for. strategy: its name, "" for
     none; its errors as in Expected and Score. chosen_minute: since the epoch, when it was.
-    expected: None where nothing is."""
+    expected, climb: None where nothing is."""
 
     history: History = field(default_factory=History)
     family: str = NONE
@@ -48,18 +63,29 @@ class Outlook:
     last_error_req_per_s: float = 0.0
     chosen_minute: int = 0
     expected: Expected | None = None
+    climb: Climb | None = None
 
 
 def looked_ahead(
-    outlook: Outlook, blocks: Blocks, family: str, start_s: float, turn: int, now_ms: int
+    outlook: Outlook,
+    blocks: Blocks,
+    policy: Policy,
+    start_s: float,
+    turn: int,
+    now_ms: int,
 ) -> Outlook:
-    """The outlook brought up to date: the same one until another minute is over.
+    """The outlook brought up to date: a steady rise every ten seconds, the rest when another
+    minute is over.
 
-    family: as `Policy.forecast`. start_s: how long an instance takes to start, 0 = not known.
-    turn: of the model, so that not all of them choose in the same minute.
+    start_s: how long an instance takes to start, 0 = not known. turn: of the model, so that not
+    all of them choose in the same minute.
     """
+    family = policy.forecast
     if family == NONE:
         return outlook if outlook == Outlook() else Outlook()
+    climb = _climb(blocks, policy.significance, start_s, now_ms) if family == AUTO else None
+    if climb != outlook.climb:
+        outlook = replace(outlook, climb=climb)
     history = absorbed(outlook.history, blocks, now_ms)
     if history is outlook.history and family == outlook.family:
         return outlook
@@ -75,6 +101,19 @@ def looked_ahead(
     if family != outlook.family or again or unknown or since >= 2 * _CHOOSE_EVERY:
         outlook = _chosen(outlook, rates, steps, family)
     return replace(outlook, expected=_expected(outlook, rates, steps, ready_ms))
+
+
+def _climb(blocks: Blocks, significance: float, start_s: float, now_ms: int) -> Climb | None:
+    found = rising(blocks, significance) if start_s > 0.0 else None
+    if found is None:
+        return None
+    return Climb(
+        found.sure_req_per_s(start_s),
+        now_ms + round(start_s * 1000),
+        found.req_per_s,
+        60.0 * found.slope,
+        found.lasted_s,
+    )
 
 
 def _chosen(outlook: Outlook, rates: Rates, steps: int, family: str) -> Outlook:

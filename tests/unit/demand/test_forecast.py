@@ -17,6 +17,8 @@ from autoscaler.demand.forecast.seasonal import Seasonal
 from autoscaler.demand.forecast.smoothing import Smoothing
 from autoscaler.demand.forecast.strategy import NoForecast
 from autoscaler.demand.forecast.table import strategies
+from autoscaler.demand.forecast.trend import rising
+from autoscaler.domain.cluster import Policy
 from topics.codec import read_value, write_value
 from topics.rates import KEPT_HOURS, UNKNOWN
 
@@ -71,7 +73,7 @@ def test_hours_of_the_future_and_of_long_ago_are_not_believed() -> None:
 
 
 def test_an_outlook_survives_writing_and_reading() -> None:
-    made = looked_ahead(Outlook(), blocks(*[6] * 180), "last", 60.0, 0, T0 + 5_000)
+    made = looked_ahead(Outlook(), blocks(*[6] * 180), Policy(forecast="last"), 60.0, 0, T0 + 5_000)
     assert read_value(Outlook, orjson.loads(write_value(made))) == made
 
 
@@ -131,10 +133,11 @@ def run(rate_of: object, count: int, family: str, start_s: float = 120.0) -> lis
     """An outlook minute by minute."""
     found, outlook, seen = [], Outlook(), []
     random = np.random.default_rng(2)
+    policy = Policy(forecast=family)
     for minute in range(count):
         seen += [(10, int(random.poisson(10 * rate_of(minute)))) for _ in range(6)]
         at_ms = T0 + (minute + 1) * MINUTE_MS + 5_000
-        outlook = looked_ahead(outlook, tuple(seen[-180:]), family, start_s, 0, at_ms)
+        outlook = looked_ahead(outlook, tuple(seen[-180:]), policy, start_s, 0, at_ms)
         found.append(outlook)
     return found
 
@@ -175,7 +178,9 @@ def test_a_spike_is_not_continued_into_the_sky() -> None:
 def test_a_family_that_was_changed_is_chosen_anew() -> None:
     before = run(lambda _: 4.0, 90, "smoothing")[-1]
     assert before.strategy.startswith("smoothing")
-    after = looked_ahead(before, (), "last", 120.0, 0, T0 + 90 * MINUTE_MS + 15_000)
+    after = looked_ahead(
+        before, (), Policy(forecast="last"), 120.0, 0, T0 + 90 * MINUTE_MS + 15_000
+    )
     assert after.strategy == "last value"
 
 
@@ -184,3 +189,58 @@ def test_the_same_history_gives_the_same_outlook() -> None:
     assert first == second
     again = replace(first[-1], expected=None)
     assert again.history == second[-1].history
+
+
+def noisy(rate_of: object, seconds: int, seed: int) -> tuple[tuple[int, int], ...]:
+    random = np.random.default_rng(seed)
+    return tuple((10, int(random.poisson(10 * rate_of(at)))) for at in range(0, seconds, 10))
+
+
+def test_a_steady_rise_is_continued_over_the_start_time() -> None:
+    """From 0.5 by half a request/s each minute: after eight minutes 4.5, in two minutes 5.5."""
+    found = [rising(noisy(lambda at: 0.5 + at / 120, 480, seed), 5e-5) for seed in range(20)]
+    sure = [one.sure_req_per_s(120.0) for one in found if one is not None]
+    assert len(sure) >= 16
+    assert 4.6 < float(np.median(sure)) <= 5.5
+
+
+def test_no_rise_is_continued_for_longer_than_half_the_time_that_it_lasted() -> None:
+    found = rising(noisy(lambda at: 2.0 + at / 20, 180, 1), 5e-5)
+    assert found is not None
+    half_s = 0.5 * found.lasted_s
+    assert found.sure_req_per_s(3600.0) == found.sure_req_per_s(half_s) > found.req_per_s
+
+
+def test_a_constant_rate_and_one_that_jumped_do_not_rise() -> None:
+    looked = seen = 0
+    for seed in range(10):
+        for rate_of in (lambda _: 5.0, lambda at: 1.0 if at < 300 else 10.0):
+            whole = noisy(rate_of, 900, seed)
+            for end in range(9, len(whole)):
+                looked += 1
+                seen += rising(whole[:end], 5e-5) is not None
+    assert looked > 1000 and seen <= 3
+
+
+def test_a_rise_that_is_over_is_not_continued() -> None:
+    """Ten minutes up, then three of a constant rate."""
+    over = [
+        rising(noisy(lambda at: 2.0 + min(at, 600) / 60, 780, seed), 5e-5) for seed in range(20)
+    ]
+    assert sum(one is not None for one in over) <= 3
+
+
+def test_a_gap_in_the_telemetry_is_no_rise() -> None:
+    whole = noisy(lambda at: 0.5 + at / 60, 300, 1)
+    assert rising(whole, 5e-5) is not None
+    assert rising((*whole[:-2], (4, 10), whole[-1]), 5e-5) is None
+
+
+def test_a_rise_is_looked_for_every_ten_seconds_and_only_where_all_methods_may_speak() -> None:
+    whole, at_ms = noisy(lambda at: 0.5 + at / 60, 300, 1), T0 + 310_000
+    outlook = looked_ahead(Outlook(), whole, Policy(), 120.0, 0, at_ms)
+    assert outlook.climb is not None and outlook.climb.at_ms == at_ms + 120_000
+    assert outlook.climb.sure_req_per_s > outlook.climb.req_per_s > 4.0
+    flat = looked_ahead(outlook, blocks(*[6] * 30), Policy(), 120.0, 0, at_ms + 10_000)
+    assert flat.climb is None
+    assert looked_ahead(Outlook(), whole, Policy(forecast="last"), 120.0, 0, at_ms).climb is None

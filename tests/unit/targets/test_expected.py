@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.demand.forecast.outlook import Expected, Outlook
+from autoscaler.demand.forecast.outlook import Climb, Expected, Outlook
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.targets.expected import propose
 from autoscaler.targets.table import retarget
@@ -51,3 +51,15 @@ def test_what_is_expected_is_not_given_away_first() -> None:
 def test_a_forecast_of_the_past_counts_for_nothing() -> None:
     assert propose(expecting(16.0, in_s=-119.0)) is not None
     assert propose(expecting(16.0, in_s=-121.0)) is None
+
+
+def test_a_steady_rise_is_ordered_for_what_it_comes_to() -> None:
+    found = expecting(1.0)
+    climb = Climb(9.5, T0 + 120_000, 8.0, 0.9, 180)
+    outlook = replace(found.state.outlook, climb=climb)
+    state = retarget(replace(found, state=replace(found.state, outlook=outlook)))
+    assert state.target_req_per_s == 9.5
+    assert state.target_why == (
+        "9.5 req/s expected in ~2 min because it has been rising for 3 min "
+        "(8.0 now, +0.90 a minute)"
+    )
