@@ -8,6 +8,8 @@ The highest claim leads. A leader's lease counts from when it sent the last rene
 read back, so no claim stands before that renewal in the log. Others claim once they saw no
 renewal for longer than a lease while they were reading, so two never lead at a time as long as
 monotonic clocks run at about the same rate. Where that fails, the broker fences (see `outbox`).
+Claims of several may cross on their way: the last one leads only when the others have said that
+they stand by, or when their leases are over.
 
 A claim can be lost with the topic, and executors that follow it refuse every lower token. They say
 which one they follow, so whoever leads without having heard of it claims again, above it.
@@ -38,6 +40,7 @@ class Election:
     read back, 0 before. highest, leader: token and name of the highest claim. base: of the claims
     on the topic. offset: of the last record read. resets: how often the topic was found to have
     been made again. heard_renewal: whether the leader renewed since this controller watches.
+    yielded: whether a later claim has just taken the seat, which others wait to hear from here.
     in_use: the highest believable token that an executor said it follows. What is only written on
     assignments or routes may be forged, and claiming above it would vouch for it."""
 
@@ -49,6 +52,7 @@ class Election:
     offset: int = -1
     resets: int = 0
     heard_renewal: bool = False
+    yielded: bool = False
     in_use: int = 0
     _lease_until_s: float = float("-inf")
     _current_until_s: float = float("-inf")
@@ -57,7 +61,9 @@ class Election:
     _checked_s: float | None = None
     _vacant: bool = True
     _won_s: float = float("-inf")
+    _claim_ms: int = -1
     _sent_s: dict[int, float] = field(default_factory=dict)
+    _rivals: dict[str, float] = field(default_factory=dict)
 
     def heard(self, record: Leadership, offset: int, age_s: float = 0.0) -> None:
         """A record of the topic, in order. age_s: real seconds since it was appended."""
@@ -75,11 +81,14 @@ class Election:
         elif record.kind == "renewal" and record.token >= self.highest:
             self.highest, self.leader = record.token, record.controller
             self._vacant, self._silent_s = False, self._age_s(age_s)
+            self._rival(record, ours)
             self.heard_renewal = self._checked_s is not None  # not one of the past
             if sent_s is not None and self.token == record.token:
                 self._lease_until_s = max(self._lease_until_s, sent_s + LEASE_S)
-        elif record.kind == "resignation" and record.token == self.highest:
-            self._vacant = True
+        elif record.kind in ("standby", "resignation"):
+            self._rivals.pop(record.claim, None)
+            if record.kind == "resignation" and record.token == self.highest:
+                self._vacant = True
 
     def _claimed(self, record: Leadership, offset: int, age_s: float, sent_s: float | None) -> None:
         token = token_of(record, offset)
@@ -88,9 +97,15 @@ class Election:
             return
         self.highest, self.leader = token, record.controller
         self._vacant, self._silent_s, self.heard_renewal = False, self._age_s(age_s), False
-        self.token = 0
+        self._rival(record, record.claim == self.boot)
+        self.yielded, self.token = bool(self.token) and sent_s is None, 0
         if sent_s is not None:
             self.token, self._won_s, self._lease_until_s = token, sent_s, sent_s + LEASE_S
+
+    def _rival(self, record: Leadership, ours: bool) -> None:
+        """Who said `record` may lead for a lease from now."""
+        if not ours:
+            self._rivals[record.claim] = self._silent_s
 
     def followed(self, token: int) -> None:
         """An executor says that it follows the leader with `token`."""
@@ -102,22 +117,33 @@ class Election:
         begins when a word is heard, however far that clock is set forward meanwhile."""
         return age_s if self._checked_s is None else 0.0
 
-    def sent(self, at_ms: int, now_s: float) -> None:
-        """A record of this controller stamped `at_ms` is being sent."""
+    def sent(self, kind: str, at_ms: int, now_s: float) -> None:
+        """A record of this controller stamped `at_ms` is being sent. Who says that it stands by
+        takes no seat by a claim that it has not read back: others may lead from then on."""
+        if kind == "standby":
+            self._sent_s.pop(self._claim_ms, None)
+        self._claim_ms = at_ms if kind == "claim" else -1
         recent = self._sent_s.items()
         self._sent_s = {at: sent_s for at, sent_s in recent if now_s - sent_s < 2 * LEASE_S}
         self._sent_s[at_ms] = now_s
+
+    def claiming(self, now_s: float) -> bool:
+        """Whether a claim is on its way, so that nothing else may be said yet."""
+        return now_s - self._sent_s.get(self._claim_ms, float("-inf")) < _CURRENT_S
 
     def watch(self, now_s: float) -> None:
         """Call often. Silence is heard only while the records of this controller are read back,
         and a process that was stopped in between has not listened meanwhile."""
         step_s = 0.0 if self._checked_s is None else now_s - self._checked_s
         self._checked_s = now_s
+        step_s = min(step_s, _MOST_STEP_S)
+        rivals = {boot: silent_s + step_s for boot, silent_s in self._rivals.items()}
+        self._rivals = {boot: silent_s for boot, silent_s in rivals.items() if silent_s < LEASE_S}
         if now_s >= self._current_until_s:
             self._silent_s = self._watched_s = 0.0
             return
-        self._silent_s += min(step_s, _MOST_STEP_S)
-        self._watched_s += min(step_s, _MOST_STEP_S)
+        self._silent_s += step_s
+        self._watched_s += step_s
 
     def may_claim(self, now_s: float) -> bool:
         """Whether nobody leads (never anyone, one that resigned, or one that fell silent), or this
@@ -143,4 +169,5 @@ class Election:
 
     def leads(self, now_s: float) -> bool:
         """Whether this controller may act now."""
-        return bool(self.token) and self.token == self.highest and now_s < self._lease_until_s
+        held = bool(self.token) and self.token == self.highest and now_s < self._lease_until_s
+        return held and not self._rivals

@@ -74,9 +74,10 @@ class Seat:
     def step(self, now_s: float) -> None:
         """Say what is due at `now_s`."""
         self.election.watch(now_s)
-        if self._sending is not None and not self._sending.done():
+        sending = self._sending is not None and not self._sending.done()
+        if sending or self.election.claiming(now_s):
             return
-        due = now_s - self._said_s >= RENEW_S
+        due = now_s - self._said_s >= RENEW_S or self.election.yielded
         if self.election.may_claim(now_s) and now_s - self._claimed_s >= TAKEOVER_S:
             self._claimed_s = now_s
             self._say("claim", now_s)
@@ -106,13 +107,13 @@ class Seat:
                 await self._producer.send_and_wait(self._topic, encode(record), key=key_of(record))
 
     def _say(self, kind: str, now_s: float) -> None:
-        self._said_s = now_s
+        self._said_s, self.election.yielded = now_s, False
         self._sending = asyncio.create_task(self._send(kind))
 
     async def _send(self, kind: str) -> None:
         record = self._record(kind, self.election.token if kind == "renewal" else 0)
         sent_ns = self._clock.mono_ns()
-        self.election.sent(record.at_ms, sent_ns / 1e9)
+        self.election.sent(kind, record.at_ms, sent_ns / 1e9)
         try:
             async with asyncio.timeout(_SEND_S):
                 taken = await self._producer.send_and_wait(

@@ -21,13 +21,13 @@ from topics.codec import decode
 from topics.signing import _mac
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 15, 174, 264, 457, 746])
+@pytest.mark.parametrize("seed", [1, 2, 3, 15, 86, 174, 264, 457, 746])
 def test_every_promise_holds_under_the_faults_of_a_seed(seed: int) -> None:
     """Some of the thousand of `python -m loadtests.invariants --seeds 1000`. 15: a new leader
-    forgot the drains under way; 174: the limit on full plans began anew with each term; 264: it
-    claimed above a forged token and so vouched for it; 457: it took all nodes for lost when the
-    broker came back; 746: executors followed a leader whose claim was lost, and refused the next
-    one for ever."""
+    forgot the drains under way; 86: two claims crossed on a slow network; 174: the limit on full
+    plans began anew with each term; 264: it claimed above a forged token and so vouched for it;
+    457: it took all nodes for lost when the broker came back; 746: executors followed a leader
+    whose claim was lost, and refused the next one for ever."""
     assert run(seed).broken == ()
 
 

@@ -288,6 +288,27 @@ async def test_an_answer_is_carried_out_before_the_next_second() -> None:
         await running
 
 
+async def test_new_telemetry_is_seen_before_the_next_second() -> None:
+    """Gateways end their spans on whole seconds too: a tick at the second alone would see each
+    record a second late. Records of one second are seen together."""
+    loop, _, _ = make_loop(CLUSTER, Records())
+    running = asyncio.create_task(loop.run(lambda: None))
+    await passes()
+    assert loop.ticks.count == 0, "no second went by and nothing came"
+    for _ in range(3):
+        loop.fresh.set()
+    await asyncio.wait_for(ticked(loop), 0.5)
+    assert loop.ticks.count == 1
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+async def ticked(loop: Loop) -> None:
+    while not loop.ticks.count:
+        await asyncio.sleep(0.01)
+
+
 async def test_a_controller_that_does_not_lead_only_watches() -> None:
     """It carries out no answer, not even later, and it does not turn without a pause."""
     records = Records()
