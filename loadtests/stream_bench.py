@@ -2,8 +2,9 @@
 
 Writes records of 100 requests each, as gateways do, to a topic of its own on one broker (an
 embedded one where none is given), reads them twice in one process - with a bare `getmany` and
-`orjson.loads`, and with our path into windows that are looked at once a second - and then writes at
-a steady rate while our path follows. Last, the windows are filled with half an hour of what all
+`orjson.loads`, and with our path into windows that are looked at as often as once a second at the
+steady rate - and then writes at that rate while our path follows and looks when the controller
+would. Last, the windows are filled with half an hour of what all
 gateways say, so that the peak of memory is that of a controller that has run for long. CPU seconds
 are of this process. JSON keys:
 
@@ -38,6 +39,8 @@ from streams.broker.clients import consumer as new_consumer
 from streams.broker.clients import producer as new_producer
 from streams.broker.reach import parse_address
 from streams.clock import Clock
+from streams.controller.pace import Pace
+from streams.controller.sources import gateways_sink
 from streams.ports.telemetry_topic import TelemetryTopic
 from topics.codec import encode
 from topics.reported import reported
@@ -131,7 +134,7 @@ async def _bare(bootstrap: str, parts: list[TopicPartition], count: int) -> floa
 
 
 class _Followed:
-    """Our path, as the controller has it: read, windows, a look at every model each second."""
+    """Our path, as the controller has it: read, windows, looks at every model."""
 
     def __init__(self, bootstrap: str, prefix: str, models: int, embedded: bool) -> None:
         self.clock = Clock(TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns()))
@@ -139,21 +142,27 @@ class _Followed:
             bootstrap, prefix, self.clock, self._poison, {}, 1800, embedded
         )
         self.windows = TelemetryWindows()
+        self._count = gateways_sink(self.windows, {}, self._news)
         self.models = [f"model-{k}" for k in range(models)]
         self.waiting: list[int] = []
         self.delays_ms: list[float] = []
         self.seen = 0
-        self._changed: set[str] = set()
-        self._looked_s = 0.0
+        self.look_each = 0
+        self.pace = Pace(self.clock)
+
+    def _news(self) -> None:
+        self.pace.fresh.set()
 
     def _poison(self, poison: object) -> None:
         raise AssertionError(poison)
 
     def sink(self, record: Any, event_ms: int) -> None:
         """Count it."""
-        self.windows.add(record, event_ms)
+        self._count(record, event_ms)
         self.seen += 1
         self.waiting.append(event_ms)
+        if self.look_each and self.seen % self.look_each == 0:
+            self.look()
 
     def look(self) -> None:
         """What a tick reads of the windows; everything that waited is in them now."""
@@ -162,22 +171,24 @@ class _Followed:
         self.delays_ms += [now_ms - event_ms for event_ms in self.waiting]
         self.waiting.clear()
 
-    async def looking(self, every_s: float) -> None:
-        """Look again and again, `every_s` from the begin of one look to the next."""
+    async def looking(self) -> None:
+        """Look when the controller would."""
+        never = asyncio.Event()
         while True:
-            began_s = time.monotonic()
+            await self.pace.next(1.0, never)
+            began_s = self.clock.now_s()
             self.look()
-            await asyncio.sleep(max(0.0, began_s + every_s - time.monotonic()))
+            self.pace.looked(began_s)
 
 
-async def _ours(followed: _Followed, count: int) -> float:
-    """CPU seconds of our path over `count` records, a look each second included."""
-    looks = asyncio.create_task(followed.looking(1.0))
+async def _ours(followed: _Followed, count: int, per_s: int) -> float:
+    """CPU seconds of our path over `count` records, a look each `per_s` of them included."""
+    followed.look_each = per_s
     began = time.process_time()
     await followed.source.replay(followed.sink)
     followed.look()
     took = time.process_time() - began
-    looks.cancel()
+    followed.look_each = 0
     assert followed.seen == count, f"{followed.seen} of {count} records"
     return took
 
@@ -190,7 +201,7 @@ async def _steady(
     follow = asyncio.create_task(followed.source.follow(followed.sink))
     await followed.source.live()
     followed.delays_ms.clear()
-    looks = asyncio.create_task(followed.looking(0.2))  # as often as the controller ticks
+    looks = asyncio.create_task(followed.looking())
     started, sent = time.monotonic(), 0
     while sent < len(made):
         due = min(len(made), int((time.monotonic() - started) * per_s))
@@ -221,7 +232,7 @@ async def bench(given: argparse.Namespace, bootstrap: str) -> dict[str, float]:
         await _write(producer, name, made)
         bare_s = await _bare(bootstrap, parts, len(made))
         followed = _Followed(bootstrap, prefix, given.models, found.embedded)
-        ours_s = await _ours(followed, len(made))
+        ours_s = await _ours(followed, len(made), given.per_s)
         after = records(given.models, given.gateways, 2 * seconds, given.seed + 1)[len(made) :]
         steady = after[: given.per_s * given.for_s]
         p99_ms = await _steady(followed, producer, name, steady, given.per_s)

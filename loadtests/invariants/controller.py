@@ -107,7 +107,7 @@ class Controller:
         self.election = Election(f"{name}-{life}")
         self.solver = SimSolver(process, rng)
         self.windows = TelemetryWindows(cluster().policy.global_window_s)
-        self._count = gateways_sink(self.windows, {}, lambda: self.loop.fresh.set())
+        self._count = gateways_sink(self.windows, {}, lambda: self.loop.pace.fresh.set())
         self.poison = 0
         producer = SimLeaderProducer(log, link)
         self.seat = Seat(

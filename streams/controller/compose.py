@@ -187,7 +187,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         DEMAND if options.merged else TELEMETRY,
     )
     sources = demand_sources(
-        config, queries, clock, windows, telemetry, loop.fresh.set, options.merged
+        config, queries, clock, windows, telemetry, loop.pace.fresh.set, options.merged
     )
     terms = Terms(seat, loop, written, outbox, control, bury.flush, sources, on_standing)
     await words.start()

@@ -28,6 +28,7 @@ from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgenc
 from streams.clock import Clock
 from streams.controller.latest import Latest
 from streams.controller.outbox import Publisher
+from streams.controller.pace import Pace
 from streams.ports.actuator import Actuator
 from streams.ports.observed import ObservedInstances
 from streams.ports.routes import RouteSink
@@ -39,9 +40,6 @@ log = logging.getLogger(__name__)
 REFRESH_MS = 300_000
 _LOOK_S = 5.0
 _SLOW_S = 0.5
-_SPACING_S = 0.2
-_REST = 3.0
-_GATHER_S = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ Watcher = Callable[[TickDone], None]
 @dataclass(slots=True)
 class Loop:
     """One controller. declared: the cluster as declared now. leads: whether it may act; a
-    controller that may not, watches. fresh: set when telemetry of a new second has come.
+    controller that may not, watches. pace: when it ticks, told of telemetry that came.
     refresh_ms: domain ms after which what is wanted is said again."""
 
     state: ControllerState
@@ -97,10 +95,12 @@ class Loop:
     leads: Callable[[], bool]
     ticks: Ticks = field(default_factory=Ticks)
     watchers: tuple[Watcher, ...] = ()
-    fresh: asyncio.Event = field(default_factory=asyncio.Event)
+    pace: Pace = field(init=False)
     refresh_ms: int = REFRESH_MS
     _said_ms: dict[tuple[str, str], int] = field(default_factory=dict)
-    _not_before_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.pace = Pace(self.clock)
 
     def tick(self, now_ms: int) -> tuple[Effect, ...]:
         """Decide at `now_ms` and hand every effect to its port; the effects."""
@@ -152,7 +152,8 @@ class Loop:
         second = self.clock.now_ms() // 1000
         first = True
         while True:
-            await self._next(self.clock.real_s_until((second + 1) * 1000))
+            wait_s = self.clock.real_s_until((second + 1) * 1000)
+            await self.pace.next(wait_s, self.ports.solver.news)
             now_ms = self.clock.now_ms()
             self.ticks.skipped += max(0, now_ms // 1000 - second - 1)
             second = max(second, now_ms // 1000)
@@ -160,30 +161,12 @@ class Loop:
                 self.windows.advance(now_ms)
                 self.ports.solver.take()  # whoever leads now asks anew
                 continue
-            started = self.clock.now_s()
+            began_s = self.clock.now_s()
             self.tick(now_ms)
-            took_s = self.clock.now_s() - started
-            self._not_before_s = started + max(_SPACING_S, _REST * took_s)
+            self.pace.looked(began_s)
             if first:
                 first = False
                 on_first()
-
-    async def _next(self, wait_s: float) -> None:
-        """Wait for the whole second in `wait_s` real seconds, an answer, or telemetry."""
-        deadline_s = self.clock.now_s() + wait_s
-        news = asyncio.ensure_future(self.ports.solver.news.wait())
-        fresh = asyncio.ensure_future(self.fresh.wait())
-        try:
-            await asyncio.wait({news, fresh}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-            if fresh.done() and not news.done():
-                # Records of one second come together; a tick sees them all.
-                soon_s = max(self._not_before_s, self.clock.now_s() + _GATHER_S)
-                left_s = min(soon_s, deadline_s) - self.clock.now_s()
-                await asyncio.wait({news}, timeout=max(0.0, left_s))
-        finally:
-            news.cancel()
-            fresh.cancel()
-        self.fresh.clear()
 
     async def refresh(self) -> None:
         """Say again what is wanted before what was said expires, until cancelled."""
