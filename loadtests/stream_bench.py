@@ -25,7 +25,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import orjson
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -43,7 +42,7 @@ from streams.controller.pace import Pace
 from streams.controller.sources import gateways_sink
 from streams.ports.telemetry_topic import TelemetryTopic
 from topics.codec import encode
-from topics.reported import reported
+from topics.reported import Reported, reported
 from topics.sketch import bucket_of
 from topics.table import TABLE, TELEMETRY
 from topics.telemetry import Telemetry
@@ -134,35 +133,39 @@ async def _bare(bootstrap: str, parts: list[TopicPartition], count: int) -> floa
 
 
 class _Followed:
-    """Our path, as the controller has it: read, windows, looks at every model."""
+    """Our path, as the controller has it: read, windows, looks at every model. look_each: records
+    between looks where what is there already is read."""
 
-    def __init__(self, bootstrap: str, prefix: str, models: int, embedded: bool) -> None:
+    def __init__(
+        self, bootstrap: str, prefix: str, models: int, embedded: bool, look_each: int
+    ) -> None:
         self.clock = Clock(TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns()))
         self.source = TelemetryTopic(
             bootstrap, prefix, self.clock, self._poison, {}, 1800, embedded
         )
         self.windows = TelemetryWindows()
-        self._count = gateways_sink(self.windows, {}, self._news)
+        self.pace = Pace(self.clock)
+        self._count = gateways_sink(self.windows, {}, self.pace.fresh.set)
         self.models = [f"model-{k}" for k in range(models)]
         self.waiting: list[int] = []
         self.delays_ms: list[float] = []
         self.seen = 0
-        self.look_each = 0
-        self.pace = Pace(self.clock)
-
-    def _news(self) -> None:
-        self.pace.fresh.set()
+        self.look_each = look_each
 
     def _poison(self, poison: object) -> None:
         raise AssertionError(poison)
 
-    def sink(self, record: Any, event_ms: int) -> None:
-        """Count it."""
-        self._count(record, event_ms)
-        self.seen += 1
-        self.waiting.append(event_ms)
-        if self.look_each and self.seen % self.look_each == 0:
+    def sink(self, said: Sequence[tuple[Reported, int]]) -> None:
+        """Count them."""
+        self._count(said)
+        due, self.seen = self.seen // self.look_each, self.seen + len(said)
+        if self.seen // self.look_each > due:
             self.look()
+
+    def timed(self, said: Sequence[tuple[Reported, int]]) -> None:
+        """Count them, and note when they were appended until somebody looks."""
+        self._count(said)
+        self.waiting += [event_ms for _, event_ms in said]
 
     def look(self) -> None:
         """What a tick reads of the windows; everything that waited is in them now."""
@@ -181,14 +184,12 @@ class _Followed:
             self.pace.looked(began_s)
 
 
-async def _ours(followed: _Followed, count: int, per_s: int) -> float:
-    """CPU seconds of our path over `count` records, a look each `per_s` of them included."""
-    followed.look_each = per_s
+async def _ours(followed: _Followed, count: int) -> float:
+    """CPU seconds of our path over `count` records, looks included."""
     began = time.process_time()
     await followed.source.replay(followed.sink)
     followed.look()
     took = time.process_time() - began
-    followed.look_each = 0
     assert followed.seen == count, f"{followed.seen} of {count} records"
     return took
 
@@ -198,7 +199,7 @@ async def _steady(
     per_s: int,
 ) -> float:  # fmt: skip
     """The 99th percentile of ms from append to a look at the windows, at `per_s` records/s."""
-    follow = asyncio.create_task(followed.source.follow(followed.sink))
+    follow = asyncio.create_task(followed.source.follow(followed.timed))
     await followed.source.live()
     followed.delays_ms.clear()
     looks = asyncio.create_task(followed.looking())
@@ -231,8 +232,8 @@ async def bench(given: argparse.Namespace, bootstrap: str) -> dict[str, float]:
     try:
         await _write(producer, name, made)
         bare_s = await _bare(bootstrap, parts, len(made))
-        followed = _Followed(bootstrap, prefix, given.models, found.embedded)
-        ours_s = await _ours(followed, len(made), given.per_s)
+        followed = _Followed(bootstrap, prefix, given.models, found.embedded, given.per_s)
+        ours_s = await _ours(followed, len(made))
         after = records(given.models, given.gateways, 2 * seconds, given.seed + 1)[len(made) :]
         steady = after[: given.per_s * given.for_s]
         p99_ms = await _steady(followed, producer, name, steady, given.per_s)

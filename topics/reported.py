@@ -91,7 +91,7 @@ def cells_of(text: str) -> bytes | None:
     """The cells in a text of the wire; None if it is none."""
     if len(text) % CELL_CHARS or not text.isascii():
         return None
-    numbers = _VALUES[np.frombuffer(text.encode(), "<u2")]
+    numbers = _VALUES.take(np.frombuffer(text.encode(), "<u2"))
     return None if len(numbers) and numbers.min() < 0 else numbers.tobytes()
 
 

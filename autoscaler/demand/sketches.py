@@ -61,13 +61,28 @@ class Sum:
     start_s: int
     end_s: int
     dense: Dense = field(default_factory=nothing)
+    _shown: bool = False
+    _quantiles: dict[tuple[str, float], float | None] = field(default_factory=dict)
+
+    def count_in(self, kept: Kept, sign: int = 1) -> None:
+        """Count `kept` in (out with sign -1). What was shown stays as it was."""
+        if self._shown:
+            self.dense, self._shown = self.dense.copy(), False
+        self._quantiles.clear()
+        count_in(kept, self.dense, sign)
 
     def sketch(self, name: str) -> DenseSketch:
         """The sketch called `name`, one of SKETCHES, as it is now."""
-        return DenseSketch(self.dense[SKETCHES.index(name)].copy())
+        self._shown = True
+        return DenseSketch(self.dense[SKETCHES.index(name)])
 
     def quantile_ms(self, name: str, q: float) -> float | None:
         """The q-quantile of the sketch called `name`; None where nothing was seen."""
+        if (name, q) not in self._quantiles:
+            self._quantiles[name, q] = self._quantile_ms(name, q)
+        return self._quantiles[name, q]
+
+    def _quantile_ms(self, name: str, q: float) -> float | None:
         upto = self.dense[SKETCHES.index(name)].cumsum()
         total = int(upto[-1])
         if total == 0:
@@ -90,7 +105,7 @@ class Sketches:
         """Count what was seen in `second` in."""
         for one in self.windows.values():
             if one.start_s <= second < one.end_s:
-                count_in(kept, one.dense)
+                one.count_in(kept)
         if second < self._merged_s:
             _keep(self.coarse, second - second % BLOCK_S, kept)
         else:
@@ -105,9 +120,9 @@ class Sketches:
         if one is None or not 0 <= now_s - one.end_s <= _LAG_S:
             one = self.windows[window_s] = Sum(start_s, start_s)
         for kept in self._between(one.end_s, now_s):
-            count_in(kept, one.dense)
+            one.count_in(kept)
         for kept in self._between(one.start_s, start_s):
-            count_in(kept, one.dense, -1)
+            one.count_in(kept, -1)
         one.start_s, one.end_s = start_s, now_s
         return one
 

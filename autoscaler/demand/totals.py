@@ -80,8 +80,8 @@ class Totals:
         return self._blocks[2]
 
     def _counts(self, ends: NDArray[np.int64] | int, starts: NDArray[np.int64]) -> Blocks:
-        counts = self.rows[ends, :2] - self.rows[starts, :2]
-        return tuple(map(tuple, counts.tolist()))
+        counts = (self.rows[ends, :2] - self.rows[starts, :2]).T
+        return tuple(zip(*counts.tolist(), strict=True))
 
     def _at(self, second: int) -> int:
         return min(max(second - self.base_s, 0), self.seconds)

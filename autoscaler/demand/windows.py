@@ -99,34 +99,43 @@ class TelemetryWindows:
         """
         if isinstance(record, Telemetry):
             record = reported(record)
+        return self.add_all(((record, event_ms),), from_gateway=from_gateway) == 1
+
+    def add_all(self, said: Sequence[tuple[Reported, int]], *, from_gateway: bool = True) -> int:
+        """As `add`, of many records with their event times; how many were applied."""
         oldest_ms, newest_ms = self._believed
-        if event_ms < oldest_ms:
-            self.counters.late += 1
-            return False
-        if event_ms > newest_ms:
-            self.counters.ahead += 1
-            return False
-        series = self._series.get(record.model) or self._of(record.model)
-        name = record.gateway, record.boot
-        producer = series.producers.get(name)
-        if producer is None:
-            producer = series.producers[name] = Producer()
-        if not producer.is_new(record.sequence):
-            self.counters.duplicate += 1
-            return False
-        if event_ms > producer.newest_ms:
-            producer.newest_ms = event_ms
-        # Merged when somebody looks: what many gateways say of all models, in one go.
-        self._pending.append((record, event_ms))
-        if record.kinds:
-            kinds = self._kinds.setdefault(record.model, Kinds(self._horizon_s))
-            kinds.add((event_ms - 1) // 1000, record.kinds)
-        if len(self._pending) > _MOST_PENDING:
+        pending = self._pending
+        before = len(pending)
+        for span in said:
+            record, event_ms = span
+            if event_ms < oldest_ms:
+                self.counters.late += 1
+                continue
+            if event_ms > newest_ms:
+                self.counters.ahead += 1
+                continue
+            series = self._series.get(record.model) or self._of(record.model)
+            name = record.gateway, record.boot
+            producer = series.producers.get(name)
+            if producer is None:
+                producer = series.producers[name] = Producer()
+            if not producer.is_new(record.sequence):
+                self.counters.duplicate += 1
+                continue
+            if event_ms > producer.newest_ms:
+                producer.newest_ms = event_ms
+            # Merged when somebody looks: what many gateways say of all models, in one go.
+            pending.append(span)
+            if record.kinds:
+                kinds = self._kinds.setdefault(record.model, Kinds(self._horizon_s))
+                kinds.add((event_ms - 1) // 1000, record.kinds)
+            if from_gateway:
+                _hear(series, record, event_ms)
+        applied = len(pending) - before
+        self.counters.applied += applied
+        if len(pending) > _MOST_PENDING:
             self._absorb()
-        if from_gateway:
-            _hear(series, record, event_ms)
-        self.counters.applied += 1
-        return True
+        return applied
 
     def hear(self, record: Telemetry | Reported, event_ms: int) -> None:
         """Note only that a gateway lives, and the routes it applies; its counts are left out."""

@@ -182,7 +182,7 @@ class Controller:
         if isinstance(record, InvalidRecord):
             self.poison += 1
             return
-        self._count(record, self.clock.event_ms(entry.append_ms, record.age_ms))
+        self._count([(record, self.clock.event_ms(entry.append_ms, record.age_ms))])
 
     def kill(self) -> None:
         """SIGKILL."""

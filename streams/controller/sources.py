@@ -5,7 +5,7 @@ Owns which source counts for which model. Knows nothing of how either is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from autoscaler.demand.windows import TelemetryWindows
 from streams.clock import Clock
@@ -14,7 +14,6 @@ from streams.files.errors import UserError
 from streams.ports.demand import DemandSource, Sink
 from streams.ports.demand_topic import MERGED
 from streams.ports.promql import FROM_VLLM, PromqlDemand, prometheus, vllm_query
-from topics.records import Telemetry
 from topics.reported import Reported
 
 
@@ -60,10 +59,13 @@ def gateways_sink(
 
     on_news: called where something was counted."""
 
-    def sink(record: Telemetry | Reported, event_ms: int) -> None:
-        if record.model in queries:
-            windows.hear(record, event_ms)
-        elif windows.add(record, event_ms):
+    def sink(said: Sequence[tuple[Reported, int]]) -> None:
+        if queries:
+            for record, event_ms in said:
+                if record.model in queries:
+                    windows.hear(record, event_ms)
+            said = [one for one in said if one[0].model not in queries]
+        if windows.add_all(said):
             on_news()
 
     return sink
@@ -75,10 +77,14 @@ def merged_sink(
     """As `gateways_sink`, of what window workers merged: counts come without a gateway, and the
     words of gateways without counts."""
 
-    def sink(record: Telemetry | Reported, event_ms: int) -> None:
-        if not record.gateway.startswith(MERGED):
-            windows.hear(record, event_ms)
-        elif record.model not in queries and windows.add(record, event_ms, from_gateway=False):
+    def sink(said: Sequence[tuple[Reported, int]]) -> None:
+        counted = []
+        for record, event_ms in said:
+            if not record.gateway.startswith(MERGED):
+                windows.hear(record, event_ms)
+            elif record.model not in queries:
+                counted.append((record, event_ms))
+        if windows.add_all(counted, from_gateway=False):
             on_news()
 
     return sink
@@ -87,7 +93,7 @@ def merged_sink(
 def prometheus_sink(windows: TelemetryWindows) -> Sink:
     """Counts what Prometheus says, which is no gateway: it confirms no routes."""
 
-    def sink(record: Telemetry | Reported, event_ms: int) -> None:
-        windows.add(record, event_ms, from_gateway=False)
+    def sink(said: Sequence[tuple[Reported, int]]) -> None:
+        windows.add_all(said, from_gateway=False)
 
     return sink

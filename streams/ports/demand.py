@@ -6,14 +6,14 @@ A source turns what it sees into telemetry records with event times, so that eve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from topics.records import Telemetry
 from topics.reported import Reported
 
-Sink = Callable[[Telemetry | Reported, int], None]
-"""(record, event time of the end of its span in domain ms): called on the event loop."""
+Sink = Callable[[Sequence[tuple[Reported, int]]], None]
+"""Records that came together, each with the event time of the end of its span in domain ms: called
+on the event loop."""
 
 
 class DemandSource(Protocol):

@@ -6,7 +6,7 @@ counted once however often they come, and each gateway's last word.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from streams.ports.demand import Sink
@@ -35,13 +35,13 @@ class DemandTopic(TelemetryTopic):
             except InvalidRecord as error:
                 self._bury(message, error)
             else:
-                _give(record, event_ms, sink)
+                sink(list(_said(record, event_ms)))
 
 
-def _give(record: Demand, event_ms: EventMs, sink: Sink) -> None:
+def _said(record: Demand, event_ms: EventMs) -> Iterator[tuple[Reported, int]]:
     for second in record.seconds:
         newest = second is record.seconds[-1]
-        sink(_merged(record, second, newest), event_ms(second.start_ms + 1000, 0))
+        yield _merged(record, second, newest), event_ms(second.start_ms + 1000, 0)
     for word in record.gateways:
         # `hear` takes an arrival for a sign of service, and counts nothing.
         served = (int(word.active), *_NOTHING[1:])
@@ -49,7 +49,7 @@ def _give(record: Demand, event_ms: EventMs, sink: Sink) -> None:
             record.model, word.gateway, word.boot, 0, 0, 0, word.in_flight, word.route_generation,
             word.leaving, served, b"",
         )  # fmt: skip
-        sink(said, event_ms(word.end_ms, 0))
+        yield said, event_ms(word.end_ms, 0)
 
 
 def _merged(record: Demand, second: DemandSecond, newest: bool) -> Reported:

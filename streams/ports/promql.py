@@ -28,6 +28,7 @@ from streams.clock import Clock
 from streams.files.prometheus import PrometheusServer
 from streams.ports.demand import Sink
 from topics.records import Telemetry
+from topics.reported import reported
 
 log = logging.getLogger(__name__)
 
@@ -151,9 +152,8 @@ class PromqlDemand:
         rates = await asyncio.gather(
             *(self._rate(m, q, event_ms) for m, q in self._queries.items())
         )
-        for model, rate in zip(self._queries, rates, strict=True):
-            if rate is not None:
-                sink(self._record(model, rate), event_ms)
+        answered = zip(self._queries, rates, strict=True)
+        sink([(reported(self._record(m, r)), event_ms) for m, r in answered if r is not None])
 
     async def _rate(self, model: str, query: str, now_ms: int) -> float | None:
         answers = await asyncio.gather(

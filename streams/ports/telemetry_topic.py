@@ -154,22 +154,25 @@ class TelemetryTopic:
 
     async def _read(self, consumer: AIOKafkaConsumer, sink: Sink) -> None:
         batches = await consumer.getmany(timeout_ms=1000, max_records=_MOST_AT_ONCE)
+        event_ms = self._clock.events()
+        came = [message for messages in batches.values() for message in messages]
+        for first in range(0, len(came), _TOGETHER):
+            self._take(came[first : first + _TOGETHER], event_ms, sink)
+        self.seen += len(came)
         for partition, messages in batches.items():
-            event_ms = self._clock.events()
-            for first in range(0, len(messages), _TOGETHER):
-                self._take(messages[first : first + _TOGETHER], event_ms, sink)
-            self.seen += len(messages)
             self._next[partition] = messages[-1].offset + 1
         await self.behind.look(consumer)
 
     def _take(self, messages: Sequence[Any], event_ms: EventMs, sink: Sink) -> None:
         """Give the sink what `messages` say."""
+        said = []
         read = read_reported([message.value or b"" for message in messages])
         for message, record in zip(messages, read, strict=True):
             if isinstance(record, InvalidRecord):
                 self._bury(message, record)
             else:
-                sink(record, event_ms(message.timestamp, record.age_ms))
+                said.append((record, event_ms(message.timestamp, record.age_ms)))
+        sink(said)
 
     def _bury(self, message: Any, error: InvalidRecord) -> None:
         value = message.value or b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -24,6 +25,7 @@ from tests.contract.brokers import (
 )
 from topics.codec import encode
 from topics.records import Telemetry
+from topics.reported import Reported
 from topics.table import (
     DAY_MS,
     DEAD_LETTERS,
@@ -49,8 +51,8 @@ async def test_telemetry_with_other_than_the_declared_partitions_is_read_whole(
     seen: set[int] = set()
     changed = asyncio.Event()
 
-    def sink(record: Telemetry, _event_ms: int) -> None:
-        seen.add(record.sequence)
+    def sink(said: Sequence[tuple[Reported, int]]) -> None:
+        seen.update(record.sequence for record, _ in said)
         changed.set()
 
     source = TelemetryTopic(broker.bootstrap, prefix, clock, print, found.partitions, 60)
@@ -94,8 +96,8 @@ async def test_telemetry_is_replayed_to_the_end_and_followed_from_there(
     seen: list[tuple[int, int]] = []
     changed = asyncio.Event()
 
-    def sink(record: Telemetry, event_ms: int) -> None:
-        seen.append((record.sequence, event_ms))
+    def sink(said: Sequence[tuple[Reported, int]]) -> None:
+        seen.extend((record.sequence, event_ms) for record, event_ms in said)
         changed.set()
 
     source = TelemetryTopic(

@@ -56,7 +56,7 @@ def test_merged_records_say_what_all_of_them_say(
         append_ms = T0_MS + after_ms
         (record,) = read_reported([wire(gateway, sequence, age_ms, arrivals)])
         assert isinstance(record, Reported)
-        direct(record, CLOCK.event_ms(append_ms, age_ms))
+        direct([(record, CLOCK.event_ms(append_ms, age_ms))])
         seconds.setdefault(append_ms // 1000, []).append((record, append_ms))
     topic = DemandTopic("nowhere:1", "", CLOCK, print, {})
     sink = merged_sink(merged, {}, lambda: None)
