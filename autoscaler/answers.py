@@ -29,7 +29,7 @@ from autoscaler.learnt import expected_s
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.request import Outcome, PlanAnswer, Urgency
 from autoscaler.proposals import propose
-from autoscaler.said import cut, hold
+from autoscaler.said import hold
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState, Pending
 from autoscaler.targets.view import ModelView
@@ -239,20 +239,8 @@ def _decision(
         parts.append(f"{many} role switch{'es' if many > 1 else ''} in place")
     if answer.urgency is Urgency.FULL and answer.gap >= 0.0:
         parts.append(f"plan within {answer.gap:.1%} of the best")
-    return Decision(
-        number=0,
-        leader_token=0,
-        model=service.model,
-        kind=kind,
-        at_ms=scene.now_ms,
-        applied=True,
-        reason=cut("; ".join(part for part in parts if part)),
-        demand_req_per_s=round(state.target_req_per_s, 4),
-        capacity_req_per_s=round(view.raw_req_per_s, 4),
-        cost_delta_usd_per_h=round(delta_usd, 4),
-        over_since_ms=state.over_since_ms if kind in ("scale_out", "replace") else 0,
-        change=done.change,
-    )
+    over_ms = state.over_since_ms if kind in ("scale_out", "replace") else 0
+    return scene.decision(service.model, kind, parts, state, True, delta_usd, over_ms, done.change)
 
 
 def _why(answer: PlanAnswer, pending: Pending, view: ModelView, kind: str) -> str:
@@ -297,22 +285,10 @@ def _recommend(
         outward = bool(+change)
         kind = "replan" if outward and removes else "scale_out" if outward else "scale_in"
         usd = sum(scene.combos[i].usd_per_h * n for i, n in change.items() if i in scene.combos)
-        said.append(
-            Decision(
-                number=0,
-                leader_token=0,
-                model=service.model,
-                kind=kind,
-                at_ms=scene.now_ms,
-                applied=False,
-                reason=cut(f"{_why(answer, pending, view, kind)}; {reasons.money(usd)}"),
-                demand_req_per_s=round(state.target_req_per_s, 4),
-                capacity_req_per_s=round(view.raw_req_per_s, 4),
-                cost_delta_usd_per_h=round(usd, 4),
-                over_since_ms=state.over_since_ms if outward else 0,
-                change=tuple(sorted(change.items())),
-            )
-        )
+        why = _why(answer, pending, view, kind), reasons.money(usd)
+        over_ms = state.over_since_ms if outward else 0
+        named = tuple(sorted(change.items()))
+        said.append(scene.decision(service.model, kind, why, state, False, usd, over_ms, named))
         after = before + change if not removes else Counter(wanted)
         net = raw_of(change, scene.combos)
         share = net / max(view.raw_req_per_s, LEAST)

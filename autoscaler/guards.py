@@ -75,7 +75,7 @@ def _words(control: Control) -> str:
     why = f": {control.why}" if control.why else ""
     what = "paused" if control.kind == "pause" else "released"
     effect = "nothing is changed" if control.kind == "pause" else "Shoal leaves it alone"
-    return f"{what}{by}{why}; {effect}"[:2000]
+    return f"{what}{by}{why}; {effect}"
 
 
 def _with_floor(service: Service, now_ms: int, held: dict[str, str]) -> Service:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.enact import Change, Enacted, enact, keep_all
 from autoscaler.explain import reasons
-from autoscaler.said import cut, hold
+from autoscaler.said import hold
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState, Proposal
 from autoscaler.targets.view import ModelView
@@ -165,16 +165,7 @@ def _approved(
     cost = reasons.money(done.delta_usd_per_h)
     if abs(done.delta_usd_per_h) > 0.005 and cost not in proposal.reason:
         parts.append(cost)
-    return Decision(
-        number=0,
-        leader_token=0,
-        model=service.model,
-        kind=proposal.kind,
-        at_ms=scene.now_ms,
-        applied=True,
-        reason=cut("; ".join(part for part in parts if part)),
-        demand_req_per_s=round(state.target_req_per_s, 4),
-        capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
-        cost_delta_usd_per_h=round(done.delta_usd_per_h, 4),
-        change=done.change,
+    delta_usd = done.delta_usd_per_h
+    return scene.decision(
+        service.model, proposal.kind, parts, state, True, delta_usd, change=done.change
     )

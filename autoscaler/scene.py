@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
+from autoscaler.said import cut
+from autoscaler.state import ModelState
 from autoscaler.targets.view import ModelView
 from autoscaler.transitions.sight import Sight
+from topics.decisions import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +23,30 @@ class Scene:
     combos: Mapping[str, Combo]
     views: Mapping[str, ModelView]
     now_ms: int
+
+    def decision(
+        self,
+        model: str,
+        kind: str,
+        why: Iterable[str],
+        state: ModelState,
+        applied: bool,
+        usd_per_h: float = 0.0,
+        over_since_ms: int = 0,
+        change: tuple[tuple[str, int], ...] = (),
+    ) -> Decision:
+        """What is decided of `model`, for the reasons `why`, at its target and present capacity."""
+        return Decision(
+            number=0,
+            leader_token=0,
+            model=model,
+            kind=kind,
+            at_ms=self.now_ms,
+            applied=applied,
+            reason=cut("; ".join(part for part in why if part)),
+            demand_req_per_s=round(state.target_req_per_s, 4),
+            capacity_req_per_s=round(self.views[model].raw_req_per_s, 4),
+            cost_delta_usd_per_h=round(usd_per_h, 4),
+            over_since_ms=over_since_ms,
+            change=change,
+        )

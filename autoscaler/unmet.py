@@ -11,7 +11,6 @@ from dataclasses import replace
 from autoscaler.domain.cluster import Service
 from autoscaler.explain import reasons
 from autoscaler.planning.request import PlanAnswer
-from autoscaler.said import cut
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState
 from topics.decisions import Decision
@@ -49,21 +48,12 @@ def unmet(
     notes = [note for note in answer.notes if note.startswith(f"{service.model}: ")]
     held = "; ".join(dict.fromkeys([*notes, *bound])) or "nothing more can be had"
     state = replace(state, told_ms=now_ms)
-    decision = Decision(
-        number=0,
-        leader_token=0,
-        model=service.model,
-        kind="infeasible",
-        at_ms=now_ms,
-        applied=False,
-        reason=cut(
-            f"floor of {service.min_instances}: only {runs} can run: {held}"
-            if served
-            else f"{reasons.rate(short)} of {reasons.rate(sought)} req/s cannot be served: {held}"
-        ),
-        demand_req_per_s=round(state.target_req_per_s, 4),
-        capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
-        over_since_ms=state.over_since_ms,
+    why = f"{reasons.rate(short)} of {reasons.rate(sought)} req/s cannot be served: {held}"
+    if served:
+        why = f"floor of {service.min_instances}: only {runs} can run: {held}"
+    over_ms = state.over_since_ms
+    decision = scene.decision(
+        service.model, "infeasible", [why], state, applied=False, over_since_ms=over_ms
     )
     return [decision], state
 
@@ -85,17 +75,8 @@ def out_of_reach(
     if not late or (state.slo_told_ms and scene.now_ms < again_ms):
         return [], state
     words = [note.removeprefix(about) for note in answer.notes if note.startswith(about)]
-    decision = Decision(
-        number=0,
-        leader_token=0,
-        model=service.model,
-        kind="infeasible",
-        at_ms=scene.now_ms,
-        applied=False,
-        reason=cut("; ".join(words) or "planned on GPUs that miss the SLO"),
-        demand_req_per_s=round(state.target_req_per_s, 4),
-        capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
-    )
+    why = words or ["planned on GPUs that miss the SLO"]
+    decision = scene.decision(service.model, "infeasible", why, state, applied=False)
     return [decision], replace(state, slo_told_ms=scene.now_ms)
 
 
@@ -117,17 +98,8 @@ def not_kept(
     again = not state.promise_told_ms or scene.now_ms >= again_ms
     if not broken or not (again or set(told) - set(state.promise_told)):
         return [], replace(state, promise_told=told)
-    decision = Decision(
-        number=0,
-        leader_token=0,
-        model=service.model,
-        kind="infeasible",
-        at_ms=scene.now_ms,
-        applied=False,
-        reason=cut("; ".join(f"{what} {detail}" for what, detail in broken)),
-        demand_req_per_s=round(state.target_req_per_s, 4),
-        capacity_req_per_s=round(scene.views[service.model].raw_req_per_s, 4),
-    )
+    why = [f"{what} {detail}" for what, detail in broken]
+    decision = scene.decision(service.model, "infeasible", why, state, applied=False)
     return [decision], replace(state, promise_told_ms=scene.now_ms, promise_told=told)
 
 

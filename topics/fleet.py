@@ -27,7 +27,6 @@ class InstanceState(StrEnum):
 
 
 PHASES = ("prefill", "decode", "aggregated")
-MARKETS = ("owned", "on-demand", "spot")
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,13 +28,12 @@ class Overload:
     """More requests are in flight than the load explains.
 
     in_flight (N) and expected (L) requests. req_per_s: the rate that would put N requests in
-    flight at predicted latency, capped by what the rate can be. drain_requests: N - L.
+    flight at predicted latency, capped by what the rate can be.
     """
 
     in_flight: int
     expected: float
     req_per_s: float
-    drain_requests: float
 
 
 def residence_s(combo: Combo, lengths: Lengths) -> float:
@@ -100,7 +99,7 @@ def overload(
         return None
     highest = max(req_per_s, highest_req_per_s)
     rate = min(req_per_s * max(1.0, in_flight / expected), highest)
-    return Overload(in_flight, expected, rate, max(0.0, in_flight - expected))
+    return Overload(in_flight, expected, rate)
 
 
 @compiled  # up to thousands of servers, each tick

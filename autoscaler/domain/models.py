@@ -54,8 +54,3 @@ class ModelSpec:
     def is_moe(self) -> bool:
         """Whether the model routes tokens to experts."""
         return self.experts > 0
-
-    @property
-    def layer_weight_bytes(self) -> float:
-        """Bytes of one transformer layer, embeddings and head spread evenly."""
-        return self.weight_bytes / self.layers

@@ -102,13 +102,8 @@ class Batcher:
         return len(self._leases)
 
     @property
-    def kv_used(self) -> int:
-        """Tokens of KV cache that are taken, by sequences and by leases."""
-        return self._used
-
-    @property
     def kv_usage(self) -> float:
-        """The same as a fraction of what there is."""
+        """The share of the KV cache that is taken, by sequences and by leases."""
         return self._used / self._limits.kv_tokens
 
     def holds(self, request: int) -> bool:

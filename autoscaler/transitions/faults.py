@@ -32,13 +32,12 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class Faults:
     """What was noticed. groups: after it. lost: groups whose nodes fell silent or are taken away,
-    and that counted as wanted; forgotten: groups given up with their nodes."""
+    and that counted as wanted."""
 
     groups: tuple[Group, ...]
     backoff: Mapping[str, Backoff]
     failures: tuple[Failure, ...]
     lost: tuple[Group, ...]
-    forgotten: tuple[Group, ...]
 
 
 def notice(
@@ -52,13 +51,11 @@ def notice(
     kept: list[Group] = []
     failures: list[Failure] = []
     lost: list[Group] = []
-    forgotten: list[Group] = []
     marks = dict(backoff)
     for group in groups:
         view = sight.views[group.name]
         ours = acts(group.model)
         if ours and any(placed.node in sight.gone for placed in group.placed):
-            forgotten.append(group)
             continue
         if view.lost and not (view.broken and any(placed.gang for placed in group.placed)):
             lost.append(group)
@@ -73,4 +70,4 @@ def notice(
             failures.append(Failure(group, view.broken_node, view.broken_pool, view.broken, wait_s))
             group = retire(replace(broken(group, sight.fleet), failed_ms=now_ms), now_ms)
         kept.append(group)
-    return Faults(tuple(kept), marks, tuple(failures), tuple(lost), tuple(forgotten))
+    return Faults(tuple(kept), marks, tuple(failures), tuple(lost))

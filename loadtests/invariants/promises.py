@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _WAY_S = 3.0  # a record's way and two ticks
 _TAKEOVER_S = 10.0
-_STRAY_SAID_S = 14.0
 _EVERY = 40  # every so many ticks is decided twice
 _EXACT_S = 40
 _LEAVING = (Life.UNROUTED, Life.DRAINING)

@@ -106,12 +106,12 @@ def play(limits: Limits, work: list[tuple[float, Work]], extra: list[float]) -> 
             break
         at_ms = max(at_ms, wake_ms)
     assert machine.running == machine.waiting == machine.loading == machine.held == 0
-    assert machine.kv_used == 0, "all KV comes back"
+    assert machine.kv_usage == 0.0, "all KV comes back"
     return outcome
 
 
 def check_bounds(machine: Batcher, limits: Limits) -> None:
-    assert 0 <= machine.kv_used <= limits.kv_tokens
+    assert 0.0 <= machine.kv_usage <= 1.0
     assert 0 <= machine.running + machine.loading <= limits.max_seqs
     assert machine.waiting >= 0
 
@@ -221,7 +221,7 @@ def test_an_aborted_request_gives_its_kv_back_wherever_it_is() -> None:
     assert (machine.running, machine.loading, machine.waiting) == (1, 1, 1)
     assert all(machine.abort(number) for number in range(3))
     assert not machine.abort(1)
-    assert machine.kv_used == 0
+    assert machine.kv_usage == 0.0
     assert machine.advance(1e4) == []
 
 
