@@ -119,6 +119,8 @@ class Sketches:
         one = self.windows.get(window_s)
         if one is None or not 0 <= now_s - one.end_s <= _LAG_S:
             one = self.windows[window_s] = Sum(start_s, start_s)
+        if (one.start_s, one.end_s) == (start_s, now_s):
+            return one
         for kept in self._between(one.end_s, now_s):
             one.count_in(kept)
         for kept in self._between(one.start_s, start_s):

@@ -27,6 +27,7 @@ from streams.controller.compose import Options, run_controller
 from streams.controller.options import add_operated, operated_of
 from streams.files.defaults import CAPACITY, CAUTIOUS
 from streams.files.errors import UserError
+from streams.garbage import collect_seldom
 from streams.logs import add_log_level, log_to_stderr
 from streams.supervision import end_event, insist
 from topics.checks import InvalidRecord
@@ -40,6 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run until told to end. 0; 2 for bad input or a broker that is not there; 1 after a crash."""
     given = _parse(argv)
     log_to_stderr(given.log_level, given.log_format)
+    collect_seldom()
     loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(_run(_options(given)))

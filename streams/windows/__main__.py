@@ -18,6 +18,7 @@ from autoscaler.domain.checks import InvalidValue
 from streams.broker.admin import TopicsUnusable, ensure_topics
 from streams.broker.reach import BrokerUnreachable, parse_address
 from streams.files.errors import UserError
+from streams.garbage import collect_seldom
 from streams.logs import add_log_level, log_to_stderr
 from streams.windows.app import make_app
 from topics.table import PREFIX
@@ -40,6 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps({"error": f"windows: {error}"}), flush=True)
         print(f"windows: {error}", file=sys.stderr)
         return 2
+    collect_seldom()
     app = make_app(bootstrap, given.prefix)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
