@@ -11,11 +11,9 @@ starts; reading the instance, reducing it and solving it are inside. CPU seconds
 from __future__ import annotations
 
 import argparse
-import math
 import resource
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ import numpy as np
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.optimizer.result import Status
 from loadtests.allocation_files import read_instance, read_plan, write_plan
+from loadtests.arguments import number
 from loadtests.coral.instance import TemplateInstance
 from loadtests.coral.limits import SearchOptions
 from loadtests.coral.placements import Placements, solve_instance
@@ -51,22 +50,12 @@ def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtests.allocation_bench")
     parser.add_argument("instance", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--gap", type=_number(0.0, 1.0), help="stop at this proven gap")
-    parser.add_argument("--time-limit", type=_number(0.1, 1e6), help="wall-clock seconds")
+    parser.add_argument("--gap", type=number(0.0, 1.0), help="stop at this proven gap")
+    parser.add_argument("--time-limit", type=number(0.1, 1e6), help="wall-clock seconds")
     parser.add_argument("--warm", type=Path, help="plan that is running now")
-    parser.add_argument("--scale-demand", type=_number(1e-6, 1e6), default=1.0)
+    parser.add_argument("--scale-demand", type=number(1e-6, 1e6), default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     return parser
-
-
-def _number(low: float, high: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        value = float(text)
-        if not math.isfinite(value) or not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text} is not a number from {low:g} to {high:g}")
-        return value
-
-    return parse
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -11,7 +11,6 @@ Without a scenario: the bundled trace and configuration. What each figure means 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -21,6 +20,7 @@ from typing import Any
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.simulation.sweep import Sweep, sweep
+from loadtests.arguments import number
 from loadtests.decision_cases import GENERATED_CONFIG, TRACE_CONFIG, Case, prepare
 from loadtests.decision_compare import TARGETS, report
 from loadtests.decision_compare import as_json as static_json
@@ -48,18 +48,18 @@ def _arguments() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--trace", type=Path, help="a recorded trace")
     what.add_argument("--steps", type=_steps, help="rates before:after in req/s, e.g. 1:2.5,1:10")
-    what.add_argument("--gamma", type=_number(0.01, 100.0), help="CV of Gamma arrivals")
-    what.add_argument("--swing", type=_number(1.0, 1e3), help="highest by lowest rate of a day")
+    what.add_argument("--gamma", type=number(0.01, 100.0), help="CV of Gamma arrivals")
+    what.add_argument("--swing", type=number(1.0, 1e3), help="highest by lowest rate of a day")
     what.add_argument("--steady", type=_rates, help="Poisson arrivals at these rates, e.g. 1,5,20")
     parser.add_argument("--config", type=Path, help="a shoal.yaml; one model but for --trace")
     parser.add_argument("--seeds", type=int, default=1, help="how many, from 1 on")
-    parser.add_argument("--duration", type=_number(1.0, 1e7), help="seconds of arrivals")
+    parser.add_argument("--duration", type=number(1.0, 1e7), help="seconds of arrivals")
     parser.add_argument(
-        "--rate", type=_number(1e-3, 1e5), default=5.0, help="mean of --gamma and --swing, req/s"
+        "--rate", type=number(1e-3, 1e5), default=5.0, help="mean of --gamma and --swing, req/s"
     )
-    parser.add_argument("--load", type=_number(0.05, 1.0), default=0.75, help="of --steady")
+    parser.add_argument("--load", type=number(0.05, 1.0), default=0.75, help="of --steady")
     parser.add_argument("--lengths", type=Path, help="trace whose lengths generated requests have")
-    parser.add_argument("--lead", type=_number(0.0, 1e5), default=240.0, help="s before requests")
+    parser.add_argument("--lead", type=number(0.0, 1e5), default=240.0, help="s before requests")
     parser.add_argument("--gateways", type=int, default=1)
     parser.add_argument("--timeline", type=Path, help="JSON lines of the first run")
     parser.add_argument("--json", type=Path)
@@ -69,18 +69,8 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _number(low: float, high: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        value = float(text)
-        if not math.isfinite(value) or not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text} is not a number from {low:g} to {high:g}")
-        return value
-
-    return parse
-
-
 def _rates(text: str) -> tuple[float, ...]:
-    return tuple(_number(1e-3, 1e5)(part) for part in text.split(","))
+    return tuple(number(1e-3, 1e5)(part) for part in text.split(","))
 
 
 def _steps(text: str) -> tuple[tuple[float, float], ...]:
@@ -89,7 +79,7 @@ def _steps(text: str) -> tuple[tuple[float, float], ...]:
         before, colon, after = part.partition(":")
         if not colon:
             raise argparse.ArgumentTypeError(f"{part} is not BEFORE:AFTER in req/s, e.g. 1:2.5")
-        found.append((_number(1e-3, 1e5)(before), _number(1e-3, 1e5)(after)))
+        found.append((number(1e-3, 1e5)(before), number(1e-3, 1e5)(after)))
     return tuple(found)
 
 

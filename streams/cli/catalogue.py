@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import orjson
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -20,6 +19,7 @@ from autoscaler.domain.models import ModelSpec
 from autoscaler.performance import catalog
 from autoscaler.performance.catalog_names import instance_type
 from autoscaler.performance.profile import default_profile
+from streams.cli.json_out import show_json
 from streams.files.architectures import architecture, is_file
 
 _PIPE_WIDTH = 200
@@ -201,7 +201,5 @@ def _print(console: Console, table: Table, notes: dict[str, int], said: str) -> 
 
 
 def _json(rows: list[dict[str, Any]]) -> int:
-    sys.stdout.buffer.write(
-        orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    )
+    show_json(rows)
     return 0

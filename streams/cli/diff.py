@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.workload import Demand
@@ -24,6 +22,7 @@ from autoscaler.planning.plan import Plan, PlannedCount
 from autoscaler.planning.problem import PlanningProblem, PlanOptions
 from autoscaler.planning.shares import usd_per_h_by_model
 from autoscaler.planning.strategies.table import strategy_for
+from streams.cli.json_out import encoded
 from streams.cli.plan import UNSERVED, default_demand, planned
 from streams.cli.run_part import bootstrap
 from streams.cli.running import read_running
@@ -167,7 +166,7 @@ def _json(problem: PlanningProblem, plan: Plan, strangers: tuple[str, ...]) -> b
         "notes": plan.notes,
         "applied": False,
     }
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return encoded(value)
 
 
 def _bills(problem: PlanningProblem, plan: Plan) -> tuple[dict[str, float], dict[str, float]]:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from streams.broker.reach import BrokerUnreachable, greet
 from streams.cli.controller_client import add_url, status
+from streams.cli.json_out import show_json
 from streams.cli.times import age_words
 from streams.files.config import Config, load_config
 from streams.files.errors import UserError, first_line
@@ -55,8 +53,7 @@ def run(args: argparse.Namespace) -> int:
     """0: nothing to mend; 1: something is; 2: bad input."""
     found = [*(of_file(args.config) if args.config else ()), *of_controller(args.url)]
     if args.json:
-        options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-        sys.stdout.buffer.write(orjson.dumps([asdict(one) for one in found], option=options))
+        show_json([asdict(one) for one in found])
     else:
         for one in found:
             print(f"{'ok  ' if one.ok else 'MEND'}  {one.what}: {one.said}")

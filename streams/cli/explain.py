@@ -7,12 +7,9 @@ controller last asked its planner; the controller does not wait for that.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
-
-import orjson
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.explain.explain import explain
@@ -23,6 +20,7 @@ from autoscaler.planning.answer import explained_plan
 from autoscaler.planning.request import PlanRequest, Urgency
 from autoscaler.planning.strategies.table import strategy_for
 from streams.cli.controller_client import add_url, explained
+from streams.cli.json_out import show_json
 from streams.cli.measuring import measuring_words
 from streams.cli.times import clock_words
 from topics.codec import read_value
@@ -57,8 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         value = {k: v for k, v in found.items() if k not in ("request", "cluster")}
         value["reasons"] = reasons
-        options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-        sys.stdout.buffer.write(orjson.dumps(value, option=options))
+        show_json(value)
         return 0
     for line in lines(found, reasons):
         print(line)
@@ -125,8 +122,7 @@ def _all(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str
 
 def _show_route(found: Mapping[str, Any], as_json: bool) -> int:
     if as_json:
-        options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-        sys.stdout.buffer.write(orjson.dumps(found, option=options))
+        show_json(found)
         return 0
     for line in route_lines(found):
         print(line if len(line) <= _WIDTH else line[: _WIDTH - 3] + "...")

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
@@ -23,6 +21,7 @@ from autoscaler.templates.declared import requests_for
 from autoscaler.templates.engines import ENGINES, VLLM
 from autoscaler.templates.request import LibraryRequest
 from autoscaler.templates.values import Library, Template
+from streams.cli.json_out import show_json
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.files.libraries import cache_folder, load_or_build, read_library_header
@@ -79,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidValue("--top", top, "0 or more")
     if args.json:
         rows = [_as_json(library, prices, top) for library in loaded.libraries]
-        print(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
+        show_json(rows)
         return 0
     print(f"{'library':44} {'templates':>9} {'of':>7}  content")
     for library in loaded.libraries:
@@ -195,7 +194,7 @@ def _show_file(path: Path, as_json: bool) -> int:
     header = read_library_header(path)
     asked = header.request
     if as_json:
-        print(orjson.dumps(header, option=orjson.OPT_INDENT_2).decode())
+        show_json(header)
         return 0
     print(f"{path}: {header.templates} templates of {header.visited} multisets")
     print(f"  content {header.content_hash}")

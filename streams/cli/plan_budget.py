@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-import orjson
 from rich.table import Table
 
 from autoscaler.domain.checks import InvalidValue, finite
@@ -23,6 +22,7 @@ from autoscaler.planning.plan import Plan, PlanStatus, Work
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.table import strategy_for
 from streams.cli import pages
+from streams.cli.json_out import encoded
 from streams.cli.plan_view import measured
 
 REQUESTS = 1000
@@ -129,7 +129,7 @@ def encode(problem: PlanningProblem, plan: Plan, work: Work, wall_s: float) -> b
         "bound_by": [one.detail for one in plan.binding],
         "planned_in_s": wall_s,
     }
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return encoded(value)
 
 
 def _req_per_s(problem: PlanningProblem, work: Work) -> float:

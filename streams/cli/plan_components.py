@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 
-import orjson
 from rich.table import Table
 
 from autoscaler.domain.checks import finite
@@ -25,6 +24,7 @@ from autoscaler.planning.components import (
     most_for_budget,
 )
 from streams.cli import pages
+from streams.cli.json_out import encoded
 
 
 def run(
@@ -77,7 +77,7 @@ def encode(
         ],
         "planned_in_s": wall_s,
     }
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return encoded(value)
 
 
 def _fleet(plan: ComponentPlan) -> Table:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-import orjson
-
 from autoscaler.domain.cluster import Mode
 from autoscaler.explain.values import Explanation, ModelReasons
 from autoscaler.performance.profile import Profile
@@ -14,6 +12,7 @@ from autoscaler.planning.basis import capacities, measurements_in
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.shares import usd_per_h_by_model
+from streams.cli.json_out import encoded
 
 
 def encode(
@@ -74,7 +73,7 @@ def encode(
         "savings": reasons.savings if reasons else [],
         "if_all_spot_is_lost": reasons.spot_loss if reasons else [],
     }
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return encoded(value)
 
 
 def _model(

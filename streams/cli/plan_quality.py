@@ -33,6 +33,7 @@ from autoscaler.routed import thresholds_words
 from streams.backtest.charts import Series, line_chart
 from streams.backtest.html import STYLE
 from streams.cli import plan_json, plan_view
+from streams.cli.json_out import show_json
 from streams.files.config import Config
 from streams.files.errors import UserError
 
@@ -77,9 +78,7 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
         body = orjson.loads(plan_json.encode(problem, made, reasons, config.mode, wall_s, profile))
         value = {"routing": _split_json(route, chosen), "plan": body}
         value["front"] = [_split_json(route, option) for option in front(options)]
-        sys.stdout.buffer.write(
-            orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-        )
+        show_json(value)
         return 0
     print(_sentence(route, chosen.split))
     print(f"bound by  {bound_by(route, chosen, options)}")

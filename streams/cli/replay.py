@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from autoscaler.domain.cluster import Cluster, Mode, Policy
 from autoscaler.simulation.whatif import Recorded, WhatIf, decided_again
 from streams.cli import replay_view
+from streams.cli.json_out import encoded
 from streams.cli.times import moment_ms
 from streams.decisionlog.place import default_folder
 from streams.decisionlog.reader import Segment, segments
@@ -134,7 +133,7 @@ def _refuse_windows(path: Path, declared: Cluster, then: Cluster) -> None:
 
 
 def _json(facts: dict[str, Any]) -> bytes:
-    return orjson.dumps(facts, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return encoded(facts)
 
 
 def _say(words: str) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import orjson
-
 from streams.cli.controller_client import add_url, status
+from streams.cli.json_out import show_json
 from streams.cli.times import age_words
 
 _COLUMNS = ("model", "ready/want", "req/s", "TTFT p95", "TPOT p95", "SLO", "USD/h", "state")
@@ -31,8 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """0: the controller is well; 1: it answers and is not."""
     found = status(args.url)
     if args.json:
-        options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-        sys.stdout.buffer.write(orjson.dumps(found, option=options))
+        show_json(found)
     else:
         for line in lines(found):
             print(line)
