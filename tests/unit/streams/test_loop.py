@@ -296,7 +296,7 @@ async def test_new_telemetry_is_seen_before_the_next_second() -> None:
     await passes()
     assert loop.ticks.count == 0, "no second went by and nothing came"
     for _ in range(3):
-        loop.fresh.set()
+        loop.pace.fresh.set()
     await asyncio.wait_for(ticked(loop), 0.5)
     assert loop.ticks.count == 1
     running.cancel()
