@@ -67,7 +67,7 @@ def carry_out(
 
     A full plan rents no more nodes than it has for models that are served: what has no place yet
     waits until what is there has left. Where nothing of what is Shoal's to change moves, they wait
-    for each other, and the first of them is placed on further nodes.
+    for each other, and the first of them for which that helps is placed on further nodes.
     """
     if answer.outcome is Outcome.NONE:
         return Carried(groups, site, models)
@@ -77,8 +77,11 @@ def carry_out(
     moves = any(not _rests(group, scene) for group in groups if group.model not in others)
     if not carried.waits or moves or carried.groups != groups:
         return carried
-    first = carried.waits[0]
-    return _carry_out(answer, pending, groups, site, models, scene, planned, first)
+    for model in carried.waits:
+        further = _carry_out(answer, pending, groups, site, models, scene, planned, model)
+        if further.groups != groups:
+            return further
+    return carried
 
 
 def _planned_nodes(answer: PlanAnswer, pending: Pending, scene: Scene) -> dict[str, int] | None:

@@ -173,7 +173,7 @@ def keep_all(
     target = view.state.target_req_per_s / (view.service.utilization * view.state.derate)
     if short <= LEAST and raw + change < target * (1 - LEAST):
         return "demand rose while it was planned"
-    if change >= -LEAST:
+    if change >= -LEAST or (adds and is_exchange(change, view)):
         return ""  # a move, not a removal
     if view.policy.spends_budget:
         # What one model gives up another gets: no evidence of an excess is needed, only sight.
@@ -243,6 +243,7 @@ def _affordable(
     spare = raw + raw_req_per_s(placed, scene.combos)
     spare -= view.state.target_req_per_s / (service.utilization * view.state.derate)
     grows = raw_of(change.adds, scene.combos) > raw_of(change.removes, scene.combos)
+    grows = grows and not view.covers
     budget = max(0.0, spare)
     if grows and not switches and scene.now_ms >= view.state.making_room_until_ms:
         budget = max(budget, service.max_disruption * raw)

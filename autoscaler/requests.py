@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.nodes import node_ids
@@ -109,8 +109,21 @@ def full(
     number: int, ground: Ground, scope: tuple[str, ...], triggers: Iterable[Trigger]
 ) -> Pending:
     """A request to plan `scope` anew."""
+    triggers = tuple(triggers)
     reasons = tuple((trigger.name, trigger.why) for trigger in triggers)
-    return Pending(_request(number, Urgency.FULL, ground, scope), reasons)
+    request = _request(number, Urgency.FULL, ground, scope)
+    return Pending(replace(request, beside=_must_fit_beside(ground, triggers)), reasons)
+
+
+def _must_fit_beside(ground: Ground, triggers: tuple[Trigger, ...]) -> bool:
+    """Whether an exchange of what serves enough is planned again only because it found no room:
+    the same plan would find none either."""
+    return all(
+        trigger.name == "leftover"
+        and trigger.scope
+        and all(ground.views[model].covers for model in trigger.scope)
+        for trigger in triggers
+    )
 
 
 def alive(pending: Mapping[Urgency, Pending], now_ms: int) -> dict[Urgency, Pending]:

@@ -209,6 +209,7 @@ def _problem(
         additions_only=request.urgency is Urgency.URGENT,
         taken_gpus=asked.taken_gpus,
     )
+    problem = replace(problem, beside=request.beside)
     return _that_fits(problem) if problem.additions_only else problem
 
 

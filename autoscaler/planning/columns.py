@@ -14,6 +14,7 @@ costs nothing more to fill, and an empty one is released.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -79,6 +80,8 @@ def to_arrays(problem: PlanningProblem, shares: Mapping[str, float] | None = Non
     for service in services:
         add_useful_floor(builder, rows, problem, service, classes)
     fixed_usd_per_h = _add_pools(builder, rows, problem)
+    if problem.beside:
+        _add_room_beside(builder, rows, problem)
     columns = _add_combos(builder, rows, problem, services)
     for service in services:
         add_survival_rows(
@@ -140,6 +143,22 @@ def _add_pools(builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem)
             if most > 0:
                 builder.column(key, pool.price_usd_per_h, float(most), {}, {**use, **spent})
     return bill
+
+
+def _add_room_beside(builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem) -> None:
+    """Rows of the GPUs that nothing runs on now, nodes to be rented among them."""
+    used = Counter(problem.taken_gpus)
+    for combo_id, count in problem.fleet.items():
+        for pool_id, gpus in problem.running[combo_id].gpus_by_pool().items():
+            used[pool_id] += gpus * count
+    left = {}
+    for members in problem.cluster.together().values():
+        both = members[0].max_of_both - sum(problem.nodes_now(pool) for pool in members)
+        left.update({pool.id: max(0, both) for pool in members})
+    for pool in problem.cluster.pools:
+        further = min(problem.nodes_to_get(pool), left.get(pool.id, pool.max_nodes))
+        free = (problem.nodes_now(pool) + further) * pool.per_node - used[pool.id]
+        rows.beside[pool.id] = builder.resource("GPUs beside", pool.id, max(0.0, float(free)))
 
 
 def _add_combos(
@@ -211,6 +230,8 @@ def _rows_of(kind: Kind, combo: Combo, rows: Rows) -> tuple[dict[int, float], di
         use[rows.gpus[pool]] = float(gpus)
         if kind is not Kind.START and pool in rows.there:
             use[rows.there[pool]] = float(gpus)
+        if kind in (Kind.START, Kind.LOAD) and pool in rows.beside:
+            use[rows.beside[pool]] = float(gpus)
     return serve, use
 
 

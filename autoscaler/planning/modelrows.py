@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autoscaler.domain.cluster import Service
@@ -45,7 +45,8 @@ class Key:
 
 @dataclass(slots=True)
 class Rows:
-    """Row indices while building. there: GPUs of nodes that are up, gpus: with new ones.
+    """Row indices while building. there: GPUs of nodes that are up, gpus: with new ones, beside:
+    those that nothing runs on, where what is started may use no others.
 
     firm: what may not rest on spot, as (row of requests/s, row of instances), -1: no such row.
     useful: row of the floor and the capacity from which an instance counts (`planning.floors`).
@@ -58,6 +59,7 @@ class Rows:
     there: dict[str, int]
     gpus: dict[str, int]
     useful: dict[str, tuple[int, float]]
+    beside: dict[str, int] = field(default_factory=dict)
 
 
 class Classes:

@@ -65,6 +65,7 @@ class PlanningProblem:
     (empty = all). additions_only: what runs stays, in the scope too, and so do its nodes.
     unreachable: models whose SLO no slice of their pools meets, with how near one comes.
     types: the demands by workload type, where the policy makes the most of a budget.
+    beside: what is started must find room beside all that runs.
     The fleet may need more than the pools have now
     (nodes were lost, a maximum was lowered): what does not fit cannot be kept.
     """
@@ -82,6 +83,7 @@ class PlanningProblem:
     options: PlanOptions = field(default_factory=PlanOptions)
     unreachable: Mapping[str, OutOfReach] = field(default_factory=dict)
     types: tuple[TypedDemand, ...] = ()
+    beside: bool = False
 
     def __post_init__(self) -> None:
         for model, demand in self.demands.items():

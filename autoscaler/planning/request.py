@@ -63,7 +63,8 @@ class PlanRequest:
     hour, of pools whose price is not the declared one. scope: models that may change (none named:
     all that have a demand). floors: instances that a model must have now, of models whose floor is
     scheduled. routes: whose thresholds are planned too, where all their models are in the scope of
-    a full request. Models and pools that are not declared any more are ignored.
+    a full request. beside: what is started must find room beside all that runs, because nothing
+    that runs can leave first. Models and pools that are not declared any more are ignored.
     """
 
     number: int
@@ -78,6 +79,7 @@ class PlanRequest:
     scope: tuple[str, ...] = ()
     floors: tuple[tuple[str, int], ...] = ()
     routes: tuple[RouteAsk, ...] = ()
+    beside: bool = False
 
     def __post_init__(self) -> None:
         models = [demand.model for demand in self.demands]
