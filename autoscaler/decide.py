@@ -32,6 +32,7 @@ from autoscaler.said import hold
 from autoscaler.scene import Scene
 from autoscaler.state import ControllerState, ModelState, Observation, Pending
 from autoscaler.targets.table import retarget
+from autoscaler.transitions.accounts import billed_usd_per_h
 from autoscaler.transitions.apply import Site
 from autoscaler.transitions.backoff import swept
 from autoscaler.transitions.faults import Failure, notice
@@ -161,6 +162,9 @@ def decide(
 
     # What to ask it now.
     ground = replace(ground, sight=sight, groups=carried.groups, models=models, views=seen)
+    bill_usd = billed_usd_per_h(
+        carried.groups, sight, {pool.id: pool.price_usd_per_h for pool in priced.pools}
+    )
     news = News(
         now_ms=now_ms,
         state=state,
@@ -173,10 +177,12 @@ def decide(
         engines=observation.engines,
         replan=tuple(replan),
         demand=observation.demand,
+        bill_usd_per_h=bill_usd,
     )
     due = collect(news, (*(Trigger(*one) for one in state.due), *again))
     asks: list[Pending] = []
     number, full_ms, planned_usd = state.request_number, state.full_ms, state.planned_usd_per_h
+    planned_bill = state.planned_bill_usd_per_h
     needy = short_models(ground, worth)
     if needy and Urgency.URGENT not in pending:
         number += 1
@@ -195,7 +201,7 @@ def decide(
         ground = replace(ground, routes=routes)
         asks.append(full(number, ground, scope, due))
         full_ms = (*(at_ms for at_ms in full_ms if now_ms - at_ms < _REMEMBER_MS), now_ms)
-        due, planned_usd = (), supply.prices_usd_per_h()
+        due, planned_usd, planned_bill = (), supply.prices_usd_per_h(), bill_usd
     pending.update({one.request.urgency: one for one in asks})
 
     after = replace(
@@ -215,6 +221,7 @@ def decide(
         failed_full_ms=failed_ms,
         told_failed_ms=told_ms,
         planned_usd_per_h=planned_usd,
+        planned_bill_usd_per_h=planned_bill,
         gap=gap,
         next_serial=carried.site.serial,
         request_number=number,

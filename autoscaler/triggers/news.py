@@ -27,7 +27,7 @@ class News:
     silent: nodes not heard of now. engines: by model, where somebody asked them. failures: launches
     that were given up in this tick. replan:
     models of which a part of an answer was left out ("" for all), with the reason. demand: as
-    observed, of services that stand for several models too.
+    observed, of services that stand for several models too. bill_usd_per_h: of the fleet.
     """
 
     now_ms: int
@@ -42,6 +42,7 @@ class News:
     engines: Mapping[str, EngineView] = field(default_factory=dict)
     replan: tuple[tuple[str, str], ...] = ()
     demand: Mapping[str, ModelDemand] = field(default_factory=dict)
+    bill_usd_per_h: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

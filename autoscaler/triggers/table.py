@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from autoscaler.triggers import (
     alert,
     availability,
+    bill,
     excess,
     launch,
     leftover,
@@ -29,6 +30,7 @@ Rule = Callable[[News], Iterator[Trigger]]
 TRIGGERS: tuple[Rule, ...] = (
     period.fire,
     price.fire,
+    bill.fire,
     availability.fire,
     nodes.fire,
     launch.fire,

@@ -100,3 +100,13 @@ def test_the_scope_is_what_all_reasons_concern_together() -> None:
     assert scope_of((one, other), models) == ("chat", "mini")
     assert scope_of((one, Trigger("price", (), "")), models) == models
     assert scope_of((), models) == ()
+
+
+def test_a_bill_that_additions_made_grow_is_looked_at_as_a_whole() -> None:
+    """Counted from the last full plan; where none was made yet there is nothing to compare."""
+
+    def costs(now: float, then: float) -> News:
+        return replace(NEWS, bill_usd_per_h=now, state=replace(STATE, planned_bill_usd_per_h=then))
+
+    assert names(costs(11.9, 10.0)) == names(costs(12.0, 0.0)) == []
+    assert names(costs(12.1, 10.0)) == ["bill"]
