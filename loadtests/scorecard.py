@@ -94,6 +94,21 @@ def _steps(
     return poisson(model, steps, span_s, draw, random)
 
 
+def _hourly(
+    model: str, rate: float, span_s: float, draw: Draw, random: np.random.Generator
+) -> list[Arrival]:
+    """Jobs that start by the clock: in the first tenth of every hour four times the rate of the
+    rest."""
+    high = rate / 0.325
+    steps = [
+        Step(at_s, each)
+        for hour_s in np.arange(0.0, span_s, 3600.0)
+        for at_s, each in ((hour_s, high), (hour_s + 360.0, 0.25 * high))
+        if at_s < span_s
+    ]
+    return poisson(model, steps, span_s, draw, random)
+
+
 def _roles(
     model: str, rate: float, span_s: float, _: Draw, random: np.random.Generator
 ) -> list[Arrival]:
@@ -153,6 +168,18 @@ SCENARIOS = (
         config="scorecard_roles.yaml",
         models={"chat": 1.0},
         few=True,
+    ),
+    Scenario(
+        "hourly",
+        "5 h at 1.5 req/s, 6 req/s in the first 6 min of each; one model on nodes that take a "
+        "minute to come up (`loadtests/scorecard_hourly.yaml`); as rates",
+        18_000.0,
+        _hourly,
+        req_per_s=1.95,
+        config="scorecard_hourly.yaml",
+        models={"code": 1.0},
+        few=True,
+        fluid=True,
     ),
 )
 _FEW = ("shoal", *VARIANTS, "homo", "fixed-peak")
