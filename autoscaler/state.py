@@ -174,8 +174,9 @@ class ControllerState:
     triggers that wait for the rate limit, as (trigger, scope, words). full_ms: times of the last
     full requests, last_full_ms: of the last full answer, failed_full_ms: of the last that brought
     no plan (0: none since), told_failed_ms: when that was last said. planned_usd_per_h: node
-    prices at the last full request, planned_bill_usd_per_h: of the fleet then. held: pauses, releases, scheduled floors and freezes in force,
-    in words. strays: instances that run although nobody assigned them.
+    prices at the last full request, planned_bill_usd_per_h: the fleet's bill then. held: pauses,
+    releases, scheduled floors and freezes in force, in words. strays: instances that run although
+    nobody assigned them.
     splits: thresholds of services that stand for several models, by name. ticked_ms: of the last
     tick; listens_since_ms: since when ticks follow each other (a leader that was stopped, or cut
     off from the broker, heard nothing meanwhile).

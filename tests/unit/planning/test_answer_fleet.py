@@ -169,3 +169,15 @@ def test_a_solver_that_fails_is_an_answer() -> None:
     got = answer(request, one_model((L4,)), PROFILE, Shoal(solver=fails))  # type: ignore[arg-type]
     assert (got.number, got.outcome) == (7, Outcome.NONE)
     assert "solver" in got.notes[0]
+
+
+def test_what_must_find_room_beside_all_that_runs_waits_for_nobody_to_leave() -> None:
+    """Owned GPUs that n does not need any more are free for m, but not before n has left."""
+    owned = pool("r", "h100", "H100", 4, 1, Market.OWNED, 0.0)
+    cluster = Cluster((L4, owned), (mini("m"), mini("n")))
+    fleet = {"m:a1@r/l4/on-demand": 2, "n:a1@r/h100/owned": 4}
+    moved = ask(cluster, FULL, {"m": 1.0, "n": 0.1}, fleet)
+    stays = ask(cluster, FULL, {"m": 1.0, "n": 0.1}, fleet, beside=True)
+    assert moved.cost_usd_per_h == 0.0
+    assert not any(i.startswith("m:") and "h100" in i for i, _ in stays.counts)
+    assert stays.cost_usd_per_h > 0.0 and not stays.shortfall_req_per_s

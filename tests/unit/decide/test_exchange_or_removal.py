@@ -1,0 +1,49 @@
+"""What may not be removed yet, and what is an exchange that removes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import cast
+
+from autoscaler.demand.observed import UNKNOWN
+from autoscaler.domain.cluster import Cluster, Policy
+from autoscaler.domain.workload import Lengths
+from autoscaler.enact import keep_all
+from autoscaler.scene import Scene
+from autoscaler.state import ModelState
+from autoscaler.targets.view import ModelView
+from autoscaler.transitions.sight import Sight
+from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
+
+NOW = 1_700_000_000_000
+POOL = pool("p", per_node=4)
+OLD = replace(combo("chat", [(AGGREGATED, 1, POOL, 1, 1.0)]), req_per_s=1.0)
+NEW = replace(combo("chat", [(AGGREGATED, 4, POOL, 1, 3.9)]), req_per_s=3.9)
+VIEW = ModelView(
+    service("chat"),
+    Policy(),
+    NOW,
+    NOW - 3_600_000,
+    ModelState(Lengths(100, 100), target_req_per_s=1.0, last_out_ms=NOW - 10_000),
+    UNKNOWN,
+    raw_req_per_s=8.0,
+)
+
+
+def why(adds: int, removes: int) -> str:
+    scene = Scene(
+        Cluster((POOL,), (VIEW.service,), VIEW.policy),
+        cast(Sight, None),
+        {OLD.id: OLD, NEW.id: NEW},
+        {},
+        NOW,
+    )
+    added, removed = Counter({NEW.id: adds}), Counter({OLD.id: removes})
+    return keep_all(VIEW, +added, removed, 0.0, scene)
+
+
+def test_an_exchange_that_leaves_about_the_same_waits_for_no_cool_down() -> None:
+    assert why(adds=1, removes=4) == ""  # 3.9 for 4.0: in a fleet of 8, 1% less
+    assert "was added" in why(adds=1, removes=6)
+    assert "was added" in why(adds=0, removes=1)
