@@ -36,7 +36,7 @@ from autoscaler.targets.view import ModelView
 from autoscaler.transitions.accounts import by_model
 from autoscaler.transitions.apply import Site, difference, start
 from autoscaler.transitions.groups import Group, Life
-from autoscaler.transitions.renting import lifted, planned_nodes, within_budget, within_plan
+from autoscaler.transitions.renting import lifted, planned_nodes, within_plan
 from autoscaler.transitions.ways import planned_ways
 from autoscaler.unmet import not_kept, out_of_reach, unmet
 from topics.decisions import Decision
@@ -130,6 +130,9 @@ def _carry_out(
         key=lambda s: (-s.priority, s.model),
     )
     now = {group.name: group for group in groups}
+    full = answer.urgency is Urgency.FULL
+    leaving = any(group.yields for group in groups if group.model in answer.scope)
+    makes_room = answer.makes_room and not leaving  # one step at a time
     for service in order:
         model = service.model
         target, base = wanted.get(model, Counter()), asked.get(model, Counter())
@@ -138,7 +141,9 @@ def _carry_out(
         said, states[model] = not_kept(answer, states[model], service, scene)
         decisions += said
         ways = planned_ways(shares.get(model, ()), target.items())
-        state = states[model] = replace(states[model], ways=ways)
+        making_ms = 0 if full and not leaving else states[model].making_room_until_ms
+        state = replace(states[model], ways=ways, making_room_until_ms=making_ms)
+        states[model] = state
         short = shortfall.get(model, 0.0)
         if not service.managed:
             said, states[model] = _recommend(answer, pending, service, target, scene, state)
@@ -146,10 +151,9 @@ def _carry_out(
             continue
         counting = [g for g in current.get(model, ()) if scene.sight.counts(g)]
         change = _change(answer, service, counting, target, base, short, scene)
+        change = replace(change, makes_room=makes_room)
         inside = site
-        limits = planned if model != beyond else None
-        if answer.urgency is Urgency.URGENT:
-            inside = within_budget(site, now.values())
+        limits = planned if model != beyond and not makes_room else None
         if limits is not None and scene.views[model].covers and short <= LEAST:
             stays = [g for g in now.values() if g.model != model or not change.removes[g.combo_id]]
             inside = within_plan(site, limits, stays)
@@ -166,7 +170,7 @@ def _carry_out(
         done = moved or done
         decision = _decision(answer, pending, state, scene, service, done)
         if done.left_out:
-            replan.append((model, f"{model}: {done.left_out}"))
+            replan.append(("" if makes_room else model, f"{model}: {done.left_out}"))
         if service.mode is Mode.APPROVE:
             said, states[model] = propose(decision, done, counting, states[model], scene)
             decisions += said

@@ -33,7 +33,7 @@ from autoscaler.scene import Scene
 from autoscaler.state import ControllerState, ModelState, Observation, Pending
 from autoscaler.targets.table import retarget
 from autoscaler.transitions.accounts import billed_usd_per_h
-from autoscaler.transitions.apply import Site
+from autoscaler.transitions.apply import Site, spare_usd_per_h
 from autoscaler.transitions.backoff import swept
 from autoscaler.transitions.faults import Failure, notice
 from autoscaler.transitions.placement import used_gpus
@@ -124,7 +124,8 @@ def decide(
         if status.instances and node not in sight.gone
     )
     used = used_gpus(groups, heard)
-    site = Site(priced, used, ground.obtainable(), ground.shut(), state.next_serial)
+    spare = spare_usd_per_h(priced, used.keys() - sight.silent)
+    site = Site(priced, used, ground.obtainable(), ground.shut(), state.next_serial, spare)
     pending = alive(state.pending, now_ms)
     scene = Scene(priced, sight, combos, seen, now_ms)
     settled = settle(groups, site, models, observation.controls, state.leader_token, scene)
@@ -192,7 +193,9 @@ def decide(
         why = next((note for a in observation.answers for note in a.notes), "no answer in time")
         decisions.append(hold("*", f"no new plan ({why}); the last good plan stands", now_ms))
     rests = failed_ms and now_ms - failed_ms < _AFTER_FAILURE_MS
-    scope = () if rests else scope_of(due, tuple(seen))
+    # What waits for room is planned again when that is there.
+    late = tuple(t for t in due if t.name == "leftover" and any(g.yields for g in carried.groups))
+    scope = () if rests else scope_of(tuple(t for t in due if t not in late), tuple(seen))
     if scope and cluster.policy.spends_budget:
         scope = tuple(seen)  # the models share what it buys
     if scope and Urgency.FULL not in pending and allowed(full_ms, now_ms):
@@ -201,7 +204,7 @@ def decide(
         ground = replace(ground, routes=routes)
         asks.append(full(number, ground, scope, due))
         full_ms = (*(at_ms for at_ms in full_ms if now_ms - at_ms < _REMEMBER_MS), now_ms)
-        due, planned_usd, planned_bill = (), supply.prices_usd_per_h(), bill_usd
+        due, planned_usd, planned_bill = late, supply.prices_usd_per_h(), bill_usd
     pending.update({one.request.urgency: one for one in asks})
 
     after = replace(

@@ -19,6 +19,7 @@ from autoscaler.learnt import barred
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState
 from autoscaler.targets.excess import doubt
+from autoscaler.targets.sustained import sustained
 from autoscaler.targets.view import ModelView
 from autoscaler.transitions.accounts import billed_usd_per_h, raw_req_per_s
 from autoscaler.transitions.apply import Site, leaving, start
@@ -34,11 +35,13 @@ _EXCHANGE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Combos of one model to add and to remove, and why not more."""
+    """Combos of one model to add and to remove, and why not more. makes_room: what is added may
+    be worth that something which serves leaves before it."""
 
     adds: Counter[str]
     removes: Counter[str]
     left_out: str = ""
+    makes_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,7 @@ def _switch(
     adds = change.adds - Counter(group.combo_id for group in switched)
     removes = change.removes - Counter(before[g.switch.source] for g in switched if g.switch)
     site = replace(site, serial=site.serial + len(switched))
-    return Change(adds, removes, change.left_out), site, switched
+    return replace(change, adds=adds, removes=removes), site, switched
 
 
 def keep_all(
@@ -170,7 +173,9 @@ def keep_all(
     waiting = dict(proposal.change) if proposal is not None and not proposal.rejected else {}
     raw = view.raw_req_per_s - raw_of(waiting, scene.combos)
     change = raw_of(adds, scene.combos) - raw_of(removes, scene.combos)
-    target = view.state.target_req_per_s / (view.service.utilization * view.state.derate)
+    # A rise is no surge while what runs can serve it, but what leaves now would be missed.
+    present = max(view.state.target_req_per_s, sustained(view.demand, view.policy).req_per_s)
+    target = present / (view.service.utilization * view.state.derate)
     if short <= LEAST and raw + change < target * (1 - LEAST):
         return "demand rose while it was planned"
     if change >= -LEAST or (adds and is_exchange(change, view)):
@@ -231,22 +236,19 @@ def _affordable(
 ) -> Change:
     """Removals that capacity allows where some additions found no room.
 
-    Where the plan gives the model more than it has, room must be made first: then as much leaves
-    beforehand as its disruption budget allows, once, and no more until that room was used. Role
-    switches in place use that budget up.
+    Where the plan makes room, as much as may leave at a time does so beforehand, and no more until
+    that room was used. Role switches in place use that budget up.
     """
     if not unplaced:
         return change
-    view = scene.views[service.model]
     left_out = no_room(unplaced)
-    raw = raw_req_per_s(counting, scene.combos)
-    spare = raw + raw_req_per_s(placed, scene.combos)
+    view = scene.views[service.model]
+    spare = raw_req_per_s(counting, scene.combos) + raw_req_per_s(placed, scene.combos)
     spare -= view.state.target_req_per_s / (service.utilization * view.state.derate)
-    grows = raw_of(change.adds, scene.combos) > raw_of(change.removes, scene.combos)
-    grows = grows and not view.covers
     budget = max(0.0, spare)
-    if grows and not switches and scene.now_ms >= view.state.making_room_until_ms:
-        budget = max(budget, service.max_disruption * raw)
+    if change.makes_room and not switches:
+        each = (raw_req_per_s([group], scene.combos) for group in counting)
+        budget = max(budget, service.leaves_at_a_time(each))
     allowed: Counter[str] = Counter()
     for combo_id, count in sorted(change.removes.items()):
         rate = raw_of({combo_id: 1}, scene.combos)

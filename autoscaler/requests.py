@@ -64,9 +64,11 @@ def short_models(ground: Ground, valued: Mapping[str, Demand]) -> tuple[str, ...
     """Models that need more at once: below their target or floor, or of unknown capacity.
 
     A model that could not be given more waits for a while; it is asked for with the others all the
-    same, so that what became free goes by priority. valued: the demand at which the planner
-    last valued each model's combos.
+    same, so that what became free goes by priority. While room is made for something, a full plan
+    says who gets it. valued: the demand at which the planner last valued each model's combos.
     """
+    if any(ground.now_ms < state.making_room_until_ms for state in ground.models.values()):
+        return ()
     found: list[str] = []
     waiting: list[str] = []
     for service in ground.cluster.services:
@@ -80,8 +82,6 @@ def short_models(ground: Ground, valued: Mapping[str, Demand]) -> tuple[str, ...
         mix_moved = service.graph is not None and known is not None and known.mix != state.mix
         if view.groups and (mix_moved or _is_stale(known, state)):
             found.append(service.model)
-            continue
-        if ground.now_ms < state.making_room_until_ms:
             continue
         if not view.covers or view.groups < service.min_instances:
             (waiting if waits else found).append(service.model)
@@ -146,9 +146,7 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
         state = ground.models[service.model]
         view = ground.views[service.model]
         rate = state.target_req_per_s / state.derate
-        if urgency is Urgency.URGENT and ground.now_ms < state.making_room_until_ms:
-            rate = min(rate, view.planned_req_per_s * (1.0 - SLIVER) / state.derate)
-        elif view.covers:
+        if view.covers:
             # It may be asked about only to be valued anew: then the same sliver applies.
             rate = min(rate * (1.0 - SLIVER), view.planned_req_per_s / state.derate)
         demands.append(Demand(service.model, rate, state.lengths, state.arrival_cv, state.mix))
@@ -163,6 +161,7 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
         rented_nodes=_rented(ground),
         unusable_nodes=_unusable(ground),
         obtainable=tuple(sorted(ground.obtainable().items())),
+        leaving_gpus=_leaving_gpus(ground),
         prices_usd_per_h=tuple(sorted(ground.supply.prices_usd_per_h().items())),
         scope=scope,
         floors=tuple((s.model, s.min_instances) for s in ground.cluster.services if s.floors),
@@ -181,6 +180,20 @@ def _rented(ground: Ground) -> tuple[tuple[str, int], ...]:
         if pool not in owned and (node in carrying or node not in shut)
     )
     return tuple(sorted(rented.items()))
+
+
+def _leaving_gpus(ground: Ground) -> tuple[tuple[str, int], ...]:
+    """GPUs, on nodes that are usable or carry something that counts, of groups that do not."""
+    leaving = [group for group in ground.groups if not ground.sight.counts(group)]
+    if not leaving:
+        return ()
+    carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
+    shut = ground.shut()
+    found: Counter[str] = Counter()
+    for placed in (placed for group in leaving for placed in group.placed):
+        if placed.node in carrying or placed.node not in shut:
+            found[placed.pool] += len(placed.gpus)
+    return tuple(sorted(found.items()))
 
 
 def _unusable(ground: Ground) -> tuple[tuple[str, int], ...]:

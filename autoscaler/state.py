@@ -89,7 +89,7 @@ class ModelState:
     capacity was lost that is not replaced yet. settled_ms: since when everything wanted is ready.
     last_out_ms, last_in_ms: of the last addition and removal.
     unmet_req_per_s / unmet_until_ms: what the planner could not add to, and until when it is not
-    asked again for as much. making_room_until_ms: something leaves so that something larger finds
+    asked again for as much. making_room_until_ms: something leaves so that something else finds
     room, which nothing else may take until then. told_ms: when it was last said that demand cannot
     be met; slo_told_ms: that no GPU meets the SLO; promise_told_ms / promise_told: that promises
     (which ones) cannot be kept. recommended / recommended_ms: counts last

@@ -167,6 +167,13 @@ class Service:
         if self.types and abs(total - 1.0) > 1e-6:
             raise InvalidValue(f"{who}: shares of workload types", total, "a sum of 1")
 
+    def leaves_at_a_time(self, rates_req_per_s: Iterable[float]) -> float:
+        """Requests/s that may leave at a time of instances with these rates: the disruption budget,
+        or one instance, where that is not more than half of all."""
+        rates = tuple(rates_req_per_s)
+        single = max((rate for rate in rates if 2.0 * rate <= sum(rates)), default=0.0)
+        return max(self.max_disruption * sum(rates), single)
+
     @property
     def managed(self) -> bool:
         """Whether what runs of it is Shoal's to change, at once or after a person's word."""

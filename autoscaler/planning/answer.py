@@ -6,6 +6,7 @@ caller decides where it runs (a process that can be killed, a thread, or in plac
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.checks import InvalidValue
@@ -16,8 +17,9 @@ from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import combo_named
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
-from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
+from autoscaler.planning.problem import PlanningProblem, PlanOptions, Room, make_problem
 from autoscaler.planning.quality import Split
+from autoscaler.planning.reachable import Reached, in_reach
 from autoscaler.planning.request import (
     ChosenSplit,
     Outcome,
@@ -56,9 +58,10 @@ def answer(
             made = _planned(request, asked, profile, strategy, options)
     except InvalidValue as error:
         return unanswered(request, str(error))
-    if made.status is PlanStatus.FAILED:
-        return unanswered(request, made.notes[-1] if made.notes else "no plan came out")
-    found = _answer(request, asked, made)
+    if made.plan.status is PlanStatus.FAILED:
+        notes = made.plan.notes
+        return unanswered(request, notes[-1] if notes else "no plan came out")
+    found = replace(_answer(request, asked, made.plan), makes_room=made.makes_room)
     if not splits:
         return found
     return replace(found, splits=tuple(splits), demands=tuple(asked.demands.values()))
@@ -74,7 +77,7 @@ def explained_plan(
     try:
         asked = _understood(request, cluster, profile)
         problem = _problem(request, asked, profile, replace(OPTIONS, hold=0.0))
-        made = strategy.solve(problem)
+        made = in_reach(problem, strategy.solve(problem), strategy).plan
     except InvalidValue:
         return None
     if made.status is PlanStatus.FAILED or model not in problem.demands:
@@ -88,14 +91,15 @@ def _planned(
     profile: Profile,
     strategy: Strategy,
     options: PlanOptions,
-) -> Plan:
+) -> Reached:
     problem = _problem(request, asked, profile, options)
     made = strategy.solve(problem)
     if options.hold and made.status is PlanStatus.BEST_EFFORT and made.work is None:
         # What is asked for beyond the need must not cost anyone their share of it.
-        exact = strategy.solve(replace(problem, options=replace(options, hold=0.0)))
+        problem = replace(problem, options=replace(options, hold=0.0))
+        exact = strategy.solve(problem)
         made = made if exact.status is PlanStatus.FAILED else exact
-    return made
+    return in_reach(problem, made, strategy)
 
 
 def _routes(request: PlanRequest, asked: _Asked) -> list[tuple[QualityRoute, RouteAsk]]:
@@ -116,14 +120,14 @@ def _split(
     profile: Profile,
     strategy: Strategy,
     options: PlanOptions,
-) -> tuple[ChosenSplit, tuple[_Asked, Plan]]:
+) -> tuple[ChosenSplit, tuple[_Asked, Reached]]:
     """Thresholds of `route` and the plan for them, chosen together."""
 
-    def price(split: Split) -> tuple[tuple[_Asked, Plan], float, bool]:
+    def price(split: Split) -> tuple[tuple[_Asked, Reached], float, bool]:
         moved = replace(asked, demands=loaded(route, split, ask, asked.demands))
         made = _planned(request, moved, profile, strategy, options)
-        short = made.status is PlanStatus.FAILED or bool(made.shortfall_req_per_s)
-        return (moved, made), made.objective_usd_per_h, short
+        short = made.plan.status is PlanStatus.FAILED or bool(made.plan.shortfall_req_per_s)
+        return (moved, made), made.plan.objective_usd_per_h, short
 
     return choose(route, ask, price)
 
@@ -197,6 +201,8 @@ def _problem(
     request: PlanRequest, asked: _Asked, profile: Profile, options: PlanOptions
 ) -> PlanningProblem:
     known = {pool.id for pool in asked.cluster.pools}
+    urgent = request.urgency is Urgency.URGENT
+    leaving = Counter({p: n for p, n in request.leaving_gpus if p in known})
     problem = make_problem(
         asked.cluster,
         asked.demands,
@@ -206,10 +212,12 @@ def _problem(
         obtainable={p: n for p, n in request.obtainable if p in known},
         prices_usd_per_h={p: usd for p, usd in request.prices_usd_per_h if p in known},
         options=options,
-        additions_only=request.urgency is Urgency.URGENT,
-        taken_gpus=asked.taken_gpus,
+        additions_only=urgent,
+        # Additions find no room where something leaves; another fleet would, once it has left.
+        taken_gpus=leaving + Counter(asked.taken_gpus) if urgent else asked.taken_gpus,
+        leaving_gpus={} if urgent else leaving,
     )
-    problem = replace(problem, beside=request.beside)
+    problem = replace(problem, room=Room.BESIDE if request.beside else Room.LATER)
     return _that_fits(problem) if problem.additions_only else problem
 
 

@@ -14,7 +14,6 @@ costs nothing more to fill, and an empty one is released.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -32,9 +31,10 @@ from autoscaler.planning.modelrows import (
     add_ceiling,
     add_demand_rows,
     add_promises,
+    add_staying_rows,
     add_useful_floor,
 )
-from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.problem import PlanningProblem, Room
 from autoscaler.planning.survival import add_survival_rows
 from autoscaler.planning.usage import is_spot, slices_of
 
@@ -66,13 +66,15 @@ def to_arrays(problem: PlanningProblem, shares: Mapping[str, float] | None = Non
     Models that nothing can serve have no rows: they must not drag the others' share to nothing.
     """
     builder: ArrayBuilder[Key] = ArrayBuilder()
-    rows = Rows({}, {}, {}, {}, {}, {}, {})
+    rows = Rows({}, {}, {}, {}, {}, {}, {}, {}, {})
     services = [
         problem.cluster.service(model)
         for model in problem.planned_models()
         if problem.can_be_served(model)
     ]
     classes = Classes()
+    if problem.room is Room.AFTER:
+        add_staying_rows(builder, rows, problem, services, classes)
     add_demand_rows(builder, rows, problem, services, classes, shares)
     for service in services:
         add_ceiling(builder, rows, problem, service)
@@ -80,8 +82,6 @@ def to_arrays(problem: PlanningProblem, shares: Mapping[str, float] | None = Non
     for service in services:
         add_useful_floor(builder, rows, problem, service, classes)
     fixed_usd_per_h = _add_pools(builder, rows, problem)
-    if problem.beside:
-        _add_room_beside(builder, rows, problem)
     columns = _add_combos(builder, rows, problem, services)
     for service in services:
         add_survival_rows(
@@ -106,7 +106,9 @@ def _add_pools(builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem)
 
     Slices are powers of two and so are nodes: they pack without a rest, so rows of GPUs are exact.
     One row has every combo on all nodes; a second one, for rented pools, keeps those that do not
-    wait for a node to start within the nodes that are there.
+    wait for a node to start within the nodes that are there. Where what is added must stand beside
+    what runs, a third one has only additions, on what is free now and on new nodes; new nodes must
+    then fit the budget and the ceiling beside all that are paid for now, empty ones to be included.
     """
     standing_gpus = problem.standing_gpus()
     fixed_nodes = {
@@ -121,6 +123,7 @@ def _add_pools(builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem)
         both = builder.resource("nodes", f"{region}/{name}", max(0.0, float(left)))
         ceilings.update({pool.id: both for pool in members})
     row = builder.resource("budget", "*", max(0.0, budget - bill)) if budget > 0.0 else None
+    beside = _add_room_beside(builder, rows, problem) if problem.room is Room.BESIDE else {}
     for pool in problem.cluster.pools:
         there = problem.nodes_now(pool)
         nodes = there if pool.market is Market.OWNED else fixed_nodes[pool.id]
@@ -131,7 +134,7 @@ def _add_pools(builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem)
             continue
         rows.there[pool.id] = builder.resource("GPUs there", pool.id, capacity)
         kept = {rows.there[pool.id]: -float(pool.per_node), rows.gpus[pool.id]: -pool.per_node}
-        new = {rows.gpus[pool.id]: -float(pool.per_node)}
+        new = {rows.gpus[pool.id]: -float(pool.per_node), **beside.get(pool.id, {})}
         for kind, use, most in (
             (Kind.KEPT_NODES, kept, max(0, there - nodes)),
             (Kind.NEW_NODES, new, problem.nodes_to_get(pool) - max(0, nodes - there)),
@@ -145,20 +148,28 @@ def _add_pools(builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem)
     return bill
 
 
-def _add_room_beside(builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem) -> None:
-    """Rows of the GPUs that nothing runs on now, nodes to be rented among them."""
-    used = Counter(problem.taken_gpus)
-    for combo_id, count in problem.fleet.items():
-        for pool_id, gpus in problem.running[combo_id].gpus_by_pool().items():
-            used[pool_id] += gpus * count
-    left = {}
-    for members in problem.cluster.together().values():
-        both = members[0].max_of_both - sum(problem.nodes_now(pool) for pool in members)
-        left.update({pool.id: max(0, both) for pool in members})
+def _add_room_beside(
+    builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem
+) -> dict[str, dict[int, float]]:
+    """Rows of what is free beside all that runs now; what a new node of each pool uses of them."""
+    budget = problem.cluster.policy.budget_usd_per_h
+    taken = problem.gpus_now()
+    found: dict[str, dict[int, float]] = {}
     for pool in problem.cluster.pools:
-        further = min(problem.nodes_to_get(pool), left.get(pool.id, pool.max_nodes))
-        free = (problem.nodes_now(pool) + further) * pool.per_node - used[pool.id]
-        rows.beside[pool.id] = builder.resource("GPUs beside", pool.id, max(0.0, float(free)))
+        free = problem.nodes_now(pool) * pool.per_node - taken.get(pool.id, 0)
+        rows.beside[pool.id] = builder.resource("GPUs free now", pool.id, max(0.0, float(free)))
+        found[pool.id] = {rows.beside[pool.id]: -float(pool.per_node)}
+    for (region, name), members in problem.cluster.together().items():
+        left = members[0].max_of_both - sum(problem.nodes_now(pool) for pool in members)
+        both = builder.resource("nodes now", f"{region}/{name}", max(0.0, float(left)))
+        for pool in members:
+            found[pool.id][both] = 1.0
+    if budget > 0.0:
+        left_usd = max(0.0, budget - problem.now_usd_per_h())
+        row = builder.resource("budget now", "*", left_usd)
+        for pool in problem.cluster.pools:
+            found[pool.id][row] = pool.price_usd_per_h
+    return found
 
 
 def _add_combos(
@@ -215,6 +226,8 @@ def _rows_of(kind: Kind, combo: Combo, rows: Rows) -> tuple[dict[int, float], di
     serve = {}
     for row in rows.demand.get(model, ()):
         serve[row] = combo.req_per_s
+    if kind is Kind.KEEP and model in rows.staying:
+        serve[rows.staying[model]] = combo.req_per_s
     if model in rows.floor:
         serve[rows.floor[model]] = 1.0
     if model in rows.useful:
@@ -230,7 +243,7 @@ def _rows_of(kind: Kind, combo: Combo, rows: Rows) -> tuple[dict[int, float], di
         use[rows.gpus[pool]] = float(gpus)
         if kind is not Kind.START and pool in rows.there:
             use[rows.there[pool]] = float(gpus)
-        if kind in (Kind.START, Kind.LOAD) and pool in rows.beside:
+        if kind in (Kind.LOAD, Kind.START) and pool in rows.beside:
             use[rows.beside[pool]] = float(gpus)
     return serve, use
 

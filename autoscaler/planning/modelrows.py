@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from autoscaler.domain.cluster import Service
@@ -18,6 +18,7 @@ from autoscaler.planning.floors import least_req_per_s, useful, useful_floor
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.usage import is_spot
 
+STAYING = "capacity that stays meanwhile"
 OFF_SPOT = "capacity off spot"
 """The row that keeps a model's spot share."""
 
@@ -45,8 +46,8 @@ class Key:
 
 @dataclass(slots=True)
 class Rows:
-    """Row indices while building. there: GPUs of nodes that are up, gpus: with new ones, beside:
-    those that nothing runs on, where what is started may use no others.
+    """Row indices while building. there: GPUs of nodes that are up, gpus: with new ones; beside:
+    those that are free now, where additions must make do with them. staying: what may not leave.
 
     firm: what may not rest on spot, as (row of requests/s, row of instances), -1: no such row.
     useful: row of the floor and the capacity from which an instance counts (`planning.floors`).
@@ -58,8 +59,9 @@ class Rows:
     ceiling: dict[str, int]
     there: dict[str, int]
     gpus: dict[str, int]
+    beside: dict[str, int]
+    staying: dict[str, int]
     useful: dict[str, tuple[int, float]]
-    beside: dict[str, int] = field(default_factory=dict)
 
 
 class Classes:
@@ -73,6 +75,27 @@ class Classes:
         """A class after all that were given out before."""
         self._next = min(self._next + 1, self._last)
         return self._next
+
+
+def add_staying_rows(
+    builder: ArrayBuilder[Key],
+    rows: Rows,
+    problem: PlanningProblem,
+    services: list[Service],
+    classes: Classes,
+) -> None:
+    """What may leave in one step: what is not needed, or as much as may leave at a time."""
+    level = classes.next()
+    for service in services:
+        rates = {c.id: c.req_per_s for c in problem.candidates.get(service.model, ())}
+        own = [(rates.get(c.id, c.req_per_s), n) for c, n in problem.running_of(service.model)]
+        runs = sum(rate * count for rate, count in own)
+        spare = runs - problem.needed_req_per_s(service.model)
+        each = (rate for rate, count in own for _ in range(count))
+        leaves = max(spare, service.leaves_at_a_time(each))
+        if runs - leaves > 1e-9 * runs:
+            row = builder.demand(STAYING, service.model, runs - leaves, level)
+            rows.staying[service.model] = row
 
 
 def add_demand_rows(

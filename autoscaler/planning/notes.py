@@ -11,7 +11,7 @@ from dataclasses import replace
 from autoscaler.domain.cluster import Service
 from autoscaler.planning.binding import bindings
 from autoscaler.planning.memory_fit import misfit
-from autoscaler.planning.modelrows import OFF_SPOT
+from autoscaler.planning.modelrows import OFF_SPOT, STAYING
 from autoscaler.planning.plan import Broken, Plan, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.promises import broken_promises
@@ -79,7 +79,7 @@ def not_possible(
     """Promises that no plan keeps beside the demand. kept: fraction by (what, model)."""
     found: dict[tuple[str, str], Broken] = {}
     for (what, model), fraction in kept:
-        if what in ("demand", "share of demand") or fraction >= 1.0 - 1e-6:
+        if what in ("demand", "share of demand", STAYING) or fraction >= 1.0 - 1e-6:
             continue
         service = problem.cluster.service(model)
         words = {

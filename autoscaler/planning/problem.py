@@ -6,8 +6,10 @@ checked by name before any solver sees it. Knows no strategy and no solver.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 
 from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
@@ -52,6 +54,15 @@ class PlanOptions:
         finite("options.time_limit_s", self.time_limit_s, 1e-3, 1e5)
 
 
+class Room(Enum):
+    """Where a plan's additions find their place and their money. BESIDE all that runs now; AFTER as
+    much of each model has left as its disruption budget allows at a time; LATER: whenever."""
+
+    BESIDE = auto()
+    AFTER = auto()
+    LATER = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class PlanningProblem:
     """One planning problem; `make_problem` fills it from a declared cluster.
@@ -59,13 +70,14 @@ class PlanningProblem:
     cluster: with the prices of this moment. demands: per model (a model without one is not
     planned and keeps what it runs). candidates: per model, combos at that demand's lengths.
     fleet: combo id -> how many run or start; running: those combos at today's lengths.
-    taken_gpus: GPUs per pool used by what is neither in `fleet` nor planned here.
+    taken_gpus: GPUs per pool used by what is neither in `fleet` nor planned here; leaving_gpus: by
+    what is on its way out, so that nothing can be added there yet.
     rented_nodes: nodes paid for now, per rented pool. obtainable: further nodes that can be had,
     per rented pool (a pool not named: up to its declared maximum). scope: models that may change
-    (empty = all). additions_only: what runs stays, in the scope too, and so do its nodes.
+    (empty = all). additions_only: what runs stays, in the scope too, and so do its nodes. room:
+    where what is added finds its place, and the budget for it.
     unreachable: models whose SLO no slice of their pools meets, with how near one comes.
     types: the demands by workload type, where the policy makes the most of a budget.
-    beside: what is started must find room beside all that runs.
     The fleet may need more than the pools have now
     (nodes were lost, a maximum was lowered): what does not fit cannot be kept.
     """
@@ -76,14 +88,15 @@ class PlanningProblem:
     fleet: Mapping[str, int] = field(default_factory=dict)
     running: Mapping[str, Combo] = field(default_factory=dict)
     taken_gpus: Mapping[str, int] = field(default_factory=dict)
+    leaving_gpus: Mapping[str, int] = field(default_factory=dict)
     rented_nodes: Mapping[str, int] = field(default_factory=dict)
     obtainable: Mapping[str, int] = field(default_factory=dict)
     scope: tuple[str, ...] = ()
     additions_only: bool = False
+    room: Room = Room.LATER
     options: PlanOptions = field(default_factory=PlanOptions)
     unreachable: Mapping[str, OutOfReach] = field(default_factory=dict)
     types: tuple[TypedDemand, ...] = ()
-    beside: bool = False
 
     def __post_init__(self) -> None:
         for model, demand in self.demands.items():
@@ -101,7 +114,7 @@ class PlanningProblem:
             _check_combo(pools, self.running[combo_id].model, self.running[combo_id])
         for name in self.scope:
             self.cluster.service(name)
-        for what in ("taken_gpus", "rented_nodes", "obtainable"):
+        for what in ("taken_gpus", "leaving_gpus", "rented_nodes", "obtainable"):
             for pool_id, count in getattr(self, what).items():
                 if pool_id not in pools:
                     raise InvalidValue(what, pool_id, " or ".join(sorted(pools)))
@@ -155,8 +168,17 @@ class PlanningProblem:
 
     def standing_gpus(self) -> dict[str, int]:
         """GPUs per pool that are taken whatever the plan is."""
-        used = dict(self.taken_gpus)
-        for combo_id, count in self.standing().items():
+        return self._with_gpus(self.taken_gpus, self.standing())
+
+    def gpus_now(self) -> dict[str, int]:
+        """GPUs per pool that are taken now, by what leaves too."""
+        used = Counter(self.taken_gpus)
+        used.update(self.leaving_gpus)
+        return self._with_gpus(used, self.fleet)
+
+    def _with_gpus(self, taken: Mapping[str, int], fleet: Mapping[str, int]) -> dict[str, int]:
+        used = dict(taken)
+        for combo_id, count in fleet.items():
             for pool_id, gpus in self.running[combo_id].gpus_by_pool().items():
                 used[pool_id] = used.get(pool_id, 0) + gpus * count
         return used
@@ -201,6 +223,7 @@ def make_problem(
     options: PlanOptions | None = None,
     additions_only: bool = False,
     taken_gpus: Mapping[str, int] | None = None,
+    leaving_gpus: Mapping[str, int] | None = None,
 ) -> PlanningProblem:
     """The planning problem of a declared cluster at this moment.
 
@@ -259,6 +282,7 @@ def make_problem(
         fleet=running_counts,
         running=running,
         taken_gpus=taken_gpus or {},
+        leaving_gpus=leaving_gpus or {},
         rented_nodes={**rented, **(rented_nodes or {})},
         obtainable=obtainable or {},
         scope=scope,

@@ -57,11 +57,12 @@ class PlanRequest:
     demands: per model, requests/s to be able to serve (utilization is applied by the planner).
     fleet: combo id -> how many are wanted now, starting ones included. rented_nodes: usable nodes
     that are paid for or being launched, per rented pool (a pool that is not named: as many as the
-    fleet needs). unusable_nodes: declared nodes of a pool that may not be used (lost,
-    or backing off after failed launches). obtainable: further nodes that can be had, per rented
-    pool; a pool that is not named: up to its declared maximum. prices_usd_per_h: per node and
-    hour, of pools whose price is not the declared one. scope: models that may change (none named:
-    all that have a demand). floors: instances that a model must have now, of models whose floor is
+    fleet needs). unusable_nodes: declared nodes of a pool that may not be used (lost, or backing
+    off after failed launches). obtainable: further nodes that can be had, per rented pool; a pool
+    that is not named: up to its declared maximum. leaving_gpus: GPUs per pool, on usable nodes, of
+    what is on its way out: they are taken until it is gone. prices_usd_per_h: per node and hour, of
+    pools whose price is not the declared one. scope: models that may change (none named: all that
+    have a demand). floors: instances that a model must have now, of models whose floor is
     scheduled. routes: whose thresholds are planned too, where all their models are in the scope of
     a full request. beside: what is started must find room beside all that runs, because nothing
     that runs can leave first. Models and pools that are not declared any more are ignored.
@@ -75,6 +76,7 @@ class PlanRequest:
     rented_nodes: tuple[tuple[str, int], ...] = ()
     unusable_nodes: tuple[tuple[str, int], ...] = ()
     obtainable: tuple[tuple[str, int], ...] = ()
+    leaving_gpus: tuple[tuple[str, int], ...] = ()
     prices_usd_per_h: tuple[tuple[str, float], ...] = ()
     scope: tuple[str, ...] = ()
     floors: tuple[tuple[str, int], ...] = ()
@@ -90,7 +92,7 @@ class PlanRequest:
             finite(f"plan request: price of {pool}", usd_per_h, 0.0, 1e6)
         for model, least in self.floors:
             whole(f"plan request: floor of {model}", least, 0, 100_000)
-        for what in ("fleet", "rented_nodes", "unusable_nodes", "obtainable"):
+        for what in ("fleet", "rented_nodes", "unusable_nodes", "obtainable", "leaving_gpus"):
             for name, count in getattr(self, what):
                 whole(f"plan request: {what} of {name}", count, 0, 10**6)
 
@@ -126,7 +128,8 @@ class PlanAnswer:
     (model or "*", what, detail). shares: where each workload type goes, as (model, type, combo,
     fraction), where that is planned. combos: those that the models in scope run or shall run,
     valued at the lengths of their demands. splits: thresholds chosen along with the plan; demands:
-    what was planned for in their consequence, where that is not what was asked.
+    what was planned for in their consequence, where that is not what was asked. makes_room: what
+    is added may find no room beside what runs, and is worth that something leaves before it.
     """
 
     number: int
@@ -149,6 +152,7 @@ class PlanAnswer:
     splits: tuple[ChosenSplit, ...] = ()
     demands: tuple[Demand, ...] = ()
     shares: tuple[tuple[str, str, str, float], ...] = ()
+    makes_room: bool = False
 
 
 def unanswered(request: PlanRequest, why: str) -> PlanAnswer:

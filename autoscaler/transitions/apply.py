@@ -6,28 +6,34 @@ may leave at all is the caller's decision; when it leaves is for `transitions.wa
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.cluster import Cluster, Market, Service
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.nodes import node_ids
 from autoscaler.transitions.groups import Group, Life, Placed
 from autoscaler.transitions.placement import Used, place
 from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.waves import keep
 
+_CENT = 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
     """Where groups can be placed. used: GPUs taken. obtainable: further nodes per rented pool.
-    shut: nodes that get no launch. serial: of the next group."""
+    shut: nodes that get no launch. serial: of the next group. spare_usd_per_h: what the budget
+    leaves for further nodes beside all that are paid for."""
 
     cluster: Cluster
     used: Used
     obtainable: Mapping[str, int]
     shut: Collection[str]
     serial: int
+    spare_usd_per_h: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +80,9 @@ def start(
     for combo_id in order:
         for _ in range(adds[combo_id]):
             found = place(
-                combos[combo_id], site.serial, site.cluster, site.used, site.obtainable, site.shut
+                combos[combo_id], site.serial, site.cluster, site.used, _payable(site), site.shut
             )
-            if found is None:
+            if found is None or _rent_usd_per_h(site, found[0]) > site.spare_usd_per_h + _CENT:
                 unplaced[combo_id] += 1
                 continue
             placed, used = found
@@ -101,7 +107,40 @@ def _after(site: Site, placed: tuple[Placed, ...], used: Used) -> Site:
     for pool in {p.node: p.pool for p in placed if p.node not in site.used}.values():
         if pool in left:
             left[pool] = max(0, left[pool] - 1)
-    return Site(site.cluster, used, left, site.shut, site.serial + 1)
+    spare = site.spare_usd_per_h - _rent_usd_per_h(site, placed)
+    return replace(site, used=used, obtainable=left, serial=site.serial + 1, spare_usd_per_h=spare)
+
+
+def spare_usd_per_h(cluster: Cluster, billed: Collection[str]) -> float:
+    """What the budget leaves beside all nodes that are billed; infinite without one.
+
+    A node on its way out is paid for until it is empty, and nodes of all pools share the budget.
+    """
+    budget = cluster.policy.budget_usd_per_h
+    if budget <= 0.0:
+        return math.inf
+    rented = [pool for pool in cluster.pools if pool.market is not Market.OWNED]
+    return budget - sum(
+        pool.price_usd_per_h * sum(node in billed for node in node_ids(pool)) for pool in rented
+    )
+
+
+def _payable(site: Site) -> Mapping[str, int]:
+    """Further nodes of each pool, of those that can be had, that there is money for."""
+    if math.isinf(site.spare_usd_per_h):
+        return site.obtainable
+    found = dict(site.obtainable)
+    for pool in site.cluster.pools:
+        if pool.market is not Market.OWNED and pool.price_usd_per_h > 0.0:
+            paid = max(0, int((site.spare_usd_per_h + _CENT) / pool.price_usd_per_h))
+            found[pool.id] = min(found.get(pool.id, pool.max_nodes), paid)
+    return found
+
+
+def _rent_usd_per_h(site: Site, placed: Iterable[Placed]) -> float:
+    """Price of the nodes that are rented for `placed`."""
+    pools = {p.node: site.cluster.pool(p.pool) for p in placed if p.node not in site.used}
+    return sum(p.price_usd_per_h for p in pools.values() if p.market is not Market.OWNED)
 
 
 def leaving(

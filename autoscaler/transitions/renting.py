@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.planning.problem import fewest_nodes
 from autoscaler.transitions.accounts import nodes_of
@@ -42,30 +42,8 @@ def within_plan(site: Site, planned: Mapping[str, int], groups: Iterable[Group])
     return replace(site, obtainable=left)
 
 
-def within_budget(site: Site, groups: Iterable[Group]) -> Site:
-    """`site` with no further node of a pool that the budget does not pay for beside the nodes of
-    `groups`. A planner counts GPUs: what it puts on free ones of several nodes may fit on none."""
-    budget = site.cluster.policy.budget_usd_per_h
-    if budget <= 0.0:
-        return site
-    prices = {
-        pool.id: pool.price_usd_per_h
-        for pool in site.cluster.pools
-        if pool.market is not Market.OWNED and pool.price_usd_per_h > 0.0
-    }
-    spare = budget - sum(prices.get(pool, 0.0) for pool in nodes_of(groups).values())
-    affordable = {pool: max(0, int((spare + 1e-9) / price)) for pool, price in prices.items()}
-    left = {
-        pool.id: min(
-            site.obtainable.get(pool.id, pool.max_nodes), affordable.get(pool.id, pool.max_nodes)
-        )
-        for pool in site.cluster.pools
-    }
-    return replace(site, obtainable=left)
-
-
 def lifted(after: Site, inside: Site, before: Site) -> Site:
     """`after`, which came of `inside`, with all that can be had `before` but for what was taken."""
-    taken = {pool: inside.obtainable[pool] - after.obtainable[pool] for pool in inside.obtainable}
+    taken = {pool: n - after.obtainable[pool] for pool, n in inside.obtainable.items()}
     left = {pool: max(0, n - taken.get(pool, 0)) for pool, n in before.obtainable.items()}
     return replace(after, obtainable=left)

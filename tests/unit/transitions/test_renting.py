@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from autoscaler.domain.cluster import Cluster, Policy
-from autoscaler.transitions.apply import Site, start
-from autoscaler.transitions.renting import lifted, planned_nodes, within_budget, within_plan
+from autoscaler.transitions.apply import Site, spare_usd_per_h, start
+from autoscaler.transitions.placement import used_gpus
+from autoscaler.transitions.renting import lifted, planned_nodes, within_plan
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
 
 WHERE = pool(per_node=4, nodes=5)
@@ -39,8 +43,20 @@ def test_free_gpus_on_two_nodes_rent_no_third_one_beyond_the_budget() -> None:
     assert len({p.node for g in spread.groups for p in g.placed}) == 1
     more = start({ONE.id: 1}, COMBOS, cluster.services[0], spread.site, 0)
     groups = (*spread.groups, *more.groups)
-    inside = within_budget(more.site, groups)
+    inside = replace(more.site, spare_usd_per_h=spare_usd_per_h(cluster, used_gpus(groups)))
     found = start({PAIR.id: 3}, COMBOS, cluster.services[0], inside, 0)
     assert len(found.groups) == 1 and found.unplaced == {PAIR.id: 2}
-    free = Site(CLUSTER, more.site.used, {}, (), 9)
-    assert within_budget(free, groups) is free  # no budget is declared
+    assert spare_usd_per_h(CLUSTER, more.site.used) == math.inf  # no budget is declared
+
+
+def test_nodes_of_two_pools_share_what_the_budget_leaves() -> None:
+    """Money for one node of either pool is no money for one of each."""
+    other = pool("other", per_node=1, nodes=5)
+    here = combo("chat", [(AGGREGATED, 1, WHERE, 1, 2.0)])
+    there = combo("chat", [(AGGREGATED, 1, other, 1, 2.0)])
+    both = {one.id: one for one in (here, there)}
+    cluster = Cluster((WHERE, other), (service("chat"),), Policy(budget_usd_per_h=15.0))
+    site = Site(cluster, {}, {}, (), 1, spare_usd_per_h(cluster, ()))
+    found = start({here.id: 1, there.id: 1}, both, cluster.services[0], site, 0)
+    assert len(found.groups) == 1 and found.unplaced.total() == 1
+    assert found.site.spare_usd_per_h == 15.0 - WHERE.price_usd_per_h

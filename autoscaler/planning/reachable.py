@@ -1,0 +1,156 @@
+"""Which plan the running fleet can get to: additions need a place, and money, beside what runs.
+
+The best fleet for a demand may have no room until something that serves has left, or cost more than
+the budget while both stand. Owns the choice between that plan and the best one whose additions
+stand beside all that runs. Knows no solver.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from autoscaler.domain.cluster import Market
+from autoscaler.planning.plan import Plan, PlanStatus, Strategy
+from autoscaler.planning.problem import PlanningProblem, Room
+
+_LEAST = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A plan. makes_room: it is worth that something which serves leaves before what replaces it
+    can start."""
+
+    plan: Plan
+    makes_room: bool = False
+
+
+def in_reach(problem: PlanningProblem, best: Plan, strategy: Strategy) -> Reached:
+    """`best`, where its additions fit beside what runs, or it is worth what getting there costs;
+    else the best plan with such additions.
+
+    A plan that only costs less may wait for room, while what runs serves as much and the nodes that
+    it rents meanwhile are within the budget; nothing that is needed leaves for it. One that serves
+    more may take from what serves, if it wins more until the next full plan than is lost while it
+    starts, for each step of the disruption budgets. The best one that needs one step comes before
+    the best of all.
+    """
+    if best.work is not None:
+        return Reached(best, makes_room=True)  # what does more for the budget takes its place in it
+    running = any(problem.fleet.values()) or any(problem.leaving_gpus.values())
+    if problem.room is Room.BESIDE or problem.additions_only or not running:
+        return Reached(best)
+    if best.status is PlanStatus.FAILED or _fits(problem, best, problem.gpus_now(), _added(best)):
+        return Reached(best)
+    beside = strategy.solve(replace(problem, room=Room.BESIDE))
+    if beside.status is PlanStatus.FAILED:
+        return Reached(best)
+    gain = _gain(problem, best, beside)
+    if max(gain.values(), default=0.0) > _LEAST:
+        step = strategy.solve(replace(problem, room=Room.AFTER))
+        for plan in (step, best):
+            if plan.status is not PlanStatus.FAILED and _is_worth_breaking(problem, plan, beside):
+                return Reached(plan, makes_room=True)
+        return Reached(beside)
+    if any(_is_short_now(problem, beside, model) for model in problem.planned_models()):
+        return Reached(beside)
+    whole = {target.combo.id: target.count for target in best.targets}
+    return Reached(best if _fits(problem, best, problem.taken_gpus, whole) else beside)
+
+
+def _is_short_now(problem: PlanningProblem, plan: Plan, model: str) -> bool:
+    """Whether `plan` serves more of `model` than what runs does."""
+    needed = problem.needed_req_per_s(model)
+    runs = sum(target.now * target.combo.req_per_s for target in plan.of(model))
+    serves = sum(target.count * target.combo.req_per_s for target in plan.of(model))
+    return runs < min(needed, serves) * (1.0 - _LEAST)
+
+
+def _added(plan: Plan) -> dict[str, int]:
+    """Combos that start: more than run now, but for those that other ones switch to."""
+    added = Counter({t.combo.id: max(0, t.count - t.now) for t in plan.targets})
+    added.subtract({switch.target: switch.count for switch in plan.switches})
+    return dict(+added)
+
+
+def _fits(
+    problem: PlanningProblem, plan: Plan, taken: Mapping[str, int], counts: Mapping[str, int]
+) -> bool:
+    """Whether `counts` of the plan's combos have room beside `taken` GPUs per pool, and the nodes
+    that they need the budget beside all that are paid for now."""
+    gpus = Counter(taken)
+    for target in plan.targets:
+        for pool_id, each in target.combo.gpus_by_pool().items():
+            gpus[pool_id] += each * counts.get(target.combo.id, 0)
+    new = {
+        pool.id: max(0, -(-gpus[pool.id] // pool.per_node) - problem.nodes_now(pool))
+        for pool in problem.cluster.pools
+    }
+    if any(new[pool.id] > problem.nodes_to_get(pool) for pool in problem.cluster.pools):
+        return False
+    for pools in problem.cluster.together().values():
+        most = pools[0].max_of_both - sum(problem.nodes_now(pool) for pool in pools)
+        if (more := sum(new[pool.id] for pool in pools)) and more > most:
+            return False
+    usd = sum(
+        new[pool.id] * pool.price_usd_per_h
+        for pool in problem.cluster.pools
+        if pool.market is not Market.OWNED
+    )
+    budget = problem.cluster.policy.budget_usd_per_h
+    return usd <= 0.0 or budget <= 0.0 or problem.now_usd_per_h() + usd <= budget + _LEAST
+
+
+def _is_worth_breaking(problem: PlanningProblem, plan: Plan, beside: Plan) -> bool:
+    """Whether `plan` serves more than `beside` until the next full plan, with what is not served
+    until its additions have started; a higher priority outweighs all lower ones.
+
+    E.g. a start takes 60 s and plans are made every 300 s: where a third of the need leaves for
+    something larger, 6.7% of the demand more must be served than without.
+    """
+    starts_s = (t.combo.start_s for t in plan.targets if t.count > t.now)
+    share = max(starts_s, default=0.0) / problem.cluster.policy.replan_every_s
+    worth: dict[int, float] = {}
+    for model, more in _gain(problem, plan, beside).items():
+        priority = problem.cluster.service(model).priority
+        lost = share * _lost_meanwhile(problem, plan, model)
+        worth[priority] = worth.get(priority, 0.0) + more - lost
+    decisive = (net for _, net in sorted(worth.items(), reverse=True) if abs(net) > _LEAST)
+    return next(decisive, 0.0) > 0.0
+
+
+def _lost_meanwhile(problem: PlanningProblem, plan: Plan, model: str) -> float:
+    """The share of what `model` needs that leaves under `plan` and serves now, for every step that
+    its disruption budget makes of it."""
+    needed, targets = problem.needed_req_per_s(model), plan.of(model)
+    runs = sum(target.now * target.combo.req_per_s for target in targets)
+    leaves = sum(max(0, t.now - t.count) * t.combo.req_per_s for t in targets)
+    if needed <= 0.0 or leaves <= 0.0:
+        return 0.0
+    lost = max(0.0, min(1.0, runs / needed) - min(1.0, (runs - leaves) / needed))
+    each = (target.combo.req_per_s for target in targets for _ in range(target.now))
+    a_step = problem.cluster.service(model).leaves_at_a_time(each)
+    return lost * max(1, math.ceil(leaves / a_step - _LEAST)) if a_step > 0.0 else math.inf
+
+
+def _gain(problem: PlanningProblem, one: Plan, other: Plan) -> dict[str, float]:
+    """What `one` serves more than `other`, as a share of each planned model's demand. A floor that
+    is missed counts as demand."""
+    more, less = _shares_served(problem, one), _shares_served(problem, other)
+    return {model: more[model] - less[model] for model in more}
+
+
+def _shares_served(problem: PlanningProblem, plan: Plan) -> dict[str, float]:
+    """The share of each planned model's demand that `plan` serves, less what its floor misses."""
+    found = {}
+    for model in problem.planned_models():
+        demand, service = problem.demands[model].req_per_s, problem.cluster.service(model)
+        short = plan.shortfall_req_per_s.get(model, 0.0)
+        share = 1.0 - (short / demand if demand > 0.0 else 0.0)
+        runs = sum(target.count for target in plan.of(model))
+        missed = max(0, service.min_instances - runs)
+        found[model] = share - (missed / service.min_instances if missed else 0.0)
+    return found

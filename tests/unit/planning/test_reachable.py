@@ -1,0 +1,100 @@
+"""Plans that the running fleet can get to: room and money beside what runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoscaler.domain.cluster import Cluster, Policy
+from autoscaler.domain.combo import Combo
+from autoscaler.domain.workload import Demand
+from autoscaler.planning.plan import Plan
+from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.reachable import Reached, in_reach
+from autoscaler.planning.strategies.shoal import Shoal
+from tests.unit.decide.decide_catalogue import AGGREGATED, BUCKET, combo, pool, service
+
+BIG = pool("big", nodes=4, per_node=4, usd=6.0)
+LONE = pool("lone", nodes=4, per_node=1, usd=4.0)
+FULL = pool("full", nodes=1, per_node=4, usd=6.0)
+SMALL = combo("chat", [(AGGREGATED, 1, FULL, 1, 10.0)])
+LARGE = combo("chat", [(AGGREGATED, 4, FULL, 1, 44.0)])
+WIDE = combo("chat", [(AGGREGATED, 2, FULL, 1, 34.0)])
+ON_LONE = combo("chat", [(AGGREGATED, 1, LONE, 1, 10.0)])
+ON_BIG = combo("chat", [(AGGREGATED, 1, BIG, 1, 10.0)])
+
+
+def problem(
+    req_per_s: float,
+    fleet: dict[Combo, int],
+    *offered: Combo,
+    budget: float = 0.0,
+    leaving: dict[str, int] | None = None,
+) -> PlanningProblem:
+    """chat at `req_per_s` of raw capacity on `fleet` (combo -> count), with `offered` combos."""
+    pools = (BIG, LONE, FULL)
+    chat = service("chat", utilization=1.0, min_instances=0, max_disruption=0.25)
+    cluster = Cluster(pools, (chat,), Policy(budget_usd_per_h=budget))
+    nodes: dict[str, int] = {}
+    for one, count in fleet.items():
+        for pool_id, gpus in one.gpus_by_pool().items():
+            per_node = cluster.pool(pool_id).per_node
+            nodes[pool_id] = -(-gpus * count // per_node)
+    return PlanningProblem(
+        cluster=cluster,
+        demands={"chat": Demand("chat", req_per_s, BUCKET)},
+        candidates={"chat": (*offered, *fleet)},
+        fleet={one.id: count for one, count in fleet.items()},
+        running={one.id: one for one in fleet},
+        rented_nodes=nodes,
+        leaving_gpus=leaving or {},
+    )
+
+
+def reached(asked: PlanningProblem) -> tuple[Plan, Reached]:
+    """The best plan whatever stands, and the one that can be had."""
+    best = Shoal().solve(asked)
+    return best, in_reach(asked, best, Shoal())
+
+
+def test_an_exchange_beside_what_runs_is_the_best_plan() -> None:
+    best, found = reached(problem(40.0, {ON_LONE: 4}, ON_BIG, budget=22.0))
+    assert best.counts() == {ON_BIG.id: 4}  # 6 instead of 16 USD/h, 22 while both stand
+    assert found == Reached(best)
+
+
+def test_an_exchange_that_exceeds_the_budget_meanwhile_is_made_in_steps_or_not_at_all() -> None:
+    """It saves 10 of 16 USD/h, and 21.99 are not enough for both: no capacity leaves for it."""
+    best, found = reached(problem(40.0, {ON_LONE: 4}, ON_BIG, budget=21.99))
+    assert best.counts() == {ON_BIG.id: 4}
+    assert found.plan.counts() == {ON_LONE.id: 4} and not found.makes_room
+
+
+def test_nothing_leaves_a_full_pool_for_little_more() -> None:
+    """Four small ones hold 40 of 41 req/s; the large one would hold all, after an outage."""
+    best, found = reached(problem(41.0, {SMALL: 4}, LARGE))
+    assert best.counts() == {LARGE.id: 1}
+    assert found.plan.counts() == {SMALL.id: 4} and not found.makes_room
+
+
+def test_what_serves_much_more_is_made_room_for_in_steps_of_the_disruption_budget() -> None:
+    """Two of 34 req/s instead of four of 10. Where half may leave at a time, one step wins more
+    than its minute costs; a quarter at a time takes too long until the next plan. Where plans stand
+    for longer, the whole way is gone."""
+    asked = problem(60.0, {SMALL: 4}, WIDE)
+    _, found = reached(asked)
+    assert found.plan.counts() == {SMALL.id: 4} and not found.makes_room
+    bold = service("chat", utilization=1.0, min_instances=0, max_disruption=0.5)
+    _, found = reached(replace(asked, cluster=replace(asked.cluster, services=(bold,))))
+    assert found.plan.counts() == {SMALL.id: 2, WIDE.id: 1} and found.makes_room
+    calm = replace(asked.cluster, policy=Policy(replan_every_s=1200.0))
+    _, found = reached(replace(asked, cluster=calm))
+    assert found.plan.counts() == {WIDE.id: 2} and found.makes_room
+
+
+def test_what_is_on_its_way_out_still_has_its_place_and_its_price() -> None:
+    """One more fits on the node; with three leaving there it goes elsewhere, or nowhere."""
+    _, found = reached(problem(20.0, {SMALL: 1}, ON_LONE, budget=11.0))
+    assert found.plan.counts() == {SMALL.id: 2}
+    taken = {FULL.id: 3}
+    _, found = reached(problem(20.0, {SMALL: 1}, ON_LONE, budget=11.0, leaving=taken))
+    assert found.plan.counts() == {SMALL.id: 1, ON_LONE.id: 1}
