@@ -188,6 +188,10 @@ def _carry_out(
             decisions += said
             if said and answer.urgency is Urgency.URGENT:
                 replan.append(("", f"{model}: additions alone do not serve it"))
+    made_ms = max((states[s.model].making_room_until_ms for s in order), default=0)
+    for model in (s.model for s in order if makes_room and made_ms > scene.now_ms):
+        if shortfall.get(model) or wanted.get(model) != asked.get(model):
+            states[model] = replace(states[model], making_room_until_ms=made_ms)
     return Carried(tuple(now.values()), site, states, tuple(decisions), tuple(replan), tuple(waits))
 
 

@@ -64,16 +64,17 @@ def short_models(ground: Ground, valued: Mapping[str, Demand]) -> tuple[str, ...
     """Models that need more at once: below their target or floor, or of unknown capacity.
 
     A model that could not be given more waits for a while; it is asked for with the others all the
-    same, so that what became free goes by priority. While room is made for something, a full plan
-    says who gets it. valued: the demand at which the planner last valued each model's combos.
+    same, so that what became free goes by priority. Of the models that room is being made for or
+    by, a full plan says who gets it. valued: the demand at which the planner last valued each
+    model's combos.
     """
-    if any(ground.now_ms < state.making_room_until_ms for state in ground.models.values()):
-        return ()
     found: list[str] = []
     waiting: list[str] = []
     for service in ground.cluster.services:
         state = ground.models[service.model]
         view = ground.views[service.model]
+        if ground.now_ms < state.making_room_until_ms:
+            continue
         waits = (
             ground.now_ms < state.unmet_until_ms
             and state.target_req_per_s <= state.unmet_req_per_s * 1.05

@@ -90,10 +90,11 @@ class ModelState:
     last_out_ms, last_in_ms: of the last addition and removal.
     unmet_req_per_s / unmet_until_ms: what the planner could not add to, and until when it is not
     asked again for as much. making_room_until_ms: something leaves so that something else finds
-    room, which nothing else may take until then. told_ms: when it was last said that demand cannot
-    be met; slo_told_ms: that no GPU meets the SLO; promise_told_ms / promise_told: that promises
-    (which ones) cannot be kept. recommended / recommended_ms: counts last
-    recommended, in modes that do not act. proposal: what waits for a person's word.
+    room, and until then only a full plan says who among the models concerned takes it. told_ms:
+    when it was last said that demand cannot be met; slo_told_ms: that no GPU meets the SLO;
+    promise_told_ms / promise_told: that promises (which ones) cannot be kept. recommended /
+    recommended_ms: counts last recommended, in modes that do not act. proposal: what waits for a
+    person's word.
     outlook: what is expected when an instance started now would be ready. unmanaged: servers that
     Shoal did not start, as taken in last; None = not known. learnt: what running showed.
     """
