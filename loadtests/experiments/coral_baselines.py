@@ -92,20 +92,22 @@ class Combo:
 def combos(
     instance: TemplateInstance, pairs: list[tuple[int, int]], most_nodes: int = 1
 ) -> list[Combo]:
-    """Every pair of replicas at its best ratio: the one with the cheapest request. weight: P / C,
+    """Every pair of replicas at the ratio with the cheapest request, and at the best one with a
+    single prefill replica: where nodes are short, two of a kind may not be there. weight: P / C,
     with C in requests per USD of each phase (eq. 14-15; lengths are not part of an instance)."""
     return [
-        _matched(instance, index, region, prefill, decode)
+        combo
         for index, (first, second) in enumerate(pairs)
         for region in range(len(instance.price_usd_per_h))
         for prefill in replicas(instance, first, most_nodes)
         for decode in replicas(instance, second, most_nodes)
+        for combo in _matched(instance, index, region, prefill, decode)
     ]
 
 
 def _matched(
     instance: TemplateInstance, pair: int, region: int, prefill: Replica, decode: Replica
-) -> Combo:
+) -> tuple[Combo, ...]:
     price = instance.price_usd_per_h[region]
     made = []
     for p, d in RATIOS:
@@ -115,7 +117,12 @@ def _matched(
         efficiency = rate / usd_p + rate / usd_d
         usd = usd_p + usd_d
         made.append(Combo(pair, region, prefill, decode, p, d, rate, usd, usd / efficiency))
-    return min(made, key=lambda combo: (combo.usd_per_h / combo.req_per_s, combo.p, combo.d))
+
+    def dearness(combo: Combo) -> tuple[float, int, int]:
+        return combo.usd_per_h / combo.req_per_s, combo.p, combo.d
+
+    best, single = min(made, key=dearness), min((c for c in made if c.p == 1), key=dearness)
+    return (best,) if best is single else (best, single)
 
 
 def cauchy(

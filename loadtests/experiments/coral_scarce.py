@@ -1,14 +1,14 @@
 """Coral, sec. 6.4: cost and goodput where nodes are short.
 
     python -m loadtests.experiments.coral_scarce [--setup core|extended] [--epochs N] [--seed S]
-           [--page docs/experiments.md]
+           [--alike gpus|nodes] [--page docs/experiments.md]
 
 Models, nodes, prices and demand: `coral_setup`; templates as in `coral_models`. Stated, since
 Alibaba's trace is not at hand: in each epoch nodes of all kinds and regions come in a drawn order,
-of each size as many GPUs as of any other; available are the fewest first ones with which our plan
-serves everything, and 25% (core) or 75% (extended) more. As in the paper a method that cannot
-serve the demand is asked for less of every model until it can (steps of 2%); goodput is the share
-at which it ends, cost that of its plan then.
+of each size as many GPUs as of any other (--alike nodes: as many nodes); available are the fewest
+first ones with which our plan serves everything, and 25% (core) or 75% (extended) more. As in the
+paper a method that cannot serve the demand is asked for less of every model until it can (steps of
+2%); goodput is the share at which it ends, cost that of its plan then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ from autoscaler.performance.profile import default_profile
 from loadtests.coral.instance import TemplateInstance
 from loadtests.coral.placements import account
 from loadtests.experiments.coral_baselines import cauchy, homo
-from loadtests.experiments.coral_setup import SETUPS, Setup, instance, libraries, ours, pairs
+from loadtests.experiments.coral_setup import (
+    SETUPS,
+    Setup,
+    feasible,
+    instance,
+    libraries,
+    ours,
+    pairs,
+)
 from loadtests.experiments.page import bar_chart, put, rows_of
 
 PAPER = {
@@ -60,7 +68,7 @@ class Epoch:
     by_method: dict[str, Served]
 
 
-def epochs(setup: Setup, seeds: Sequence[int]) -> list[Epoch]:
+def epochs(setup: Setup, seeds: Sequence[int], alike: str) -> list[Epoch]:
     """One epoch for each seed, told as they come."""
     plenty = instance(setup, libraries(setup, default_profile()), "balanced", MOST_NODES)
     methods: dict[str, Method] = {
@@ -70,7 +78,7 @@ def epochs(setup: Setup, seeds: Sequence[int]) -> list[Epoch]:
     }
     found = []
     for seed in seeds:
-        tight = scarce(setup, plenty, seed)
+        tight = scarce(setup, plenty, seed, alike)
         sizes = [node.gpus for node in setup.nodes]
         made = Epoch(
             int(tight.available_nodes.sum()),
@@ -85,10 +93,13 @@ def epochs(setup: Setup, seeds: Sequence[int]) -> list[Epoch]:
     return found
 
 
-def scarce(setup: Setup, plenty: TemplateInstance, seed: int) -> TemplateInstance:
+def scarce(
+    setup: Setup, plenty: TemplateInstance, seed: int, alike: str = "gpus"
+) -> TemplateInstance:
     """`plenty` with the nodes of an epoch."""
     shape = plenty.available_nodes.shape
-    weights = np.tile([1.0 / node.gpus for node in setup.nodes], shape[0])
+    each = [1.0 / node.gpus if alike == "gpus" else 1.0 for node in setup.nodes]
+    weights = np.tile(each, shape[0])
     order = np.random.default_rng(seed).choice(weights.size, MOST_NODES, p=weights / weights.sum())
 
     def first(count: int) -> TemplateInstance:
@@ -98,9 +109,7 @@ def scarce(setup: Setup, plenty: TemplateInstance, seed: int) -> TemplateInstanc
     short, enough = 0, MOST_NODES
     while enough - short > 1:
         middle = (short + enough) // 2
-        problem = first(middle)
-        # Any plan will do: it is only asked whether there is one.
-        if _serves(problem, ours(problem, 0.5)):
+        if feasible(first(middle)):
             enough = middle
         else:
             short = middle
@@ -133,13 +142,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--setup", choices=list(SETUPS), default="core")
     parser.add_argument("--epochs", type=int, default=5, help="draws of nodes (the paper has 5)")
     parser.add_argument("--seed", type=int, default=0, help="of the first draw")
+    of_each = "as many of each size of node"
+    parser.add_argument("--alike", choices=("gpus", "nodes"), default="gpus", help=of_each)
     parser.add_argument("--page", type=Path, help="put table and chart there")
     args = parser.parse_args(argv)
     setup = SETUPS[args.setup]
     try:
         whole("--epochs", args.epochs, 1, 1000)
         whole("--seed", args.seed, 0, 2**31)
-        found = epochs(setup, range(args.seed, args.seed + args.epochs))
+        found = epochs(setup, range(args.seed, args.seed + args.epochs), args.alike)
         lines = _table(setup, found)
         print("\n".join(["", *lines]))
         if args.page:

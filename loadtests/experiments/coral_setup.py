@@ -23,7 +23,8 @@ from autoscaler.templates.build import build_library
 from autoscaler.templates.engines import CORAL
 from autoscaler.templates.request import LibraryRequest
 from autoscaler.templates.tables import throughput_table
-from loadtests.coral.instance import TemplateInstance
+from loadtests.coral.decomposition import solve_decomposed
+from loadtests.coral.instance import TemplateInstance, lower
 from loadtests.coral.limits import SearchOptions
 from loadtests.coral.placements import solve_instance
 
@@ -157,3 +158,8 @@ def pairs(setup: Setup) -> list[tuple[int, int]]:
 def ours(problem: TemplateInstance, gap: float) -> Ints:
     """Our plan within `gap` of the cheapest. No clock ends it: the same problem, the same plan."""
     return solve_instance(problem, SearchOptions(gap=gap)).rows
+
+
+def feasible(problem: TemplateInstance) -> bool:
+    """Whether a plan was found that serves all of the demand."""
+    return solve_decomposed(lower(problem), SearchOptions(gap=1.0), None).plan is not None
