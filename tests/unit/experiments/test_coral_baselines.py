@@ -10,7 +10,7 @@ from autoscaler.optimizer.arrays import Ints
 from autoscaler.performance.profile import default_profile
 from loadtests.coral.instance import TemplateInstance
 from loadtests.coral.placements import account
-from loadtests.experiments.coral_baselines import cauchy, homo, replicas
+from loadtests.experiments.coral_baselines import cauchy, combos, homo, replicas
 from loadtests.experiments.coral_scarce import most, scarce
 from loadtests.experiments.coral_setup import SETUPS, instance, libraries
 
@@ -82,3 +82,12 @@ def test_scarce_nodes_are_few_and_the_same_for_a_seed() -> None:
     assert 1 <= one.available_nodes.sum() <= 20
     assert (one.available_nodes == again.available_nodes).all()
     assert (one.available_nodes != other.available_nodes).any()
+
+
+def test_every_pair_of_replicas_has_a_combo_with_a_single_prefill_replica() -> None:
+    """Two of a kind are cheaper by the request, but may not be there."""
+    found = combos(small(), [(0, 1)])
+    every = {(one.prefill.config, one.decode.config) for one in found}
+    single = {(one.prefill.config, one.decode.config) for one in found if one.p == 1}
+    assert single == every
+    assert any(one.p == 2 for one in found)
