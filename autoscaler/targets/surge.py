@@ -16,15 +16,12 @@ from autoscaler.demand.remembered import remembered
 from autoscaler.demand.significance import beyond_chance
 from autoscaler.demand.totals import Blocks, Count
 from autoscaler.demand.windows import Stats
-from autoscaler.domain.cluster import Policy
 from autoscaler.explain import reasons
 from autoscaler.targets.sustained import sustained
 from autoscaler.targets.view import ModelView, Proposal
 
 _LONGER = 1.5
 _AT_ONCE = 1.03
-_ALLOWED_S = 5.0
-_MOST_ALLOWED = 5e-4
 
 
 def propose(view: ModelView) -> Proposal | None:
@@ -42,7 +39,7 @@ def propose(view: ModelView) -> Proposal | None:
         if arrivals >= policy.min_samples
         and arrivals > planned * covered_s
         and beyond_chance(
-            round(arrivals / spread), planned * covered_s / spread, _allowed(policy, covered_s)
+            round(arrivals / spread), planned * covered_s / spread, policy.significance
         )
     ]
     if proving:
@@ -66,16 +63,6 @@ def propose(view: ModelView) -> Proposal | None:
     since_ms = view.now_ms - seen.age_ms - min(proving)[0] * 1000
     why = reasons.over(size, view.service.utilization, raw)
     return Proposal("surge", size, why, since_ms)
-
-
-def _allowed(policy: Policy, covered_s: int) -> float:
-    """The false-alarm probability that a span may have.
-
-    Spans are looked at every second, and neighbouring looks at a span of a minute see almost the
-    same arrivals: it has a sixtieth of the chances per hour to be wrong that a span of a second
-    has, so it may take a greater one each time and is heard sooner for it.
-    """
-    return min(_MOST_ALLOWED, policy.significance * max(1.0, covered_s / _ALLOWED_S))
 
 
 def spans(demand: ModelDemand) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from autoscaler.demand.observed import ModelDemand, spans_s
-from autoscaler.demand.significance import poisson_tail
 from autoscaler.demand.windows import NoData
 from autoscaler.targets.surge import propose
 from autoscaler.targets.view import Proposal
@@ -107,15 +106,6 @@ def test_what_arrived_before_the_rate_fell_proves_nothing() -> None:
     risen = ((10, 30),) * 120 + ((10, 100),) * 30
     recent = tuple((n, 10 * n) for n in spans_s(POLICY))
     assert proven(ModelDemand(recent, stats(1200, 120), blocks=risen, seen_ms=T0), 6.4)
-
-
-def test_a_longer_span_needs_less_extreme_odds_because_it_is_looked_at_less_often() -> None:
-    """203 in 28 s on 5.6 req/s planned come by chance once in 4,000 times, as do 13 in 4 s on 1:
-    28 s have a seventh of the chances per hour to be wrong that 4 s have."""
-    assert 1e-4 < poisson_tail(203, 5.6 * 28) < 2.5e-4
-    assert proven(ModelDemand(((28, 203),), stats(600, 120)), 5.6) is not None
-    assert 1e-4 < poisson_tail(13, 4.0) < 5e-4
-    assert proven(ModelDemand(((4, 13),), stats(100, 120)), 1.0) is None
 
 
 def test_no_data_and_old_data_are_no_surge() -> None:
