@@ -7,9 +7,10 @@ what is wrong with it; the rest of its batch does not notice.
 
 from __future__ import annotations
 
+from binascii import a2b_base64
 from collections.abc import Sequence
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,7 +20,7 @@ import orjson
 from topics import checks
 from topics.checks import MAX_COUNT, MAX_MS, SCHEMA_VERSION, InvalidRecord
 from topics.codec import CELLS, decode_as
-from topics.sketch import CELL_CHARS, NUMBERS, to_text
+from topics.sketch import CELL_CHARS, MOST_IN_CELL, NUMBERS, WIDTH, to_text
 from topics.telemetry import COUNTS, SKETCHES, Telemetry
 
 _LIMITS = {
@@ -42,6 +43,8 @@ _PLAIN = (*[0] * (_NUMBERS - 1), SCHEMA_VERSION, "m", "g", "b", False, {}, "")
 _HIGHEST = np.array([[limit] for limit in _LIMITS.values()], np.float64)
 _LOWEST = np.array([[0]] * (_NUMBERS - 1) + [[SCHEMA_VERSION]], np.float64)
 _fields = itemgetter(*_LIMITS, "model", "gateway", "boot", "leaving", "sent", CELLS)
+_sketches = itemgetter(*SKETCHES)
+_of_base64 = partial(a2b_base64, strict_mode=True)
 _count_of = attrgetter(*COUNTS)
 _MOST_NAMES = 100_000
 
@@ -97,8 +100,11 @@ def cells_of(text: str) -> bytes | None:
 
 def read_reported(batch: Sequence[bytes]) -> list[Reported | InvalidRecord]:
     """The records on the wire, or what is wrong with each (as of `codec.decode`)."""
-    columns, odd = _columns(batch)
+    columns, odd, packed = _columns(batch)
     cells = _cells(columns[_CELLS])
+    if packed:
+        for at, one in zip(packed, _cells_before(list(packed.values())), strict=True):
+            cells[at] = one
     rows = zip(
         *columns[_NAMES],
         *columns[_ASIDE],
@@ -118,13 +124,19 @@ def read_reported(batch: Sequence[bytes]) -> list[Reported | InvalidRecord]:
     return found
 
 
-def _columns(batch: Sequence[bytes]) -> tuple[_Columns, set[int]]:
-    """The fields of all records, and which have another form than usual: those are left plain."""
+def _columns(batch: Sequence[bytes]) -> tuple[_Columns, set[int], dict[int, list[bytes]]]:
+    """The fields of all records; which have another form than usual: those are left plain; and the
+    sketches of those that the version before wrote."""
     rows: list[tuple[Any, ...]] = []
     odd: set[int] = set()
+    packed: dict[int, list[bytes]] = {}
     for data in batch:
         try:
-            rows.append(_fields(orjson.loads(data)))
+            value = orjson.loads(data)
+            if CELLS not in value:
+                packed[len(rows)] = [_of_base64(text) for text in _sketches(value)]
+                value[CELLS] = ""
+            rows.append(_fields(value))
         except (KeyError, TypeError, ValueError):  # of orjson too
             odd.add(len(rows))
             rows.append(_PLAIN)
@@ -134,7 +146,7 @@ def _columns(batch: Sequence[bytes]) -> tuple[_Columns, set[int]]:
         if found:
             odd |= found
             columns = _across([_PLAIN if at in odd else row for at, row in enumerate(rows)])
-    return columns, odd
+    return columns, odd, packed
 
 
 def _across(rows: Sequence[tuple[Any, ...]]) -> _Columns:
@@ -187,4 +199,23 @@ def _cells(texts: Sequence[str]) -> list[bytes | None]:
     if joined is None:
         return [cells_of(text) for text in texts]
     upto = [0, *accumulate(map(len, texts))]  # a character is a byte: half a number
+    return [joined[start:end] for start, end in pairwise(upto)]
+
+
+def _cells_before(packed: Sequence[list[bytes]]) -> list[bytes | None]:
+    """The cells of each record whose SKETCHES are as the version before wrote them (see
+    `sketch.from_base64`), all at once where all are good; None where they need another way."""
+    sizes = np.array([len(one) for sketches in packed for one in sketches])
+    pairs = b"".join(chain.from_iterable(packed))
+    good = not (sizes % 4).any()
+    if good:
+        cells = np.frombuffer(pairs, np.uint16).reshape(-1, 2).copy()
+        highest = [column.max(initial=0) for column in cells.T]
+        good = highest[0] < WIDTH and highest[1] <= MOST_IN_CELL
+    if not good:
+        return [None] if len(packed) == 1 else [_cells_before([one])[0] for one in packed]
+    first = np.tile(WIDTH * np.arange(len(SKETCHES), dtype=np.uint16), len(packed))
+    cells[:, 0] += np.repeat(first, sizes // 4)
+    upto = [0, *accumulate(sizes.reshape(len(packed), -1).sum(axis=1).tolist())]
+    joined = cells.tobytes()
     return [joined[start:end] for start, end in pairwise(upto)]
