@@ -13,6 +13,7 @@ from autoscaler.domain.cluster import Policy, Service
 STALE_MS = 2_000
 COVERED = 0.9
 RISING = 1.25
+_ENDED_S = 10
 
 
 def paused(reason: str) -> str:
@@ -38,12 +39,13 @@ def objection(
     if silent:
         names = ", ".join(f"{seen.gateway} for {seen.age_ms / 1000:.0f} s" for seen in silent)
         return f"no word from a gateway that was serving ({names})"
-    if local.arrivals == 0:
-        waiting = max(in_flight, demand.in_flight)
-        if waiting:
-            return f"no arrivals, but {waiting} requests in flight"
-        if not any(seen.route_generation >= route_generation for seen in demand.speaking):
-            return "no arrivals, and no gateway has confirmed the current routes"
+    lately = next((n for s, n in demand.recent if s >= _ENDED_S), local.arrivals)
+    waiting = max(in_flight, demand.in_flight)
+    if waiting and not (lately and local.arrivals):
+        return f"no arrivals, but {waiting} requests in flight"
+    confirmed = any(seen.route_generation >= route_generation for seen in demand.speaking)
+    if local.arrivals == 0 and not confirmed:
+        return "no arrivals, and no gateway has confirmed the current routes"
     return ""
 
 

@@ -55,8 +55,9 @@ class Producer(Protocol):
 class Outbox:
     """Records on their way to the broker. `run` sends until it is cancelled or fenced.
 
-    leads: asked before each batch; while it says no, what waits is dropped, because only a
-    leader may write. Counters: sent, dropped (not the leader, or more than MAX_WAITING waiting),
+    leads: asked before each batch; while it says no, nothing is sent, because only a leader may
+    write. A lease that lapsed may be taken up again in the same term, with what waits; `clear` ends
+    a term. Counters: sent, dropped (at the end of a term, or more than MAX_WAITING waiting),
     unsendable (larger than the broker takes: tried again, it would hold up all others).
     """
 
@@ -111,7 +112,7 @@ class Outbox:
                 self._news.clear()
                 await self._news.wait()
             if not self._leads():
-                self.clear()
+                await asyncio.sleep(_PAUSE_S[0])
                 continue
             batch = list(self._waiting.items())[:_BATCH]
             if await self._send(batch):

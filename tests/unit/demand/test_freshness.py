@@ -126,3 +126,15 @@ def test_misses_and_rising_latency_forbid_removals(
     local = Stats(120, 0, 100, 100, 0, 0, attained, 1.0, None, None, ttft_ms, 20.0)
     assert strain(ModelDemand(local=local, long=long), service()) == said
     assert strain(ModelDemand(local=NoData(None), long=long), service()) == ""
+
+
+def test_arrivals_that_end_while_requests_are_in_flight_are_no_evidence_yet() -> None:
+    """A false zero does not wait for the window to be empty: its mean falls from the first second
+    on (seed 79). Once nothing is in flight, demand has fallen."""
+    windows = TelemetryWindows(POLICY.global_window_s)
+    for second in range(1, 201):
+        arrivals = 8 if second <= 185 else 0
+        windows.add(replace(BLANK, sequence=second, arrivals=arrivals), T0 + second * 1000)
+    seen = observe(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
+    assert objection(seen, POLICY, 7, in_flight=3) == "no arrivals, but 3 requests in flight"
+    assert objection(seen, POLICY, 7) == ""
