@@ -63,7 +63,7 @@ class Seat:
     async def introduce(self) -> None:
         """Say once that this controller is there; returns when the broker has taken it, or not."""
         self._said_s = self._clock.now_s()
-        await self._send("standby")
+        await self._send()
 
     async def run(self) -> None:
         """Watch, claim and renew until cancelled."""
@@ -80,9 +80,9 @@ class Seat:
         due = now_s - self._said_s >= RENEW_S or self.election.yielded
         if self.election.may_claim(now_s) and now_s - self._claimed_s >= TAKEOVER_S:
             self._claimed_s = now_s
-            self._say("claim", now_s)
+            self._say(now_s, claims=True)
         elif due:
-            self._say("renewal" if self.election.token else "standby", now_s)
+            self._say(now_s)
 
     async def won(self) -> int:
         """Wait until this controller's claim is the highest; its token."""
@@ -106,12 +106,15 @@ class Seat:
             async with asyncio.timeout(_RESIGN_S):
                 await self._producer.send_and_wait(self._topic, encode(record), key=key_of(record))
 
-    def _say(self, kind: str, now_s: float) -> None:
+    def _say(self, now_s: float, claims: bool = False) -> None:
         self._said_s, self.election.yielded = now_s, False
-        self._sending = asyncio.create_task(self._send(kind))
+        self._sending = asyncio.create_task(self._send(claims))
 
-    async def _send(self, kind: str) -> None:
-        record = self._record(kind, self.election.token if kind == "renewal" else 0)
+    async def _send(self, claims: bool = False) -> None:
+        # Looked at only now: a claim that was long on its way may have been read back since.
+        token = 0 if claims else self.election.token
+        kind = "claim" if claims else "renewal" if token else "standby"
+        record = self._record(kind, token)
         sent_ns = self._clock.mono_ns()
         self.election.sent(kind, record.at_ms, sent_ns / 1e9)
         try:

@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from autoscaler.demand.cells import text_of
 from autoscaler.demand.seconds import spread
+from topics.checks import MAX_COUNT
 from topics.demand import Demand, DemandSecond, GatewayWord
 from topics.reported import Reported
 
@@ -20,7 +23,8 @@ def merged(
     partition: int, appended_s: int, records: Sequence[tuple[Reported, int]]
 ) -> list[Demand]:
     """One record per model, of all `records` (each with the ms it was appended at) that
-    `partition` got in the second `appended_s`."""
+    `partition` got in the second `appended_s`. Sums end at what a record may say, so no gateway
+    makes one that nobody takes."""
     spans = [(record, max(0, append_ms - record.age_ms)) for record, append_ms in records]
     words: dict[str, dict[str, GatewayWord]] = {}
     kinds: dict[str, Counter[str]] = {}
@@ -38,7 +42,7 @@ def merged(
     seconds: dict[str, list[DemandSecond]] = {model: [] for model in words}
     for model, second, counts, sketches in spread(spans):
         if second >= 0:
-            counted = tuple(counts.tolist())
+            counted = tuple(np.minimum(counts, MAX_COUNT).tolist())
             found = DemandSecond(second * 1000, counted, cells=text_of(sketches))
             seconds[model].append(found)
     return [
@@ -48,7 +52,7 @@ def merged(
             appended_s,
             tuple(seconds[model]),
             tuple(word for _, word in sorted(words[model].items())),
-            dict(sorted(kinds.get(model, {}).items())),
+            {kind: min(n, MAX_COUNT) for kind, n in sorted(kinds.get(model, {}).items())},
         )
         for model in sorted(seconds)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from streams.clock import Clock
 from streams.controller.sources import gateways_sink, merged_sink
 from streams.ports.demand_topic import DemandTopic
 from streams.windows.merge import merged as merge
+from topics.checks import MAX_COUNT
 from topics.codec import decode, encode
 from topics.reported import Reported, read_reported
 from topics.telemetry import Telemetry
@@ -71,3 +73,18 @@ def test_merged_records_say_what_all_of_them_say(
     assert [(g.gateway, g.seen_ms, g.in_flight) for g in plain.gateways("chat", NOW_MS, 60)] == [
         (g.gateway, g.seen_ms, g.in_flight) for g in merged.gateways("chat", NOW_MS, 60)
     ]
+
+
+def test_a_gateway_that_says_too_much_stops_no_other() -> None:
+    """Two records of as many requests as a record may say, in one second: what is merged says no
+    more than that, and may be read; the other model counts as ever."""
+    most = Telemetry(
+        "long", "g", "b", 1, T0_MS, 1000, 0, *[MAX_COUNT] * 8, 0, 0,
+        sent={"text": {"own/a": MAX_COUNT}},
+    )  # fmt: skip
+    batch = [encode(replace(most, sequence=k)) for k in range(2)] + [wire(0, 1, 0, 7)]
+    records = [(record, T0_MS + 500) for record in read_reported(batch)]
+    found = {one.model: one for one in merge(0, T0_MS // 1000, records)}
+    assert found["long"].seconds[-1].counts[0] == found["long"].kinds["text"] == MAX_COUNT
+    assert sum(second.counts[0] for second in found["chat"].seconds) == 7
+    assert [decode("demand", encode(one)) for one in found.values()] == [*found.values()]
