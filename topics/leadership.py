@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from topics import checks
 
 KINDS = ("claim", "renewal", "resignation", "standby")
-MAX_BASE = 10**9
+MAX_BASE = 10**11
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ WATCH_S = 1.6
 ABOVE_S = 10.0
 """Between claims of a leader above what executors follow: one that lies ends no more terms."""
 
+MOST_FOLLOWED = 10**9
+"""An executor that says more lies. One that says as much leaves room for claims above."""
+
 _CURRENT_S = 3.0
 _MOST_STEP_S = 0.5
 
@@ -109,7 +112,7 @@ class Election:
 
     def followed(self, token: int) -> None:
         """An executor says that it follows the leader with `token`."""
-        if token <= MAX_BASE:
+        if token <= MOST_FOLLOWED:
             self.in_use = max(self.in_use, token)
 
     def _age_s(self, age_s: float) -> float:

@@ -48,7 +48,8 @@ class Latest:
     statuses, assignments: by node; routes: by model; rates: by model and hour; nodes_obtainable,
     usd_per_node_h: by pool.
     beyond: assignments and routes, by type and key and then by token, where nobody has claimed the
-    token: kept aside until somebody does. Where the claims are lost, a forged one hides no other.
+    token: kept aside until somebody does. Where the claims are lost, forged ones above the true one
+    do not hide it; eight below it push it out (signatures keep forged ones away).
     dead: (topic, partition, offset) of what is in dead-letters already, at least the last 10,000
     (a dict, because it keeps their order). decisions: the last 2000. services: by model, as
     declared on the topic; withdrawn: models whose service was withdrawn there. controls: by key, as

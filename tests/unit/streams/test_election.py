@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.controller.election import ABOVE_S, LEASE_S, RENEW_S, TAKEOVER_S, Election
+from streams.controller.election import (
+    ABOVE_S,
+    LEASE_S,
+    MOST_FOLLOWED,
+    RENEW_S,
+    TAKEOVER_S,
+    Election,
+)
 from topics.leadership import Leadership, token_of
 
 STEP_S = 0.1
@@ -271,6 +278,22 @@ def test_a_first_claim_is_above_what_executors_follow() -> None:
     election.followed(57)
     election.followed(10**12)
     assert election.next_base() == 57
+
+
+def test_a_lie_of_an_executor_leaves_room_for_tokens_above_it() -> None:
+    """It says the most that is believed, the leader claims above it, and later the topic is made
+    again: the next claim is above all that executors follow."""
+    world = World()
+    first = world.start("one")
+    world.run(3.0)
+    world.followed = MOST_FOLLOWED
+    world.run(ABOVE_S + 20.0)
+    before = first.election.token
+    assert before == world.followed > MOST_FOLLOWED
+    world.delete()
+    world.run(15.0)
+    assert world.leader() == "one"
+    assert first.election.token > before
 
 
 def test_a_leader_that_never_heard_of_a_higher_claim_claims_above_it() -> None:

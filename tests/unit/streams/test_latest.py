@@ -57,9 +57,9 @@ def test_a_token_that_nobody_claimed_hides_nothing_until_somebody_claims_it() ->
     assert latest.assignments["n"].generation == 7
 
 
-def test_a_forged_token_hides_nothing_where_all_claims_are_lost() -> None:
+def test_a_forged_higher_token_hides_nothing_where_all_claims_are_lost() -> None:
     """The leadership topic was deleted while no controller ran: what the last leader wrote counts
-    from the next claim on, whatever was forged after it, and however often."""
+    from the next claim on, however often tokens above it were forged."""
     latest = Latest()
     latest.take(Assignment("n", "p", 7, 5, 0), 0)
     for token in range(1_000_000, 1_000_020):
