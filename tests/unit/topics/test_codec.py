@@ -16,6 +16,7 @@ from topics import records
 from topics.checks import InvalidRecord
 from topics.codec import MAX_BYTES, decode, encode
 from topics.demand import DemandSecond
+from topics.rates import Learnt
 from topics.routing import Hop, RoutePath, Stage
 from topics.table import TABLE, topic_of
 from topics.telemetry import SKETCHES
@@ -208,6 +209,13 @@ def test_floats_keep_their_last_bit() -> None:
     odd = 0.1 + 0.2
     assert decode("supply.prices", encode(records.Price("p", odd, 1))).usd_per_node_h == odd
     assert math.isfinite(odd)
+
+
+def test_a_start_is_learnt_over_a_prediction() -> None:
+    """Shares are taken of it, so it is not nothing."""
+    assert Learnt() == Learnt(0.0, 0.0) and Learnt(60.0, 1.0).start_s == 60.0
+    with pytest.raises(InvalidRecord, match="start_s: .*60.* allowed; allowed: 0 where predicted"):
+        Learnt(60.0, 0.0)
 
 
 def test_the_shares_of_a_type_are_one_per_group() -> None:
