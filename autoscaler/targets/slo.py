@@ -42,13 +42,14 @@ def derated(view: ModelView) -> ModelState:
 
 def _shown(view: ModelView) -> float:
     """The derating that requests which attain their SLO speak for: that of the load that the local
-    window carried, a step at least; a step where only the long window is sure; 0 for none."""
+    window carried (what arrived may still wait), a step at least; a step where only the long window is sure; 0 for none."""
     state, seen, long = view.state, view.demand.local, view.demand.long
     predicted = view.raw_req_per_s * view.service.utilization
     due = view.now_ms - state.derated_ms >= _BACK_EVERY_MS
     if not due or not isinstance(seen, Stats) or predicted <= 0.0:
         return 0.0
-    carried, step = seen.req_per_s / predicted, state.derate * _BACK
+    ended_per_s = seen.attained / max(seen.covered_s, 1)
+    carried, step = min(seen.req_per_s, ended_per_s) / predicted, state.derate * _BACK
     if carried < _LOADED * state.derate:
         return 0.0
     if _attained(seen, view.service.percentile):

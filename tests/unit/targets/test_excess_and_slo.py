@@ -162,6 +162,14 @@ def test_capacity_comes_back_as_far_as_load_that_attains_its_slo_shows(
     assert slo.derated(replace(seen, state=sooner)).derate == 0.8
 
 
+def test_load_that_arrives_shows_no_capacity_before_it_ended() -> None:
+    """Arrivals doubled a moment ago; what ended all met its limits."""
+    doubled = replace(stats(480, 120), arrivals=960, req_per_s=8.0)
+    seen = view(ModelDemand((), doubled))
+    state = replace(seen.state, derate=0.5, derated_ms=T0 - 600_000)
+    assert slo.derated(replace(seen, state=state)).derate == 0.5 * 1.03
+
+
 def test_a_long_window_is_enough_evidence_for_a_step_where_little_arrives() -> None:
     """Ten requests in two minutes prove nothing; 150 in half an hour do, of the last load."""
     few, many = stats(10, 120), stats(150, 1800)
