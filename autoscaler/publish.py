@@ -36,6 +36,7 @@ from topics.rates import MINUTES, RateHour
 from topics.routing import Routes
 
 _SAY_RATES = 10  # minutes
+_HOUR_MS = 3_600_000
 
 
 def publish(
@@ -103,7 +104,7 @@ def publish(
     if placed or (groups != before.groups and _targets(groups) != _targets(before.groups)):
         plan_number += 1
         effects.append(PublishPlan(_plan(after, groups, sight, cluster, plan_number, now_ms)))
-    effects += _rates(before, after)
+    effects += _rates(before, after, now_ms)
     return (
         replace(
             after,
@@ -118,7 +119,7 @@ def publish(
     )
 
 
-def _rates(before: ControllerState, after: ControllerState) -> list[PublishRates]:
+def _rates(before: ControllerState, after: ControllerState, now_ms: int) -> list[PublishRates]:
     """What was asked of models lately, every ten minutes and whenever something was learnt of one:
     the controller after this one fills in the minutes since then from its windows."""
     found = []
@@ -129,8 +130,12 @@ def _rates(before: ControllerState, after: ControllerState) -> list[PublishRates
         due = history.end_minute // _SAY_RATES != said // _SAY_RATES
         if not due and known and (state.derate, state.learnt) == (known.derate, known.learnt):
             continue
-        last = (history.end_minute - 1) // MINUTES
-        for hour in range(max(last - 1, said // MINUTES, history.first_hour), last + 1):
+        if history.end_minute:
+            last = (history.end_minute - 1) // MINUTES
+            first = max(last - 1, (said - 1) // MINUTES, history.first_hour)
+        else:  # nothing was counted, but something was learnt
+            first = last = now_ms // _HOUR_MS
+        for hour in range(first, last + 1):
             minutes, token = history.hour(hour), before.leader_token
             record = RateHour(model, hour, token, minutes, state.derate, state.learnt)
             found.append(PublishRates(record))

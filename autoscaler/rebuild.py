@@ -16,6 +16,7 @@ from autoscaler.domain.workload import Phase
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.routed import from_routes
 from autoscaler.state import ControllerState, ModelState
+from autoscaler.targets.slo import LEAST
 from autoscaler.transitions.groups import Group, Life, Placed, combo_id_of, serial_of
 from autoscaler.transitions.turns import Turns, moved
 from topics.decisions import Decision
@@ -24,6 +25,7 @@ from topics.rates import Learnt, RateHour
 from topics.routing import Routes
 
 _NEVER_SERVED = (InstanceState.STARTING, InstanceState.FAILED, InstanceState.STOPPED)
+_HOUR_MS = 3_600_000
 _MOVES = {"scale_out": "out", "replace": "out", "scale_in": "in"}
 
 
@@ -65,7 +67,8 @@ def rebuild(
     last: dict[str, RateHour] = {}
     for record in sorted(rates, key=lambda record: record.hour):
         hours.setdefault(record.model, []).append((record.hour, record.arrivals))
-        last[record.model] = record
+        if record.hour <= now_ms // _HOUR_MS:  # or a clock was wrong
+            last[record.model] = record
     models = {
         service.model: ModelState(
             lengths=service.lengths,
@@ -75,7 +78,7 @@ def rebuild(
             turns=turns.get(service.model, Turns()),
             last_out_ms=added_ms.get(service.model, 0),
             outlook=Outlook(restored(hours.get(service.model, ()), now_ms)),
-            derate=last[service.model].derate if service.model in last else 1.0,
+            derate=max(LEAST, last[service.model].derate) if service.model in last else 1.0,
             derated_ms=now_ms if service.model in last else 0,
             learnt=last[service.model].learnt if service.model in last else Learnt(),
         )

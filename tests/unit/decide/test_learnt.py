@@ -10,9 +10,11 @@ from autoscaler.domain.cluster import Mode
 from autoscaler.learnt import barred, expected_s, looked_at, said, uncertain
 from autoscaler.standing import standing
 from autoscaler.state import ModelState, Observation
+from autoscaler.targets.slo import LEAST
 from autoscaler.transitions.groups import FleetView, Group
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import World, world
+from topics.rates import Learnt, RateHour
 
 ONE = pool("one", nodes=12, per_node=1)
 DAY_S = 86_400
@@ -173,6 +175,40 @@ def test_a_new_leader_goes_on_with_what_was_learnt() -> None:
     assert (after.derate, after.learnt) == (before.derate, before.learnt)
     assert after.derate < 1.0 and barred(after, w.now_ms)
     assert uncertainty(w) == told
+
+
+def test_what_is_learnt_is_handed_on_where_no_minute_was_counted_yet() -> None:
+    """Without forecasts, none ever is."""
+    w = starting_in(120)
+    w.cluster = replace(w.cluster, policy=replace(w.cluster.policy, forecast="none"))
+    w.run(400)
+    assert not w.state.models["chat"].outlook.history.hours
+    w.restart_controller()
+    assert w.state.models["chat"].learnt.start_s == 120.0
+
+
+def test_what_is_learnt_right_after_an_hour_is_handed_on() -> None:
+    """The hour is over, and no minute of the next one is counted yet."""
+    w = starting_in(120)
+    w.t_s = 2690  # the hour is over at 2800
+    w.run(160)
+    before = w.state.models["chat"]
+    assert before.outlook.history.end_minute % 60 == 0 and before.learnt.start_s == 120.0
+    w.restart_controller()
+    assert w.state.models["chat"].learnt == before.learnt
+
+
+def test_a_new_leader_believes_no_record_of_the_future_and_no_capacity_below_the_least() -> None:
+    """A clock was ahead, or somebody wrote what no leader learns."""
+    w = starting_in(60).run(400)
+    hour = w.now_ms // 3_600_000
+    unknown = (-1,) * 60
+    ahead = RateHour("chat", hour + 5, 1, unknown, 0.6, Learnt(240.0, 60.0, ("chat:a1@one",)))
+    low = RateHour("chat", hour, 1, unknown, 0.01)
+    w.rates.update({ahead.key: ahead, low.key: low})
+    w.restart_controller()
+    model = w.state.models["chat"]
+    assert (model.derate, model.learnt) == (LEAST, Learnt())
 
 
 def _suspect_for_a_day(w: World) -> None:
