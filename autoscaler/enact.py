@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.demand.freshness import is_stale, paused, strain
+from autoscaler.demand.windows import Stats
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.explain import reasons
@@ -190,7 +191,9 @@ def keep_all(
         return paused("the fleet was scaled out and in too often in the last two hours")
     why = doubt(view) or strain(view.demand, view.service)
     if not why and view.service.mode is Mode.ACT:
-        why = barred(view.state, scene.now_ms)
+        seen = view.demand.local
+        load = seen.req_per_s if isinstance(seen, Stats) else 0.0
+        why = barred(view.state, scene.now_ms, load, view.planned_req_per_s)
     return paused(why)
 
 

@@ -16,6 +16,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.explain import reasons
 from autoscaler.said import hold
 from autoscaler.state import ModelState
+from autoscaler.targets.slo import LOADED
 from autoscaler.transitions.groups import FleetView, Group
 from topics.decisions import Decision
 from topics.fleet import InstanceState
@@ -82,13 +83,16 @@ def uncertain(state: ModelState) -> str:
     return ", ".join((*_capacity(state.derate), *_starts(state.learnt)))
 
 
-def barred(state: ModelState, now_ms: int) -> str:
+def barred(state: ModelState, now_ms: int, load_req_per_s: float, planned_req_per_s: float) -> str:
     """Why nothing of the model may be taken away by itself; empty if that is no reason.
 
-    Nothing is risked where starts are quicker than predicted."""
+    Nothing is risked where starts are quicker than predicted. At a load that can show nothing of
+    the capacity, a low one is no reason: all that is planned for would stay idle for ever."""
     since_ms = state.learnt.worse_since_ms
-    lasted = since_ms and now_ms - since_ms >= _SUSPECT_MS
-    return ", ".join(_worse(state.learnt, state.derate)) if lasted else ""
+    if not since_ms or now_ms - since_ms < _SUSPECT_MS:
+        return ""
+    shows = load_req_per_s >= LOADED * planned_req_per_s
+    return ", ".join(_worse(state.learnt, state.derate if shows else 1.0))
 
 
 def said(

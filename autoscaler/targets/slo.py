@@ -1,8 +1,9 @@
 """Requests miss their SLO although the load is what was planned for: capacity was overestimated.
 
 Owns the derating of a model's capacity: down after little evidence, up again where requests attain
-their SLO under load, slowly unless the load itself proves it. Misses while something starts, or
-while more arrives than is planned for, say nothing about capacity, and neither do idle hours.
+their SLO under load, every ten minutes by a step or as far as the load itself proves it. Misses
+while something starts, or while more arrives than is planned for, say nothing about capacity, and
+neither do idle hours.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from autoscaler.state import ModelState
 from autoscaler.targets.view import ModelView
 
 LEAST = 0.5
+LOADED = 0.5
+"""From this share of the planned load on, requests show something of the capacity."""
 _STEP = 0.85
 _BACK = 1.03
 _BACK_EVERY_MS = 600_000
-_LOADED = 0.5
 _SURELY = 1.645  # standard deviations: one chance in twenty
 
 
@@ -41,8 +43,9 @@ def derated(view: ModelView) -> ModelState:
 
 
 def _shown(view: ModelView) -> float:
-    """The derating that requests which attain their SLO speak for: that of the load that the local
-    window carried (what arrived may still wait), a step at least; a step where only the long window is sure; 0 for none."""
+    """The derating that requests which attain their SLO speak for: that of the load that arrived in
+    the local window and ended (what arrived may still wait), a step at least; a step where only the
+    long window is sure; 0 for none."""
     state, seen, long = view.state, view.demand.local, view.demand.long
     predicted = view.raw_req_per_s * view.service.utilization
     due = view.now_ms - state.derated_ms >= _BACK_EVERY_MS
@@ -50,7 +53,7 @@ def _shown(view: ModelView) -> float:
         return 0.0
     ended_per_s = seen.attained / max(seen.covered_s, 1)
     carried, step = min(seen.req_per_s, ended_per_s) / predicted, state.derate * _BACK
-    if carried < _LOADED * state.derate:
+    if carried < LOADED * state.derate:
         return 0.0
     if _attained(seen, view.service.percentile):
         return min(1.0, max(carried, step))
@@ -79,7 +82,7 @@ def missed(view: ModelView) -> bool:
     seen, planned = view.demand.local, view.planned_req_per_s
     if not isinstance(seen, Stats) or not any(combo.meets_slo for combo in view.ready):
         return False
-    if not _LOADED * planned <= seen.req_per_s <= planned:
+    if not LOADED * planned <= seen.req_per_s <= planned:
         return False
     misses, ended = _misses(seen)
     if misses < view.policy.min_samples:

@@ -203,7 +203,8 @@ def guards_of(done: TickDone, found: ModelStanding) -> list[str]:
         said.append("scale-in paused: scaled out and in too often in two hours")
     if model.no_data:
         said.append("scale-in paused: no telemetry")
-    suspect = barred(model, now_ms)
+    planned = found.wanted_req_per_s * service.utilization * model.derate
+    suspect = barred(model, now_ms, found.demand_req_per_s or 0.0, planned)
     if suspect and service.mode is Mode.ACT:
         said.append(f"scale-in paused: for more than a day now, {suspect}")
     if not said:

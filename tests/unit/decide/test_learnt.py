@@ -111,7 +111,7 @@ def test_starts_sooner_than_predicted_are_marked_and_bar_nothing() -> None:
     w.run(60)
     later_ms = w.now_ms + 2 * DAY_S * 1000
     chat = w.state.models["chat"]
-    assert uncertain(chat) and not barred(chat, later_ms)
+    assert uncertain(chat) and not barred(chat, later_ms, 38.0, 40.0)
     lower = looked_at(
         replace(chat, derate=0.5),
         w.state.groups,
@@ -120,7 +120,7 @@ def test_starts_sooner_than_predicted_are_marked_and_bar_nothing() -> None:
         w.cluster,
         w.now_ms,
     )
-    assert barred(lower, later_ms) == "capacity is 50% of what is predicted"
+    assert barred(lower, later_ms, 38.0, 40.0) == "capacity is 50% of what is predicted"
 
 
 @pytest.mark.parametrize("mode", [Mode.ACT, Mode.APPROVE])
@@ -152,6 +152,22 @@ def test_after_a_day_nothing_is_taken_away_without_a_word(mode: Mode) -> None:
         assert uncertainty(w)[-1] == "as predicted again, within a fifth"
 
 
+@pytest.mark.parametrize(("load", "shrinks"), [(30.0, False), (2.0, True)])
+def test_low_capacity_holds_a_fleet_only_while_its_load_shows_something_of_it(
+    load: float, shrinks: bool
+) -> None:
+    """Nothing raises it again below half of what is planned for: all would run on idle for ever."""
+    w = starting_in(60).run(400)
+    model = w.state.models["chat"]
+    day = replace(model.learnt, worse_since_ms=w.now_ms - DAY_S * 1000)
+    low = replace(model, derate=0.6, derated_ms=w.now_ms, learnt=day)
+    w.state = replace(w.state, models={"chat": low})
+    before = w.run(100).wanted("chat")
+    w.rate = lambda _m, _t: load
+    after = w.run(1300).wanted("chat")
+    assert (after < before) == shrinks
+
+
 def test_capacity_far_below_its_prediction_is_uncertain_too() -> None:
     w = starting_in(60).run(400)
     model = replace(w.state.models["chat"], derate=0.72, derated_ms=w.now_ms)
@@ -173,7 +189,7 @@ def test_a_new_leader_goes_on_with_what_was_learnt() -> None:
     w.run(5)
     after = w.state.models["chat"]
     assert (after.derate, after.learnt) == (before.derate, before.learnt)
-    assert after.derate < 1.0 and barred(after, w.now_ms)
+    assert after.derate < 1.0 and barred(after, w.now_ms, 38.0, 40.0)
     assert uncertainty(w) == told
 
 

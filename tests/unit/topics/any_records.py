@@ -146,7 +146,13 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         COUNTS,
         st.lists(st.integers(-1, 10**6), min_size=60, max_size=60).map(tuple),
         st.floats(0.5, 1.0),
-        st.builds(Learnt, RATES, st.floats(0.1, 1e9), st.lists(NAMES, max_size=3).map(tuple), st.booleans()),
+        st.builds(
+            Learnt,
+            RATES,
+            st.floats(0.1, 1e9),
+            st.lists(NAMES, max_size=3).map(tuple),
+            st.booleans(),
+        ),
     ),
     "assignments": assignments(),
     "status": st.builds(

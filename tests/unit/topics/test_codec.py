@@ -214,7 +214,7 @@ def test_floats_keep_their_last_bit() -> None:
 def test_a_start_is_learnt_over_a_prediction() -> None:
     """Shares are taken of it, so it is not nothing."""
     assert Learnt() == Learnt(0.0, 0.0) and Learnt(60.0, 1.0).start_s == 60.0
-    with pytest.raises(InvalidRecord, match="start_s: .*60.* allowed; allowed: 0 where predicted"):
+    with pytest.raises(InvalidRecord, match=r"start_s: .*60.* allowed; allowed: 0 where predicted"):
         Learnt(60.0, 0.0)
 
 
