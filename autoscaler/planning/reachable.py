@@ -36,7 +36,7 @@ def in_reach(problem: PlanningProblem, best: Plan, strategy: Strategy) -> Reache
     it rents meanwhile are within the budget; nothing that is needed leaves for it. One that serves
     more may take from what serves, if it wins more until the next full plan than is lost while it
     starts, for each step of the disruption budgets. The best one that needs one step comes before
-    the best of all.
+    the best of all. No model gives up instances for its own in a full pool.
     """
     if best.work is not None:
         return Reached(best, makes_room=True)  # what does more for the budget takes its place in it
@@ -52,13 +52,30 @@ def in_reach(problem: PlanningProblem, best: Plan, strategy: Strategy) -> Reache
     if max(gain.values(), default=0.0) > _LEAST:
         step = strategy.solve(replace(problem, room=Room.AFTER))
         for plan in (step, best):
-            if plan.status is not PlanStatus.FAILED and _is_worth_breaking(problem, plan, beside):
+            if plan.status is PlanStatus.FAILED or _needs_own_place(problem, plan):
+                continue
+            if _is_worth_breaking(problem, plan, beside):
                 return Reached(plan, makes_room=True)
         return Reached(beside)
     if any(_is_short_now(problem, beside, model) for model in problem.planned_models()):
         return Reached(beside)
     whole = {target.combo.id: target.count for target in best.targets}
     return Reached(best if _fits(problem, best, problem.taken_gpus, whole) else beside)
+
+
+def _needs_own_place(problem: PlanningProblem, plan: Plan) -> bool:
+    """Whether a model would give up instances so that others of its own find GPUs in a full pool.
+    Free GPUs are counted, not where they lie: what leaves may leave no block that is large enough.
+    """
+    free_of_charge = replace(problem.cluster.policy, budget_usd_per_h=0.0)
+    cluster = replace(problem.cluster, policy=free_of_charge)
+    if _fits(replace(problem, cluster=cluster), plan, problem.gpus_now(), _added(plan)):
+        return False
+    return any(
+        any(t.count > t.now for t in plan.of(model))
+        and any(t.count < t.now for t in plan.of(model))
+        for model in problem.planned_models()
+    )
 
 
 def _is_short_now(problem: PlanningProblem, plan: Plan, model: str) -> bool:

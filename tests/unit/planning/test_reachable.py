@@ -76,19 +76,23 @@ def test_nothing_leaves_a_full_pool_for_little_more() -> None:
     assert found.plan.counts() == {SMALL.id: 4} and not found.makes_room
 
 
-def test_what_serves_much_more_is_made_room_for_in_steps_of_the_disruption_budget() -> None:
-    """Two of 34 req/s instead of four of 10. Where half may leave at a time, one step wins more
-    than its minute costs; a quarter at a time takes too long until the next plan. Where plans stand
-    for longer, the whole way is gone."""
+def test_a_full_pool_is_not_exchanged_for_larger_instances_of_the_same_model() -> None:
+    """Two of 34 req/s would do for four of 10: which GPUs the first to leave frees is not known."""
     asked = problem(60.0, {SMALL: 4}, WIDE)
-    _, found = reached(asked)
-    assert found.plan.counts() == {SMALL.id: 4} and not found.makes_room
+    bold = service("chat", utilization=1.0, min_instances=0, max_disruption=0.5)
+    for cluster in (asked.cluster, replace(asked.cluster, services=(bold,))):
+        _, found = reached(replace(asked, cluster=cluster))
+        assert found.plan.counts() == {SMALL.id: 4} and not found.makes_room
+
+
+def test_what_serves_much_more_for_the_budget_is_made_room_for_in_steps() -> None:
+    """Four of 10 req/s take 16 USD/h, as many as are allowed, where 6 buy four of 20: the half that
+    may leave at a time pays for it."""
+    better = combo("chat", [(AGGREGATED, 1, BIG, 1, 20.0)])
+    asked = problem(80.0, {ON_LONE: 4}, better, budget=16.0)
     bold = service("chat", utilization=1.0, min_instances=0, max_disruption=0.5)
     _, found = reached(replace(asked, cluster=replace(asked.cluster, services=(bold,))))
-    assert found.plan.counts() == {SMALL.id: 2, WIDE.id: 1} and found.makes_room
-    calm = replace(asked.cluster, policy=Policy(replan_every_s=1200.0))
-    _, found = reached(replace(asked, cluster=calm))
-    assert found.plan.counts() == {WIDE.id: 2} and found.makes_room
+    assert found.makes_room and found.plan.counts()[better.id] >= 3
 
 
 def test_what_is_on_its_way_out_still_has_its_place_and_its_price() -> None:
