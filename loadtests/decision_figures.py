@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Lengths
-from autoscaler.simulation.arrivals import Arrival
+from autoscaler.simulation.arrivals import Arrival, p99_of_10s_rates
 from autoscaler.simulation.measures import (
     Capacity,
     Orders,
@@ -151,20 +151,6 @@ def model_figures(
         reversed=reversals(moves),
         false_scale_outs=len(enough),
     )
-
-
-def p99_of_10s_rates(arrivals_s: Sequence[float], span_s: tuple[float, float]) -> float:
-    """The 99th percentile of requests/s in whole spans of 10 s; 0 where there is none."""
-    bins = int((span_s[1] - span_s[0]) / 10.0)
-    if bins < 1:
-        return 0.0
-    counts = [0] * bins
-    for at_s in arrivals_s:
-        index = int((at_s - span_s[0]) / 10.0)
-        if 0 <= index < bins:
-            counts[index] += 1
-    counts.sort()
-    return counts[min(bins - 1, int(0.99 * bins))] / 10.0
 
 
 def smoothed_rates(arrivals: Sequence[Arrival], lead_s: float) -> dict[str, Rate]:

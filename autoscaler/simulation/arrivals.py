@@ -5,7 +5,7 @@ Knows no files: recorded traces are read by the edge and handed over as `Arrival
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,3 +47,17 @@ def measured_lengths(arrivals: Iterable[Arrival]) -> dict[str, Lengths]:
         means = values.mean(axis=0)
         found[model] = Lengths(float(means[0]), float(means[1]), spreads[0], spreads[1])
     return found
+
+
+def p99_of_10s_rates(arrivals_s: Sequence[float], span_s: tuple[float, float]) -> float:
+    """The 99th percentile of requests/s in whole spans of 10 s; 0 where there is none."""
+    bins = int((span_s[1] - span_s[0]) / 10.0)
+    if bins < 1:
+        return 0.0
+    counts = [0] * bins
+    for at_s in arrivals_s:
+        index = int((at_s - span_s[0]) / 10.0)
+        if 0 <= index < bins:
+            counts[index] += 1
+    counts.sort()
+    return counts[min(bins - 1, int(0.99 * bins))] / 10.0

@@ -6,7 +6,6 @@ SLOs and rising latency hold removals back when an answer is carried out (`deman
 
 from __future__ import annotations
 
-from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.freshness import is_stale, objection
 from autoscaler.demand.present import present_rate
 from autoscaler.demand.remembered import remembered
@@ -69,23 +68,17 @@ def _idle(view: ModelView, must_s: float) -> Proposal | None:
     return _lower(view, 0.0, f"no requests for {reasons.duration(idle_s)}")
 
 
-def lasting_s(service: Service, policy: Policy, turns: Turns, blocks: Blocks, now_ms: int) -> float:
+def lasting_s(service: Service, policy: Policy, turns: Turns, now_ms: int) -> float:
     """How long an excess must last: `scale_in_after`, at least the local window; the long window
-    where demand has returned after a scale-in lately.
-
-    Of arrivals in bursts of dispersion D, D times as long a time tells as much of their rate as of
-    Poisson ones: there it is as much longer, up to the long window.
-    """
+    where demand has returned after a scale-in lately."""
     least_s = max(service.scale_in_after_s, policy.local_window_s)
-    if turned_lately(turns, now_ms):
-        return max(least_s, policy.global_window_s)
-    return max(least_s, min(least_s * dispersion(blocks).claimed, policy.global_window_s))
+    return max(least_s, policy.global_window_s) if turned_lately(turns, now_ms) else least_s
 
 
 def lasting_blocks(view: ModelView) -> int:
     """The same in 10 s blocks, less the block of the long window that is cut at its start in nine
     seconds of ten."""
-    must_s = lasting_s(view.service, view.policy, view.state.turns, view.demand.blocks, view.now_ms)
+    must_s = lasting_s(view.service, view.policy, view.state.turns, view.now_ms)
     return min(round(must_s / BLOCK_S), max(1, view.policy.global_window_s // BLOCK_S - 1))
 
 

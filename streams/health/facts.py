@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoscaler.demand.observed import UNKNOWN
 from autoscaler.demand.present import present_rate
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.quality_route import QualityRoute
@@ -208,10 +207,9 @@ def guards_of(done: TickDone, found: ModelStanding) -> list[str]:
     if suspect and service.mode is Mode.ACT:
         said.append(f"scale-in paused: for more than a day now, {suspect}")
     if not said:
-        blocks = done.observation.demand.get(found.model, UNKNOWN).blocks
-        minutes = lasting_s(service, policy, model.turns, blocks, now_ms) / 60.0
+        minutes = lasting_s(service, policy, model.turns, now_ms) / 60.0
         said.append(
-            f"scale-in after {minutes:.3g} min of excess, at most "
+            f"scale-in after {minutes:g} min of excess, at most "
             f"{service.max_disruption:.0%} of capacity at a time"
         )
     return said

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.workload import Lengths
-from autoscaler.simulation.arrivals import measured_lengths, that_fit
+from autoscaler.simulation.arrivals import measured_lengths, p99_of_10s_rates, that_fit
 from autoscaler.simulation.decider import Decider
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.solver import Plan, plan_in_process
-from loadtests.decision_figures import p99_of_10s_rates
 
 
 @dataclass(frozen=True, slots=True)

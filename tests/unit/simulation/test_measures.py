@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from autoscaler.domain.workload import Slo
+from autoscaler.simulation.arrivals import p99_of_10s_rates
 from autoscaler.simulation.measures import Capacity, Orders, attains
 from autoscaler.simulation.timeline import Ordered, RequestRow, Timeline, ordered_counts
 from loadtests.decision_figures import (
     Truth,
     model_figures,
-    p99_of_10s_rates,
     smoothed_rates,
     step_figures,
 )

@@ -8,7 +8,6 @@ import pytest
 
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.targets import excess, slo
-from autoscaler.targets.excess import lasting_blocks
 from autoscaler.targets.inherited import propose as inherited
 from autoscaler.targets.table import retarget
 from autoscaler.transitions.turns import Turns
@@ -46,15 +45,6 @@ def test_where_demand_has_returned_before_the_long_window_must_speak_for_less() 
     low = replace(again, demand=steady(*[3.0] * 15))
     lower = excess.propose(low)
     assert lower is not None and lower.req_per_s < 3.3
-
-
-def test_where_arrivals_come_in_bursts_less_of_them_must_last_for_longer() -> None:
-    """20 req/s in ten seconds of each hundred say as little in half an hour as Poisson arrivals do
-    in the ten minutes declared."""
-    calm = view(replace(steady(3.0), blocks=((10, 30),) * 180))
-    assert lasting_blocks(calm) == 60
-    bursts = ((10, 200), *((10, 10),) * 9) * 18
-    assert lasting_blocks(view(replace(steady(3.0), blocks=bursts))) == 179
 
 
 def test_the_whole_long_window_may_speak_though_its_first_block_is_cut() -> None:
