@@ -7,13 +7,15 @@ worse than predicted for a day nothing of it is taken away without a person's wo
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from statistics import median
 
-from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.explain import reasons
+from autoscaler.performance.known import profile_of
 from autoscaler.said import hold
 from autoscaler.state import ModelState
 from autoscaler.targets.slo import LOADED
@@ -76,6 +78,13 @@ def expected_s(state: ModelState, predicted_s: float) -> float:
         return predicted_s
     share = min(1.0, predicted_s / learnt.predicted_s)
     return predicted_s + share * (learnt.start_s - learnt.predicted_s)
+
+
+def basis(service: Service, cluster: Cluster) -> str:
+    """What predictions of the model rest on: weights, engine, and what is known of engines."""
+    known = profile_of(cluster).content_hash
+    told = f"{service.architecture} {service.engine} {known}"
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def uncertain(state: ModelState) -> str:

@@ -18,7 +18,7 @@ from autoscaler.effects import (
     PublishRates,
     PublishRoutes,
 )
-from autoscaler.learnt import starts_s
+from autoscaler.learnt import basis, starts_s
 from autoscaler.routed import split_routes
 from autoscaler.state import ControllerState, ModelState
 from autoscaler.transitions.accounts import billed_usd_per_h, by_model
@@ -104,7 +104,7 @@ def publish(
     if placed or (groups != before.groups and _targets(groups) != _targets(before.groups)):
         plan_number += 1
         effects.append(PublishPlan(_plan(after, groups, sight, cluster, plan_number, now_ms)))
-    effects += _rates(before, after, now_ms)
+    effects += _rates(before, after, cluster, now_ms)
     return (
         replace(
             after,
@@ -119,11 +119,14 @@ def publish(
     )
 
 
-def _rates(before: ControllerState, after: ControllerState, now_ms: int) -> list[PublishRates]:
+def _rates(
+    before: ControllerState, after: ControllerState, cluster: Cluster, now_ms: int
+) -> list[PublishRates]:
     """What was asked of models lately, every ten minutes and whenever something was learnt of one:
     the controller after this one fills in the minutes since then from its windows."""
     found = []
-    for model, state in after.models.items():
+    for service in cluster.services:
+        model, state = service.model, after.models[service.model]
         history = state.outlook.history
         known = before.models.get(model)
         said = known.outlook.history.end_minute if known else 0
@@ -137,7 +140,8 @@ def _rates(before: ControllerState, after: ControllerState, now_ms: int) -> list
             first = last = now_ms // _HOUR_MS
         for hour in range(first, last + 1):
             minutes, token = history.hour(hour), before.leader_token
-            record = RateHour(model, hour, token, minutes, state.derate, state.learnt)
+            on = basis(service, cluster)
+            record = RateHour(model, hour, token, minutes, state.derate, state.learnt, on)
             found.append(PublishRates(record))
     return found
 

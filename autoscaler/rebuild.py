@@ -13,6 +13,7 @@ from autoscaler.demand.forecast.outlook import Outlook
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Phase
+from autoscaler.learnt import basis
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.routed import from_routes
 from autoscaler.state import ControllerState, ModelState
@@ -48,8 +49,9 @@ def rebuild(
     What was on its way out and not yet told to drain is wanted again: removals start from new
     evidence. Reversals, the last addition and the numbers of decisions go on. What combos hold is
     learnt from the planner's first answer. plan_number, next_serial: of the last plan. rates: what
-    was asked in past hours, and what was learnt by the last of them. full_ms: when this process
-    last asked for full plans, in a term before. All empty: a first start.
+    was asked in past hours, and what was learnt by the last of them over the same predictions.
+    full_ms: when this process last asked for full plans, in a term before. All empty: a first
+    start.
     """
     groups = _groups(cluster, assignments, routes, statuses, now_ms)
     running = {group.model for group in groups}
@@ -65,9 +67,11 @@ def rebuild(
             added_ms[decision.model] = min(decision.at_ms, now_ms)
     hours: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
     last: dict[str, RateHour] = {}
+    bases = {service.model: basis(service, cluster) for service in cluster.services}
     for record in sorted(rates, key=lambda record: record.hour):
         hours.setdefault(record.model, []).append((record.hour, record.arrivals))
-        if record.hour <= now_ms // _HOUR_MS:  # or a clock was wrong
+        past = record.hour <= now_ms // _HOUR_MS  # or a clock was wrong
+        if past and record.basis == bases.get(record.model):
             last[record.model] = record
     models = {
         service.model: ModelState(

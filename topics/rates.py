@@ -43,7 +43,8 @@ class Learnt:
 @dataclass(frozen=True, slots=True)
 class RateHour:
     """hour: since the epoch. arrivals: of each of its minutes, UNKNOWN where it was not seen.
-    derate: measured over predicted capacity, as learnt by then; learnt: the rest of that."""
+    derate: measured over predicted capacity, as learnt by then; learnt: the rest of that. basis:
+    what the predictions rested on; of others it says nothing."""
 
     model: str
     hour: int
@@ -51,12 +52,14 @@ class RateHour:
     arrivals: tuple[int, ...]
     derate: float = 1.0
     learnt: Learnt = field(default_factory=Learnt)
+    basis: str = ""
 
     def __post_init__(self) -> None:
         checks.name("model", self.model)
         checks.count("hour", self.hour, _MOST_HOURS)
         checks.count("leader_token", self.leader_token)
         checks.number("derate", self.derate, 0.01, 1.0)
+        checks.text("basis", self.basis, 64)
         checks.number("arrivals", len(self.arrivals), MINUTES, MINUTES)
         for count in self.arrivals:
             checks.number("arrivals", count, UNKNOWN, 10**9)

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Mode
-from autoscaler.learnt import barred, expected_s, looked_at, said, uncertain
+from autoscaler.domain.measurement import Measurement
+from autoscaler.learnt import barred, basis, expected_s, looked_at, said, uncertain
 from autoscaler.standing import standing
 from autoscaler.state import ModelState, Observation
 from autoscaler.targets.slo import LEAST
@@ -193,6 +194,28 @@ def test_a_new_leader_goes_on_with_what_was_learnt() -> None:
     assert uncertainty(w) == told
 
 
+@pytest.mark.parametrize("changed", ["measurements", "weights", "engine", "nothing"])
+def test_capacity_learnt_over_other_predictions_is_not_applied_to_these(changed: str) -> None:
+    """The controller is started again with what tells the planner better."""
+    w = starting_in(60).run(60)
+    (chat,) = w.cluster.services
+    spec, on = chat.architecture, basis(chat, w.cluster)
+    record = RateHour("chat", w.now_ms // 3_600_000, 1, (-1,) * 60, 0.6, Learnt(), on)
+    w.rates[record.key] = record
+    sizes = (spec.layers, spec.hidden, spec.vocab, spec.experts)
+    own = Measurement(sizes, "bf16", "h100", 1, 1.5, 1.5, 0.1, 9, "2026-11-20")
+    other = replace(chat, architecture=replace(spec, weight_dtype="fp8"))
+    told = {
+        "measurements": replace(w.cluster, measurements=(own,)),
+        "weights": replace(w.cluster, services=(other,)),
+        "engine": replace(w.cluster, services=(replace(chat, engine="other"),)),
+        "nothing": w.cluster,
+    }
+    w.cluster = told[changed]
+    w.restart_controller()
+    assert w.state.models["chat"].derate == (0.6 if changed == "nothing" else 1.0)
+
+
 def test_what_is_learnt_is_handed_on_where_no_minute_was_counted_yet() -> None:
     """Without forecasts, none ever is."""
     w = starting_in(120)
@@ -219,8 +242,10 @@ def test_a_new_leader_believes_no_record_of_the_future_and_no_capacity_below_the
     w = starting_in(60).run(400)
     hour = w.now_ms // 3_600_000
     unknown = (-1,) * 60
-    ahead = RateHour("chat", hour + 5, 1, unknown, 0.6, Learnt(240.0, 60.0, ("chat:a1@one",)))
-    low = RateHour("chat", hour, 1, unknown, 0.01)
+    on = basis(w.cluster.services[0], w.cluster)
+    late = Learnt(240.0, 60.0, ("chat:a1@one",))
+    ahead = RateHour("chat", hour + 5, 1, unknown, 0.6, late, on)
+    low = RateHour("chat", hour, 1, unknown, 0.01, basis=on)
     w.rates.update({ahead.key: ahead, low.key: low})
     w.restart_controller()
     model = w.state.models["chat"]
