@@ -14,10 +14,11 @@ from autoscaler.demand.forecast.history import MINUTE_S, History, Rates, absorbe
 from autoscaler.demand.forecast.strategy import NoForecast
 from autoscaler.demand.forecast.table import LAST, of_name, strategies
 from autoscaler.demand.forecast.trend import rising
-from autoscaler.demand.totals import Blocks
+from autoscaler.demand.totals import BLOCK_S, Blocks
 from autoscaler.domain.cluster import Policy
 
 NONE = "none"
+_BLOCK_MS = BLOCK_S * 1000
 _CHOOSE_EVERY = 30
 _LOOK_AGAIN = 5  # while too little is known to choose
 _MOST = 2.0  # times the highest minute known: a trend is not continued into the sky
@@ -107,9 +108,10 @@ def _climb(blocks: Blocks, significance: float, start_s: float, now_ms: int) -> 
     found = rising(blocks, significance) if start_s > 0.0 else None
     if found is None:
         return None
+    blocks_end_ms = now_ms // _BLOCK_MS * _BLOCK_MS
     return Climb(
         found.sure_req_per_s(start_s),
-        now_ms + round(start_s * 1000),
+        blocks_end_ms + round(start_s * 1000),
         found.req_per_s,
         60.0 * found.slope,
         found.lasted_s,

@@ -241,6 +241,8 @@ def test_a_rise_is_looked_for_every_ten_seconds_and_only_where_all_methods_may_s
     outlook = looked_ahead(Outlook(), whole, Policy(), 120.0, 0, at_ms)
     assert outlook.climb is not None and outlook.climb.at_ms == at_ms + 120_000
     assert outlook.climb.sure_req_per_s > outlook.climb.req_per_s > 4.0
+    later = looked_ahead(outlook, whole, Policy(), 120.0, 0, at_ms + 9_000)
+    assert later.climb == outlook.climb  # as the blocks are
     flat = looked_ahead(outlook, blocks(*[6] * 30), Policy(), 120.0, 0, at_ms + 10_000)
     assert flat.climb is None
     assert looked_ahead(Outlook(), whole, Policy(forecast="last"), 120.0, 0, at_ms).climb is None
