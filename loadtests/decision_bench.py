@@ -5,7 +5,8 @@ usage: python -m loadtests.decision_bench [--trace FILE --config FILE | --steps 
        [--static] [--fluid] [--jobs N] [--duration S] [--rate R] [--lengths TRACE] [--load L]
 
 Without a scenario: the bundled trace and configuration. What each figure means stands in
-`autoscaler.simulation.measures`. Owns the command line and the processes.
+`loadtests.decision_figures` and `autoscaler.simulation.measures`. Owns the command line and the
+processes.
 """
 
 from __future__ import annotations
