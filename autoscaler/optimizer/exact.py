@@ -8,7 +8,7 @@ tolerance is relative to it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import highspy
 import numpy as np
@@ -19,15 +19,13 @@ from autoscaler.optimizer.problem import AllocationProblem
 
 @dataclass(frozen=True, slots=True)
 class ExactResult:
-    """Counts (None: no plan found), objective and its proven bound.
+    """Counts (None: no plan found) and the proven bound of the objective.
 
-    `solved`: ended by proof. `infeasible`: proven that no plan exists."""
+    `solved`: ended by proof, be it that no plan exists. `nodes`: of the search tree."""
 
     counts: Ints | None
-    value: float
     bound: float
     solved: bool
-    infeasible: bool
     nodes: int
 
 
@@ -66,9 +64,7 @@ def maximise_fraction(
     lp.a_matrix_.index_ = np.concatenate([lp.a_matrix_.index_, rows]).astype(np.int32)
     lp.a_matrix_.value_ = np.concatenate([lp.a_matrix_.value_, np.full(len(rows), -1.0)])
     got = _run(lp, problem, nodes, seconds, gap, None)
-    return ExactResult(
-        got.counts, -got.value, min(1.0, -got.bound), got.solved, got.infeasible, got.nodes
-    )
+    return replace(got, bound=min(1.0, -got.bound))
 
 
 def _columns(problem: AllocationProblem, extra: int) -> highspy.HighsLp:
@@ -135,14 +131,12 @@ def _run(
     spent = max(0, int(info.mip_node_count))
     bound = float(info.mip_dual_bound)
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-        return ExactResult(None, float("inf"), bound, infeasible, infeasible, spent)
+        return ExactResult(None, bound, infeasible, spent)
     x = np.asarray(solver.getSolution().col_value)[: problem.columns]
     return ExactResult(
         counts=np.round(x).astype(np.int64),
-        value=float(info.objective_function_value),
         bound=bound,
         solved=status == highspy.HighsModelStatus.kOptimal,
-        infeasible=False,
         nodes=spent,
     )
 
