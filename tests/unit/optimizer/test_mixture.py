@@ -96,6 +96,10 @@ def test_the_answer_is_that_of_brute_force_and_of_the_papers_search(seed: int) -
     assert table(problem, got.fractions).sum(axis=0) == pytest.approx(np.ones(len(problem.work)))
 
 
+def test_a_search_that_a_limit_ends_takes_no_makespan_for_impossible() -> None:
+    assert makespan_by_bisection(EXAMPLE, tolerance=1e-3, seconds=0.0) is None
+
+
 def test_of_plans_that_do_as_much_the_cheapest_is_taken() -> None:
     """The same GPU at two prices: money is not spent for nothing."""
     problem = one_each(
