@@ -43,7 +43,7 @@ from autoscaler.transitions.supply import fold as fold_supply
 from autoscaler.transitions.supply import said as supply_said
 from autoscaler.triggers.limits import allowed
 from autoscaler.triggers.news import News, Trigger
-from autoscaler.triggers.table import collect, scope_of
+from autoscaler.triggers.table import collect, of_declared, scope_of
 from autoscaler.unmanaged import said as unmanaged_said
 from topics.decisions import Decision
 
@@ -180,7 +180,8 @@ def decide(
         demand=observation.demand,
         bill_usd_per_h=bill_usd,
     )
-    due = collect(news, (*(Trigger(*one) for one in state.due), *again))
+    waiting = (*(Trigger(*one) for one in state.due), *again)
+    due = collect(news, of_declared(waiting, seen))
     asks: list[Pending] = []
     number, full_ms, planned_usd = state.request_number, state.full_ms, state.planned_usd_per_h
     planned_bill = state.planned_bill_usd_per_h

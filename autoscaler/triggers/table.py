@@ -6,7 +6,8 @@ or faster than `limits` allow, wait and are answered together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 
 from autoscaler.triggers import (
     alert,
@@ -58,6 +59,12 @@ def collect(news: News, due: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
         return kept
     rest = len(kept) - _MOST_DUE
     return (*kept[:_MOST_DUE], Trigger("more", (), f"{rest} further reasons"))
+
+
+def of_declared(triggers: tuple[Trigger, ...], models: Collection[str]) -> tuple[Trigger, ...]:
+    """`triggers` without what concerns models that are not among `models` any more."""
+    kept = (replace(t, scope=tuple(m for m in t.scope if m in models)) for t in triggers)
+    return tuple(now for t, now in zip(triggers, kept, strict=True) if now.scope or not t.scope)
 
 
 def scope_of(triggers: tuple[Trigger, ...], models: tuple[str, ...]) -> tuple[str, ...]:

@@ -179,3 +179,19 @@ def test_while_a_plan_is_made_a_period_is_not_due_again() -> None:
         599,
         899,
     ]
+
+
+def test_a_trigger_that_waits_for_a_model_that_was_withdrawn_is_dropped() -> None:
+    """Here while a plan is made; what waits beside it for others stays."""
+    services = (service("chat"), service("code"))
+    catalogue = {m: simple(m, NEAR) for m in ("chat", "code")}
+    w = world(5.0, *services, pools=(NEAR,), catalogue=catalogue, full_s=40).run(310)
+    assert Urgency.FULL in w.state.pending
+    due = (("leftover", ("code",), "code: no room"), ("missed", ("chat", "code"), "missed"))
+    w.state = replace(w.state, due=due)
+    w.cluster = replace(w.cluster, services=(service("chat"),))
+    w.run(1)
+    kept = {(name, scope) for name, scope, _ in w.state.due}
+    assert kept == {("missed", ("chat",)), ("service", ())}
+    w.run(100)
+    assert w.ready("chat") == 1 and w.wanted("code") == 0 and w.state.due == ()
