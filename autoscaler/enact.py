@@ -179,16 +179,17 @@ def keep_all(
     target = present / (view.service.utilization * view.state.derate)
     if short <= LEAST and raw + change < target * (1 - LEAST):
         return "demand rose while it was planned"
-    if change >= -LEAST or (adds and is_exchange(change, view)):
+    if change >= -LEAST:
         return ""  # a move, not a removal
     if view.policy.spends_budget:
         # What one model gives up another gets: no evidence of an excess is needed, only sight.
         return paused("telemetry is stale") if is_stale(view.demand) else ""
-    since_s = (scene.now_ms - view.state.last_out_ms) / 1000
-    if view.state.last_out_ms and since_s < view.policy.cooldown_s:
-        return paused(f"something was added {reasons.duration(since_s).removeprefix('~')} ago")
-    if not may_go_in(view.state.turns, scene.now_ms):
-        return paused("the fleet was scaled out and in too often in the last two hours")
+    if not (adds and is_exchange(change, view)):  # which is no turn, but takes as much evidence
+        since_s = (scene.now_ms - view.state.last_out_ms) / 1000
+        if view.state.last_out_ms and since_s < view.policy.cooldown_s:
+            return paused(f"something was added {reasons.duration(since_s).removeprefix('~')} ago")
+        if not may_go_in(view.state.turns, scene.now_ms):
+            return paused("the fleet was scaled out and in too often in the last two hours")
     why = doubt(view) or strain(view.demand, view.service)
     if not why and view.service.mode is Mode.ACT:
         seen = view.demand.local

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import cast
 
-from autoscaler.demand.observed import UNKNOWN
+from autoscaler.demand.observed import UNKNOWN, ModelDemand
 from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.workload import Lengths
 from autoscaler.enact import keep_all
@@ -15,23 +15,25 @@ from autoscaler.state import ModelState
 from autoscaler.targets.view import ModelView
 from autoscaler.transitions.sight import Sight
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
+from tests.unit.targets.target_views import stats
 
 NOW = 1_700_000_000_000
 POOL = pool("p", per_node=4)
 OLD = replace(combo("chat", [(AGGREGATED, 1, POOL, 1, 1.0)]), req_per_s=1.0)
 NEW = replace(combo("chat", [(AGGREGATED, 4, POOL, 1, 3.9)]), req_per_s=3.9)
+SEEN = ModelDemand(local=stats(120, 120), long=stats(1800, 1800))
 VIEW = ModelView(
     service("chat"),
     Policy(),
     NOW,
     NOW - 3_600_000,
     ModelState(Lengths(100, 100), target_req_per_s=1.0, last_out_ms=NOW - 10_000),
-    UNKNOWN,
+    SEEN,
     raw_req_per_s=8.0,
 )
 
 
-def why(adds: int, removes: int) -> str:
+def why(adds: int, removes: int, demand: ModelDemand = SEEN) -> str:
     scene = Scene(
         Cluster((POOL,), (VIEW.service,), VIEW.policy),
         cast(Sight, None),
@@ -40,10 +42,20 @@ def why(adds: int, removes: int) -> str:
         NOW,
     )
     added, removed = Counter({NEW.id: adds}), Counter({OLD.id: removes})
-    return keep_all(VIEW, +added, removed, 0.0, scene)
+    return keep_all(replace(VIEW, demand=demand), +added, removed, 0.0, scene)
 
 
 def test_an_exchange_that_leaves_about_the_same_waits_for_no_cool_down() -> None:
     assert why(adds=1, removes=4) == ""  # 3.9 for 4.0: in a fleet of 8, 1% less
     assert "was added" in why(adds=1, removes=6)
     assert "was added" in why(adds=0, removes=1)
+
+
+def test_an_exchange_that_leaves_a_little_less_takes_as_much_evidence_as_a_removal() -> None:
+    """A tenth less each time would soon be a removal; with no loss nothing need be seen."""
+    missed = replace(SEEN, local=stats(120, 120, attained=60))
+    stale = replace(SEEN, local=stats(120, 120, age_ms=30_000))
+    assert "only 50%" in why(adds=1, removes=4, demand=missed)
+    assert "stale" in why(adds=1, removes=4, demand=stale)
+    assert "telemetry" in why(adds=1, removes=4, demand=UNKNOWN)
+    assert why(adds=1, removes=3, demand=UNKNOWN) == ""  # 3.9 for 3
