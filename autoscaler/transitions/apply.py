@@ -115,14 +115,16 @@ def spare_usd_per_h(cluster: Cluster, billed: Collection[str]) -> float:
     """What the budget leaves beside all nodes that are billed; infinite without one.
 
     A node on its way out is paid for until it is empty, and nodes of all pools share the budget.
+    0 where a price that rose exceeds it: what costs nothing can still be placed.
     """
     budget = cluster.policy.budget_usd_per_h
     if budget <= 0.0:
         return math.inf
     rented = [pool for pool in cluster.pools if pool.market is not Market.OWNED]
-    return budget - sum(
+    paid = (
         pool.price_usd_per_h * sum(node in billed for node in node_ids(pool)) for pool in rented
     )
+    return max(0.0, budget - sum(paid))
 
 
 def _payable(site: Site) -> Mapping[str, int]:

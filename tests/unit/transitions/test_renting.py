@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from autoscaler.domain.cluster import Cluster, Policy
+from autoscaler.domain.cluster import Cluster, Market, Policy
 from autoscaler.transitions.apply import Site, spare_usd_per_h, start
 from autoscaler.transitions.placement import used_gpus
 from autoscaler.transitions.renting import lifted, planned_nodes, within_plan
@@ -60,3 +60,19 @@ def test_nodes_of_two_pools_share_what_the_budget_leaves() -> None:
     found = start({here.id: 1, there.id: 1}, both, cluster.services[0], site, 0)
     assert len(found.groups) == 1 and found.unplaced.total() == 1
     assert found.site.spare_usd_per_h == 15.0 - WHERE.price_usd_per_h
+
+
+def test_what_costs_nothing_is_placed_also_where_a_price_that_rose_exceeds_the_budget() -> None:
+    """Owned GPUs and the free half of a node that is paid for, but no node to rent."""
+    own = pool("own", per_node=1, nodes=1, market=Market.OWNED)
+    here = combo("chat", [(AGGREGATED, 1, own, 1, 2.0)])
+    cluster = Cluster((WHERE, own), (service("chat"),), Policy(budget_usd_per_h=6.0))
+    used = {"us.l40s.on-demand.0": frozenset({0, 1})}
+    site = Site(cluster, used, {}, (), 1, spare_usd_per_h(cluster, used))
+    both = {**COMBOS, here.id: here}
+    found = start({here.id: 1, PAIR.id: 2}, both, cluster.services[0], site, 0)
+    assert {p.node for g in found.groups for p in g.placed} == {
+        "us.l40s.on-demand.0",
+        "us.own.owned.0",
+    }
+    assert found.unplaced == {PAIR.id: 1}
