@@ -10,6 +10,7 @@ planner's choice; how the fleet gets there is for `transitions`.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from autoscaler.answers import Carried, carry_out
@@ -32,7 +33,7 @@ from autoscaler.said import hold
 from autoscaler.scene import Scene
 from autoscaler.state import ControllerState, ModelState, Observation, Pending
 from autoscaler.targets.table import retarget
-from autoscaler.transitions.accounts import billed_usd_per_h
+from autoscaler.transitions.accounts import nodes_of
 from autoscaler.transitions.apply import Site, spare_usd_per_h
 from autoscaler.transitions.backoff import swept
 from autoscaler.transitions.faults import Failure, notice
@@ -163,9 +164,8 @@ def decide(
 
     # What to ask it now.
     ground = replace(ground, sight=sight, groups=carried.groups, models=models, views=seen)
-    bill_usd = billed_usd_per_h(
-        carried.groups, sight, {pool.id: pool.price_usd_per_h for pool in priced.pools}
-    )
+    nodes = Counter(nodes_of(g for g in carried.groups if sight.counts(g)).values())
+    planned_nodes = nodes if last_full_ms == now_ms else state.planned_nodes
     news = News(
         now_ms=now_ms,
         state=state,
@@ -178,13 +178,13 @@ def decide(
         engines=observation.engines,
         replan=tuple(replan),
         demand=observation.demand,
-        bill_usd_per_h=bill_usd,
+        nodes=nodes,
+        planned_nodes=planned_nodes,
     )
     waiting = (*(Trigger(*one) for one in state.due), *again)
     due = collect(news, of_declared(waiting, seen))
     asks: list[Pending] = []
     number, full_ms, planned_usd = state.request_number, state.full_ms, state.planned_usd_per_h
-    planned_bill = state.planned_bill_usd_per_h
     needy = short_models(ground, worth)
     if needy and Urgency.URGENT not in pending:
         number += 1
@@ -205,7 +205,7 @@ def decide(
         ground = replace(ground, routes=routes)
         asks.append(full(number, ground, scope, due))
         full_ms = (*(at_ms for at_ms in full_ms if now_ms - at_ms < _REMEMBER_MS), now_ms)
-        due, planned_usd, planned_bill = late, supply.prices_usd_per_h(), bill_usd
+        due, planned_usd, planned_nodes = late, supply.prices_usd_per_h(), nodes
     pending.update({one.request.urgency: one for one in asks})
 
     after = replace(
@@ -225,7 +225,7 @@ def decide(
         failed_full_ms=failed_ms,
         told_failed_ms=told_ms,
         planned_usd_per_h=planned_usd,
-        planned_bill_usd_per_h=planned_bill,
+        planned_nodes=planned_nodes,
         gap=gap,
         next_serial=carried.site.serial,
         request_number=number,

@@ -175,9 +175,9 @@ class ControllerState:
     triggers that wait for the rate limit, as (trigger, scope, words). full_ms: times of the last
     full requests, last_full_ms: of the last full answer, failed_full_ms: of the last that brought
     no plan (0: none since), told_failed_ms: when that was last said. planned_usd_per_h: node
-    prices at the last full request, planned_bill_usd_per_h: the fleet's bill then. held: pauses,
-    releases, scheduled floors and freezes in force, in words. strays: instances that run although
-    nobody assigned them.
+    prices at the last full request, planned_nodes: nodes per pool under what counted then, or once
+    its answer was carried out (None: no request yet). held: pauses, releases, scheduled floors and
+    freezes in force, in words. strays: instances that run although nobody assigned them.
     splits: thresholds of services that stand for several models, by name. ticked_ms: of the last
     tick; listens_since_ms: since when ticks follow each other (a leader that was stopped, or cut
     off from the broker, heard nothing meanwhile).
@@ -202,7 +202,7 @@ class ControllerState:
     failed_full_ms: int = 0
     told_failed_ms: int = 0
     planned_usd_per_h: Mapping[str, float] = field(default_factory=dict)
-    planned_bill_usd_per_h: float = 0.0
+    planned_nodes: Mapping[str, int] | None = None
     gap: float = -1.0
     next_serial: int = 1
     request_number: int = 0

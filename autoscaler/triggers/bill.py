@@ -1,14 +1,25 @@
-"""Additions alone made the bill grow: what was bought piece by piece is looked at as a whole."""
+"""Additions made the bill grow: what was bought piece by piece is looked at as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from autoscaler.domain.cluster import Market
 from autoscaler.triggers.news import News, Trigger
 
 
 def fire(news: News) -> Iterator[Trigger]:
-    """The bill grew by more than `policy.ratio` since the last full plan was asked for."""
-    before, now = news.state.planned_bill_usd_per_h, news.bill_usd_per_h
-    if now > (1.0 + news.cluster.policy.ratio) * before > 0.0:
+    """The nodes under what counts cost more, by over `policy.ratio`, than those that the last full
+    plan was asked for with or led to. Both at today's prices, which have a trigger of their own."""
+    planned = news.planned_nodes
+    if planned is None:
+        return
+    before, now = _usd_per_h(planned, news), _usd_per_h(news.nodes, news)
+    if now > (1.0 + news.cluster.policy.ratio) * before:
         yield Trigger("bill", (), f"the fleet costs {now:.2f} USD/h (was {before:.2f})")
+
+
+def _usd_per_h(nodes: Mapping[str, int], news: News) -> float:
+    prices = news.supply.prices_usd_per_h()
+    pools = (p for p in news.cluster.pools if p.market is not Market.OWNED)
+    return sum(nodes.get(p.id, 0) * prices.get(p.id, p.price_usd_per_h) for p in pools)

@@ -27,7 +27,8 @@ class News:
     silent: nodes not heard of now. engines: by model, where somebody asked them. failures: launches
     that were given up in this tick. replan:
     models of which a part of an answer was left out ("" for all), with the reason. demand: as
-    observed, of services that stand for several models too. bill_usd_per_h: of the fleet.
+    observed, of services that stand for several models too. nodes: per pool, under what
+    counts; planned_nodes: the same as the last full plan left it (None: none was made).
     """
 
     now_ms: int
@@ -36,13 +37,13 @@ class News:
     supply: Supply
     views: Mapping[str, ModelView]
     silent: frozenset[str] = frozenset()
-    nodes: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    planned_nodes: Mapping[str, int] | None = None
     failures: tuple[Failure, ...] = ()
     alerts: tuple[Alert, ...] = ()
     engines: Mapping[str, EngineView] = field(default_factory=dict)
     replan: tuple[tuple[str, str], ...] = ()
     demand: Mapping[str, ModelDemand] = field(default_factory=dict)
-    bill_usd_per_h: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

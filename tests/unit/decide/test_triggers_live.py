@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from autoscaler.domain.cluster import Market
 from autoscaler.planning.request import PlanRequest, Urgency
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
 from tests.unit.decide.decide_catalogue import combo, combos, pool, service, simple
@@ -195,3 +196,38 @@ def test_a_trigger_that_waits_for_a_model_that_was_withdrawn_is_dropped() -> Non
     assert kept == {("missed", ("chat",)), ("service", ())}
     w.run(100)
     assert w.ready("chat") == 1 and w.wanted("code") == 0 and w.state.due == ()
+
+
+def test_additions_have_one_plan_of_the_whole_and_its_own_exchange_has_none() -> None:
+    """A rise is bought in two steps; what the plan for the second one leads to is the new bill."""
+    w = world(
+        lambda _m, t: 6.0 if t < 360 else 30.0,
+        pools=(NEAR, FAR),
+        catalogue=BOTH,
+        availability={NEAR.id: Availability(NEAR.id, 0, 0)},
+    )
+    w.run(500)
+    w.availability[NEAR.id] = Availability(NEAR.id, 8, w.now_ms)
+    w.run(60)
+    assert len(w.rented(NEAR.id)) == 4  # all exchanged
+    w.run(400)
+    steps = ["the fleet costs 6.00 USD/h (was 3.00)", "the fleet costs 12.00 USD/h (was 6.00)"]
+    assert [why for _, why in full(w, 0) if "the fleet costs" in why] == steps
+
+
+def test_what_a_price_adds_to_the_bill_or_an_exchange_is_no_addition() -> None:
+    """Old and new are both paid for meanwhile."""
+    w = settled()
+    at = w.t_s
+    dearer(w)
+    w.run(200)
+    assert len(w.rented(FAR.id)) == 2 and not w.rented(NEAR.id)
+    assert [why for _, why in full(w, at) if "the fleet costs" in why] == []
+
+
+def test_what_is_rented_beside_an_owned_fleet_is_an_addition() -> None:
+    own = pool("own", nodes=1, per_node=1, market=Market.OWNED)
+    catalogue = {"chat": (*simple("chat", own), *simple("chat", NEAR))}
+    w = world(lambda _m, t: 6.0 if t < 360 else 20.0, pools=(own, NEAR), catalogue=catalogue)
+    w.run(370)
+    assert full(w, 360)[0][1] == "the fleet costs 2.00 USD/h (was 0.00)"

@@ -105,8 +105,9 @@ def test_the_scope_is_what_all_reasons_concern_together() -> None:
 def test_a_bill_that_additions_made_grow_is_looked_at_as_a_whole() -> None:
     """Counted from the last full plan; where none was made yet there is nothing to compare."""
 
-    def costs(now: float, then: float) -> News:
-        return replace(NEWS, bill_usd_per_h=now, state=replace(STATE, planned_bill_usd_per_h=then))
+    def rents(now: int, then: int | None) -> News:
+        planned = None if then is None else {POOL.id: then}
+        return replace(NEWS, nodes={POOL.id: now}, planned_nodes=planned)
 
-    assert names(costs(11.9, 10.0)) == names(costs(12.0, 0.0)) == []
-    assert names(costs(12.1, 10.0)) == ["bill"]
+    assert names(rents(6, 5)) == names(rents(6, None)) == names(rents(0, 0)) == []
+    assert names(rents(7, 5)) == names(rents(1, 0)) == ["bill"]
