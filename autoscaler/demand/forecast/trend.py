@@ -18,7 +18,8 @@ from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.remembered import remembered
 from autoscaler.demand.totals import BLOCK_S, Blocks
 
-_LENGTHS = (9, 12, 18, 24, 36, 60)  # blocks: a minute and a half to ten minutes
+# Blocks: three to ten minutes. Real traffic rises for a minute or two and falls again.
+_LENGTHS = (18, 24, 36, 60)
 _SURELY = 1.645
 _GOES_ON = 0.5  # of a rise that has lasted T, two in three last T / 2 more (Gott, 1993)
 
