@@ -133,15 +133,15 @@ def _is_worth_breaking(problem: PlanningProblem, plan: Plan, beside: Plan) -> bo
     worth: dict[int, float] = {}
     for model, more in _gain(problem, plan, beside).items():
         priority = problem.cluster.service(model).priority
-        lost = share * _lost_meanwhile(problem, plan, model)
+        lost = _lost_meanwhile(problem, plan, model, share)
         worth[priority] = worth.get(priority, 0.0) + more - lost
     decisive = (net for _, net in sorted(worth.items(), reverse=True) if abs(net) > _LEAST)
     return next(decisive, 0.0) > 0.0
 
 
-def _lost_meanwhile(problem: PlanningProblem, plan: Plan, model: str) -> float:
-    """The share of what `model` needs that leaves under `plan` and serves now, for every step that
-    its disruption budget makes of it."""
+def _lost_meanwhile(problem: PlanningProblem, plan: Plan, model: str, of_time: float) -> float:
+    """The share of what `model` needs that leaves under `plan` and serves now, during `of_time` for
+    every step that its disruption budget makes of it; infinite where none of it may leave."""
     needed, targets = problem.needed_req_per_s(model), plan.of(model)
     runs = sum(target.now * target.combo.req_per_s for target in targets)
     leaves = sum(max(0, t.now - t.count) * t.combo.req_per_s for t in targets)
@@ -150,7 +150,9 @@ def _lost_meanwhile(problem: PlanningProblem, plan: Plan, model: str) -> float:
     lost = max(0.0, min(1.0, runs / needed) - min(1.0, (runs - leaves) / needed))
     each = (target.combo.req_per_s for target in targets for _ in range(target.now))
     a_step = problem.cluster.service(model).leaves_at_a_time(each)
-    return lost * max(1, math.ceil(leaves / a_step - _LEAST)) if a_step > 0.0 else math.inf
+    if a_step <= 0.0:
+        return math.inf
+    return of_time * lost * max(1, math.ceil(leaves / a_step - _LEAST))
 
 
 def _gain(problem: PlanningProblem, one: Plan, other: Plan) -> dict[str, float]:

@@ -102,3 +102,22 @@ def test_what_is_on_its_way_out_still_has_its_place_and_its_price() -> None:
     taken = {FULL.id: 3}
     _, found = reached(problem(20.0, {SMALL: 1}, ON_LONE, budget=11.0, leaving=taken))
     assert found.plan.counts() == {SMALL.id: 1, ON_LONE.id: 1}
+
+
+def test_a_sole_instance_that_may_not_leave_is_not_planned_around_where_starts_take_no_time() -> (
+    None
+):
+    """A shared node for 6 USD/h would serve both models; chat's own for 4 has to leave first."""
+    asked = problem(10.0, {ON_LONE: 1}, replace(ON_BIG, start_s=0.0), budget=6.0)
+    code = combo("code", [(AGGREGATED, 1, BIG, 1, 10.0)], start_s=0.0)
+    first = service("chat", utilization=1.0, min_instances=0, max_disruption=0.0, priority=1)
+    second = replace(first, model="code", priority=0)
+    _, found = reached(
+        replace(
+            asked,
+            cluster=replace(asked.cluster, services=(first, second)),
+            demands={**asked.demands, "code": Demand("code", 10.0, BUCKET)},
+            candidates={**asked.candidates, "code": (code,)},
+        )
+    )
+    assert found.plan.counts() == {ON_LONE.id: 1} and not found.makes_room
