@@ -42,6 +42,7 @@ from autoscaler.transitions.sight import look_at
 from autoscaler.transitions.strays import strays
 from autoscaler.transitions.supply import fold as fold_supply
 from autoscaler.transitions.supply import said as supply_said
+from autoscaler.triggers.leftover import waits_for_room
 from autoscaler.triggers.limits import allowed
 from autoscaler.triggers.news import News, Trigger
 from autoscaler.triggers.table import collect, of_declared, scope_of
@@ -194,16 +195,16 @@ def decide(
         why = next((note for a in observation.answers for note in a.notes), "no answer in time")
         decisions.append(hold("*", f"no new plan ({why}); the last good plan stands", now_ms))
     rests = failed_ms and now_ms - failed_ms < _AFTER_FAILURE_MS
-    # What waits for room is planned again when that is there.
-    late = tuple(t for t in due if t.name == "leftover" and any(g.yields for g in carried.groups))
-    scope = () if rests else scope_of(tuple(t for t in due if t not in late), tuple(seen))
+    late = tuple(t for t in due if waits_for_room(t, carried.groups, combos))
+    ripe = tuple(t for t in due if t not in late)
+    scope = () if rests else scope_of(ripe, tuple(seen))
     if scope and cluster.policy.spends_budget:
         scope = tuple(seen)  # the models share what it buys
     if scope and Urgency.FULL not in pending and allowed(full_ms, now_ms):
         number += 1
         routes = route_asks(cluster, splits, observation.demand, models, now_ms)
         ground = replace(ground, routes=routes)
-        asks.append(full(number, ground, scope, due))
+        asks.append(full(number, ground, scope, ripe))
         full_ms = (*(at_ms for at_ms in full_ms if now_ms - at_ms < _REMEMBER_MS), now_ms)
         due, planned_usd, planned_nodes = late, supply.prices_usd_per_h(), nodes
     pending.update({one.request.urgency: one for one in asks})

@@ -3,8 +3,10 @@ enough: then others have to make room, so all models are planned."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from autoscaler.domain.combo import Combo
+from autoscaler.transitions.groups import Group
 from autoscaler.triggers.news import News, Trigger
 
 
@@ -12,3 +14,17 @@ def fire(news: News) -> Iterator[Trigger]:
     """One trigger per model and reason."""
     for model, why in news.replan:
         yield Trigger("leftover", (model,) if model else (), why)
+
+
+def waits_for_room(trigger: Trigger, groups: Iterable[Group], combos: Mapping[str, Combo]) -> bool:
+    """Whether what was left out can be planned better once those of `groups` that yield are gone:
+    they are of the same models, or in a pool of one of their combos."""
+    yielding = [group for group in groups if group.yields] if trigger.name == "leftover" else []
+    if not yielding or not trigger.scope:
+        return bool(yielding)
+    known = (combo for combo in combos.values() if combo.model in trigger.scope)
+    pools = {pool for combo in known for pool in combo.gpus_by_pool()}
+    return any(
+        group.model in trigger.scope or any(placed.pool in pools for placed in group.placed)
+        for group in yielding
+    )

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.domain.cluster import Market
+from autoscaler.domain.cluster import Market, Pool
 from autoscaler.planning.request import PlanRequest, Urgency
+from autoscaler.transitions.groups import Life
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
 from tests.unit.decide.decide_catalogue import combo, combos, pool, service, simple
 from tests.unit.decide.decide_world import World, world
@@ -231,3 +232,26 @@ def test_what_is_rented_beside_an_owned_fleet_is_an_addition() -> None:
     w = world(lambda _m, t: 6.0 if t < 360 else 20.0, pools=(own, NEAR), catalogue=catalogue)
     w.run(370)
     assert full(w, 360)[0][1] == "the fleet costs 2.00 USD/h (was 0.00)"
+
+
+@pytest.mark.parametrize(("where", "asked"), [(FAR, ("chat", "code")), (NEAR, ("code",))])
+def test_what_found_no_room_waits_for_those_that_make_some_where_it_can_run(
+    where: Pool, asked: tuple[str, ...]
+) -> None:
+    """An instance of code that yields drains for long, in a pool of chat's or in another one."""
+    services = (service("chat"), service("code"))
+    catalogue = {"chat": simple("chat", NEAR), "code": simple("code", where)}
+    w = world(5.0, *services, pools=(NEAR, FAR), catalogue=catalogue, drain_s=500).run(340)
+    leaves = next(g for g in w.state.groups if g.model == "code")
+    gone = replace(leaves, life=Life.DRAINING, since_ms=w.now_ms, yields=True)
+    w.state = replace(
+        w.state,
+        groups=tuple(gone if g is leaves else g for g in w.state.groups),
+        due=(("leftover", ("chat",), "chat: no room yet"),),
+    )
+    w.alerts.append(alert(models=("code",)))
+    at = w.t_s
+    w.run(1)
+    ((request, why),) = full(w, at)
+    assert request.scope == asked and ("no room yet" in why) == ("chat" in asked)
+    assert [name for name, _, _ in w.state.due] == ["leftover"] * ("chat" not in asked)
