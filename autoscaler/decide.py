@@ -126,7 +126,7 @@ def decide(
         if status.instances and node not in sight.gone
     )
     used = used_gpus(groups, heard)
-    spare = spare_usd_per_h(priced, used.keys() - sight.silent)
+    spare = spare_usd_per_h(priced, used.keys() - sight.silent)  # the lost have to be replaced
     site = Site(priced, used, ground.obtainable(), ground.shut(), state.next_serial, spare)
     pending = alive(state.pending, now_ms)
     scene = Scene(priced, sight, combos, seen, now_ms)
