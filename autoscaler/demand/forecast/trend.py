@@ -19,7 +19,7 @@ from autoscaler.demand.remembered import remembered
 from autoscaler.demand.totals import BLOCK_S, Blocks
 
 # Blocks: three to ten minutes. Real traffic rises for a minute or two and falls again.
-_LENGTHS = (18, 24, 36, 60)
+LENGTHS = (18, 24, 36, 60)
 _SURELY = 1.645
 _GOES_ON = 0.5  # of a rise that has lasted T, two in three last T / 2 more (Gott, 1993)
 
@@ -49,10 +49,10 @@ class Rising:
 def rising(blocks: Blocks, significance: float) -> Rising | None:
     """The rise of the newest blocks over the shortest time in which it is beyond chance; None where
     there is none. `significance`: the probability of seeing one where the rate is constant."""
-    limit = NormalDist().inv_cdf(1.0 - significance / len(_LENGTHS))
+    limit = NormalDist().inv_cdf(1.0 - significance / len(LENGTHS))
     claimed = dispersion(blocks).claimed
     steepest = math.inf
-    for length in _LENGTHS:
+    for length in LENGTHS:
         newest = blocks[-length:]
         if len(newest) < length or any(covered_s < BLOCK_S for covered_s, _ in newest):
             return None

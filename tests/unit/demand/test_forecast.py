@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import orjson
@@ -17,7 +18,7 @@ from autoscaler.demand.forecast.seasonal import Seasonal
 from autoscaler.demand.forecast.smoothing import Smoothing
 from autoscaler.demand.forecast.strategy import NoForecast
 from autoscaler.demand.forecast.table import strategies
-from autoscaler.demand.forecast.trend import rising
+from autoscaler.demand.forecast.trend import LENGTHS, rising
 from autoscaler.domain.cluster import Policy
 from topics.codec import read_value, write_value
 from topics.rates import KEPT_HOURS, UNKNOWN
@@ -220,6 +221,23 @@ def test_a_constant_rate_and_one_that_jumped_do_not_rise() -> None:
                 looked += 1
                 seen += rising(whole[:end], 5e-5) is not None
     assert looked > 1000 and seen <= 3
+
+
+@pytest.mark.parametrize("rate", [1.0, 5.0, 20.0])
+def test_a_constant_poisson_rate_rises_less_than_every_other_day(rate: float) -> None:
+    """Forty days, looked at every ten seconds. A line that is not even 3.5 standard errors steep
+    over any length need not be looked at."""
+    days, window = 40, 180
+    counts = np.random.default_rng(4).poisson(10 * rate, days * 8640 + window)
+    whole, steep = blocks(*counts.tolist()), np.zeros(len(counts) + 1, bool)
+    for length in LENGTHS:
+        newest = np.lib.stride_tricks.sliding_window_view(counts, length)
+        at = np.arange(length) - 0.5 * (length - 1)
+        steep[length:] |= newest @ at > 3.5 * np.sqrt(newest.mean(axis=1) * (at @ at))
+    ends = [int(end) for end in np.flatnonzero(steep) if end >= window]
+    seen = [end for end in ends if rising(whole[end - window : end], 5e-5) is not None]
+    apart = [end for before, end in pairwise([-window, *seen]) if end - before > 12]
+    assert len(ends) > 200 and 0 < len(apart) < 0.5 * days
 
 
 def test_a_rise_that_is_over_is_not_continued() -> None:
