@@ -143,8 +143,8 @@ class KafkaClient:
         def deliver(message: Any) -> None:
             def on_record(_topic: str, _key: str, record: object, _append_ms: int) -> None:
                 nonlocal claimed
-                if isinstance(record, Leadership):
-                    claimed = max(claimed, token_of(record, message.offset))
+                if isinstance(record, Leadership) and (token := token_of(record, message.offset)):
+                    claimed = max(claimed, token)
                     if self.highest_token is not None:
                         moved(claimed)
 

@@ -28,22 +28,25 @@ async def bootstrap() -> AsyncIterator[str]:
 
 
 async def test_a_token_is_bounded_by_the_highest_claim(bootstrap: str) -> None:
-    """The end of the topic bounds it while there is no claim; renewals are no claims."""
+    """The end of the topic bounds it while nothing speaks of a token; who stands by does not, and a
+    renewal vouches for its own."""
     changes: list[int | None] = []
     async with KafkaClient(bootstrap, "test") as kafka:
         await until(lambda: kafka.connected)
         assert kafka.highest_token is None
         for _ in range(3):
-            await kafka.publish("leadership", "c", Leadership("c", "x", "renewal", 0))
+            await kafka.publish("leadership", "c", Leadership("c", "x", "standby", 0))
         kafka.follow_leadership(lambda: changes.append(kafka.highest_token))
         await until(lambda: kafka.highest_token == 3)
-        await kafka.publish("leadership", "c", Leadership("c", "x", "renewal", 0))
+        await kafka.publish("leadership", "c", Leadership("c", "x", "standby", 0))
         await kafka.publish("leadership", "claim", Leadership("c", "x", "claim", 0))
         await until(lambda: kafka.highest_token == 5)
-        await kafka.publish("leadership", "c", Leadership("c", "x", "renewal", 0))
+        await kafka.publish("leadership", "c", Leadership("c", "x", "standby", 0))
         await kafka.publish("leadership", "claim", Leadership("d", "y", "claim", 0))
         await until(lambda: kafka.highest_token == 7)
-    assert changes == [3, 5, 7]
+        await kafka.publish("leadership", "d", Leadership("d", "y", "renewal", 0, token=9))
+        await until(lambda: kafka.highest_token == 9)
+    assert changes == [3, 5, 7, 9]
 
 
 async def test_tombstones_name_their_key(bootstrap: str) -> None:
