@@ -53,6 +53,18 @@ class PlanOptions:
         finite("options.gap", self.gap, 0.0, 1.0)
         finite("options.time_limit_s", self.time_limit_s, 1e-3, 1e5)
 
+    def within(self, share: float) -> PlanOptions:
+        """The same for a search that may use this share of the time that is left."""
+        if self.elapsed_s is None:
+            return self
+        now_s = self.elapsed_s()
+        left_s = max(0.0, self.time_limit_s - now_s)
+        return replace(self, time_limit_s=max(1e-3, now_s + share * left_s))
+
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return self.elapsed_s is not None and self.elapsed_s() >= self.time_limit_s
+
 
 class Room(Enum):
     """Where a plan's additions find their place and their money. BESIDE all that runs now; AFTER as

@@ -45,11 +45,15 @@ def in_reach(problem: PlanningProblem, best: Plan, strategy: Strategy) -> Reache
         return Reached(best)
     if best.status is PlanStatus.FAILED or _fits(problem, best, problem.gpus_now(), _added(best)):
         return Reached(best)
-    beside = strategy.solve(replace(problem, room=Room.BESIDE))
+    if problem.options.is_over():
+        return Reached(best)
+    beside = strategy.solve(_in_part(problem, Room.BESIDE))
     if beside.status is PlanStatus.FAILED:
         return Reached(best)
     gain = _gain(problem, best, beside)
     if max(gain.values(), default=0.0) > _LEAST:
+        if problem.options.is_over():
+            return Reached(beside)
         step = strategy.solve(replace(problem, room=Room.AFTER))
         for plan in (step, best):
             if plan.status is PlanStatus.FAILED or _needs_own_place(problem, plan):
@@ -61,6 +65,11 @@ def in_reach(problem: PlanningProblem, best: Plan, strategy: Strategy) -> Reache
         return Reached(beside)
     whole = {target.combo.id: target.count for target in best.targets}
     return Reached(best if _fits(problem, best, problem.taken_gpus, whole) else beside)
+
+
+def _in_part(problem: PlanningProblem, room: Room) -> PlanningProblem:
+    """The same with additions in `room`, in half of the time that is left."""
+    return replace(problem, room=room, options=problem.options.within(0.5))
 
 
 def _needs_own_place(problem: PlanningProblem, plan: Plan) -> bool:

@@ -59,7 +59,8 @@ class Shoal:
         solved = self._run(arrays, problem)
         bound = _fraction_bound(problem, arrays, solved)
         shares = _shares(arrays, solved)
-        if solved.status is Status.BEST_EFFORT and min(shares.values(), default=1.0) < 1.0:
+        unequal = min(shares.values(), default=1.0) < 1.0
+        if solved.status is Status.BEST_EFFORT and unequal and not problem.options.is_over():
             # The worst served model is as well off as can be; now nobody else goes without.
             more = to_arrays(problem, shares)
             again = self._run(more, problem)
