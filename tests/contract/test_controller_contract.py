@@ -22,6 +22,7 @@ from tests.contract.brokers import (
     read,
     write,
 )
+from tests.contract.controllers import CONFIG, Controller
 from topics.records import Assignment
 from topics.table import (
     ASSIGNMENTS,
@@ -31,64 +32,6 @@ from topics.table import (
     TELEMETRY,
 )
 from topics.timebase import TimeBase
-
-CONFIG = """
-mode: act
-regions:
-  here:
-    l4: {gpu: L4, per_node: 1, nodes: 2, owned: true}
-models:
-  tiny:
-    source: meta-llama/Llama-3.1-8B-Instruct
-    engine: fp8
-    slo: {ttft: 2s, tpot: 100ms}
-    min: 1
-engines:
-  fp8: {args: [--quantization=fp8]}
-"""
-
-
-class Controller:
-    """A controller process."""
-
-    def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
-        self.process = process
-        self.name = name
-
-    @classmethod
-    async def start(
-        cls, broker: Broker, config: Path, time_base: TimeBase, name: str = "controller-1"
-    ) -> Controller:
-        return cls(
-            await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "streams.controller",
-                "--config",
-                str(config),
-                "--broker",
-                broker.bootstrap,
-                "--time-base",
-                time_base.format(),
-                "--prefix",
-                broker.prefix,
-                "--controller-id",
-                name,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            ),
-            name,
-        )
-
-    async def ready(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        async with asyncio.timeout(40):
-            said: dict[str, Any] = json.loads(await self.process.stdout.readline())
-        return said
-
-    def kill(self) -> None:
-        if self.process.returncode is None:
-            self.process.kill()
 
 
 @pytest.fixture
@@ -105,7 +48,7 @@ async def test_a_killed_controller_goes_on_from_the_topics(
     time_base = TimeBase(10.0, 1_700_000_000_000, time.monotonic_ns())
     first = await Controller.start(broker, config, time_base)
     try:
-        hello = await first.ready()
+        hello = await first.says()
         assert hello["ready"] is True
         await producer.send_and_wait(broker.name(STATUS), b"poison 1", key=b"p")
         await producer.send_and_wait(broker.name(TELEMETRY), b"poison 2", key=b"p")
@@ -116,7 +59,7 @@ async def test_a_killed_controller_goes_on_from_the_topics(
         await first.process.wait()
     second = await Controller.start(broker, config, time_base)
     try:
-        again = await second.ready()
+        again = await second.says()
         assert again["leader_token"] > hello["leader_token"]
         rebuilt = await read(
             broker, DECISIONS, lambda found: any(d.kind == "rebuilt" for d in found)
@@ -172,7 +115,7 @@ async def test_a_controller_ends_in_time_even_when_its_broker_is_gone(config: Pa
     base = TimeBase(10.0, 1_700_000_000_000, time.monotonic_ns())
     started = await Controller.start(Broker("embedded", bootstrap, "shoal."), config, base)
     try:
-        assert (await started.ready())["ready"] is True
+        assert (await started.says())["ready"] is True
         embedded.kill()
         await embedded.wait()
         started.process.terminate()
@@ -184,13 +127,6 @@ async def test_a_controller_ends_in_time_even_when_its_broker_is_gone(config: Pa
             embedded.kill()
 
 
-async def _lines(controller: Controller) -> dict[str, Any]:
-    assert controller.process.stdout is not None
-    async with asyncio.timeout(30):
-        said: dict[str, Any] = json.loads(await controller.process.stdout.readline())
-    return said
-
-
 async def test_a_second_controller_stands_by_and_takes_over_from_a_stopped_one(
     broker: Broker, producer: AIOKafkaProducer, config: Path
 ) -> None:
@@ -200,13 +136,13 @@ async def test_a_second_controller_stands_by_and_takes_over_from_a_stopped_one(
     first = await Controller.start(broker, config, time_base, "first")
     second = None
     try:
-        hello = await first.ready()
+        hello = await first.says()
         second = await Controller.start(broker, config, time_base, "second")
-        assert (await second.ready())["standby_of"] == "first"
+        assert (await second.says())["standby_of"] == "first"
         await read(broker, ASSIGNMENTS, lambda found: bool(found))
         os.kill(first.process.pid, signal.SIGSTOP)
         stopped_s = time.monotonic()
-        took_over = await _lines(second)
+        took_over = await second.says()
         assert took_over["leader_token"] > hello["leader_token"]
         assert time.monotonic() - stopped_s < 10.0
         os.kill(first.process.pid, signal.SIGCONT)
@@ -214,7 +150,7 @@ async def test_a_second_controller_stands_by_and_takes_over_from_a_stopped_one(
             stale = Assignment("n-stale", "here/l4/owned", 9, hello["leader_token"], 0)
             await write(producer, broker, stale)
         resumed_s = time.monotonic()
-        assert (await _lines(first))["standby_of"] == "second"
+        assert (await first.says())["standby_of"] == "second"
         found = await read(
             broker,
             ASSIGNMENTS,
