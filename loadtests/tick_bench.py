@@ -27,6 +27,7 @@ from autoscaler.planning.request import PlanAnswer, Urgency
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.rebuild import rebuild
 from loadtests.estate import POOLS_PER_REGION, Estate
+from streams.garbage import collect_seldom
 
 START_MS = 1_700_000_000_000
 _KINDS = 20
@@ -124,6 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"--nodes {given.nodes} --regions {given.regions}: at least 1 region, and {least} "
             f"nodes: {copies} in each of {POOLS_PER_REGION} pools a region"
         )
+    collect_seldom()  # as the controller does
     models, nodes = given.models // copies, given.nodes // copies
     run = _Run(Estate(models, nodes, given.regions, given.load, models), given.seed)
     for declared in range(_DECLARED_PER_S, models + _DECLARED_PER_S, _DECLARED_PER_S):
