@@ -217,7 +217,8 @@ def _rows(
             batch = 0.0
         yield Row(
             label, traffic.name, percentile, load, batch, rate.req_per_s, rate.bound_by,
-            rate.reachable, predicted, long_run, share, spare, planned / bound, took_ms,
+            built.share(built.at(0), slo), predicted, long_run, share, spare, planned / bound,
+            took_ms,
         )  # fmt: skip
 
 

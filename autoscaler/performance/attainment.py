@@ -125,9 +125,16 @@ class Engine:
         return self.saturation()[0] * step / GRID if step else 0.0
 
     def saturation(self) -> tuple[float, Run]:
-        """The highest requests/s of any load, and the engine's state then."""
+        """The highest requests/s of any load, and the engine's state then. The queue never empties,
+        so it is the same however requests arrive, and found once."""
         if not self._saturation:
-            self._saturation.append(self._saturate())
+            one = self.traffic
+            if one.arrival_cv == 1.0:
+                self._saturation.append(self._saturate())
+            else:
+                seed, link_gb_s = one.seed, one.link_gb_s
+                plain = engine(self.times, one.phase, one.lengths, 1.0, seed, link_gb_s)
+                self._saturation.append(plain.saturation())
         return self._saturation[0]
 
     def attained(self, run: Run, slo: Slo) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

@@ -18,15 +18,15 @@ from autoscaler.domain.checks import finite
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
-from autoscaler.performance.attainment import GRID, Engine, Run, engine
+from autoscaler.performance.attainment import GRID, SEED, Engine, Run, engine
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S
 from autoscaler.performance.pipeline import PipelineSlices, pipeline_times
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.sample import REQUESTS, measured
 from autoscaler.performance.stages import stage_table
-from autoscaler.performance.steps import step_times
+from autoscaler.performance.steps import StepTimes, step_times
 
-__all__ = ["InstanceRate", "instance_throughput", "stage_table"]
+__all__ = ["InstanceRate", "instance_throughput", "most_req_per_s", "stage_table"]
 
 _MEASURED = len(range(REQUESTS)[measured(REQUESTS)])
 _RARE = 0.02  # share of misses below which a longer sample must confirm what the short one says
@@ -38,11 +38,10 @@ class InstanceRate:
     """What one instance sustains.
 
     req_per_s: its capacity; loaded to the caller's utilisation of it, the percentile attains both
-    limits. 0 when the percentile is out of reach.  reachable: share of requests that attain when
-    they are alone on the instance; below the percentile no rate is low enough.  batch: mean
-    sequences that decode at the planned load.  ttft_ms, tpot_ms: what the percentile of requests
-    keeps at the planned load; of a decode instance's TTFT its own part.  bound_by: "compute",
-    "ttft", "tpot", "memory", "sequences" or "does not fit".
+    limits. 0 when the percentile is out of reach of requests that are alone on the instance: then
+    no rate is low enough.  batch: mean sequences that decode at the planned load.  ttft_ms,
+    tpot_ms: what the percentile of requests keeps at the planned load; of a decode instance's TTFT
+    its own part.  bound_by: "compute", "ttft", "tpot", "memory", "sequences" or "does not fit".
     """
 
     req_per_s: float
@@ -51,7 +50,6 @@ class InstanceRate:
     tpot_ms: float
     bound_by: str
     uncertain: bool
-    reachable: float
 
 
 def instance_throughput(
@@ -80,30 +78,27 @@ def instance_throughput(
     """
     finite("utilisation", utilisation, 1e-3, 1.0)
     finite("percentile", percentile, 0.0, 1.0)
-    lanes = 1
-    if isinstance(node, NodeSlice):
-        times = step_times(model, node, phase, profile)
-    else:
-        times, lanes = pipeline_times(model, node, phase, profile)
+    times, lanes = _times(model, node, phase, profile)
     if times.kv_capacity_tokens < 1.0:
-        return InstanceRate(0.0, 0.0, 0.0, 0.0, "does not fit", times.uncertain, 0.0)
+        return InstanceRate(0.0, 0.0, 0.0, 0.0, "does not fit", times.uncertain)
     wanted = percentile if phase is Phase.AGGREGATED else 0.5 + 0.5 * percentile
-    built = engine(times, phase, lengths, arrival_cv, link_gb_s=link_gb_s)
-    alone = built.at(0)
-    reachable = built.share(alone, slo)
-    if reachable < wanted:
-        bound = _late(built, alone, slo)
-        return InstanceRate(0.0, 0.0, 0.0, 0.0, bound, times.uncertain, reachable)
+    built = engine(times, phase, lengths, arrival_cv, SEED, link_gb_s)
     share = _with_margin(wanted)
     saturation, full = built.saturation()
     top = math.ceil(utilisation * GRID)
-    low, high = 0, top + 1
-    while high - low > 1:
-        middle = top if high > top else (low + high) // 2
-        if built.share(built.at(middle), slo) >= share:
-            low = middle
-        else:
-            high = middle
+    low = top
+    if built.share(built.at(top), slo) < share:
+        alone = built.at(0)
+        if built.share(alone, slo) < wanted:
+            bound = _late(built, alone, slo)
+            return InstanceRate(0.0, 0.0, 0.0, 0.0, bound, times.uncertain)
+        low, high = 0, top
+        while high - low > 1:
+            middle = (low + high) // 2
+            if built.share(built.at(middle), slo) >= share:
+                low = middle
+            else:
+                high = middle
     step = _between(built, built.at, slo, share, low, top)
     run = built.at
     if 1.0 - wanted < _RARE:
@@ -116,7 +111,7 @@ def instance_throughput(
     else:
         capacity = min(saturation, saturation * step / GRID / utilisation)
         bound = _late(built, run(math.floor(step) + 1), slo)
-    planned = run(min(low, int(utilisation * GRID)))
+    planned = run(low)
     return InstanceRate(
         req_per_s=capacity * lanes,
         batch=planned.batch * lanes,
@@ -124,8 +119,23 @@ def instance_throughput(
         tpot_ms=float(np.quantile(planned.tpot_ms, wanted, method="lower")),
         bound_by=bound,
         uncertain=times.uncertain,
-        reachable=reachable,
     )
+
+
+@lru_cache(maxsize=4096)
+def most_req_per_s(
+    model: ModelSpec,
+    node: NodeSlice | PipelineSlices,
+    phase: Phase,
+    lengths: Lengths,
+    profile: Profile,
+    link_gb_s: float = KV_LINK_GB_PER_S,
+) -> float:
+    """Requests/s beyond which no SLO lets one instance go; 0 where nothing fits."""
+    times, lanes = _times(model, node, phase, profile)
+    if times.kv_capacity_tokens < 1.0:
+        return 0.0
+    return engine(times, phase, lengths, 1.0, SEED, link_gb_s).saturation()[0] * lanes
 
 
 @lru_cache(maxsize=1024)
@@ -150,6 +160,14 @@ def latency_alone(
         float(np.quantile(built.own_ttft_ms(alone), percentile, method="lower")),
         float(np.quantile(alone.tpot_ms, percentile, method="lower")),
     )
+
+
+def _times(
+    model: ModelSpec, node: NodeSlice | PipelineSlices, phase: Phase, profile: Profile
+) -> tuple[StepTimes, int]:
+    if isinstance(node, NodeSlice):
+        return step_times(model, node, phase, profile), 1
+    return pipeline_times(model, node, phase, profile)
 
 
 def _with_margin(share: float) -> float:

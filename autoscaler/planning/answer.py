@@ -17,7 +17,13 @@ from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import combo_named
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
-from autoscaler.planning.problem import PlanningProblem, PlanOptions, Room, make_problem
+from autoscaler.planning.problem import (
+    PlanningProblem,
+    PlanOptions,
+    Room,
+    arrivals_of,
+    make_problem,
+)
 from autoscaler.planning.quality import Split
 from autoscaler.planning.reachable import Reached, in_reach
 from autoscaler.planning.request import (
@@ -188,7 +194,9 @@ def _understood(request: PlanRequest, declared: Cluster, profile: Profile) -> _A
             continue
         if model in demands:
             try:
-                combo_named(combo_id, cluster, services[model], demands[model].lengths, profile)
+                service, demand = services[model], demands[model]
+                arrivals = arrivals_of(demand, service)
+                combo_named(combo_id, cluster, service, demand.lengths, profile, arrivals)
             except InvalidValue:
                 if request.urgency is Urgency.FULL:
                     continue  # nothing that is declared now would start it again
@@ -204,10 +212,42 @@ def _understood(request: PlanRequest, declared: Cluster, profile: Profile) -> _A
 def _problem(
     request: PlanRequest, asked: _Asked, profile: Profile, options: PlanOptions
 ) -> PlanningProblem:
+    if request.urgency is Urgency.FULL:
+        return _made(request, asked, profile, options, None)
+    short: tuple[str, ...] = tuple(asked.demands)
+    if not asked.cluster.policy.spends_budget:
+        # To value all that could be had takes most of the time of an urgent plan. Where what runs
+        # is asked about only to be valued anew, and is enough, there is nothing to choose from.
+        bare = _that_fits(_made(request, asked, profile, options, ()))
+        short = tuple(model for model in short if not _suffices(bare, model))
+        if not short:
+            return bare
+    return _that_fits(_made(request, asked, profile, options, short))
+
+
+def _suffices(problem: PlanningProblem, model: str) -> bool:
+    """Whether what runs of `model` is enough for its demand and floor, within its SLO."""
+    running, service = problem.running_of(model), problem.cluster.service(model)
+    serves = sum(combo.req_per_s * count for combo, count in running)
+    return (
+        service.graph is None
+        and serves >= problem.needed_req_per_s(model)
+        and sum(count for _, count in running) >= service.min_instances
+        and all(combo.meets_slo for combo, _ in running)
+    )
+
+
+def _made(
+    request: PlanRequest,
+    asked: _Asked,
+    profile: Profile,
+    options: PlanOptions,
+    offered: tuple[str, ...] | None,
+) -> PlanningProblem:
     known = {pool.id for pool in asked.cluster.pools}
     urgent = request.urgency is Urgency.URGENT
     leaving = Counter({p: n for p, n in request.leaving_gpus if p in known})
-    problem = make_problem(
+    made = make_problem(
         asked.cluster,
         asked.demands,
         profile,
@@ -220,9 +260,9 @@ def _problem(
         # Additions find no room where something leaves; another fleet would, once it has left.
         taken_gpus=leaving + Counter(asked.taken_gpus) if urgent else asked.taken_gpus,
         leaving_gpus={} if urgent else leaving,
+        offered=offered,
     )
-    problem = replace(problem, room=Room.BESIDE if request.beside else Room.LATER)
-    return _that_fits(problem) if problem.additions_only else problem
+    return replace(made, room=Room.BESIDE if request.beside else Room.LATER)
 
 
 def _that_fits(problem: PlanningProblem) -> PlanningProblem:

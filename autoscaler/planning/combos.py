@@ -21,7 +21,7 @@ from autoscaler.planning.combo_names import name_of, parsed
 from autoscaler.planning.component_cells import cell_named, cells
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd, phase_tokens_per_usd
 from autoscaler.planning.links import link_gb_s
-from autoscaler.planning.network import may_stand_apart
+from autoscaler.planning.network import may_stand_apart, most_prompts_per_s
 from autoscaler.planning.parts import (
     Part,
     gpu_usd_per_h,
@@ -175,9 +175,10 @@ def _offers(
     for decode in by_phase.get(Phase.DECODE, ()):
         decodes.setdefault(decode.region, []).append(decode)
     for prefill in by_phase.get(Phase.PREFILL, ()):
+        prompts_per_s = most_prompts_per_s(service.architecture, prefill, lengths, profile)
         for decode in decodes.get(prefill.region, ()):
             if mixes(prefill.markets | decode.markets) or not may_stand_apart(
-                service.architecture, prefill, decode, lengths, profile
+                service.architecture, prefill, prompts_per_s, decode, lengths
             ):
                 continue
             over_gb_s = link_gb_s(prefill.nodes[0][0], decode.nodes[0][0])

@@ -20,7 +20,7 @@ from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.pipeline import PipelineSlices
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.startup import startup_s
-from autoscaler.performance.throughput import InstanceRate, instance_throughput
+from autoscaler.performance.throughput import InstanceRate, instance_throughput, most_req_per_s
 from autoscaler.templates.engines import VLLM
 
 _CV_STEP = 1.125
@@ -30,10 +30,7 @@ _ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One instance: what it sustains (req_per_s 0 = impossible) and how long it takes to start.
-
-    reachable: share of requests that attain the SLO when they are alone on it.
-    """
+    """One instance: what it sustains (req_per_s 0 = impossible) and how long it takes to start."""
 
     phase: Phase
     slice: NodeSlice
@@ -43,9 +40,9 @@ class Instance:
     start_s: float
     uncertain: bool
     bound_by: str
-    reachable: float
 
 
+@lru_cache(maxsize=4096)
 def instance(
     service: Service,
     node: NodeSlice,
@@ -66,10 +63,10 @@ def instance(
     slo = Slo(service.slo.ttft_ms * stretch, service.slo.tpot_ms * stretch)
     start = startup_s(spec, node)
     if not VLLM.runs(spec, node):
-        return Instance(phase, node, 0.0, 0.0, 0.0, start, False, "heads that do not split", 0.0)
+        return Instance(phase, node, 0.0, 0.0, 0.0, start, False, "heads that do not split")
     if kv_capacity_tokens(spec, node.gpu, node.gpus) < longest:
         why = "memory of the longest request"
-        return Instance(phase, node, 0.0, 0.0, 0.0, start, False, why, 0.0)
+        return Instance(phase, node, 0.0, 0.0, 0.0, start, False, why)
     limits = service.utilization, service.percentile, link_gb_s
     rate = _shared((spec, node, phase, slo, lengths, profile, *limits), arrivals)
     return Instance(
@@ -81,7 +78,6 @@ def instance(
         start_s=start,
         uncertain=rate.uncertain,
         bound_by=rate.bound_by,
-        reachable=rate.reachable,
     )
 
 
@@ -117,10 +113,13 @@ _Asked = tuple[
 def _shared(asked: _Asked, arrivals: Arrivals) -> InstanceRate:
     """The rate of an instance that carries its share of `arrivals`.
 
-    The share depends on the rate and the rate on the share: from the rate under plain arrivals two
-    rounds come near, and the burstier of them counts.
+    The share depends on the rate and the rate on the share: from the most that it could carry two
+    rounds come near, and the burstier of them counts. In a large fleet all have the same share of
+    chance, and one valuation is enough.
     """
-    cv = on_grid(min(1.0, arrivals.cv))
+    spec, node, phase, _, lengths, profile, _, _, link_gb_s = asked
+    most = most_req_per_s(spec, node, phase, lengths, profile, link_gb_s)
+    cv = on_grid(min(1.0, arrivals.cv_at(most)))
     rate = _rate(*asked, cv)
     tried = []
     for _ in range(_ROUNDS):

@@ -18,25 +18,24 @@ from autoscaler.planning.parts import Part
 
 
 def may_stand_apart(
-    spec: ModelSpec, prefill: Part, decode: Part, lengths: Lengths, profile: Profile
+    spec: ModelSpec, prefill: Part, prompts_per_s: float, decode: Part, lengths: Lengths
 ) -> bool:
     """Whether `prefill` can hand its KV cache to `decode` as fast as it is made (eq. 18).
 
-    A node may be full of such instances and they share its network, so what it needs is what all
-    of them make together at full speed; a decode node must take in what its instances consume.
+    prompts_per_s: of `prefill`, at full speed. A node may be full of such instances and they share
+    its network, so what it needs is what all of them make together; a decode node must take in
+    what its instances consume.
     """
     pool, node, _, _ = prefill.nodes[0]
     sink, sink_node, _, _ = decode.nodes[0]
-    prompts_per_s = _most_prompts_per_s(spec, prefill, lengths, profile)
     makes = _instances(pool, node) * prompts_per_s
     takes = _instances(sink, sink_node) * decode.req_per_s
     gb_per_prompt = lengths.input_tokens * spec.kv_bytes_per_token / 1e9
     return max(makes, takes) * gb_per_prompt <= link_gb_s(pool, sink)
 
 
-def _most_prompts_per_s(
-    spec: ModelSpec, prefill: Part, lengths: Lengths, profile: Profile
-) -> float:
+def most_prompts_per_s(spec: ModelSpec, prefill: Part, lengths: Lengths, profile: Profile) -> float:
+    """Prompts/s of `prefill` at full speed, whatever its SLO."""
     if len(prefill.nodes) > 1:
         return prefill.req_per_s
     times = step_times(spec, prefill.nodes[0][1], Phase.PREFILL, profile)

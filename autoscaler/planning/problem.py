@@ -7,7 +7,7 @@ checked by name before any solver sees it. Knows no strategy and no solver.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
@@ -236,12 +236,14 @@ def make_problem(
     additions_only: bool = False,
     taken_gpus: Mapping[str, int] | None = None,
     leaving_gpus: Mapping[str, int] | None = None,
+    offered: Collection[str] | None = None,
 ) -> PlanningProblem:
     """The planning problem of a declared cluster at this moment.
 
     fleet: combo id -> count. rented_nodes: left out, the fewest that hold the fleet.
-    prices_usd_per_h: per pool id and node, replaces the declared price. InvalidValue names what
-    cannot be: an unknown pool, combo or model, a number that is not finite.
+    prices_usd_per_h: per pool id and node, replaces the declared price. offered: models for which
+    candidates are put together (None: all). InvalidValue names what cannot be: an unknown pool,
+    combo or model, a number that is not finite.
     """
     now = with_prices(cluster, prices_usd_per_h or {})
     running_counts = {combo_id: count for combo_id, count in (fleet or {}).items() if count}
@@ -261,6 +263,9 @@ def make_problem(
     candidates: dict[str, tuple[Combo, ...]] = {}
     unreachable: dict[str, OutOfReach] = {}
     for model, demand in planned.items():
+        if offered is not None and model not in offered:
+            candidates[model] = ()
+            continue
         service = now.service(model)
         arrivals = arrivals_of(demand, service)
         if now.policy.spends_budget:

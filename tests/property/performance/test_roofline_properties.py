@@ -87,7 +87,6 @@ def test_an_instance_keeps_its_slo_and_its_memory(model, node, phase, slo, lengt
         return
     assert rate.ttft_ms <= slo.ttft_ms * (1 + 1e-6)
     assert rate.tpot_ms <= slo.tpot_ms * (1 + 1e-6)
-    assert rate.reachable >= 0.95
     capacity = step_times(model, node, phase, PROFILE).kv_capacity_tokens
     assert rate.batch * (lengths.input_tokens - 1.0) <= capacity
     looser = Slo(slo.ttft_ms * 2, slo.tpot_ms * 2)

@@ -43,6 +43,11 @@ def predicted_share(times: StepTimes, slo: Slo, lengths: Lengths, req_per_s: flo
     return built.share(built.run(req_per_s), slo)
 
 
+def alone(model: ModelSpec, node: NodeSlice, slo: Slo, lengths: Lengths) -> float:
+    """Share of requests that attain where each is alone on the instance."""
+    return predicted_share(step_times(model, node, Phase.AGGREGATED, PROFILE), slo, lengths, 0.0)
+
+
 def served_share(
     times: StepTimes, slo: Slo, lengths: Lengths, req_per_s: float, seed: int
 ) -> float:
@@ -100,19 +105,17 @@ def test_long_prompts_are_out_of_reach_of_a_small_gpu_and_the_rate_says_so() -> 
     """One prompt in ten alone takes longer than the TTFT on an L4; on an L40S one in sixty."""
     small, large = capacity(MINI, L4, MINI_SLO, LONG), capacity(MINI, L40S, MINI_SLO, LONG)
     assert (small.req_per_s, small.bound_by) == (0.0, "ttft")
-    assert 0.85 < small.reachable < 0.95
+    assert 0.85 < alone(MINI, L4, MINI_SLO, LONG) < 0.95
     assert large.req_per_s > 0.5
-    assert large.reachable > 0.97
+    assert alone(MINI, L40S, MINI_SLO, LONG) > 0.97
     # Mean lengths would have it served.
     assert capacity(MINI, L4, MINI_SLO, Lengths(2000.0, 211.0)).req_per_s > 0.0
 
 
 def test_a_share_that_is_out_of_reach_is_attained_by_no_lower_rate() -> None:
     times = step_times(MINI, L4, Phase.AGGREGATED, PROFILE)
-    alone = predicted_share(times, MINI_SLO, LONG, 0.0)
-    assert alone == capacity(MINI, L4, MINI_SLO, LONG).reachable
     assert (
-        alone
+        alone(MINI, L4, MINI_SLO, LONG)
         >= predicted_share(times, MINI_SLO, LONG, 0.05)
         > predicted_share(times, MINI_SLO, LONG, 0.8)
     )
@@ -128,7 +131,8 @@ def test_spread_costs_rate_that_means_do_not_show() -> None:
 
 def test_a_tpot_that_no_batch_keeps_is_called_tpot() -> None:
     found = capacity(CODE, L40S, Slo(2000.0, 20.0), CHAT)
-    assert (found.req_per_s, found.bound_by, found.reachable) == (0.0, "tpot", 0.0)
+    assert (found.req_per_s, found.bound_by) == (0.0, "tpot")
+    assert alone(CODE, L40S, Slo(2000.0, 20.0), CHAT) == 0.0
 
 
 def test_requests_beyond_the_memory_are_called_memory() -> None:
@@ -137,7 +141,7 @@ def test_requests_beyond_the_memory_are_called_memory() -> None:
     assert found.req_per_s > 0.0
     assert found.bound_by == "memory"
     huge = capacity(CODE, L40S, Slo(6e5, 1e3), Lengths(30_000.0, 211.0))
-    assert (huge.req_per_s, huge.bound_by, huge.reachable) == (0.0, "memory", 0.0)
+    assert (huge.req_per_s, huge.bound_by) == (0.0, "memory")
 
 
 @pytest.mark.parametrize(("phase", "half"), [(Phase.PREFILL, "ttft_ms"), (Phase.DECODE, "tpot_ms")])

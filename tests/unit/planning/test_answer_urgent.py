@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Policy
-from autoscaler.planning.request import Outcome
+from autoscaler.domain.workload import Demand
+from autoscaler.planning.answer import answer
+from autoscaler.planning.plan import Plan
+from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.request import Outcome, PlanRequest
+from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.planning.strategies.table import STRATEGIES
 from tests.unit.planning.answer_requests import (
     FULL,
     H100,
     L4,
+    PROFILE,
     URGENT,
     ask,
     capacity,
@@ -18,7 +26,7 @@ from tests.unit.planning.answer_requests import (
     one_model,
     usd,
 )
-from tests.unit.planning.planning_clusters import small_cluster
+from tests.unit.planning.planning_clusters import CONVERSATION, small_cluster
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
@@ -41,6 +49,39 @@ def test_urgent_adds_nothing_where_what_runs_is_enough() -> None:
     got = ask(cluster, URGENT, {"m": 0.1}, fleet)
     assert got.counts == tuple(fleet.items())
     assert usd(got) == got.now_usd_per_h == pytest.approx(9 * 0.85)
+
+
+@dataclass
+class Noting:
+    """Our strategy, noting what it has to choose from."""
+
+    offered: dict[str, int] = field(default_factory=dict)
+    name: str = "noting"
+
+    def solve(self, problem: PlanningProblem) -> Plan:
+        self.offered = {model: len(combos) for model, combos in problem.candidates.items()}
+        return Shoal().solve(problem)
+
+
+@pytest.mark.parametrize(("lost", "chooses"), [(0, False), (11, True)])
+def test_urgent_puts_candidates_together_only_for_models_that_are_short(
+    lost: int, chooses: bool
+) -> None:
+    """Nine L4 are enough of m, of which one is left where 11 of the 12 nodes are lost."""
+    request = PlanRequest(
+        number=1,
+        urgency=URGENT,
+        at_ms=0,
+        demands=(Demand("m", 3.0, CONVERSATION), Demand("n", 1.0, CONVERSATION)),
+        fleet=(("m:a1@r/l4/on-demand", 9),),
+        rented_nodes=(("r/l4/on-demand", min(9, 12 - lost)),),
+        unusable_nodes=(("r/l4/on-demand", lost),) if lost else (),
+        scope=("m", "n"),
+    )
+    noting = Noting()
+    answer(request, Cluster((L4, H100), (mini("m"), mini("n"))), PROFILE, noting)
+    assert bool(noting.offered["m"]) is chooses
+    assert noting.offered["n"]
 
 
 def test_urgent_fills_nodes_that_others_paid_for_before_it_rents_one() -> None:
