@@ -9,8 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from topics.timebase import TimeBase
+
+Times: TypeAlias = NDArray[np.int64]
+EventsMs: TypeAlias = Callable[[Times, Times], Times]
+"""(ms at which the broker appended records, their ages in ms then) -> domain ms."""
 
 
 def wall_ms() -> int:
@@ -47,13 +55,16 @@ class Clock:
 
         A broker whose clock was set back does not put events into the future.
         """
-        return self.events()(append_ms, age_ms)
+        past_ms = max(0, self.broker_ms() - append_ms)
+        return self.now_ms() - int(past_ms * self.time_base.speed) - age_ms
 
-    def events(self) -> Callable[[int, int], int]:
+    def events(self) -> EventsMs:
         """`event_ms` as of now, for many records that were read together."""
         now_ms, broker_ms, speed = self.now_ms(), self.broker_ms(), self.time_base.speed
 
-        def event_ms(append_ms: int, age_ms: int) -> int:
-            return now_ms - int(max(0, broker_ms - append_ms) * speed) - age_ms
+        def events_ms(append_ms: Times, age_ms: Times) -> Times:
+            past_ms = np.maximum(0, broker_ms - append_ms)
+            found: Times = now_ms - (past_ms * speed).astype(np.int64) - age_ms
+            return found
 
-        return event_ms
+        return events_ms

@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from topics.checks import SCHEMA_VERSION, InvalidRecord
-from topics.sketch import from_base64, from_text, to_text
+from topics.sketch import from_text, to_text
 from topics.table import topic
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -115,8 +115,6 @@ def _make_reader(kind: Any) -> Reader:
         return _sequence_reader(_reader(arguments[0]))
     if origin is tuple:
         return _fixed_reader(tuple(_reader(argument) for argument in arguments))
-    if origin is dict and arguments == (int, int):
-        return _sketch_reader(_dict_reader(_integer_key, _integer))
     if origin in (dict, collections.abc.Mapping):
         return _dict_reader(_key_reader(arguments[0]), _reader(arguments[1]))
     if origin is frozenset:
@@ -173,8 +171,8 @@ def _dataclass_reader(kind: type[Any]) -> Reader:
             raise InvalidRecord(path or "record", value, "a JSON object")
         dot = f"{path}." if path else ""
         found = {}
-        if packed and CELLS in value:
-            sketches = from_text(dot + CELLS, value[CELLS], len(packed))
+        if packed:
+            sketches = from_text(dot + CELLS, value.get(CELLS, ""), len(packed))
             found = dict(zip(packed, sketches, strict=True))
         for name, reader, required in fields:
             if name in found:
@@ -232,15 +230,6 @@ def _dict_reader(key: Reader, item: Reader) -> Reader:
         if len(found) != len(value):  # "7" and "07" are the same number
             raise InvalidRecord(path, value, "each key once")
         return found
-
-    return read
-
-
-def _sketch_reader(plain: Reader) -> Reader:
-    """Counts by number as versions before wrote them: in base64, or as a JSON object."""
-
-    def read(path: str, value: Any) -> Any:
-        return from_base64(path, value) if type(value) is str else plain(path, value)
 
     return read
 

@@ -9,19 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from topics import checks
-from topics.sketch import from_base64, from_text
-from topics.telemetry import COUNTS, SKETCHES
+from topics.sketch import from_text
+from topics.telemetry import COUNTS
 
 
 @dataclass(frozen=True, slots=True)
 class DemandSecond:
     """What happened in the second that begins at start_ms: counts of `telemetry.COUNTS`, and
-    sketches of `telemetry.SKETCHES` as the wire has them. sketches: what a worker of the version
-    before wrote instead of cells, each in base64."""
+    sketches of `telemetry.SKETCHES` as the wire has them."""
 
     start_ms: int
     counts: tuple[int, ...]
-    sketches: tuple[str, ...] = ()
     cells: str = ""
 
     def __post_init__(self) -> None:
@@ -30,8 +28,6 @@ class DemandSecond:
             raise checks.InvalidRecord("counts", len(self.counts), f"{len(COUNTS)} counts")
         for name, count in zip(COUNTS, self.counts, strict=True):
             checks.count(name, count)
-        for name, text in zip(SKETCHES, self.sketches, strict=False):
-            from_base64(name, text)
         from_text("cells", self.cells, 0)
 
 

@@ -12,9 +12,7 @@ LOWEST, plus WIDTH for each sketch before. A count above `MOST_IN_CELL` is sever
 
 from __future__ import annotations
 
-import binascii
 import math
-import struct
 from collections.abc import Iterable, Mapping
 
 from topics.checks import InvalidRecord
@@ -31,7 +29,6 @@ MOST_IN_CELL = len(NUMBERS) - 1
 CELL_CHARS = 4
 _VALUES = {text: number for number, text in enumerate(NUMBERS)}
 _FULL = NUMBERS[MOST_IN_CELL]
-_PAIR = struct.Struct("<HH")
 
 
 def bucket_of(value_ms: float) -> int:
@@ -73,21 +70,6 @@ def from_text(field: str, text: object, sketches: int) -> list[dict[int, int]]:
         if number < sketches:
             seen = found[number]
             seen[bucket + LOWEST] = seen.get(bucket + LOWEST, 0) + count
-    return found
-
-
-def from_base64(field: str, text: str) -> dict[int, int]:
-    """A sketch as the version before wrote it: pairs of unsigned 16-bit numbers, little-endian,
-    bucket - LOWEST and count, in base64. InvalidRecord names `field`."""
-    try:
-        packed = binascii.a2b_base64(text, strict_mode=True)
-    except (binascii.Error, ValueError):
-        raise InvalidRecord(field, text, "base64") from None
-    if len(packed) % _PAIR.size:
-        raise InvalidRecord(field, f"{len(packed)} bytes", "pairs of bucket and count")
-    found = merge({bucket + LOWEST: count} for bucket, count in _PAIR.iter_unpack(packed))
-    if any(bucket > HIGHEST for bucket in found):
-        raise InvalidRecord(f"{field} bucket", max(found), f"at most {HIGHEST}")
     return found
 
 

@@ -43,8 +43,7 @@ class Telemetry:
     ttft_ms / tpot_ms: latency sketches of `topics.sketch` as {bucket: count}. input_lengths /
     output_lengths: sketches of the same form in tokens, of input as it arrived and of output as it
     completed. shapes: requests that arrived, by their input and expected output length, in buckets
-    of `topics.shapes`. All sketches stand together in the field `cells` on the wire; each in a
-    field of its own, in base64 or as a JSON object, is what versions before wrote, and understood.
+    of `topics.shapes`. All sketches stand together in the field `cells` on the wire.
     sent: how many requests of which kind were sent where in the span, as {kind: {destination:
     requests}} (a workload type and the group that took it), for those whose way is
     planned by kind. classes: arrivals by score class (`topics.scoring`; `UNCLASSED` without a

@@ -1,81 +1,88 @@
-"""Sketches of a second or a window: as arrays, and as the cells that are not empty.
+"""Sketches of all models as the cells that are not empty, and the merging of what records say.
 
-Owns the two forms, and the merging of what many records say. Knows nothing of time.
+Owns how a cell of a model is numbered. Knows nothing of time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoscaler.performance.compiled import compiled
 from topics.sketch import LOWEST, WIDTH, to_text
 from topics.telemetry import SKETCHES
 
-_CELLS = len(SKETCHES) * WIDTH
-_CELL = np.dtype([("place", "<u2"), ("count", "<u4")])
+CELLS = len(SKETCHES) * WIDTH
+"""Of a model: its places as of `topics.sketch`; the place of cell n is n % CELLS."""
 _MOST = 2**32 - 1
-_GROUPS_AT_ONCE = 16  # so that the arrays of one round stay in the processor's caches
 
-Dense: TypeAlias = NDArray[np.int64]
-"""(len(SKETCHES), WIDTH): counts of bucket - LOWEST of each sketch."""
-
-Kept: TypeAlias = bytes
-"""The cells that are not empty, each once: a place as of `topics.sketch` and a count, 6 bytes."""
+Kept: TypeAlias = tuple[NDArray[np.uint32], NDArray[np.uint32]]
+"""Cells that are not empty, each once and rising (a model's number times CELLS, plus the place),
+and their counts."""
 
 
-def nothing() -> Dense:
-    """Nothing seen."""
-    return np.zeros((len(SKETCHES), WIDTH), np.int64)
+def merged(
+    wire: Sequence[bytes], group: NDArray[np.int64], owners: NDArray[np.int64]
+) -> tuple[Kept, NDArray[np.int64]]:
+    """What the records of each group saw together, group by group, and where the cells of each
+    group begin. wire: the cells of each record, as `Reported` has them; group: the number of its
+    group, rising; owners: the model of each group. Places of unknown sketches are left out."""
+    sizes = np.array([len(one) for one in wire], np.int64) // 4
+    ends = np.append(0, sizes.cumsum())[group.searchsorted(np.arange(len(owners) + 1))]
+    pairs = np.frombuffer(b"".join(wire), np.int16)
+    return _merged(pairs, ends, owners)
 
 
-def merged(wire: Sequence[bytes], group: NDArray[np.int64], groups: int) -> list[Kept]:
-    """What the records of each group saw together. wire: the cells of each record, as `Reported`
-    has them; group: the number of its group, rising. Places of unknown sketches are left out."""
-    found: list[Kept] = []
-    for first in range(0, groups, _GROUPS_AT_ONCE):
-        last = min(groups, first + _GROUPS_AT_ONCE)
-        start, end = group.searchsorted((first, last)).tolist()
-        places, counts = np.frombuffer(b"".join(wire[start:end]), "<i2").reshape(-1, 2).T
-        cells = np.array([len(one) for one in wire[start:end]], np.int64) // 4
-        at = (group[start:end] - first).repeat(cells) * _CELLS + places
-        if len(places) and places.max() >= _CELLS:
-            known = places < _CELLS
-            at, counts = at[known], counts[known]
-        totals = np.bincount(at, counts, (last - first) * _CELLS)
-        (seen,) = (totals != 0.0).nonzero()  # of flags it is several times faster
-        kept = _packed(seen % _CELLS, totals[seen])
-        upto = _CELL.itemsize * seen.searchsorted(np.arange(last - first + 1) * _CELLS)
-        found += [kept[a:b] for a, b in pairwise(upto.tolist())]
-    return found
+@compiled
+def _merged(
+    pairs: NDArray[np.int16], ends: NDArray[np.int64], owners: NDArray[np.int64]
+) -> tuple[Kept, NDArray[np.int64]]:
+    """pairs: places and counts in turn; ends: where each group's cells begin, and the last ends."""
+    most = min(len(pairs) // 2, len(owners) * CELLS)
+    cells, counts = np.empty(most, np.uint32), np.empty(most, np.uint32)
+    begins = np.zeros(len(owners) + 1, np.int64)
+    seen = np.zeros(CELLS, np.int64)
+    found = 0
+    for group in range(len(owners)):
+        for at in range(ends[group], ends[group + 1]):
+            place = pairs[2 * at]
+            if place < CELLS:
+                seen[place] += pairs[2 * at + 1]
+        for place in range(CELLS):
+            if seen[place]:
+                cells[found] = owners[group] * CELLS + place
+                counts[found] = min(seen[place], _MOST)
+                seen[place] = 0
+                found += 1
+        begins[group + 1] = found
+    return (cells[:found].copy(), counts[:found].copy()), begins
 
 
-def together(one: Kept, other: Kept) -> Kept:
-    """What both saw."""
-    cells = np.frombuffer(one + other, _CELL)
-    totals = np.bincount(cells["place"], cells["count"])
-    (seen,) = totals.nonzero()
-    return _packed(seen, totals[seen])
-
-
-def count_in(kept: Kept, into: Dense, sign: int = 1) -> None:
-    """Count `kept` in (out with sign -1)."""
-    cells = np.frombuffer(kept, _CELL)
-    into.reshape(-1)[cells["place"]] += sign * cells["count"].astype(np.int64)
+def together(kept: Sequence[Kept]) -> Kept:
+    """What all of them saw."""
+    cells, counts = _joined(kept)
+    order = cells.argsort(kind="stable")  # which is fast for a few rising runs
+    cells = cells[order]
+    (first,) = np.append(True, cells[1:] != cells[:-1])[: len(cells)].nonzero()
+    totals = np.add.reduceat(counts[order], first, dtype=np.int64) if len(cells) else counts
+    return _kept(cells[first], totals)
 
 
 def text_of(kept: Kept) -> str:
-    """`kept` as the wire has it."""
-    cells = np.frombuffer(kept, _CELL)
-    places = (cells["place"].astype(np.int64) + LOWEST).tolist()
-    return to_text([dict(zip(places, cells["count"].tolist(), strict=True))])
+    """`kept`, of one model, as the wire has it."""
+    places, counts = kept
+    at = (places.astype(np.int64) % CELLS + LOWEST).tolist()
+    return to_text([dict(zip(at, counts.tolist(), strict=True))])
 
 
-def _packed(places: NDArray[np.intp], counts: NDArray[Any]) -> Kept:
-    made = np.empty(len(places), _CELL)
-    made["place"] = places
-    made["count"] = np.minimum(counts, _MOST)
-    return made.tobytes()
+def _joined(kept: Sequence[Kept]) -> Kept:
+    cells, counts = zip(*kept, strict=True) if kept else ((), ())
+    none = np.zeros(0, np.uint32)
+    return np.concatenate((none, *cells)), np.concatenate((none, *counts))
+
+
+def _kept(cells: NDArray[Any], counts: NDArray[Any]) -> Kept:
+    return cells.astype(np.uint32), np.minimum(counts, _MOST).astype(np.uint32)

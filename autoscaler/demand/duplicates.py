@@ -17,13 +17,13 @@ def _page() -> bytearray:
 
 @dataclass(slots=True)
 class Producer:
-    """Sequences applied of one (gateway, boot). What is older than the page before the newest one
-    is a copy. newest_ms: the latest event time of its records."""
+    """Sequences applied of one (gateway, boot), which is boot `number`. What is older than the page
+    before the newest one is a copy."""
 
+    number: int = 0
     page: int = -1
     newest: bytearray = field(default_factory=bytearray)
     before: bytearray = field(default_factory=bytearray)
-    newest_ms: int = 0
 
     def is_new(self, sequence: int) -> bool:
         """Remember `sequence`; False if it was applied before, or is too old to tell."""

@@ -81,19 +81,18 @@ def observe(
     windows: TelemetryWindows, models: Iterable[str], policy: Policy, now_ms: int
 ) -> dict[str, ModelDemand]:
     """The demand for each of `models` at `now_ms`, in domain ms."""
-    spans = spans_s(policy)
+    models = list(models)
     local_s, long_s = policy.local_window_s, policy.global_window_s
-    return {
-        model: ModelDemand(
-            windows.recent(model, now_ms, spans),
-            windows.stats(model, now_ms, local_s),
-            windows.stats(model, now_ms, long_s),
-            windows.gateways(model, now_ms, long_s),
-            windows.blocks(model, now_ms, long_s),
-            windows.lengths(model, now_ms, long_s),
-            windows.lengths(model, now_ms, local_s),
-            windows.newest_ms(model, now_ms),
-            windows.kinds(model, now_ms, local_s),
-        )
-        for model in models
-    }
+    seen = zip(
+        windows.all_recent(models, now_ms, spans_s(policy)),
+        windows.all_stats(models, now_ms, local_s),
+        windows.all_stats(models, now_ms, long_s),
+        windows.all_gateways(models, now_ms, long_s),
+        windows.all_blocks(models, now_ms, long_s),
+        windows.all_lengths(models, now_ms, long_s),
+        windows.all_lengths(models, now_ms, local_s),
+        [windows.newest_ms(model, now_ms) for model in models],
+        [windows.kinds(model, now_ms, local_s) for model in models],
+        strict=True,
+    )
+    return {model: ModelDemand(*of) for model, of in zip(models, seen, strict=True)}

@@ -61,12 +61,12 @@ class LengthsSeen:
     classes: Mapping[int, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # to make frozen ones, one per gateway and model, takes three times as long
 class GatewaySeen:
     """A gateway's last word on a model.
 
     seen_ms: event time of its newest record. age_ms: from then to now. served_ms: event time of
-    its newest record with requests, 0 if it never had any. left: it signed off.
+    its newest record with requests, 0 if it never had any.
     """
 
     gateway: str
@@ -76,4 +76,3 @@ class GatewaySeen:
     route_generation: int
     age_ms: int = 0
     served_ms: int = 0
-    left: bool = False

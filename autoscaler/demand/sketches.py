@@ -1,13 +1,12 @@
-"""Sketches of one model over time, and their sums over sliding windows.
+"""Sketches of all models over time, and their sums over sliding windows.
 
 Owns how finely the past is kept: every second of the last minutes, blocks of 30 s before. So a
 window of up to two minutes is exact to the second; a longer one begins on a whole block, up to 30 s
-early. Knows nothing of who reported, nor any clock.
+early. Knows models by number, and neither who reported nor any clock.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -15,33 +14,34 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.demand.cells import Dense, Kept, count_in, nothing, together
-from topics.sketch import LOWEST, middle_ms
+from autoscaler.demand.cells import CELLS, Kept, together
+from topics.sketch import HIGHEST, LOWEST, WIDTH, middle_ms
 from topics.telemetry import SKETCHES
 
 FINE_S = 120
 BLOCK_S = 30
 _LAG_S = 30
+_MIDDLES = np.array([middle_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)])
 
 Sketch: TypeAlias = Mapping[int, int]
 """Counts by bucket."""
 
 
-class DenseSketch(Mapping[int, int]):
-    """A sketch as counts of all buckets. Its few that are not empty are looked for when somebody
-    asks: every tick has one of each window, and few of them are read."""
+class SeenSketch(Mapping[int, int]):
+    """A sketch as a part of the cells of a window, which are read when somebody asks: every tick
+    has some of each model, and few of them are read."""
 
-    __slots__ = ("_counts", "_found")
+    __slots__ = ("_cells", "_counts", "_found")
 
-    def __init__(self, counts: NDArray[np.int64]) -> None:
+    def __init__(self, cells: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        self._cells = cells
         self._counts = counts
         self._found: dict[int, int] | None = None
 
     def _read(self) -> dict[int, int]:
         if self._found is None:
-            (at,) = self._counts.nonzero()
-            counts = self._counts[at].tolist()
-            self._found = dict(zip((at + LOWEST).tolist(), counts, strict=True))
+            buckets = (self._cells % WIDTH + LOWEST).tolist()
+            self._found = dict(zip(buckets, self._counts.tolist(), strict=True))
         return self._found
 
     def __getitem__(self, bucket: int) -> int:
@@ -54,41 +54,67 @@ class DenseSketch(Mapping[int, int]):
         return len(self._read())
 
 
+class Seen:
+    """The cells that are not empty of a window, and their counts."""
+
+    def __init__(self, counts: NDArray[np.int64]) -> None:
+        (self._cells,) = (counts != 0).nonzero()  # of flags it is several times faster
+        self._counts = counts[self._cells]
+        self._upto = np.append(0, self._counts.cumsum())
+        self._bounds = self._cells.searchsorted(np.arange(0, len(counts) + 1, WIDTH))
+
+    def sketch(self, name: str, model: int) -> SeenSketch:
+        """The sketch called `name`, one of SKETCHES, of a model."""
+        at = model * len(SKETCHES) + SKETCHES.index(name)
+        part = slice(*self._bounds[at : at + 2].tolist())
+        return SeenSketch(self._cells[part], self._counts[part])
+
+    def quantiles_ms(self, name: str, models: NDArray[np.int64], q: float) -> list[float | None]:
+        """The q-quantile of the sketch called `name` of each of `models`; None where nothing was
+        seen."""
+        found: list[float | None] = [None] * len(models)
+        at = models * len(SKETCHES) + SKETCHES.index(name)
+        before, upto = self._upto[self._bounds[at]], self._upto[self._bounds[at + 1]]
+        (known,) = (upto > before).nonzero()
+        ranks = np.maximum(1, np.ceil(q * (upto - before)[known])).astype(np.int64)
+        cells = self._cells[self._upto[1:].searchsorted(before[known] + ranks)]
+        for place, value in zip(known.tolist(), _MIDDLES[cells % WIDTH].tolist(), strict=True):
+            found[place] = value
+        return found
+
+
 @dataclass(slots=True)
 class Sum:
-    """Everything from `start_s` until before `end_s`."""
+    """Everything from `start_s` until before `end_s`. counts: of all cells of all models."""
 
     start_s: int
     end_s: int
-    dense: Dense = field(default_factory=nothing)
-    _shown: bool = False
-    _quantiles: dict[tuple[str, float], float | None] = field(default_factory=dict)
+    counts: NDArray[np.int64]
+    _seen: Seen | None = None
 
-    def count_in(self, kept: Kept, sign: int = 1) -> None:
-        """Count `kept` in (out with sign -1). What was shown stays as it was."""
-        if self._shown:
-            self.dense, self._shown = self.dense.copy(), False
-        self._quantiles.clear()
-        count_in(kept, self.dense, sign)
+    def count_in(self, kept: Kept) -> None:
+        """Count `kept` in."""
+        cells, counts = kept
+        self.counts[cells] += counts
+        self._seen = None
 
-    def sketch(self, name: str) -> DenseSketch:
-        """The sketch called `name`, one of SKETCHES, as it is now."""
-        self._shown = True
-        return DenseSketch(self.dense[SKETCHES.index(name)])
+    def count_out(self, kept: Kept) -> None:
+        """Count `kept` out."""
+        cells, counts = kept
+        self.counts[cells] -= counts
+        self._seen = None
 
-    def quantile_ms(self, name: str, q: float) -> float | None:
-        """The q-quantile of the sketch called `name`; None where nothing was seen."""
-        if (name, q) not in self._quantiles:
-            self._quantiles[name, q] = self._quantile_ms(name, q)
-        return self._quantiles[name, q]
+    def room_for(self, models: int) -> None:
+        """Numbers of models are below `models` from now on."""
+        self.counts = np.append(self.counts, np.zeros(models * CELLS - len(self.counts), np.int64))
+        self._seen = None
 
-    def _quantile_ms(self, name: str, q: float) -> float | None:
-        upto = self.dense[SKETCHES.index(name)].cumsum()
-        total = int(upto[-1])
-        if total == 0:
-            return None
-        rank = max(1, math.ceil(q * total))
-        return middle_ms(int(upto.searchsorted(rank)) + LOWEST)
+    @property
+    def seen(self) -> Seen:
+        """What is in it now."""
+        if self._seen is None:
+            self._seen = Seen(self.counts)
+        return self._seen
 
 
 @dataclass(slots=True)
@@ -96,10 +122,18 @@ class Sketches:
     """The last `horizon_s` seconds. fine: by second; coarse: by the second a block begins with."""
 
     horizon_s: int
+    models: int = 1
     fine: dict[int, Kept] = field(default_factory=dict)
     coarse: dict[int, Kept] = field(default_factory=dict)
     windows: dict[int, Sum] = field(default_factory=dict)
     _merged_s: int = 0
+
+    def room_for(self, models: int) -> None:
+        """Numbers of models are below `models` from now on."""
+        if models > self.models:
+            self.models = 2 * models
+            for one in self.windows.values():
+                one.room_for(self.models)
 
     def add(self, second: int, kept: Kept) -> None:
         """Count what was seen in `second` in."""
@@ -111,22 +145,22 @@ class Sketches:
         else:
             _keep(self.fine, second, kept)
 
-    def window(self, window_s: int, now_s: int) -> Sum:
-        """The sum of the `window_s` seconds before `now_s`."""
+    def window(self, window_s: int, now_s: int) -> Seen:
+        """What was seen in the `window_s` seconds before `now_s`."""
         start_s = now_s - window_s
         if window_s > FINE_S:
             start_s -= start_s % BLOCK_S
         one = self.windows.get(window_s)
         if one is None or not 0 <= now_s - one.end_s <= _LAG_S:
-            one = self.windows[window_s] = Sum(start_s, start_s)
-        if (one.start_s, one.end_s) == (start_s, now_s):
-            return one
-        for kept in self._between(one.end_s, now_s):
-            one.count_in(kept)
-        for kept in self._between(one.start_s, start_s):
-            one.count_in(kept, -1)
-        one.start_s, one.end_s = start_s, now_s
-        return one
+            nothing = np.zeros(self.models * CELLS, np.int64)
+            one = self.windows[window_s] = Sum(start_s, start_s, nothing)
+        if (one.start_s, one.end_s) != (start_s, now_s):
+            for kept in self._between(one.end_s, now_s):
+                one.count_in(kept)
+            for kept in self._between(one.start_s, start_s):
+                one.count_out(kept)
+            one.start_s, one.end_s = start_s, now_s
+        return one.seen
 
     def merge(self, now_s: int) -> None:
         """Keep only blocks of what no short window reaches at `now_s`, and forget what none does.
@@ -138,8 +172,11 @@ class Sketches:
         if fine_s == self._merged_s:
             return
         self._merged_s = fine_s
-        for second in [second for second in self.fine if second < fine_s]:
-            _keep(self.coarse, second - second % BLOCK_S, self.fine.pop(second))
+        old: dict[int, list[Kept]] = {}
+        for second in sorted(second for second in self.fine if second < fine_s):
+            old.setdefault(second - second % BLOCK_S, []).append(self.fine.pop(second))
+        for block, kept in old.items():
+            _keep(self.coarse, block, *kept)
         oldest = now_s - self.horizon_s - _LAG_S - BLOCK_S
         for block in [block for block in self.coarse if block < oldest]:
             del self.coarse[block]
@@ -155,5 +192,6 @@ class Sketches:
                 yield self.coarse[block]
 
 
-def _keep(all_: dict[int, Kept], key: int, kept: Kept) -> None:
-    all_[key] = together(all_[key], kept) if key in all_ else kept
+def _keep(all_: dict[int, Kept], key: int, *kept: Kept) -> None:
+    known = [all_[key]] if key in all_ else []
+    all_[key] = together([*known, *kept]) if known or len(kept) > 1 else kept[0]

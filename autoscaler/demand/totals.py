@@ -1,7 +1,7 @@
-"""Counts of one model over time: any span of seconds costs one subtraction.
+"""Counts of all models over time: any span of seconds costs one subtraction.
 
 Owns cumulative sums per second. A record that comes late changes the sums from its second on. Knows
-nothing of who reported, nor any clock.
+models by number, and neither who reported nor any clock.
 """
 
 from __future__ import annotations
@@ -23,68 +23,90 @@ Count = tuple[int, int]
 Blocks = tuple[Count, ...]
 """Counts of consecutive 10 s blocks that start at multiples of 10 s, oldest first."""
 
+Numbers = NDArray[np.int64]
+"""Of models."""
 
-def _rows(count: int) -> NDArray[np.int64]:
-    return np.zeros((count, 1 + len(COUNTS)), np.int64)
+
+def _rows(seconds: int, models: int) -> NDArray[np.int64]:
+    return np.zeros((seconds, models, 1 + len(COUNTS)), np.int64)
 
 
 @dataclass(slots=True)
 class Totals:
-    """rows[i]: covered seconds and COUNTS of the i seconds from `base_s` on, the last `horizon_s`
-    at least. seconds: how many there are; the last one is the newest that was reported."""
+    """rows[i]: covered seconds and COUNTS of each model in the i seconds from `base_s` on, the last
+    `horizon_s` at least. seconds: how many there are; the last one is the newest that was reported
+    of any model. ends_s: of each model, the second after its newest; 0 where nothing was."""
 
     horizon_s: int
     base_s: int = 0
     seconds: int = 0
-    rows: NDArray[np.int64] = field(default_factory=lambda: _rows(32))
-    _blocks: tuple[int, int, Blocks] = (0, 0, ())
+    rows: NDArray[np.int64] = field(default_factory=lambda: _rows(32, 1))
+    ends_s: Numbers = field(default_factory=lambda: np.zeros(1, np.int64))
+    _blocks: dict[int, tuple[int, Blocks]] = field(default_factory=dict)  # the first, and how far
+    _blocks_end_s: int = 0
 
-    @property
-    def end_s(self) -> int:
-        """The second after the newest; 0 where nothing was reported."""
-        return self.base_s + self.seconds
+    def room_for(self, models: int) -> None:
+        """Numbers of models are below `models` from now on."""
+        more = 2 * models - len(self.ends_s)
+        if models > len(self.ends_s):
+            self.rows = np.pad(self.rows, ((0, 0), (0, more), (0, 0)))
+            self.ends_s = np.pad(self.ends_s, (0, more))
 
-    def add(self, second: int, values: NDArray[np.int64]) -> None:
-        """Count COUNTS of `second` in; what is older than the horizon is left out."""
+    def add(self, second: int, models: Numbers, values: NDArray[np.int64]) -> None:
+        """Count COUNTS of `models`, each named once, in `second` in; what is older than the
+        horizon is left out."""
+        end_s = self.base_s + self.seconds
         if not self.seconds:
-            self.base_s = second
+            self.base_s = end_s = second
         if second < self.base_s:
-            if self.end_s - second > self.horizon_s:
+            if end_s - second > self.horizon_s:
                 return
             self._begin(second)
-        elif second >= self.end_s:
+        elif second >= end_s:
             self._extend(second + 1)
         at = second - self.base_s + 1
-        later = self.rows[at : self.seconds + 1]
-        if later[0, 0] == self.rows[at - 1, 0]:
-            later[:, 0] += 1
-        later[:, 1:] += values
-        if second < self._blocks[1] * BLOCK_S:
-            self._blocks = (0, 0, ())
+        rows = self.rows
+        added = np.concatenate(
+            ((rows[at, models, :1] == rows[at - 1, models, :1]).astype(np.int64), values), axis=1
+        )
+        rows[at : self.seconds + 1, models] += added
+        self.ends_s[models] = np.maximum(self.ends_s[models], second + 1)
+        if second < self._blocks_end_s:
+            for model, (first, blocks) in self._known_blocks(models):
+                self._blocks[model] = first, blocks[: max(0, second // BLOCK_S - first)]
 
-    def between(self, start_s: int, end_s: int) -> list[int]:
-        """Covered seconds, and COUNTS, from `start_s` until before `end_s`."""
-        found: list[int] = (self.rows[self._at(end_s)] - self.rows[self._at(start_s)]).tolist()
+    def between(self, models: Numbers, start_s: int, end_s: int) -> NDArray[np.int64]:
+        """Covered seconds, and COUNTS, of each of `models` from `start_s` until before `end_s`."""
+        start, end = self._ats(np.array((start_s, end_s))).tolist()
+        found: NDArray[np.int64] = self.rows[end, models] - self.rows[start, models]
         return found
 
-    def spans(self, end_s: int, spans_s: Sequence[int]) -> tuple[Count, ...]:
-        """The counts of each span of `spans_s` before `end_s`."""
-        return self._counts(self._at(end_s), self._ats(end_s - np.array(spans_s)))
+    def spans(self, models: Numbers, now_s: int, spans_s: Sequence[int]) -> list[list[Count]]:
+        """Of each of `models` its counts in each span of `spans_s` before its newest second that
+        is not after `now_s`."""
+        ends = np.minimum(self.ends_s[models], now_s)[:, None]
+        return self._counts(models[:, None], self._ats(ends - np.array(spans_s)), self._ats(ends))
 
-    def whole_blocks(self, now_s: int, window_s: int) -> Blocks:
-        """The whole blocks of the `window_s` seconds before `now_s`; (0, 0) for unseen ones."""
+    def whole_blocks(self, models: Numbers, now_s: int, window_s: int) -> list[Blocks]:
+        """Of each of `models` the whole blocks of the `window_s` seconds before `now_s`; (0, 0)
+        for unseen ones."""
         first, end = -(-(now_s - window_s) // BLOCK_S), now_s // BLOCK_S
-        if self._blocks[:2] != (first, end):
-            edges = self._ats(np.arange(first, end + 1) * BLOCK_S)
-            self._blocks = first, end, self._counts(edges[1:], edges[:-1])
-        return self._blocks[2]
+        self._blocks_end_s = end * BLOCK_S
+        for model, (known, blocks) in self._known_blocks(models):
+            blocks = blocks[max(0, first - known) : max(0, end - known)] if known <= first else ()
+            if len(blocks) < end - first:
+                edges = self._ats(np.arange(first + len(blocks), end + 1) * BLOCK_S)[None]
+                (counts,) = self._counts(np.array([[model]]), edges[:, :-1], edges[:, 1:])
+                blocks += tuple(counts)
+            self._blocks[model] = first, blocks
+        return [self._blocks[model][1] for model in models.tolist()]
 
-    def _counts(self, ends: NDArray[np.int64] | int, starts: NDArray[np.int64]) -> Blocks:
-        counts = (self.rows[ends, :2] - self.rows[starts, :2]).T
-        return tuple(zip(*counts.tolist(), strict=True))
+    def _known_blocks(self, models: Numbers) -> list[tuple[int, tuple[int, Blocks]]]:
+        return [(model, self._blocks.get(model, (0, ()))) for model in models.tolist()]
 
-    def _at(self, second: int) -> int:
-        return min(max(second - self.base_s, 0), self.seconds)
+    def _counts(self, models: Numbers, starts: Numbers, ends: Numbers) -> list[list[Count]]:
+        counts = self.rows[ends, models, :2] - self.rows[starts, models, :2]
+        return [list(map(tuple, of)) for of in counts.tolist()]
 
     def _ats(self, seconds: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.clip(seconds - self.base_s, 0, self.seconds)
@@ -92,23 +114,22 @@ class Totals:
     def _begin(self, start_s: int) -> None:
         """Begin at `start_s`, earlier than so far."""
         earlier = self.base_s - start_s
-        rows = _rows(earlier + self.seconds + 1)
-        rows[:earlier] = self.rows[0]
-        rows[earlier:] = self.rows[: self.seconds + 1]
-        self.rows, self.base_s, self.seconds = rows, start_s, earlier + self.seconds
+        first = np.broadcast_to(self.rows[0], (earlier, *self.rows.shape[1:]))
+        self.rows = np.concatenate((first, self.rows[: self.seconds + 1]))
+        self.base_s, self.seconds = start_s, earlier + self.seconds
 
     def _extend(self, end_s: int) -> None:
         """Go on until `end_s`, and forget what is beyond the horizon, in lumps."""
         if end_s - self.base_s > self.horizon_s + _LUMP_S:
             gone = min(self.seconds, end_s - self.horizon_s - self.base_s)
-            kept = self.rows[gone : self.seconds + 1].copy()
+            kept = self.seconds + 1 - gone
+            self.rows[:kept] = self.rows[gone : self.seconds + 1]
             self.seconds -= gone
             # A gap as long as the horizon: nothing before it counts.
             self.base_s = self.base_s + gone if self.seconds else end_s - 1
-            self.rows[: len(kept)] = kept
         seconds = end_s - self.base_s
         if seconds >= len(self.rows):
-            rows = _rows(min(2 * seconds, self.horizon_s + _LUMP_S) + 1)
+            rows = _rows(min(2 * seconds, self.horizon_s + _LUMP_S) + 1, len(self.ends_s))
             rows[: self.seconds + 1] = self.rows[: self.seconds + 1]
             self.rows = rows
         self.rows[self.seconds + 1 : seconds + 1] = self.rows[self.seconds]

@@ -10,19 +10,21 @@ with zero arrivals). Windows cover whole seconds before the one that `now_ms` is
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from autoscaler.demand.duplicates import Producer
+import numpy as np
+from numpy.typing import NDArray
+
+from autoscaler.demand.gateways import Gateways
 from autoscaler.demand.kinds import Kinds
 from autoscaler.demand.seconds import spread
 from autoscaler.demand.seen import GatewaySeen, LengthsSeen, NoData, Stats, WindowStats
-from autoscaler.demand.sketches import Sketches
+from autoscaler.demand.sketches import Seen, Sketches
 from autoscaler.demand.totals import Blocks, Count, Totals
 from autoscaler.domain.checks import whole
-from topics.reported import Reported, reported
-from topics.telemetry import COUNTS, Telemetry
+from topics.reported import SEQUENCE, Reported, reported
+from topics.telemetry import Telemetry
 
 __all__ = [
     "MAX_AHEAD_S",
@@ -36,7 +38,7 @@ __all__ = [
 ]
 
 MAX_AHEAD_S = 60
-_MOST_PENDING = 5000
+_MOST_WAITING = 5000
 _SWEEP_S = 60
 
 
@@ -50,19 +52,13 @@ class Counters:
     ahead: int = 0
 
 
-_LastWord = tuple[Reported, int, int]
-"""A gateway's newest record, its event time, and that of its newest with requests (0: none)."""
+@dataclass(frozen=True, slots=True)
+class _Came:
+    """Records that nobody looked at yet. boots: numbers of who said them."""
 
-
-@dataclass(slots=True)
-class _Series:
-    """One model. swept_s: when what is dead was looked for last."""
-
-    totals: Totals
-    sketches: Sketches
-    swept_s: int = 0
-    producers: dict[tuple[str, str], Producer] = field(default_factory=dict)
-    gateways: dict[str, _LastWord] = field(default_factory=dict)
+    boots: NDArray[np.int64]
+    ends_ms: NDArray[np.int64]
+    records: Reported
 
 
 class TelemetryWindows:
@@ -76,123 +72,147 @@ class TelemetryWindows:
 
     def __init__(self, horizon_s: int = 1800) -> None:
         self._horizon_s = whole("horizon_s", horizon_s, 1, 86_400)
-        self._series: dict[str, _Series] = {}
+        kept_s = self._horizon_s + MAX_AHEAD_S
+        self._gateways = Gateways()
+        self._totals, self._sketches = Totals(kept_s), Sketches(kept_s)
         self._kinds: dict[str, Kinds] = {}
         self._now_ms: int | None = None
-        self._believed: tuple[float, float] = -math.inf, math.inf  # event times, now that it is now
-        self._pending: list[tuple[Reported, int]] = []
+        self._to_count: list[_Came] = []
+        self._to_hear: list[_Came] = []
+        self._waiting = 0
+        self._swept_s = 0
         self.counters = Counters()
 
     def advance(self, now_ms: int) -> None:
         """Say what time it is. Time never goes back: an earlier `now_ms` changes nothing."""
         if self._now_ms is None or now_ms > self._now_ms:
             self._now_ms = now_ms
-            self._believed = now_ms - self._horizon_s * 1000, now_ms + MAX_AHEAD_S * 1000
 
-    def add(
-        self, record: Telemetry | Reported, event_ms: int, *, from_gateway: bool = True
-    ) -> bool:
-        """Count `record`, whose span ended at `event_ms`; True if it was applied.
+    def add(self, record: Telemetry, event_ms: int) -> bool:
+        """Count `record`, whose span ended at `event_ms`; True if it was applied."""
+        return self.add_all(reported([record]), np.array([event_ms])) == 1
 
-        Idempotent by (gateway, boot, sequence) per model. Its counts are spread over the seconds
-        that the span touches. from_gateway: whether who says so applies routes.
+    def add_all(
+        self, records: Reported, ends_ms: NDArray[np.int64], *, from_gateway: bool = True
+    ) -> int:
+        """Count `records`, whose spans ended at `ends_ms`; how many were applied.
+
+        Idempotent by (gateway, boot, sequence) per model. Counts are spread over the seconds that
+        a span touches. from_gateway: whether who says so applies routes.
         """
-        if isinstance(record, Telemetry):
-            record = reported(record)
-        return self.add_all(((record, event_ms),), from_gateway=from_gateway) == 1
+        records, ends_ms = self._believed(records, ends_ms, self._horizon_s * 1000)
+        boots = self._gateways.producers(records.names)
+        sequences = records.numbers[:, SEQUENCE].tolist()
+        new = [boot.is_new(at) for boot, at in zip(boots, sequences, strict=True)]
+        numbers = np.array([boot.number for boot in boots], np.int64)
+        if not all(new):
+            self.counters.duplicate += new.count(False)
+            places = [at for at, one in enumerate(new) if one]
+            records, ends_ms, numbers = records.at(places), ends_ms[places], numbers[places]
+        if not len(records):
+            return 0
+        came = _Came(numbers, ends_ms, records)
+        for at, kinds in records.kinds.items():
+            known = self._kinds.setdefault(records.names[at][0], Kinds(self._horizon_s))
+            known.add((int(ends_ms[at]) - 1) // 1000, kinds)
+        self.counters.applied += len(records)
+        # Merged when somebody looks: what many gateways say of all models, in one go.
+        self._to_count.append(came)
+        if from_gateway:
+            self._to_hear.append(came)
+        self._wait(came)
+        return len(records)
 
-    def add_all(self, said: Sequence[tuple[Reported, int]], *, from_gateway: bool = True) -> int:
-        """As `add`, of many records with their event times; how many were applied."""
-        oldest_ms, newest_ms = self._believed
-        pending = self._pending
-        before = len(pending)
-        for span in said:
-            record, event_ms = span
-            if event_ms < oldest_ms:
-                self.counters.late += 1
-                continue
-            if event_ms > newest_ms:
-                self.counters.ahead += 1
-                continue
-            series = self._series.get(record.model) or self._of(record.model)
-            name = record.gateway, record.boot
-            producer = series.producers.get(name)
-            if producer is None:
-                producer = series.producers[name] = Producer()
-            if not producer.is_new(record.sequence):
-                self.counters.duplicate += 1
-                continue
-            if event_ms > producer.newest_ms:
-                producer.newest_ms = event_ms
-            # Merged when somebody looks: what many gateways say of all models, in one go.
-            pending.append(span)
-            if record.kinds:
-                kinds = self._kinds.setdefault(record.model, Kinds(self._horizon_s))
-                kinds.add((event_ms - 1) // 1000, record.kinds)
-            if from_gateway:
-                _hear(series, record, event_ms)
-        applied = len(pending) - before
-        self.counters.applied += applied
-        if len(pending) > _MOST_PENDING:
-            self._absorb()
-        return applied
-
-    def hear(self, record: Telemetry | Reported, event_ms: int) -> None:
-        """Note only that a gateway lives, and the routes it applies; its counts are left out."""
-        if event_ms > self._believed[1]:
+    def hear(self, records: Reported, ends_ms: NDArray[np.int64]) -> None:
+        """Note only that gateways live, and the routes they apply; their counts are left out."""
+        records, ends_ms = self._believed(records, ends_ms, None)
+        if not len(records):
             return
-        if isinstance(record, Telemetry):
-            record = reported(record)
-        _hear(self._of(record.model), record, event_ms)
+        boots = [boot.number for boot in self._gateways.producers(records.names)]
+        came = _Came(np.array(boots, np.int64), ends_ms, records)
+        self._to_hear.append(came)
+        self._wait(came)
+
+    def _believed(
+        self, records: Reported, ends_ms: NDArray[np.int64], back_ms: int | None
+    ) -> tuple[Reported, NDArray[np.int64]]:
+        """Those whose event times are believed, now that it is now."""
+        if self._now_ms is None:
+            return records, ends_ms
+        ahead = ends_ms > self._now_ms + MAX_AHEAD_S * 1000
+        late = ends_ms < self._now_ms - back_ms if back_ms is not None else ahead & False
+        odd = ahead | late
+        if not odd.any():
+            return records, ends_ms
+        self.counters.ahead += int(ahead.sum())
+        self.counters.late += int(late.sum())
+        places = np.flatnonzero(~odd).tolist()
+        return records.at(places), ends_ms[places]
+
+    def _wait(self, came: _Came) -> None:
+        self._waiting += len(came.records)
+        if self._waiting > _MOST_WAITING:
+            self._absorb()
 
     def _absorb(self) -> None:
         """Count in what came since somebody looked last."""
-        pending, self._pending = self._pending, []
-        for model, second, values, sketches in spread(pending):
-            series = self._series[model]
-            series.totals.add(second, values)
-            if sketches:
-                series.sketches.add(second, sketches)
-            if self._now_ms is not None:
-                self._sweep(series, self._now_ms // 1000)
+        if self._waiting:
+            models = len(self._gateways.models) + 1
+            self._totals.room_for(models)
+            self._sketches.room_for(models)
+            self._count(self._to_count)
+            self._hear(self._to_hear)
+            self._to_count, self._to_hear, self._waiting = [], [], 0
+        if self._now_ms is not None:
+            self._sweep(self._now_ms // 1000)
 
-    def _seen(self, model: str) -> _Series | None:
-        """What is known of `model`, all that came included."""
-        if self._pending:
-            self._absorb()
-        return self._series.get(model)
+    def _count(self, came: Sequence[_Came]) -> None:
+        if not came:
+            return
+        boots = np.concatenate([one.boots for one in came])
+        ends_ms = np.concatenate([one.ends_ms for one in came])
+        numbers = np.concatenate([one.records.numbers for one in came])
+        cells = [cell for one in came for cell in one.records.cells]
+        models = self._gateways.models_of(boots)
+        self._gateways.heard(boots, ends_ms)
+        for second, of, counts, sketches in spread(models, ends_ms, numbers, cells):
+            self._totals.add(second, of, counts)
+            self._sketches.add(second, sketches)
+
+    def _hear(self, came: Sequence[_Came]) -> None:
+        if came:
+            self._gateways.hear(
+                np.concatenate([one.boots for one in came]),
+                np.concatenate([one.ends_ms for one in came]),
+                np.concatenate([one.records.numbers for one in came]),
+            )
+
+    def _numbers(self, models: Sequence[str]) -> NDArray[np.int64]:
+        """Of `models`, all that came included; 0 stands for those of which nothing did."""
+        self._absorb()
+        numbers = [self._gateways.models.get(model, 0) for model in models]
+        return np.array(numbers, np.int64)
 
     def stats(self, model: str, now_ms: int, window_s: int) -> WindowStats:
         """What was seen of `model` in the `window_s` whole seconds before `now_ms`."""
+        return self.all_stats([model], now_ms, window_s)[0]
+
+    def all_stats(self, models: Sequence[str], now_ms: int, window_s: int) -> list[WindowStats]:
+        """`stats` of each of `models`."""
         self.advance(now_ms)
-        series = self._seen(model)
-        if series is None:
-            return NoData(None)
-        now_s = now_ms // 1000
-        if not series.totals.seconds:
-            return NoData(None)
-        last_ms = min(series.totals.end_s, now_s) * 1000
-        window_s = min(window_s, self._horizon_s)
-        covered_s, *counts = series.totals.between(now_s - window_s, now_s)
-        if not covered_s:
-            return NoData(last_ms)
-        values = dict(zip(COUNTS, counts, strict=True))
-        arrivals, completions = values["arrivals"], values["completions"]
-        sketches = series.sketches.window(window_s, now_s)
-        return Stats(
-            covered_s=covered_s,
-            age_ms=now_ms - last_ms,
-            arrivals=arrivals,
-            completions=completions,
-            failures=values["failures"],
-            refused=values["refused"],
-            attained=values["attained"],
-            req_per_s=arrivals / covered_s,
-            mean_input_tokens=values["input_tokens_arrived"] / arrivals if arrivals else None,
-            mean_output_tokens=values["output_tokens"] / completions if completions else None,
-            ttft_p95_ms=sketches.quantile_ms("ttft_ms", 0.95),
-            tpot_p95_ms=sketches.quantile_ms("tpot_ms", 0.95),
-        )
+        numbers = self._numbers(models)
+        now_s, window_s = now_ms // 1000, min(window_s, self._horizon_s)
+        seen = self._sketches.window(window_s, now_s)
+        return [
+            _stats(counts, min(end_s, now_s) * 1000 if end_s else None, now_ms, ttft_ms, tpot_ms)
+            for counts, end_s, ttft_ms, tpot_ms in zip(
+                self._totals.between(numbers, now_s - window_s, now_s).tolist(),
+                self._totals.ends_s[numbers].tolist(),
+                seen.quantiles_ms("ttft_ms", numbers, 0.95),
+                seen.quantiles_ms("tpot_ms", numbers, 0.95),
+                strict=True,
+            )
+        ]
 
     def kinds(self, model: str, now_ms: int, window_s: int) -> dict[str, int]:
         """Requests sent in the `window_s` whole seconds before `now_ms`, by their kind."""
@@ -202,25 +222,19 @@ class TelemetryWindows:
 
     def lengths(self, model: str, now_ms: int, window_s: int) -> LengthsSeen:
         """How long the requests of the `window_s` whole seconds before `now_ms` were."""
+        return self.all_lengths([model], now_ms, window_s)[0]
+
+    def all_lengths(self, models: Sequence[str], now_ms: int, window_s: int) -> list[LengthsSeen]:
+        """`lengths` of each of `models`."""
         self.advance(now_ms)
-        series = self._seen(model)
-        if series is None:
-            return LengthsSeen()
+        numbers = self._numbers(models)
         now_s, window_s = now_ms // 1000, min(window_s, self._horizon_s)
-        _, *counts = series.totals.between(now_s - window_s, now_s)
-        values = dict(zip(COUNTS, counts, strict=True))
-        sums = series.sketches.window(window_s, now_s)
-        arrivals, completions = values["arrivals"], values["completions"]
-        return LengthsSeen(
-            sums.sketch("input_lengths"),
-            sums.sketch("output_lengths"),
-            values["input_tokens_arrived"] / arrivals if arrivals else None,
-            values["output_tokens"] / completions if completions else None,
-            arrivals,
-            completions,
-            sums.sketch("shapes"),
-            sums.sketch("classes"),
-        )
+        seen = self._sketches.window(window_s, now_s)
+        sums = self._totals.between(numbers, now_s - window_s, now_s)
+        return [
+            _lengths(seen, number, counts)
+            for number, counts in zip(numbers.tolist(), sums.tolist(), strict=True)
+        ]
 
     def recent(self, model: str, now_ms: int, spans_s: Sequence[int]) -> tuple[Count, ...]:
         """(covered seconds, arrivals) of each span in `spans_s` (rising) that has data.
@@ -228,82 +242,93 @@ class TelemetryWindows:
         Counted back from the newest reported second, so that the way of a record from gateway to
         here does not look like silence.
         """
+        return self.all_recent([model], now_ms, spans_s)[0]
+
+    def all_recent(
+        self, models: Sequence[str], now_ms: int, spans_s: Sequence[int]
+    ) -> list[tuple[Count, ...]]:
+        """`recent` of each of `models`."""
         self.advance(now_ms)
-        series = self._seen(model)
-        if series is None or not series.totals.seconds:
-            return ()
-        found = series.totals.spans(min(series.totals.end_s, now_ms // 1000), spans_s)
-        return tuple(count for count in found if count[0])
+        found = self._totals.spans(self._numbers(models), now_ms // 1000, spans_s)
+        return [tuple(count for count in counts if count[0]) for counts in found]
 
     def blocks(self, model: str, now_ms: int, window_s: int) -> Blocks:
         """(covered seconds, arrivals) of each whole 10 s block of the window, oldest first."""
+        return self.all_blocks([model], now_ms, window_s)[0]
+
+    def all_blocks(self, models: Sequence[str], now_ms: int, window_s: int) -> list[Blocks]:
+        """`blocks` of each of `models`."""
         self.advance(now_ms)
-        series = self._seen(model)
-        if series is None:
-            return ()
-        return series.totals.whole_blocks(now_ms // 1000, min(window_s, self._horizon_s))
+        numbers = self._numbers(models)
+        found = self._totals.whole_blocks(
+            numbers[numbers > 0], now_ms // 1000, min(window_s, self._horizon_s)
+        )
+        return [found.pop(0) if number else () for number in numbers.tolist()]
 
     def newest_ms(self, model: str, now_ms: int) -> int | None:
         """End of the newest reported second of `model` that is not after now, None if none is."""
-        series = self._seen(model)
-        if series is None or not series.totals.seconds:
-            return None
-        return min(series.totals.end_s, now_ms // 1000) * 1000
+        (number,) = self._numbers([model])
+        end_s = int(self._totals.ends_s[number])
+        return min(end_s, now_ms // 1000) * 1000 if end_s else None
 
     def gateways(self, model: str, now_ms: int, within_s: int = 10) -> tuple[GatewaySeen, ...]:
         """Gateways that spoke of `model` in the last `within_s` seconds and did not sign off."""
-        series = self._seen(model)
-        if series is None:
-            return ()
-        oldest = now_ms - within_s * 1000
-        return tuple(
-            GatewaySeen(
-                gateway,
-                last.boot,
-                seen_ms,
-                last.in_flight,
-                last.route_generation,
-                age_ms=max(0, now_ms - seen_ms),
-                served_ms=served_ms,
-            )
-            for gateway, (last, seen_ms, served_ms) in sorted(series.gateways.items())
-            if seen_ms >= oldest and not last.leaving
-        )
+        return self.all_gateways([model], now_ms, within_s)[0]
+
+    def all_gateways(
+        self, models: Sequence[str], now_ms: int, within_s: int
+    ) -> list[tuple[GatewaySeen, ...]]:
+        """`gateways` of each of `models`."""
+        numbers = self._numbers(models).tolist()
+        return [*map(tuple, self._gateways.seen(numbers, now_ms, now_ms - within_s * 1000))]
 
     def producers(self, model: str) -> int:
         """How many producers of `model` are remembered, to know copies of their records."""
-        series = self._series.get(model)
-        return len(series.producers) if series else 0
+        return self._gateways.boots_of(model)
 
-    def _of(self, model: str) -> _Series:
-        series = self._series.get(model)
-        if series is None:
-            kept_s = self._horizon_s + MAX_AHEAD_S
-            series = _Series(Totals(kept_s), Sketches(kept_s))
-            self._series[model] = series
-        return series
-
-    def _sweep(self, series: _Series, now_s: int) -> None:
+    def _sweep(self, now_s: int) -> None:
         """Forget what no window reaches; in lumps, so that it costs nothing per tick."""
-        series.sketches.merge(now_s)
-        if now_s - series.swept_s < _SWEEP_S:
-            return
-        series.swept_s = now_s
-        dead = (now_s - self._horizon_s - MAX_AHEAD_S) * 1000
-        for name in [n for n, (_, seen_ms, _) in series.gateways.items() if seen_ms < dead]:
-            del series.gateways[name]
-        # A copy of what such a producer said is late by now, so nothing is counted twice.
-        for boot in [b for b, seen in series.producers.items() if seen.newest_ms < dead]:
-            del series.producers[boot]
+        self._sketches.merge(now_s)
+        if now_s - self._swept_s >= _SWEEP_S:
+            self._swept_s = now_s
+            # A copy of what they said is late by now, so nothing is counted twice.
+            self._gateways.forget((now_s - self._horizon_s - MAX_AHEAD_S) * 1000)
 
 
-def _hear(series: _Series, record: Reported, event_ms: int) -> None:
-    seen = series.gateways.get(record.gateway)
-    served_ms = 0
-    if seen is not None:
-        last, seen_ms, served_ms = seen
-        if event_ms < seen_ms or (last.leaving and last.boot == record.boot):
-            return
-    if record.values[0] or record.values[1] or record.in_flight:  # arrivals, completions
-        served_ms = event_ms
-    series.gateways[record.gateway] = record, event_ms, served_ms
+def _stats(
+    sums: Sequence[int], last_ms: int | None, now_ms: int, ttft_ms: float | None,
+    tpot_ms: float | None,
+) -> WindowStats:  # fmt: skip
+    """sums: covered seconds, and COUNTS."""
+    covered_s, arrivals, completions, failures, refused, attained, inputs, _, outputs = sums
+    if not covered_s or last_ms is None:
+        return NoData(last_ms)
+    return Stats(
+        covered_s,
+        now_ms - last_ms,
+        arrivals,
+        completions,
+        failures,
+        refused,
+        attained,
+        arrivals / covered_s,
+        inputs / arrivals if arrivals else None,
+        outputs / completions if completions else None,
+        ttft_ms,
+        tpot_ms,
+    )
+
+
+def _lengths(seen: Seen, model: int, sums: Sequence[int]) -> LengthsSeen:
+    """sums: covered seconds, and COUNTS."""
+    _, arrivals, completions, _, _, _, inputs, _, outputs = sums
+    return LengthsSeen(
+        seen.sketch("input_lengths", model),
+        seen.sketch("output_lengths", model),
+        inputs / arrivals if arrivals else None,
+        outputs / completions if completions else None,
+        arrivals,
+        completions,
+        seen.sketch("shapes", model),
+        seen.sketch("classes", model),
+    )

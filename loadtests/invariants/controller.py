@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from autoscaler.decide import ControllerState
 from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster
@@ -34,7 +36,7 @@ from streams.solver.client import plan_here
 from topics.brokerclock import BrokerClock
 from topics.checks import InvalidRecord
 from topics.codec import decode
-from topics.reported import read_reported
+from topics.reported import AGE_MS, read_reported
 from topics.signing import Keys, refusal
 from topics.table import LEADERSHIP
 from topics.timebase import TimeBase
@@ -178,11 +180,10 @@ class Controller:
         self._fold(name, record, entry.offset, entry.append_ms)
 
     def _hear(self, _name: str, entry: Entry) -> None:
-        (record,) = read_reported([entry.value or b""])
-        if isinstance(record, InvalidRecord):
-            self.poison += 1
-            return
-        self._count([(record, self.clock.event_ms(entry.append_ms, record.age_ms))])
+        records, bad = read_reported([entry.value or b""])
+        self.poison += len(bad)
+        appended_ms = np.full(len(records), entry.append_ms)
+        self._count(records, self.clock.events()(appended_ms, records.numbers[:, AGE_MS]))
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -6,9 +6,10 @@ Owns which source counts for which model. Knows nothing of how either is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 
 from autoscaler.demand.windows import TelemetryWindows
-from streams.clock import Clock
+from streams.clock import Clock, Times
 from streams.files.config import Config
 from streams.files.errors import UserError
 from streams.ports.demand import DemandSource, Sink
@@ -59,13 +60,12 @@ def gateways_sink(
 
     on_news: called where something was counted."""
 
-    def sink(said: Sequence[tuple[Reported, int]]) -> None:
+    def sink(records: Reported, ends_ms: Times) -> None:
         if queries:
-            for record, event_ms in said:
-                if record.model in queries:
-                    windows.hear(record, event_ms)
-            said = [one for one in said if one[0].model not in queries]
-        if windows.add_all(said):
+            only_heard = [name[0] in queries for name in records.names]
+            windows.hear(*_those(records, ends_ms, only_heard))
+            records, ends_ms = _those(records, ends_ms, [not heard for heard in only_heard])
+        if windows.add_all(records, ends_ms):
             on_news()
 
     return sink
@@ -77,14 +77,13 @@ def merged_sink(
     """As `gateways_sink`, of what window workers merged: counts come without a gateway, and the
     words of gateways without counts."""
 
-    def sink(said: Sequence[tuple[Reported, int]]) -> None:
-        counted = []
-        for record, event_ms in said:
-            if not record.gateway.startswith(MERGED):
-                windows.hear(record, event_ms)
-            elif record.model not in queries:
-                counted.append((record, event_ms))
-        if windows.add_all(counted, from_gateway=False):
+    def sink(records: Reported, ends_ms: Times) -> None:
+        merged = [name[1].startswith(MERGED) for name in records.names]
+        counted = [
+            m and name[0] not in queries for m, name in zip(merged, records.names, strict=True)
+        ]
+        windows.hear(*_those(records, ends_ms, [not one for one in merged]))
+        if windows.add_all(*_those(records, ends_ms, counted), from_gateway=False):
             on_news()
 
     return sink
@@ -93,7 +92,12 @@ def merged_sink(
 def prometheus_sink(windows: TelemetryWindows) -> Sink:
     """Counts what Prometheus says, which is no gateway: it confirms no routes."""
 
-    def sink(said: Sequence[tuple[Reported, int]]) -> None:
-        windows.add_all(said, from_gateway=False)
+    def sink(records: Reported, ends_ms: Times) -> None:
+        windows.add_all(records, ends_ms, from_gateway=False)
 
     return sink
+
+
+def _those(records: Reported, ends_ms: Times, which: Sequence[bool]) -> tuple[Reported, Times]:
+    places = list(compress(range(len(records)), which))
+    return records.at(places), ends_ms[places]

@@ -6,13 +6,16 @@ A source turns what it sees into telemetry records with event times, so that eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from topics.reported import Reported
 
-Sink = Callable[[Sequence[tuple[Reported, int]]], None]
-"""Records that came together, each with the event time of the end of its span in domain ms: called
+Sink = Callable[[Reported, NDArray[np.int64]], None]
+"""Records that came together, and the event time of the end of each one's span in domain ms: called
 on the event loop."""
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from requests import PreparedRequest, Session
@@ -153,7 +154,8 @@ class PromqlDemand:
             *(self._rate(m, q, event_ms) for m, q in self._queries.items())
         )
         answered = zip(self._queries, rates, strict=True)
-        sink([(reported(self._record(m, r)), event_ms) for m, r in answered if r is not None])
+        records = reported([self._record(m, r) for m, r in answered if r is not None])
+        sink(records, np.full(len(records), event_ms))
 
     async def _rate(self, model: str, query: str, now_ms: int) -> float | None:
         answers = await asyncio.gather(

@@ -13,16 +13,17 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from streams.broker.behind import Behind
 from streams.broker.clients import consumer as new_consumer
-from streams.clock import Clock
+from streams.clock import Clock, EventsMs
 from streams.poison import Poison
 from streams.ports.demand import Sink
 from topics.checks import InvalidRecord
-from topics.reported import read_reported
+from topics.reported import AGE_MS, read_reported
 from topics.table import TELEMETRY, Topic
 
 log = logging.getLogger(__name__)
@@ -30,9 +31,6 @@ log = logging.getLogger(__name__)
 _MOST_AT_ONCE = 5000
 _TOGETHER = 100  # records read in one go: more of them fall out of the processor's caches
 _PAUSE_S = 1.0
-
-EventMs = Callable[[int, int], int]
-"""Domain time of what was so old (ms) when the broker appended it."""
 
 
 class TelemetryTopic:
@@ -154,25 +152,22 @@ class TelemetryTopic:
 
     async def _read(self, consumer: AIOKafkaConsumer, sink: Sink) -> None:
         batches = await consumer.getmany(timeout_ms=1000, max_records=_MOST_AT_ONCE)
-        event_ms = self._clock.events()
+        events_ms = self._clock.events()
         came = [message for messages in batches.values() for message in messages]
         for first in range(0, len(came), _TOGETHER):
-            self._take(came[first : first + _TOGETHER], event_ms, sink)
+            self._take(came[first : first + _TOGETHER], events_ms, sink)
         self.seen += len(came)
         for partition, messages in batches.items():
             self._next[partition] = messages[-1].offset + 1
         await self.behind.look(consumer)
 
-    def _take(self, messages: Sequence[Any], event_ms: EventMs, sink: Sink) -> None:
+    def _take(self, messages: Sequence[Any], events_ms: EventsMs, sink: Sink) -> None:
         """Give the sink what `messages` say."""
-        said = []
-        read = read_reported([message.value or b"" for message in messages])
-        for message, record in zip(messages, read, strict=True):
-            if isinstance(record, InvalidRecord):
-                self._bury(message, record)
-            else:
-                said.append((record, event_ms(message.timestamp, record.age_ms)))
-        sink(said)
+        records, bad = read_reported([message.value or b"" for message in messages])
+        for at, error in bad.items():
+            self._bury(messages[at], error)
+        appended_ms = [one.timestamp for at, one in enumerate(messages) if at not in bad]
+        sink(records, events_ms(np.array(appended_ms, np.int64), records.numbers[:, AGE_MS]))
 
     def _bury(self, message: Any, error: InvalidRecord) -> None:
         value = message.value or b""

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import faust
+import numpy as np
 from faust.types import TP
 
 from streams.broker.clients import options, security
 from streams.windows.merge import merged
-from topics.checks import InvalidRecord
 from topics.codec import encode
 from topics.reported import read_reported
 from topics.table import DEMAND, TELEMETRY
@@ -73,21 +73,20 @@ class Worker:
 
     async def _close(self, partition: int) -> None:
         second = self._open.pop(partition)
-        records = []
-        read = read_reported([event.message.value or b"" for event in second.events])
-        for event, record in zip(second.events, read, strict=True):
-            if isinstance(record, InvalidRecord):
-                self.poison += 1
-                log.warning("telemetry %d at %d: %s", partition, event.message.offset, record)
-            else:
-                records.append((record, _append_ms(event)))
+        events = second.events
+        records, bad = read_reported([event.message.value or b"" for event in events])
+        for at, error in bad.items():
+            self.poison += 1
+            log.warning("telemetry %d at %d: %s", partition, events[at].message.offset, error)
+        appended_ms = [_append_ms(event) for at, event in enumerate(events) if at not in bad]
+        times_ms = np.array(appended_ms, np.int64)
         sent = [
             await self._demand.send(key=record.model.encode(), value=encode(record))
-            for record in merged(partition, second.appended_s, records)
+            for record in merged(partition, second.appended_s, records, times_ms)
         ]
         for delivery in sent:
             await delivery
-        for event in second.events:
+        for event in events:
             event.ack()
 
 

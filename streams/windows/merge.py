@@ -8,43 +8,52 @@ twice when a worker is replaced. Knows nothing of Kafka clients.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from autoscaler.demand.cells import text_of
+from autoscaler.demand.cells import CELLS, text_of
 from autoscaler.demand.seconds import spread
 from topics.checks import MAX_COUNT
 from topics.demand import Demand, DemandSecond, GatewayWord
-from topics.reported import Reported
+from topics.reported import AGE_MS, IN_FLIGHT, LEAVING, ROUTE_GENERATION, Reported
 
 
 def merged(
-    partition: int, appended_s: int, records: Sequence[tuple[Reported, int]]
+    partition: int, appended_s: int, records: Reported, appended_ms: NDArray[np.int64]
 ) -> list[Demand]:
-    """One record per model, of all `records` (each with the ms it was appended at) that
-    `partition` got in the second `appended_s`. Sums end at what a record may say, so no gateway
-    makes one that nobody takes."""
-    spans = [(record, max(0, append_ms - record.age_ms)) for record, append_ms in records]
+    """One record per model, of all `records` (appended at `appended_ms`) that `partition` got in
+    the second `appended_s`. Sums end at what a record may say, so no gateway makes one that nobody
+    takes."""
+    ends_ms = np.maximum(0, appended_ms - records.numbers[:, AGE_MS])
     words: dict[str, dict[str, GatewayWord]] = {}
-    kinds: dict[str, Counter[str]] = {}
-    for record, end_ms in spans:
-        if record.kinds:
-            kinds.setdefault(record.model, Counter()).update(dict(record.kinds))
-        of = words.setdefault(record.model, {})
-        known = of.get(record.gateway)
-        active = bool(record.values[0] or record.values[1] or record.in_flight)
+    rows = zip(records.names, records.numbers.tolist(), ends_ms.tolist(), strict=True)
+    for (model, gateway, boot), row, end_ms in rows:
+        of = words.setdefault(model, {})
+        known = of.get(gateway)
+        active = bool(row[0] or row[1] or row[IN_FLIGHT])
         if known is None or end_ms >= known.end_ms:
-            of[record.gateway] = GatewayWord(
-                record.gateway, record.boot, end_ms, record.in_flight, record.route_generation,
-                active or (known is not None and known.active), record.leaving,
+            of[gateway] = GatewayWord(
+                gateway, boot, end_ms, row[IN_FLIGHT], row[ROUTE_GENERATION],
+                active or (known is not None and known.active), bool(row[LEAVING]),
             )  # fmt: skip
-    seconds: dict[str, list[DemandSecond]] = {model: [] for model in words}
-    for model, second, counts, sketches in spread(spans):
-        if second >= 0:
-            counted = tuple(np.minimum(counts, MAX_COUNT).tolist())
-            found = DemandSecond(second * 1000, counted, cells=text_of(sketches))
-            seconds[model].append(found)
+    kinds: dict[str, Counter[str]] = {}
+    for at, said in records.kinds.items():
+        kinds.setdefault(records.names[at][0], Counter()).update(dict(said))
+    models = list(words)
+    seconds: dict[str, list[DemandSecond]] = {model: [] for model in models}
+    number = {model: at for at, model in enumerate(models)}
+    owners = np.array([number[name[0]] for name in records.names], np.int64)
+    for second, of_second, counts, (cells, seen) in spread(
+        owners, ends_ms, records.numbers, records.cells
+    ):
+        if second < 0:
+            continue
+        capped = np.minimum(counts, MAX_COUNT).tolist()
+        for owner, counted in zip(of_second.tolist(), capped, strict=True):
+            own = slice(*cells.searchsorted((owner * CELLS, (owner + 1) * CELLS)).tolist())
+            text = text_of((cells[own], seen[own]))
+            seconds[models[owner]].append(DemandSecond(second * 1000, tuple(counted), text))
     return [
         Demand(
             model,

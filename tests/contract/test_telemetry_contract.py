@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -14,7 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from streams.broker.admin import ensure_topics
 from streams.broker.behind import Behind
 from streams.broker.clients import consumer as new_consumer
-from streams.clock import Clock
+from streams.clock import Clock, Times
 from streams.poison import Poison
 from streams.ports.telemetry_topic import TelemetryTopic
 from tests.contract.brokers import (
@@ -25,7 +24,7 @@ from tests.contract.brokers import (
 )
 from topics.codec import encode
 from topics.records import Telemetry
-from topics.reported import Reported
+from topics.reported import SEQUENCE, Reported
 from topics.table import (
     DAY_MS,
     DEAD_LETTERS,
@@ -51,8 +50,8 @@ async def test_telemetry_with_other_than_the_declared_partitions_is_read_whole(
     seen: set[int] = set()
     changed = asyncio.Event()
 
-    def sink(said: Sequence[tuple[Reported, int]]) -> None:
-        seen.update(record.sequence for record, _ in said)
+    def sink(records: Reported, _ends_ms: Times) -> None:
+        seen.update(records.numbers[:, SEQUENCE].tolist())
         changed.set()
 
     source = TelemetryTopic(broker.bootstrap, prefix, clock, print, found.partitions, 60)
@@ -96,8 +95,9 @@ async def test_telemetry_is_replayed_to_the_end_and_followed_from_there(
     seen: list[tuple[int, int]] = []
     changed = asyncio.Event()
 
-    def sink(said: Sequence[tuple[Reported, int]]) -> None:
-        seen.extend((record.sequence, event_ms) for record, event_ms in said)
+    def sink(records: Reported, ends_ms: Times) -> None:
+        sequences = records.numbers[:, SEQUENCE].tolist()
+        seen.extend(zip(sequences, ends_ms.tolist(), strict=True))
         changed.set()
 
     source = TelemetryTopic(

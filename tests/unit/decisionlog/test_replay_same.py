@@ -6,12 +6,14 @@ import zlib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from autoscaler.decide import ControllerState, Observation
+from autoscaler.demand.cells import CELLS
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.seen import LengthsSeen
-from autoscaler.demand.sketches import Sum
+from autoscaler.demand.sketches import Seen
 from autoscaler.domain.cluster import Market, Mode
 from streams.controller.loop import TickDone
 from streams.decisionlog.reader import segments
@@ -140,7 +142,9 @@ def test_a_value_that_cannot_be_written_costs_its_tick_alone(
     log = DecisionLog(tmp_path, "ctl-1", monotonic_s=lambda: next(clock_s))
     log.start()
     state, cluster = ControllerState(T0), world(5.0, pools=(ONE,)).cluster
-    for second, shape in enumerate((Sum(0, 1).sketch("shapes"), object(), {})):
+    for second, shape in enumerate(
+        (Seen(np.zeros(CELLS, np.int64)).sketch("shapes", 0), object(), {})
+    ):
         lengths = LengthsSeen(shapes=shape)  # type: ignore[arg-type]
         seen = Observation(demand={"chat": ModelDemand(long_lengths=lengths)})
         log.tick(TickDone(state, state, seen, cluster, T0 + 1000 * second, (), 0.0))

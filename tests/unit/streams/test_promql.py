@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,13 @@ from hypothesis import strategies as st
 from requests.exceptions import ConnectionError as NoConnection
 
 from autoscaler.demand.windows import NoData, Stats, TelemetryWindows
-from streams.clock import Clock
+from streams.clock import Clock, Times
 from streams.controller.sources import asked_of_prometheus, gateways_sink, prometheus_sink
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.ports import promql as module
 from streams.ports.promql import PromqlDemand, rate_of
-from topics.reported import Reported
+from topics.reported import ROUTE_GENERATION, SPAN_MS, Reported
 from topics.timebase import TimeBase
 
 CLOCK = Clock(TimeBase(1.0, 1_000_000, 0), mono_ns=lambda: 60_000_000_000, broker_ms=lambda: 0)
@@ -62,13 +63,18 @@ async def test_zero_is_reported_and_no_data_is_not(monkeypatch: pytest.MonkeyPat
             raise NoConnection("refused")
         return vector(query)
 
-    seen: list[tuple[Reported, int]] = []
+    seen: list[tuple[Reported, Times]] = []
     queries = {"busy": "2", "idle": "0", "lost": "NaN", "gone": "gone"}
     source = PromqlDemand({"here": ask}, queries, CLOCK, every_s=15.0)
-    await source.ask_all(seen.extend)
-    assert {record.model: record.values[0] for record, _ in seen} == {"busy": 30, "idle": 0}
-    assert {event_ms for _, event_ms in seen} == {CLOCK.now_ms()}
-    assert {record.span_ms for record, _ in seen} == {15_000}
+    await source.ask_all(lambda *one: seen.append(one))
+    ((records, ends_ms),) = seen
+    arrivals = records.numbers[:, 0].tolist()
+    assert dict(zip([name[0] for name in records.names], arrivals, strict=True)) == {
+        "busy": 30,
+        "idle": 0,
+    }
+    assert set(ends_ms.tolist()) == {CLOCK.now_ms()}
+    assert set(records.numbers[:, SPAN_MS].tolist()) == {15_000}
     assert threading.get_ident() not in threads
 
 
@@ -81,7 +87,7 @@ async def test_fractions_of_requests_are_carried_on(rates: list[float]) -> None:
         {"p": lambda _: vector(repr(next(answers)))}, {"m": "q"}, CLOCK, every_s=15.0
     )
     for _ in rates:
-        await source.ask_all(lambda said: seen.extend(record.values[0] for record, _ in said))
+        await source.ask_all(lambda records, _: seen.extend(records.numbers[:, 0].tolist()))
     assert len(seen) == len(rates)
     assert abs(sum(seen) - 15.0 * sum(rates)) <= 1.0 + 1e-6
 
@@ -98,7 +104,7 @@ async def test_a_question_that_failed_once_is_asked_again(monkeypatch: pytest.Mo
 
     seen: list[int] = []
     source = PromqlDemand({"here": ask}, {"m": "q"}, CLOCK)
-    await source.ask_all(lambda said: seen.extend(record.values[0] for record, _ in said))
+    await source.ask_all(lambda records, _: seen.extend(records.numbers[:, 0].tolist()))
     assert seen == [3]
 
 
@@ -106,16 +112,18 @@ async def test_prometheus_counts_instead_of_our_gateways_and_confirms_no_routes(
     """The gateway's requests are the same ones; that it lives, and its routes, still count."""
     windows, now_ms = TelemetryWindows(600), CLOCK.now_ms()
     windows.advance(now_ms)
-    said: list[tuple[Reported, int]] = []
+    said: list[tuple[Reported, Times]] = []
     source = PromqlDemand({"p": lambda _: vector("5")}, {"asked": "q"}, CLOCK)
-    await source.ask_all(said.extend)
-    mine = said[0][0]._replace(gateway="g", route_generation=7)
+    await source.ask_all(lambda *one: said.append(one))
+    ((records, ends_ms),) = said
+    ours = records.numbers.copy()
+    ours[:, ROUTE_GENERATION] = 7
     from_gateways = gateways_sink(windows, {"asked": "q"}, lambda: None)
     for model in ("asked", "other"):
-        from_gateways([(mine._replace(model=model), now_ms)])
+        from_gateways(replace(records, names=[(model, "g", "b")], numbers=ours), ends_ms)
     assert isinstance(windows.stats("asked", now_ms, 10), NoData)
     assert windows.stats("asked", now_ms, 10) == NoData(None)
-    prometheus_sink(windows)(said)
+    prometheus_sink(windows)(records, ends_ms)
     for model in ("asked", "other"):
         found = windows.stats(model, now_ms, 10)
         assert isinstance(found, Stats) and found.arrivals == 5
@@ -143,7 +151,7 @@ async def test_several_servers_are_added_up_and_one_that_goes_away_is_no_falling
     seen: list[int] = []
     for second in range(70):
         away[0] = second >= 2
-        await source.ask_all(lambda said: seen.extend(record.values[0] for record, _ in said))
+        await source.ask_all(lambda records, _: seen.extend(records.numbers[:, 0].tolist()))
         now_s[0] += 1.0
     assert seen[:62] == [8] * 62
     assert len(seen) == 62  # held from the second one on, for a minute

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import struct
-from binascii import b2a_base64
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given, settings
@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 
 from autoscaler.demand.windows import TelemetryWindows
 from tests.unit.topics.any_records import JUNK, RECORDS
+from topics import codec
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
-from topics.reported import Reported, read_reported, reported
+from topics.reported import Kinds, Name, Reported, read_reported, reported
 from topics.sketch import LOWEST, NUMBERS, WIDTH, to_text
 from topics.telemetry import SKETCHES, Telemetry
 
 T0_MS = 1_700_000_000_000
 GOOD = RECORDS["telemetry"].map(encode)
+
+Row: TypeAlias = tuple[Name, tuple[int, ...], bytes, Kinds]
 
 
 @st.composite
@@ -36,81 +39,45 @@ def changed(draw: st.DrawFn) -> bytes:
     return orjson.dumps(wire)
 
 
-def as_before(record: Telemetry) -> bytes:
-    """As the version before wrote it."""
-    wire = orjson.loads(encode(record))
-    del wire["cells"]
-    for name in SKETCHES:
-        pairs = (
-            (bucket - LOWEST, count)
-            for bucket, seen in getattr(record, name).items()
-            for count in [65_535] * (seen // 65_535) + [seen % 65_535]
-        )
-        packed = b"".join(struct.pack("<HH", *pair) for pair in pairs)
-        wire[name] = b2a_base64(packed, newline=False).decode()
-    return orjson.dumps(wire)
+def rows(records: Reported) -> list[Row]:
+    """What it holds, record by record."""
+    numbers = map(tuple, records.numbers.tolist())
+    kinds = [records.kinds.get(at, ()) for at in range(len(records))]
+    return [*zip(records.names, numbers, records.cells, kinds, strict=True)]
 
 
-BEFORE = RECORDS["telemetry"].map(as_before)
-
-
-@st.composite
-def changed_before(draw: st.DrawFn) -> bytes:
-    """A record of the version before with something else in one of its sketches."""
-    wire = orjson.loads(draw(BEFORE))
-    odd = st.sampled_from(["", "=", "AAAA", "AAAAAA==", "xQIBAA==", "/////w==", "é", None, {}, 7])
-    wire[draw(st.sampled_from(SKETCHES))] = draw(odd)
-    return orjson.dumps(wire)
-
-
-def alone(data: bytes) -> Reported | str:
+def alone(data: bytes) -> Row | str:
     """What is read of `data` by the codec, as windows count it, or what is wrong with it."""
     try:
-        return reported(decode("telemetry", data))
+        return rows(reported([decode("telemetry", data)]))[0]
     except InvalidRecord as error:
         return str(error)
 
 
 @settings(deadline=None)
-@given(
-    st.lists(
-        st.one_of(GOOD, BEFORE, changed(), changed_before(), st.binary(max_size=20)), max_size=8
-    )
-)
+@given(st.lists(st.one_of(GOOD, changed(), st.binary(max_size=20)), max_size=8))
 def test_records_of_a_batch_are_read_as_each_alone(batch: list[bytes]) -> None:
     """Whatever the others are; what is wrong is said in the same words."""
-    found = read_reported(batch)
-    assert [str(x) if isinstance(x, InvalidRecord) else x for x in found] == [*map(alone, batch)]
+    records, bad = read_reported(batch)
+    good = iter(rows(records))
+    found = [str(bad[at]) if at in bad else next(good) for at in range(len(batch))]
+    assert found == [*map(alone, batch)] and not [*good]
 
 
-def test_a_record_of_the_version_before_is_read() -> None:
-    """As it was written: sketches in base64, each in a field of its own."""
-    text = (
-        '{"schema_version":1,"model":"chat","gateway":"g","boot":"b","sequence":7,"end_ms":1000,'
-        '"span_ms":1000,"age_ms":5,"arrivals":3,"completions":2,"failures":0,"refused":0,'
-        '"attained":2,"input_tokens_arrived":30,"input_tokens":20,"output_tokens":9,"in_flight":1,'
-        '"route_generation":4,"ttft_ms":"9AACAPsAAQA=","tpot_ms":"","withdrawn":0,'
-        '"input_lengths":"FgEDAA==","output_lengths":"","leaving":false,"shapes":"","sent":{},'
-        '"classes":"dQABAA=="}'
-    )
-    (found,) = read_reported([text.encode()])
-    same = Telemetry(
-        "chat", "g", "b", 7, 1000, 1000, 5, 3, 2, 0, 0, 2, 30, 20, 9, 1, 4,
-        ttft_ms={126: 2, 133: 1}, input_lengths={160: 3}, classes={-1: 1},
-    )  # fmt: skip
-    assert found == reported(same)
-    assert decode("telemetry", text.encode()) == same
-
-
-def test_records_of_the_version_before_are_read_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While gateways are upgraded after controllers, theirs are all that come: none of them needs
-    the slow way, which takes fifty times as long."""
+def test_records_without_kinds_need_no_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes fifty times as long; nor do those beside a record that does need it."""
     slow: list[bytes] = []
-    monkeypatch.setattr("topics.reported.decode_as", lambda _kind, data: slow.append(data))
-    sketches = {name: {LOWEST + 7 * n: 1 + n} for n, name in enumerate(SKETCHES[:5])}
+    read = codec.decode_as
+    monkeypatch.setattr(
+        "topics.reported.decode_as", lambda kind, data: slow.append(data) or read(kind, data)
+    )
+    sketches = {name: {LOWEST + 7 * n: 1 + n} for n, name in enumerate(SKETCHES)}
     record = Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[3] * 10, **sketches)
-    assert read_reported([encode(record), as_before(record)] * 2) == [reported(record)] * 4
-    assert not slow
+    odd = encode(replace(record, sent={"text": {"own/a": 2}}))
+    records, bad = read_reported([encode(record), b"{", odd, encode(record)])
+    assert [*bad] == [1] and slow == [b"{", odd]
+    assert rows(records)[0] == rows(records)[2] == rows(reported([record]))[0]
+    assert dict(records.kinds) == {1: (("text", 2),)}
 
 
 def test_sketches_that_a_later_version_adds_are_left_out() -> None:
@@ -121,8 +88,8 @@ def test_sketches_that_a_later_version_adds_are_left_out() -> None:
     data = orjson.dumps(wire)
     assert decode("telemetry", data) == record
     windows = TelemetryWindows()
-    (found,) = read_reported([data])
-    assert isinstance(found, Reported) and windows.add(found, T0_MS)
+    records, _ = read_reported([data])
+    assert windows.add_all(records, np.array([T0_MS])) == 1
     assert dict(windows.lengths("chat", T0_MS, 60).classes) == {5: 3}
 
 
@@ -154,9 +121,9 @@ def test_windows_say_the_same_of_batches_and_of_records_one_by_one(
         if number == looked:
             assert all(single.stats(model, T0_MS, 60) for model in models)
         single.add(record, T0_MS + number * 700)
-    for number, read in enumerate(read_reported([encode(record) for record in history])):
-        assert isinstance(read, Reported)
-        batched.add(read, T0_MS + number * 700)
+    records, bad = read_reported([encode(record) for record in history])
+    assert not bad
+    batched.add_all(records, T0_MS + 700 * np.arange(len(history)))
     now_ms = T0_MS + 6000
     for model in models:
         assert single.stats(model, now_ms, 60) == batched.stats(model, now_ms, 60)

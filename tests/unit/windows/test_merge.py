@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from streams.ports.demand_topic import DemandTopic
 from streams.windows.merge import merged as merge
 from topics.checks import MAX_COUNT
 from topics.codec import decode, encode
-from topics.reported import Reported, read_reported
+from topics.reported import read_reported
 from topics.telemetry import Telemetry
 from topics.timebase import TimeBase
 
@@ -53,19 +54,20 @@ def test_merged_records_say_what_all_of_them_say(
     history.sort(key=lambda one: one[1])
     plain, merged = TelemetryWindows(), TelemetryWindows()
     direct = gateways_sink(plain, {}, lambda: None)
-    seconds: dict[int, list[tuple[Reported, int]]] = {}
+    seconds: dict[int, tuple[list[bytes], list[int]]] = {}
     for sequence, (gateway, after_ms, age_ms, arrivals) in enumerate(history):
         append_ms = T0_MS + after_ms
-        (record,) = read_reported([wire(gateway, sequence, age_ms, arrivals)])
-        assert isinstance(record, Reported)
-        direct([(record, CLOCK.event_ms(append_ms, age_ms))])
-        seconds.setdefault(append_ms // 1000, []).append((record, append_ms))
+        data = wire(gateway, sequence, age_ms, arrivals)
+        direct(read_reported([data])[0], np.array([CLOCK.event_ms(append_ms, age_ms)]))
+        batch, appended_ms = seconds.setdefault(append_ms // 1000, ([], []))
+        batch.append(data)
+        appended_ms.append(append_ms)
     topic = DemandTopic("nowhere:1", "", CLOCK, print, {})
     sink = merged_sink(merged, {}, lambda: None)
-    for second, records in seconds.items():
-        for record in merge(3, second, records):
+    for second, (batch, appended_ms) in seconds.items():
+        for record in merge(3, second, read_reported(batch)[0], np.array(appended_ms)):
             assert decode("demand", encode(record)) == record
-            topic._take([SimpleNamespace(value=encode(record))] * copies, CLOCK.event_ms, sink)
+            topic._take([SimpleNamespace(value=encode(record))] * copies, CLOCK.events(), sink)
     one, other = (w.stats("chat", NOW_MS, 60) for w in (plain, merged))
     assert isinstance(one, Stats) == isinstance(other, Stats)
     if isinstance(one, Stats):
@@ -83,8 +85,9 @@ def test_a_gateway_that_says_too_much_stops_no_other() -> None:
         sent={"text": {"own/a": MAX_COUNT}},
     )  # fmt: skip
     batch = [encode(replace(most, sequence=k)) for k in range(2)] + [wire(0, 1, 0, 7)]
-    records = [(record, T0_MS + 500) for record in read_reported(batch)]
-    found = {one.model: one for one in merge(0, T0_MS // 1000, records)}
+    records, _ = read_reported(batch)
+    times_ms = np.full(len(records), T0_MS + 500)
+    found = {one.model: one for one in merge(0, T0_MS // 1000, records, times_ms)}
     assert found["long"].seconds[-1].counts[0] == found["long"].kinds["text"] == MAX_COUNT
     assert sum(second.counts[0] for second in found["chat"].seconds) == 7
     assert [decode("demand", encode(one)) for one in found.values()] == [*found.values()]

@@ -1,0 +1,146 @@
+"""The gateways behind the records: which of their records are known, and each one's last word.
+
+Owns the numbers that stand for models, gateways and boots. Must not know any clock, nor windows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoscaler.demand.duplicates import Producer
+from autoscaler.demand.seen import GatewaySeen
+from topics.reported import IN_FLIGHT, LEAVING, ROUTE_GENERATION, Name
+from topics.telemetry import COUNTS
+
+Numbers = NDArray[np.int64]
+
+_BUSY = [COUNTS.index("arrivals"), COUNTS.index("completions"), IN_FLIGHT]
+_SAID = [IN_FLIGHT, ROUTE_GENERATION, LEAVING]
+_NEVER = -(2**62)
+_MODEL, _PLACE, _NEWEST_MS = range(3)  # of a boot
+_BOOT, _SEEN_MS, _SERVED_MS, _LEFT = 0, 1, 2, 5  # of a gateway; between them, what it said
+_UNHEARD = (-1, _NEVER, 0, 0, 0, 0)
+
+
+class Gateways:
+    """Gateways by model, and their boots, which are the producers of records. Models are numbered
+    from 1 as they come; number 0 is none."""
+
+    def __init__(self) -> None:
+        self.models: dict[str, int] = {}
+        self._producers: dict[Name, Producer] = {}
+        self._boots = np.zeros((16, 3), np.int64)
+        self._names: list[Name] = []
+        self._words = np.zeros((16, 6), np.int64)
+        self._places: dict[tuple[str, str], int] = {}
+        self._free: tuple[list[int], list[int]] = [], []  # numbers of boots; places of gateways
+        self._sorted: list[tuple[str, str]] | None = None
+
+    def producers(self, names: Sequence[Name]) -> list[Producer]:
+        """Who said each of these."""
+        known = self._producers
+        return [known.get(name) or self._new(name) for name in names]
+
+    def boots_of(self, model: str) -> int:
+        """How many boots of gateways of `model` are remembered."""
+        return sum(name[0] == model for name in self._producers)
+
+    def models_of(self, boots: Numbers) -> Numbers:
+        """The model of each boot."""
+        found: Numbers = self._boots[boots, _MODEL]
+        return found
+
+    def heard(self, boots: Numbers, ends_ms: Numbers) -> None:
+        """Records of these boots whose spans ended then were counted."""
+        np.maximum.at(self._boots[:, _NEWEST_MS], boots, ends_ms)
+
+    def hear(self, boots: Numbers, ends_ms: Numbers, numbers: Numbers) -> None:
+        """Take what these records say as the last words of their gateways, where none is newer.
+        numbers: as in `Reported`. After it signed off nothing of a boot is taken."""
+        self.heard(boots, ends_ms)
+        fits = self._staying(boots, numbers[:, LEAVING] != 0)
+        places = self._boots[boots, _PLACE]
+        busy = fits & numbers[:, _BUSY].any(axis=1)
+        np.maximum.at(self._words[:, _SERVED_MS], places[busy], ends_ms[busy])
+        order = ends_ms.argsort(kind="stable")
+        order = order[fits[order]]
+        newest = np.full(len(self._words), -1)
+        newest[places[order]] = order  # the last one assigned stays
+        (places,) = (newest >= 0).nonzero()
+        newest = newest[places]
+        fresh = ends_ms[newest] >= self._words[places, _SEEN_MS]
+        places, newest = places[fresh], newest[fresh]
+        self._words[places, _BOOT] = boots[newest]
+        self._words[places, _SEEN_MS] = ends_ms[newest]
+        self._words[places, _LEFT - 2 :] = numbers[newest][:, _SAID]
+
+    def seen(self, models: Sequence[int], now_ms: int, since_ms: int) -> list[list[GatewaySeen]]:
+        """Of each of `models` the gateways whose last word is not older than `since_ms` and no
+        sign-off, by name."""
+        if self._sorted is None:
+            self._sorted = sorted(self._places)
+        found: dict[int, list[GatewaySeen]] = {model: [] for model in models}
+        order = np.array([self._places[key] for key in self._sorted], np.int64)
+        words = self._words[order]
+        live = (words[:, _SEEN_MS] >= since_ms) & (words[:, _LEFT] == 0)
+        for boot, seen_ms, served_ms, in_flight, generation, _ in words[live].tolist():
+            name = self._names[boot]
+            of = found.get(self.models[name[0]])
+            if of is not None:
+                age_ms = max(0, now_ms - seen_ms)
+                of.append(
+                    GatewaySeen(name[1], name[2], seen_ms, in_flight, generation, age_ms, served_ms)
+                )
+        return [found[model] for model in models]
+
+    def forget(self, before_ms: int) -> None:
+        """Forget boots that said nothing since then."""
+        newest = self._boots[:, _NEWEST_MS].tolist()
+        dead = [name for name, boot in self._producers.items() if newest[boot.number] < before_ms]
+        if not dead:
+            return
+        gone = [self._producers.pop(name).number for name in dead]
+        self._free[0].extend(gone)
+        self._words[np.isin(self._words[:, _BOOT], gone)] = _UNHEARD
+        alive = Counter((model, gateway) for model, gateway, _ in self._producers)
+        for key in [key for key in self._places if key not in alive]:
+            self._free[1].append(self._places.pop(key))
+        self._sorted = None
+
+    def _staying(self, boots: Numbers, leaving: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which records are of boots that had not signed off before."""
+        words = self._words[self._boots[boots, _PLACE]]
+        found: NDArray[np.bool_] = (words[:, _LEFT] == 0) | (words[:, _BOOT] != boots)
+        if leaving.any():
+            at = np.arange(len(boots))
+            last = np.full(len(self._boots), len(boots))
+            np.minimum.at(last, boots[leaving], at[leaving])
+            found &= at <= last[boots]
+        return found
+
+    def _new(self, name: Name) -> Producer:
+        model, gateway, _ = name
+        number = self.models.setdefault(model, len(self.models) + 1)
+        place = self._places.get((model, gateway))
+        if place is None:
+            place = self._free[1].pop() if self._free[1] else len(self._places)
+            if place == len(self._words):
+                self._words = np.pad(self._words, ((0, place), (0, 0)))
+            self._words[place] = _UNHEARD
+            self._places[model, gateway] = place
+            self._sorted = None
+        if self._free[0]:
+            boot = self._free[0].pop()
+            self._names[boot] = name
+        else:
+            boot = len(self._names)
+            self._names.append(name)
+            if boot == len(self._boots):
+                self._boots = np.pad(self._boots, ((0, boot), (0, 0)))
+        self._boots[boot] = number, place, _NEVER
+        found = self._producers[name] = Producer(boot)
+        return found
