@@ -13,15 +13,19 @@ the estimate stays where it is: noise does not move it, and what it is planned a
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
 
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.sketches import Sketch
 from autoscaler.demand.windows import LengthsSeen, Stats
 from autoscaler.domain.workload import LEVELS, WEIGHTS, Lengths, Spread
 from topics.sketch import HIGHEST, LOWEST, middle_ms
+
+Floats = npt.NDArray[np.float64]
 
 STEP = 1.03
 PRIOR_REQUESTS = 20
@@ -37,16 +41,19 @@ _SHAPE_TOLERANCE = 1.1
 _PLAIN_CV = 1.0
 _SHORTEST, _LONGEST = 1.0, 1e6
 _LOG_STEP = math.log(STEP)
-_MIDDLES = {bucket: middle_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)}
+_MIDDLES = np.array([middle_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)])
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One side (input or output) of a window."""
+    """One side (input or output) of a window. tokens, counts: of the sketch's buckets, shortest
+    first. cv: the coefficient of variation by it; None where it shows fewer than two requests."""
 
     requests: int
     mean: float
-    sketch: Sketch
+    tokens: Floats
+    counts: Floats
+    cv: float | None
 
 
 def estimate(current: Lengths, declared: Lengths, demand: ModelDemand) -> Lengths:
@@ -141,8 +148,7 @@ def _bound(seen: _Seen, declared: tuple[float, Spread], sigmas: float) -> float:
     drawn = (PRIOR_REQUESTS * declared[0] + seen.requests * seen.mean) / weight
     mean = min(seen.mean, drawn) if sigmas < 0 else max(seen.mean, drawn)
     expected = _cv_of(declared)
-    measured = _cv(seen.sketch)
-    cv = expected if measured is None else measured
+    cv = expected if seen.cv is None else seen.cv
     variance = (PRIOR_REQUESTS * expected**2 + seen.requests * cv**2) / weight
     return mean + sigmas * seen.mean * math.sqrt(variance / weight)
 
@@ -160,17 +166,16 @@ def _shape(
     current: tuple[float, Spread], declared: tuple[float, Spread], long: _Seen | None
 ) -> tuple[float, ...] | None:
     """The measured spread in means, where the one in `current` is contradicted; else None."""
-    if long is None or not long.sketch:
+    if long is None or not len(long.counts):
         return None
-    buckets = sorted(long.sketch)
-    below = list(accumulate(long.sketch[bucket] for bucket in buckets))
-    seen = below[-1]
+    below = long.counts.cumsum()
+    seen = int(below[-1])
     if seen < SHAPE_REQUESTS:
         return None
 
     def tokens_at(level: float) -> float:
         rank = min(seen, max(1, math.ceil(level * seen)))
-        return _MIDDLES[buckets[bisect_left(below, rank)]]
+        return float(long.tokens[below.searchsorted(rank)])
 
     planned = current[1] or (current[0],) * len(LEVELS)
     for level, tokens in zip(LEVELS, planned, strict=True):
@@ -213,17 +218,17 @@ def _outputs(seen: LengthsSeen) -> _Seen | None:
 def _seen(requests: int, mean: float | None, sketch: Sketch) -> _Seen | None:
     if mean is None or mean <= 0.0 or requests <= 0:
         return None
-    return _Seen(requests, mean, sketch)
+    buckets = np.array(sorted(sketch), np.int64)
+    tokens = _MIDDLES[buckets - LOWEST]
+    counts = np.array([sketch[bucket] for bucket in buckets.tolist()], np.float64)
+    return _Seen(requests, mean, tokens, counts, _cv(tokens, counts))
 
 
-def _cv(sketch: Sketch) -> float | None:
-    seen, total, squares = 0, 0.0, 0.0
-    for bucket, count in sketch.items():
-        tokens = _MIDDLES[bucket]
-        seen += count
-        total += count * tokens
-        squares += count * tokens * tokens
+def _cv(tokens: Floats, counts: Floats) -> float | None:
+    seen = float(counts.sum())
     if seen < 2:
         return None
+    weighted = counts * tokens
+    total, squares = float(weighted.sum()), float((weighted * tokens).sum())
     variance = max(0.0, squares - total * total / seen) / (seen - 1)
     return math.sqrt(variance) * seen / total

@@ -9,6 +9,7 @@ hands KV over both ways: what is in flight finishes, then the same process serve
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -112,7 +113,7 @@ class SimNode:
         self.due_ms = 0.0  # when its next heartbeat is
         self._polling = False
         self._reclaim_ms = 0
-        self._idle: Status | None = None  # what it said last, where nothing runs
+        self._idle: _Fields | None = None  # of what it said last, where nothing runs
         self._there_ms: float | None = None  # when the machine is there; None: nothing is wanted
 
     def accept(self, assignment: Assignment) -> None:
@@ -161,9 +162,12 @@ class SimNode:
         self.up = True
         self._tell()
 
-    def heartbeat(self) -> None:
-        """Ask every two seconds, from `due_ms` on."""
-        if self.up:
+    def heartbeat(self, at_ms: int) -> None:
+        """Ask every two seconds, from `due_ms` on. at_ms: this moment, since the epoch."""
+        if self._idle is not None and not self._held:
+            self.due_ms = self._ground.agenda.now_ms + IDLE_HEARTBEAT_MS - 1.0
+            self._ground.still(_again(self._idle, at_ms))
+        elif self.up:
             self._tell()
 
     # -- inside -------------------------------------------------------------------------------
@@ -369,9 +373,6 @@ class SimNode:
         ground = self._ground
         every_ms = HEARTBEAT_MS if self._held else IDLE_HEARTBEAT_MS
         self.due_ms = ground.agenda.now_ms + every_ms - 1.0
-        if self._idle is not None and not self._held:
-            ground.still(_again(self._idle, ground.epoch_ms(ground.agenda.now_ms)))
-            return
         status = Status(
             node=self.name,
             pool=self.pool,
@@ -381,7 +382,7 @@ class SimNode:
             instances=tuple(self._seen(item) for item in self._held.values()),
             reclaim_ms=self._reclaim_ms,
         )
-        self._idle = None if self._held else status
+        self._idle = None if self._held else _fields_of(status)
         ground.tell(status)
 
     def _seen(self, item: _Held) -> ObservedInstance:
@@ -408,18 +409,23 @@ class SimNode:
         )
 
 
-_FIELDS = tuple(
-    (getattr(Status, key).__set__, getattr(Status, key).__get__) for key in Status.__slots__
-)
+_Fields = tuple[tuple[Callable[[Status, object], None], object], ...]
+_put_at_ms = Status.__dict__["at_ms"].__set__
 
 
-def _again(status: Status, at_ms: int) -> Status:
+def _fields_of(status: Status) -> _Fields:
+    """How to set all but the time of a status, and to what."""
+    keys = (key for key in Status.__slots__ if key != "at_ms")
+    return tuple((Status.__dict__[key].__set__, getattr(status, key)) for key in keys)
+
+
+def _again(fields: _Fields, at_ms: int) -> Status:
     """The same status at another time, its fields not checked again: most nodes of a large estate
     run nothing, and their heartbeats were half of the time that a simulation took."""
     found = object.__new__(Status)
-    for put, get in _FIELDS:
-        put(found, get(status))
-    object.__setattr__(found, "at_ms", at_ms)
+    for put, value in fields:
+        put(found, value)
+    _put_at_ms(found, at_ms)
     return found
 
 

@@ -290,9 +290,10 @@ class World:
 
     def _beat(self) -> None:
         now_ms = self.agenda.now_ms
+        at_ms = self.epoch_ms(now_ms)
         for node in self.nodes.values():
             if node.due_ms <= now_ms:
-                node.heartbeat()
+                node.heartbeat(at_ms)
 
     def _look(self) -> None:
         for gateway in self._takers:
