@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import highspy
 import numpy as np
 
 from autoscaler.optimizer.arrays import Bools, Floats, Ints
 from autoscaler.optimizer.problem import AllocationProblem
+
+_HOPE = 0.5
+"""Share of its time after which a search that has found no plan ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,8 @@ def minimise_cost(
     start: Ints | None = None,
 ) -> ExactResult:
     """Least cost that serves `target` (m,) of each row; `start` (n,) counts to begin at."""
-    lp = _columns(problem, extra=0)
-    lp.col_cost_ = problem.cost_usd_per_h.astype(np.float64)
-    lp.row_lower_ = np.concatenate([target, np.full(len(problem.capacity), -highspy.kHighsInf)])
-    return _run(lp, problem, nodes, seconds, gap, start)
+    lp = _cost_lp(problem, target)
+    return _run(lp, problem, nodes, seconds, gap, start, until=_Until(hope_s=_HOPE * seconds))
 
 
 def maximise_fraction(
@@ -51,8 +53,56 @@ def maximise_fraction(
     nodes: int,
     seconds: float,
     gap: float,
+    start: Ints | None = None,
+    enough: float = 0.0,
 ) -> ExactResult:
-    """Largest t <= 1 such that the `active` (m,) rows are served t and the others `fixed` (m,)."""
+    """Largest t <= 1 such that the `active` (m,) rows are served t and the others `fixed` (m,).
+
+    enough: ends once t is known to be less."""
+    lp = _fraction_lp(problem, active, fixed)
+    if start is not None:
+        served = problem.served_req_per_s(start) / problem.demand_req_per_s
+        start = np.append(start, min(1.0, served[active].min()))
+    got = _run(
+        lp, problem, nodes, seconds, gap, start, until=_Until(below=-enough if enough else math.inf)
+    )
+    return replace(got, bound=min(1.0, -got.bound))
+
+
+def most_fraction(
+    problem: AllocationProblem, active: Bools, fixed: Floats, seconds: float
+) -> float:
+    """A bound of that t, by the LP relaxation; 1 where it is not found within `seconds`."""
+    got = _relaxation(_fraction_lp(problem, active, fixed), seconds)
+    return 1.0 if got is None else min(1.0, -got[0])
+
+
+def relaxed(
+    problem: AllocationProblem, target: Floats, seconds: float
+) -> tuple[float, Floats] | None:
+    """The LP relaxation of least cost: its value and reduced costs (n,)."""
+    return _relaxation(_cost_lp(problem, target), seconds)
+
+
+def _relaxation(lp: highspy.HighsLp, seconds: float) -> tuple[float, Floats] | None:
+    lp.integrality_ = []
+    solver = mip_solver(0, seconds, 0.0)
+    solver.passModel(lp)
+    solver.run()
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return None
+    value = float(solver.getInfo().objective_function_value)
+    return value, np.asarray(solver.getSolution().col_dual)
+
+
+def _cost_lp(problem: AllocationProblem, target: Floats) -> highspy.HighsLp:
+    lp = _columns(problem, extra=0)
+    lp.col_cost_ = problem.cost_usd_per_h.astype(np.float64)
+    lp.row_lower_ = np.concatenate([target, np.full(len(problem.capacity), -highspy.kHighsInf)])
+    return lp
+
+
+def _fraction_lp(problem: AllocationProblem, active: Bools, fixed: Floats) -> highspy.HighsLp:
     lp = _columns(problem, extra=1)
     n = problem.columns
     lp.col_cost_ = np.concatenate([np.zeros(n), [-1.0]])
@@ -63,8 +113,7 @@ def maximise_fraction(
     lp.a_matrix_.start_ = np.concatenate([start, [start[-1] + len(rows)]]).astype(np.int32)
     lp.a_matrix_.index_ = np.concatenate([lp.a_matrix_.index_, rows]).astype(np.int32)
     lp.a_matrix_.value_ = np.concatenate([lp.a_matrix_.value_, np.full(len(rows), -1.0)])
-    got = _run(lp, problem, nodes, seconds, gap, None)
-    return replace(got, bound=min(1.0, -got.bound))
+    return lp
 
 
 def _columns(problem: AllocationProblem, extra: int) -> highspy.HighsLp:
@@ -115,6 +164,7 @@ def _run(
     seconds: float,
     gap: float,
     start: Ints | None,
+    until: _Until,
 ) -> ExactResult:
     solver = mip_solver(nodes, seconds, gap)
     solver.passModel(lp)
@@ -122,6 +172,8 @@ def _run(
         solution = highspy.HighsSolution()
         solution.col_value = [float(x) for x in start]
         solver.setSolution(solution)
+    if until != _Until():
+        solver.cbMipInterrupt.subscribe(until.look)
     solver.run()
     info, status = solver.getInfo(), solver.getModelStatus()
     infeasible = status in (
@@ -141,19 +193,20 @@ def _run(
     )
 
 
-def relaxed(problem: AllocationProblem, target: Floats) -> tuple[float, Floats] | None:
-    """The LP relaxation: its value and reduced costs (n,)."""
-    lp = _columns(problem, extra=0)
-    lp.col_cost_ = problem.cost_usd_per_h.astype(np.float64)
-    lp.row_lower_ = np.concatenate([target, np.full(len(problem.capacity), -highspy.kHighsInf)])
-    lp.integrality_ = []
-    solver = mip_solver(0, float("inf"), 0.0)
-    solver.passModel(lp)
-    solver.run()
-    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        return None
-    value = float(solver.getInfo().objective_function_value)
-    return value, np.asarray(solver.getSolution().col_dual)
+@dataclass(frozen=True, slots=True)
+class _Until:
+    """Ends a search that has found no plan after `hope_s`, as the rest of the time is for what can
+    be served at all; or whose objective cannot be as small as `below`."""
+
+    hope_s: float = math.inf
+    below: float = math.inf
+
+    def look(self, event: Any) -> None:
+        """HiGHS calls this now and then."""
+        seen = event.data_out
+        hopeless = seen.running_time > self.hope_s and not seen.mip_primal_bound < math.inf
+        if hopeless or seen.mip_dual_bound > self.below:
+            event.interrupt()
 
 
 def mip_solver(nodes: int, seconds: float, gap: float) -> highspy.Highs:
@@ -172,5 +225,5 @@ def mip_solver(nodes: int, seconds: float, gap: float) -> highspy.Highs:
     ):
         solver.setOptionValue(name, value)
     if math.isfinite(seconds):
-        solver.setOptionValue("time_limit", max(0.1, float(seconds)))
+        solver.setOptionValue("time_limit", max(0.0, float(seconds)))
     return solver

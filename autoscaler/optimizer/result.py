@@ -5,9 +5,11 @@ Owns options, the status and the result. Knows nothing of any solver.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Self
 
 from autoscaler.optimizer.arrays import Floats, Ints
 
@@ -23,24 +25,50 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SolveOptions:
-    """Limits and tolerances of a solve.
+class Limits:
+    """When a search may end.
 
-    `gap`: relative gap at which to stop. `mip_nodes` of one MIP: a work limit, which keeps the
-    answer reproducible. `time_limit_s` with `elapsed_s` (a monotonic clock of the caller, as the
-    core reads none): a wall-clock limit; where it strikes, the result says so.
+    `gap`: relative gap at which to stop. `time_limit_s` counts on `elapsed_s`, a monotonic clock of
+    the caller that starts at 0 (the core reads none); without one, only work is limited and the
+    answer is reproducible.
     """
 
     gap: float = 1e-6
-    mip_nodes: int = 10_000
-    time_limit_s: float | None = None
+    time_limit_s: float = math.inf
     elapsed_s: Callable[[], float] | None = None
 
     def left_s(self) -> float:
-        """Seconds until the wall-clock limit; infinite without one."""
-        if self.time_limit_s is None or self.elapsed_s is None:
-            return float("inf")
-        return self.time_limit_s - self.elapsed_s()
+        """Seconds until the time is up; infinite without a clock."""
+        return math.inf if self.elapsed_s is None else self.time_limit_s - self.elapsed_s()
+
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return self.left_s() <= 0.0
+
+    def struck(self) -> str:
+        """Which limit ended a search."""
+        return "wall_clock" if self.is_over() else "mip_nodes"
+
+    def within(self, share: float) -> Self:
+        """The same for a search that may use this share of the time that is left."""
+        left_s = self.left_s()
+        if math.isinf(left_s) or self.elapsed_s is None:
+            return self
+        until_s = self.time_limit_s - (1.0 - share) * max(0.0, left_s)
+        return replace(self, time_limit_s=max(1e-3, until_s))
+
+
+@dataclass(frozen=True, slots=True)
+class SolveOptions(Limits):
+    """Limits of a solve. Where the time strikes, the result says so.
+
+    `mip_nodes` of one MIP: a work limit. `spare`: the share of the time that is left to the caller
+    where one of the first `spare_classes` classes cannot be served in full.
+    """
+
+    mip_nodes: int = 10_000
+    spare: float = 0.0
+    spare_classes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

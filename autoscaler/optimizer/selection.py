@@ -6,13 +6,18 @@ Knows nothing of the MIP.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.exact import relaxed
+from autoscaler.optimizer.parts import only
 from autoscaler.optimizer.problem import AllocationProblem
+
+MIP_COLUMNS = 10_000
+"""No MIP is built over more columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +47,15 @@ class Selection:
 
 
 def select(
-    problem: AllocationProblem, target: Floats, most: int, keep: Ints | None
+    problem: AllocationProblem,
+    target: Floats,
+    most: int,
+    keep: Ints | None,
+    seconds: float = math.inf,
 ) -> tuple[Selection, float | None]:
     """At most `most` columns: those that `keep` counts and those of the least reduced cost; and the
-    value of the LP relaxation (a lower bound)."""
-    got = relaxed(problem, target)
+    value of the LP relaxation (a lower bound), where it is found within `seconds`."""
+    got = relaxed(problem, target, seconds)
     lower = None if got is None else got[0]
     everything = np.arange(problem.columns)
     if problem.columns <= most:
@@ -58,28 +67,4 @@ def select(
     ids = np.sort(np.argsort(rank, kind="stable")[:most])
     left_out = np.setdiff1d(everything, ids)
     cutoff = 0.0 if got is None else got[0] + float(reduced[left_out].min())
-    return Selection(_only(problem, ids), ids, problem.columns, cutoff), lower
-
-
-def _only(problem: AllocationProblem, ids: Ints) -> AllocationProblem:
-    """The problem with only the columns `ids`."""
-    serve_at, serve_indptr = _entries(problem.serve_indptr, ids)
-    use_at, use_indptr = _entries(problem.use_indptr, ids)
-    return replace(
-        problem,
-        cost_usd_per_h=problem.cost_usd_per_h[ids],
-        upper=problem.upper[ids],
-        serve_indptr=serve_indptr,
-        serve_row=problem.serve_row[serve_at],
-        serve_rate=problem.serve_rate[serve_at],
-        use_indptr=use_indptr,
-        use_resource=problem.use_resource[use_at],
-        use_amount=problem.use_amount[use_at],
-    )
-
-
-def _entries(indptr: Ints, ids: Ints) -> tuple[Ints, Ints]:
-    length = np.diff(indptr)[ids]
-    offsets = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
-    at = np.repeat(indptr[ids] - offsets[:-1], length) + np.arange(offsets[-1])
-    return at, offsets
+    return Selection(only(problem, ids), ids, problem.columns, cutoff), lower

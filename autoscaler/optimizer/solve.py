@@ -1,7 +1,7 @@
 """One function for every allocation problem: `solve`.
 
-Owns what follows when demand cannot be met: class by class the largest smallest fraction, then the
-least cost at it. Knows nothing of models, regions or fleets.
+Owns what is solved: each part of the problem by itself, and where its demand cannot be met, the
+least cost of what can be served. Knows nothing of models, regions or fleets.
 """
 
 from __future__ import annotations
@@ -11,22 +11,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.best_effort import most_served
 from autoscaler.optimizer.check import checked, failed
-from autoscaler.optimizer.exact import maximise_fraction, minimise_cost
+from autoscaler.optimizer.exact import minimise_cost, relaxed
+from autoscaler.optimizer.parts import parts
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions
-from autoscaler.optimizer.selection import select
+from autoscaler.optimizer.selection import MIP_COLUMNS, select
 
-MIP_COLUMNS = 10_000
-"""No MIP is built over more columns."""
+_FOR_FRACTIONS = 0.6
+"""Of the time; the cheapest plan at these fractions is to be found in the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Counts (None: no plan) and the bound that came with them."""
+    """Counts that serve `target` (m,) of each row, the bound of their cost, and that of the
+    fractions (m,)."""
 
-    counts: Ints | None
+    counts: Ints
     bound: float
+    target: Floats
+    fraction_bound: Floats
     limits: tuple[str, ...]
 
 
@@ -39,29 +44,69 @@ def solve(
     Deterministic under the work limits of `options`. Every returned plan was checked anew in
     floating point; one that fails the check comes back as FAILED, never as a plan.
     """
+    rows = len(problem.demand_req_per_s)
+    counts = np.zeros(problem.columns, dtype=np.int64)
+    target, fraction_bound, bound = np.ones(rows), np.ones(rows), 0.0
+    limits: list[str] = []
+    found = parts(problem)
+    if options.spare:  # what is short leaves time to the caller, so it comes first
+        found = tuple(sorted(found, key=lambda part: _may_be_served(part.problem, options)))
+    to_do = sum(len(part.ids) for part in found)
+    for part in found:
+        size = max(1, len(part.ids))
+        got = _solved(
+            part.problem,
+            options.within(min(1.0, size / max(1, to_do))),
+            None if start is None else start[part.ids],
+        )
+        if got is None:
+            return failed(problem, "no plan was found within the limits", ("wall_clock",))
+        to_do -= size
+        counts[part.ids] = got.counts
+        target[part.rows], fraction_bound[part.rows] = got.target, got.fraction_bound
+        bound += got.bound
+        limits += got.limits
+        options = _after(options, part.problem, got.target)
+    hit = tuple(dict.fromkeys(limits))
+    return checked(problem, counts, bound, target, fraction_bound, options, hit)
+
+
+def _solved(problem: AllocationProblem, options: SolveOptions, start: Ints | None) -> _Found | None:
+    """One part: all demand if that can be, else as much as can be; None: no plan was found."""
     whole = np.ones(len(problem.demand_req_per_s))
-    found = _cheapest(problem, whole, options, start)
-    if found.counts is not None:
-        return checked(problem, found.counts, found.bound, whole, whole, options, found.limits)
-    target, bound, counts, limits = _fractions(problem, options)
-    limits = (*found.limits, *limits)
-    if counts is None:
-        return failed(problem, "no plan was found within the limits", limits)
-    if not target.any():
-        return checked(problem, counts, 0.0, target, bound, options, limits)
-    again = _cheapest(problem, target, options, counts)
-    if again.counts is None:  # the limit struck, but a plan at these fractions is at hand
-        again = replace(again, counts=counts, bound=0.0)
-    plan = counts if again.counts is None else again.counts
-    limits = (*limits, *again.limits)
-    return checked(problem, plan, again.bound, target, bound, options, limits)
+    counts, bound, limits = _cheapest(problem, whole, options, start)
+    if counts is not None:
+        return _Found(counts, bound, whole, whole, limits)
+    served = most_served(problem, options.within(_FOR_FRACTIONS * (1.0 - options.spare)), start)
+    if served.limits and not served.counts.any():
+        return None  # what could be had is not known
+    options = _after(options, problem, served.target)
+    counts, bound, more = _cheapest(problem, served.target, options, served.counts)
+    if counts is None:  # the time is up, but a plan at these fractions is at hand
+        counts = served.counts
+    return _Found(counts, bound, served.target, served.bound, (*limits, *served.limits, *more))
+
+
+def _after(options: SolveOptions, problem: AllocationProblem, target: Floats) -> SolveOptions:
+    """The same without the time that is left to the caller, where `target` (m,) is short."""
+    if (target[problem.priority < options.spare_classes] < 1.0).any():
+        return replace(options.within(1.0 - options.spare), spare=0.0)
+    return options
+
+
+def _may_be_served(problem: AllocationProblem, options: SolveOptions) -> bool:
+    """Whether the LP relaxation serves all demand."""
+    return relaxed(problem, np.ones(len(problem.demand_req_per_s)), options.left_s()) is not None
 
 
 def _cheapest(
     problem: AllocationProblem, target: Floats, options: SolveOptions, start: Ints | None
-) -> _Found:
-    """Least cost at `target` (m,) shares of demand."""
-    chosen, lower = select(problem, target, MIP_COLUMNS, start)
+) -> tuple[Ints | None, float, tuple[str, ...]]:
+    """Counts of least cost at `target` (m,) shares of demand (None: none found), their bound, and
+    the limits that struck."""
+    if options.is_over():
+        return None, 0.0, (options.struck(),)
+    chosen, lower = select(problem, target, MIP_COLUMNS, start, options.left_s())
     got = minimise_cost(
         chosen.problem,
         target,
@@ -70,43 +115,10 @@ def _cheapest(
         gap=options.gap,
         start=None if start is None else start[chosen.ids],
     )
-    limits = () if got.solved else (_which_limit(options),)
+    limits = () if got.solved else (options.struck(),)
     if got.counts is None:
-        return _Found(None, 0.0, limits)
+        return None, lower or 0.0, limits
     counts = chosen.spread(got.counts)
     cost = float(counts @ problem.cost_usd_per_h)
-    bound = got.bound if chosen.holds_all_within(cost) else 0.0
-    if lower is not None:
-        bound = max(bound, lower)
-    return _Found(counts, bound, limits)
-
-
-def _fractions(
-    problem: AllocationProblem, options: SolveOptions
-) -> tuple[Floats, Floats, Ints | None, tuple[str, ...]]:
-    """Class by class the largest smallest fraction: targets (m,), bounds (m,), counts, limits."""
-    rows = len(problem.demand_req_per_s)
-    target, bound = np.zeros(rows), np.ones(rows)
-    counts: Ints | None = None
-    limits: tuple[str, ...] = ()
-    for level in np.unique(problem.priority):
-        active = problem.priority == level
-        chosen, _ = select(problem, np.where(active, 1.0, target), MIP_COLUMNS, counts)
-        # Half of the time: the cheapest plan at these fractions is to be found in the rest.
-        seconds = 0.5 * options.left_s()
-        got = maximise_fraction(chosen.problem, active, target, options.mip_nodes, seconds, 1e-3)
-        limits = limits if got.solved else (*limits, _which_limit(options))
-        most = got.bound if chosen.whole and np.isfinite(got.bound) else 1.0
-        value = 0.0
-        if got.counts is not None:
-            counts = chosen.spread(got.counts)
-            served = problem.served_req_per_s(counts) / problem.demand_req_per_s
-            value = min(1.0, float(served[active].min()))
-        bound[active] = max(most, value)
-        # A hair below what is proven to be possible, so that rounding cannot make it impossible.
-        target[active] = value if value >= 1.0 else value * (1.0 - 1e-8)
-    return target, bound, counts, limits
-
-
-def _which_limit(options: SolveOptions) -> str:
-    return "wall_clock" if options.left_s() <= 0.0 else "mip_nodes"
+    bound = max(0.0, got.bound) if chosen.holds_all_within(cost) else 0.0
+    return counts, min(cost, max(bound, lower or 0.0)), limits

@@ -40,7 +40,6 @@ from autoscaler.planning.route_choice import choose, loaded
 OPTIONS = PlanOptions(gap=0.005, hold=0.025, late=True)
 """Searches stop at half a per cent of the bill, which is below what a change costs. A demand that
 goes up and down by 2% changes nothing: 1.025 x 0.98 is more than 1."""
-_FIRST = 0.5  # of the time
 
 
 def answer(
@@ -84,7 +83,7 @@ def explained_plan(
     try:
         asked = _understood(request, cluster, profile)
         problem = _problem(request, asked, profile, replace(OPTIONS, hold=0.0))
-        made = in_reach(problem, strategy.solve(problem), strategy).plan
+        made = in_reach(problem, strategy).plan
     except InvalidValue:
         return None
     if made.status is PlanStatus.FAILED or model not in problem.demands:
@@ -99,17 +98,7 @@ def _planned(
     strategy: Strategy,
     options: PlanOptions,
 ) -> Reached:
-    problem = _problem(request, asked, profile, options)
-    # Where the best plan is out of reach of what runs, others are to be found in the same time.
-    made = strategy.solve(
-        replace(problem, options=options.within(1.0 if problem.additions_only else _FIRST))
-    )
-    if options.hold and made.status is PlanStatus.BEST_EFFORT and made.work is None:
-        # What is asked for beyond the need must not cost anyone their share of it.
-        problem = replace(problem, options=replace(options, hold=0.0))
-        exact = strategy.solve(problem)
-        made = made if exact.status is PlanStatus.FAILED else exact
-    return in_reach(problem, made, strategy)
+    return in_reach(_problem(request, asked, profile, options), strategy)
 
 
 def _routes(request: PlanRequest, asked: _Asked) -> list[tuple[QualityRoute, RouteAsk]]:

@@ -14,7 +14,6 @@ costs nothing more to fill, and an empty one is released.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Market, Pool, Service
@@ -46,23 +45,25 @@ _OWNED_USE = 1e-3
 class Arrays:
     """The array form with the meaning of its columns and rows.
 
-    demand_names / resource_names: (what, model or pool) per row. fixed_usd_per_h: nodes that
-    models outside the scope need in any case; it is part of every plan's cost.
+    demand_names / resource_names: (what, model or pool) per row. demand_classes: the first classes,
+    of demand; promises follow. fixed_usd_per_h: nodes that models outside the scope need in any
+    case; it is part of every plan's cost.
     """
 
     problem: AllocationProblem
     keys: tuple[Key, ...]
     demand_names: tuple[tuple[str, str], ...]
     resource_names: tuple[tuple[str, str], ...]
+    demand_classes: int
     fixed_usd_per_h: float
 
 
-def to_arrays(problem: PlanningProblem, shares: Mapping[str, float] | None = None) -> Arrays:
+def to_arrays(problem: PlanningProblem) -> Arrays:
     """The array form of `problem`.
 
     Where not everything can be had, demand comes first, by the services' priorities; then one
     promise after the other: floors, limits of spot, what counts towards a floor, survival. One
-    that cannot be kept so takes nothing from the next. shares: as in `add_demand_rows`.
+    that cannot be kept so takes nothing from the next.
     Models that nothing can serve have no rows: they must not drag the others' share to nothing.
     """
     builder: ArrayBuilder[Key] = ArrayBuilder()
@@ -75,7 +76,8 @@ def to_arrays(problem: PlanningProblem, shares: Mapping[str, float] | None = Non
     classes = Classes()
     if problem.room is Room.AFTER:
         add_staying_rows(builder, rows, problem, services, classes)
-    add_demand_rows(builder, rows, problem, services, classes, shares)
+    add_demand_rows(builder, rows, problem, services, classes)
+    demand_classes = classes.given
     for service in services:
         add_ceiling(builder, rows, problem, service)
         add_promises(builder, rows, problem, service, classes)
@@ -97,6 +99,7 @@ def to_arrays(problem: PlanningProblem, shares: Mapping[str, float] | None = Non
         tuple(builder.keys),
         tuple(builder.demand_names),
         tuple(builder.resource_names),
+        demand_classes,
         fixed_usd_per_h,
     )
 
@@ -224,8 +227,8 @@ def _rows_of(kind: Kind, combo: Combo, rows: Rows) -> tuple[dict[int, float], di
     """What one combo serves and uses, by row. Only a start may use nodes that are not there yet."""
     model = combo.model
     serve = {}
-    for row in rows.demand.get(model, ()):
-        serve[row] = combo.req_per_s
+    if model in rows.demand:
+        serve[rows.demand[model]] = combo.req_per_s
     if kind is Kind.KEEP and model in rows.staying:
         serve[rows.staying[model]] = combo.req_per_s
     if model in rows.floor:

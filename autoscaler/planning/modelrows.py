@@ -7,7 +7,7 @@ of pools and of how columns are made.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -53,7 +53,7 @@ class Rows:
     useful: row of the floor and the capacity from which an instance counts (`planning.floors`).
     """
 
-    demand: dict[str, tuple[int, ...]]
+    demand: dict[str, int]
     floor: dict[str, int]
     firm: dict[str, tuple[int, int]]
     ceiling: dict[str, int]
@@ -70,6 +70,11 @@ class Classes:
     def __init__(self, separate: int = 48) -> None:
         self._next = -1
         self._last = separate
+
+    @property
+    def given(self) -> int:
+        """How many were given out."""
+        return self._next + 1
 
     def next(self) -> int:
         """A class after all that were given out before."""
@@ -104,34 +109,15 @@ def add_demand_rows(
     problem: PlanningProblem,
     services: list[Service],
     classes: Classes,
-    shares: Mapping[str, float] | None,
 ) -> None:
-    """What runs and stays is not enough of: demand, the highest priority first.
-
-    shares: fractions that are known to be reachable together; they come first, and after them the
-    rest of each model's demand, one by one, before any lower priority.
-    """
+    """What runs and stays is not enough of: demand, the highest priority first."""
     for priority in sorted({service.priority for service in services}, reverse=True):
-        equal = [service for service in services if service.priority == priority]
-        first = classes.next()
-        late: list[tuple[str, float]] = []
-        for service in equal:
-            model = service.model
-            missing = missing_req_per_s(problem, model)
-            if missing <= 0.0:
-                continue
-            share = 1.0 if shares is None else shares.get(model, 0.0)
-            rows.demand[model] = ()
-            if share >= 1.0:
-                rows.demand[model] = (builder.demand("demand", model, missing, first),)
-            elif share > 0.0:
-                row = builder.demand("share of demand", model, share * missing, first)
-                rows.demand[model] = (row,)
-            if share < 1.0:
-                late.append((model, missing))
-        for model, missing in late:
-            rest = builder.demand("demand", model, missing, classes.next())
-            rows.demand[model] = (*rows.demand[model], rest)
+        level = classes.next()
+        for service in services:
+            missing = missing_req_per_s(problem, service.model)
+            if service.priority == priority and missing > 0.0:
+                row = builder.demand("demand", service.model, missing, level)
+                rows.demand[service.model] = row
 
 
 def missing_req_per_s(problem: PlanningProblem, model: str) -> float:

@@ -79,7 +79,7 @@ def not_possible(
     """Promises that no plan keeps beside the demand. kept: fraction by (what, model)."""
     found: dict[tuple[str, str], Broken] = {}
     for (what, model), fraction in kept:
-        if what in ("demand", "share of demand", STAYING) or fraction >= 1.0 - 1e-6:
+        if what in ("demand", STAYING) or fraction >= 1.0 - 1e-6:
             continue
         service = problem.cluster.service(model)
         words = {

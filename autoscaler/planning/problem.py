@@ -7,7 +7,7 @@ checked by name before any solver sees it. Knows no strategy and no solver.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
@@ -15,6 +15,7 @@ from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Arrivals, Demand
+from autoscaler.optimizer.result import Limits
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import candidate_combos, combo_named, late_combos
@@ -30,12 +31,10 @@ _SOME = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class PlanOptions:
-    """Limits of one plan.
+class PlanOptions(Limits):
+    """Limits of one plan, and what is asked for.
 
-    gap: relative, at which the search may stop. time_limit_s counts on `elapsed_s`, a monotonic
-    clock of the caller that starts at 0 (the core reads none); without one, only work limits hold
-    and the plan is reproducible. hold: a fleet that covers what is needed is not made smaller than
+    hold: a fleet that covers what is needed is not made smaller than
     this share above the need, so that a demand that goes up and down by less does not start and
     stop instances. late: where the lengths that were measured put an SLO out of reach of the
     declared percentile, serve on what comes nearest; where not even half of the requests can attain
@@ -44,7 +43,6 @@ class PlanOptions:
 
     gap: float = 1e-4
     time_limit_s: float = 30.0
-    elapsed_s: Callable[[], float] | None = None
     hold: float = 0.0
     late: bool = False
 
@@ -52,18 +50,6 @@ class PlanOptions:
         finite("options.hold", self.hold, 0.0, 1.0)
         finite("options.gap", self.gap, 0.0, 1.0)
         finite("options.time_limit_s", self.time_limit_s, 1e-3, 1e5)
-
-    def within(self, share: float) -> PlanOptions:
-        """The same for a search that may use this share of the time that is left."""
-        if self.elapsed_s is None:
-            return self
-        now_s = self.elapsed_s()
-        left_s = max(0.0, self.time_limit_s - now_s)
-        return replace(self, time_limit_s=max(1e-3, now_s + share * left_s))
-
-    def is_over(self) -> bool:
-        """Whether the time is up."""
-        return self.elapsed_s is not None and self.elapsed_s() >= self.time_limit_s
 
 
 class Room(Enum):

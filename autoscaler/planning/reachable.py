@@ -28,48 +28,97 @@ class Reached:
     makes_room: bool = False
 
 
-def in_reach(problem: PlanningProblem, best: Plan, strategy: Strategy) -> Reached:
-    """`best`, where its additions fit beside what runs, or it is worth what getting there costs;
-    else the best plan with such additions.
+def in_reach(problem: PlanningProblem, strategy: Strategy) -> Reached:
+    """The best plan, where its additions fit beside what runs, or it is worth what getting there
+    costs; else the best plan with such additions.
 
     A plan that only costs less may wait for room, while what runs serves as much and the nodes that
     it rents meanwhile are within the budget; nothing that is needed leaves for it. One that serves
     more may take from what serves, if it wins more until the next full plan than is lost while it
     starts, for each step of the disruption budgets. The best one that needs one step comes before
     the best of all. No model gives up instances for its own in a full pool.
+
+    Mostly one search will do: where something is missing, what stands beside all that runs comes
+    first, and nothing serves more where it serves everything; where nothing is, the cheapest fleet.
     """
-    if best.work is not None:
-        return Reached(best, makes_room=True)  # what does more for the budget takes its place in it
     running = any(problem.fleet.values()) or any(problem.leaving_gpus.values())
-    if problem.room is Room.BESIDE or problem.additions_only or not running:
-        return Reached(best)
-    if best.status is PlanStatus.FAILED or _fits(problem, best, problem.gpus_now(), _added(best)):
-        return Reached(best)
-    if problem.options.is_over():
-        return Reached(best)
-    beside = strategy.solve(_in_part(problem, Room.BESIDE))
-    if beside.status is PlanStatus.FAILED:
-        return Reached(best)
-    gain = _gain(problem, best, beside)
-    if max(gain.values(), default=0.0) > _LEAST:
-        if problem.options.is_over():
-            return Reached(beside)
-        step = strategy.solve(replace(problem, room=Room.AFTER))
-        for plan in (step, best):
-            if plan.status is PlanStatus.FAILED or _needs_own_place(problem, plan):
-                continue
-            if _is_worth_breaking(problem, plan, beside):
-                return Reached(plan, makes_room=True)
+    if problem.types or problem.room is Room.BESIDE or problem.additions_only or not running:
+        best = strategy.solve(problem)
+        # What does more for the budget takes its place in it.
+        return Reached(best, makes_room=best.work is not None)
+    if _is_all_served(problem):
+        return _at_least_cost(problem, strategy)
+    beside = strategy.solve(replace(problem, room=Room.BESIDE))
+    if _serves_all(problem, beside):
         return Reached(beside)
-    if any(_is_short_now(problem, beside, model) for model in problem.planned_models()):
+    return _with_more(problem, strategy, beside)
+
+
+def _at_least_cost(problem: PlanningProblem, strategy: Strategy) -> Reached:
+    """The cheapest fleet, where all is served already."""
+    limited = problem.cluster.policy.budget_usd_per_h > 0.0 or problem.cluster.together()
+    options = problem.options.within(0.5) if limited else problem.options
+    best = strategy.solve(replace(problem, options=options))
+    if best.status is PlanStatus.FAILED or problem.options.is_over():
+        return Reached(best)
+    whole = {target.combo.id: target.count for target in best.targets}
+    if _fits(problem, best, problem.taken_gpus, whole):
+        return Reached(best)
+    beside = strategy.solve(replace(problem, room=Room.BESIDE))
+    return Reached(best if beside.status is PlanStatus.FAILED else beside)
+
+
+def _with_more(problem: PlanningProblem, strategy: Strategy, beside: Plan) -> Reached:
+    """What serves more than `beside`, the best that has room, if that is worth it."""
+    # What is asked for beyond the need must not cost anyone their share of it.
+    problem = replace(problem, options=replace(problem.options, hold=0.0))
+    plans: list[Plan] = []
+    for room in (Room.AFTER, Room.LATER):
+        if problem.options.is_over() or any(_serves_all(problem, plan) for plan in plans):
+            break
+        plan = strategy.solve(replace(problem, room=room))
+        plans += [] if plan.status is PlanStatus.FAILED else [plan]
+    if not plans or beside.status is PlanStatus.FAILED:
+        return Reached(plans[-1] if plans else beside)
+    best = plans[-1]
+    lost = max(_gain(problem, beside, best).values())
+    if lost <= _LEAST and _fits(problem, best, problem.gpus_now(), _added(best)):
+        return Reached(best)
+    more = [plan for plan in plans if max(_gain(problem, plan, beside).values()) > _LEAST]
+    for plan in more:
+        if not _needs_own_place(problem, plan) and _is_worth_breaking(problem, plan, beside):
+            return Reached(plan, makes_room=True)
+    if more or any(_is_short_now(problem, beside, model) for model in problem.planned_models()):
         return Reached(beside)
     whole = {target.combo.id: target.count for target in best.targets}
     return Reached(best if _fits(problem, best, problem.taken_gpus, whole) else beside)
 
 
-def _in_part(problem: PlanningProblem, room: Room) -> PlanningProblem:
-    """The same with additions in `room`, in half of the time that is left."""
-    return replace(problem, room=room, options=problem.options.within(0.5))
+def _serves_all(problem: PlanningProblem, plan: Plan) -> bool:
+    """Whether `plan` leaves no demand and no floor short."""
+    served = _shares_served(problem, plan).values()
+    return plan.status is not PlanStatus.FAILED and min(served, default=1.0) > 1.0 - _LEAST
+
+
+def _is_all_served(problem: PlanningProblem) -> bool:
+    """Whether what runs has its place, its money and covers every need and floor."""
+    taken = problem.gpus_now()
+    over = any(
+        taken.get(p.id, 0) > problem.nodes_now(p) * p.per_node for p in problem.cluster.pools
+    )
+    budget = problem.cluster.policy.budget_usd_per_h
+    if over or (budget > 0.0 and problem.now_usd_per_h() > budget + _LEAST):
+        return False
+    for model in problem.planned_models():
+        runs = problem.running_of(model)
+        count = sum(n for _, n in runs)
+        service = problem.cluster.service(model)
+        if count < service.min_instances or count > (service.max_instances or count):
+            return False
+        rate = sum(combo.req_per_s * n for combo, n in runs)
+        if rate < problem.needed_req_per_s(model) * (1.0 - _LEAST):
+            return False
+    return True
 
 
 def _needs_own_place(problem: PlanningProblem, plan: Plan) -> bool:

@@ -49,13 +49,13 @@ def largest_fraction(
     known to be about right. `nearest`: a plan that serves everything but does not fit."""
     if any(len(g.ids) == 0 for g in problem.groups):
         return Fraction(0.0, 0.0, None, (), Work())
-    high, work, limits = _bound(problem, options.with_share(0.3))
+    high, work, limits = _bound(problem, options.within(0.3))
     if sum(int(g.allowed.sum()) for g in problem.groups) <= MIP_COLUMNS:
         found = _by_mip(problem, options, high, work)
         if found.limits:
             found = _at_least_filled(problem, found, mu)
         return replace(found, limits=tuple(dict.fromkeys((*limits, *found.limits))))
-    found = _by_steps(problem, options.with_share(0.6), high, mu, nearest, work)
+    found = _by_steps(problem, options.within(0.6), high, mu, nearest, work)
     return replace(found, limits=(*limits, *found.limits))
 
 
@@ -130,7 +130,7 @@ def _by_steps(
             break
         if options.out_of_time():
             return Fraction(least, high, plan, (*limits, "wall_clock"), work)
-        feasible = replace(options.with_share(0.4), gap=1.0)  # the first plan that fits will do
+        feasible = replace(options.within(0.4), gap=1.0)  # the first plan that fits will do
         outcome = solve_decomposed(scaled(problem, fraction), feasible, mu, nearest)
         nearest = outcome.nearest or nearest
         work += outcome.work

@@ -88,14 +88,14 @@ def solve_decomposed(
     options = options.for_groups(len(problem.groups))
     # Half of the time at most: a plan must come out too, and any multipliers prove something.
     rounds = QUICK_ROUNDS if options.gap >= 1.0 and given is not None else ASCENT_ROUNDS
-    dual = ascend(problem, start, rounds, options=options.with_share(0.5))
+    dual = ascend(problem, start, rounds, options=options.within(0.5))
     if dual is None:
         return Outcome(None, float("inf"), start, True, (), Work(pricing_rounds=1))
     work = Work(pricing_rounds=dual.rounds)
     if (
         rounds == ASCENT_ROUNDS
         and dual.artificial > 1e-7
-        and proven_infeasible(problem, options.with_share(0.5))
+        and proven_infeasible(problem, options.within(0.5))
     ):
         return Outcome(None, float("inf"), dual.mu, True, (), work)
     marks = marks_for(resources, options.seed)

@@ -27,15 +27,8 @@ class SearchOptions(SolveOptions):
 
     def out_of_time(self) -> bool:
         """Whether what is left must be kept for closing the search and checking the answer."""
-        return self.left_s() < max(0.2, 0.02 * (self.time_limit_s or 0.0))
-
-    def with_share(self, share: float) -> SearchOptions:
-        """The same limits with only `share` of the wall-clock time that is left."""
-        if self.time_limit_s is None or self.elapsed_s is None:
-            return self
-        elapsed = self.elapsed_s()
-        left = max(0.0, self.time_limit_s - elapsed)
-        return replace(self, time_limit_s=elapsed + share * left)
+        left_s = self.left_s()
+        return left_s < 0.2 or left_s < 0.02 * self.time_limit_s
 
     def for_groups(self, groups: int) -> SearchOptions:
         """The same limits with the work that `groups` groups deserve."""

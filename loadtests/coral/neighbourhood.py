@@ -55,7 +55,7 @@ def improve(
     count = len(problem.groups)
     sizes = _sizes(count)
     # Without a plan that fits, time is kept for the best effort that follows.
-    patience = options.with_share(PATIENCE)
+    patience = options.within(PATIENCE)
     step, failures, failed = 0, 0, set[tuple[int, ...]]()
     for _ in range(options.rounds):
         value = best.penalised(problem, search.penalty)

@@ -60,7 +60,7 @@ def solve_instance(
     if outcome.plan is not None:
         return read_back(instance, problem, outcome, options)
     # The plan at that fraction wants a bound of its own.
-    share = options.with_share(0.6)
+    share = options.within(0.6)
     fraction = largest_fraction(problem, share, mu=outcome.mu, nearest=outcome.nearest)
     work, limits = outcome.work + fraction.work, (*outcome.limits, *fraction.limits)
     if fraction.served <= 0 or fraction.plan is None:

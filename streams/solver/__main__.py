@@ -22,7 +22,7 @@ from streams.supervision import end_with_supervisor
 
 _PR_SET_PDEATHSIG = 1
 
-ANSWER_S = 7.0
+ANSWER_S = 4.5
 """Real seconds for one answer: a search ends by then with the best plan it has and its gap."""
 
 _SEARCH_S = 3.0

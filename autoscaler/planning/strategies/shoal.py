@@ -27,7 +27,7 @@ from autoscaler.planning.floors import barely_served
 from autoscaler.planning.modelrows import Kind, missing_req_per_s
 from autoscaler.planning.notes import hopeless, not_possible, outside_slo
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.problem import PlanningProblem, Room
 from autoscaler.planning.readback import failed, read_back
 from autoscaler.planning.request import Switch
 from autoscaler.planning.survival import LOSS_LEVEL
@@ -43,6 +43,8 @@ _STATUS = {
 _URGENT_COLUMNS = 500
 """An urgent plan is made over this many columns at most: about half a second for several models
 that may use ten regions."""
+_SPARE = 0.5
+"""Of the time, where room is short: another plan may serve more than the best beside what runs."""
 _NODE_KINDS = (Kind.KEPT_NODES, Kind.NEW_NODES)
 
 
@@ -57,27 +59,20 @@ class Shoal:
         """The cheapest plan with its bound; best effort where demand cannot be met."""
         arrays = to_arrays(problem)
         solved = self._run(arrays, problem)
-        bound = _fraction_bound(problem, arrays, solved)
-        shares = _shares(arrays, solved)
-        unequal = min(shares.values(), default=1.0) < 1.0
-        if solved.status is Status.BEST_EFFORT and unequal and not problem.options.is_over():
-            # The worst served model is as well off as can be; now nobody else goes without.
-            more = to_arrays(problem, shares)
-            again = self._run(more, problem)
-            if again.status is not Status.FAILED:
-                arrays, solved = more, again
         if solved.status is Status.FAILED:
             reason = solved.reason or "the solver returned no plan"
             return failed(problem, self.name, reason, solved.limits_hit)
         solved = _unchanged(arrays, problem, solved)
-        return _to_plan(self.name, problem, arrays, solved, bound)
+        return _to_plan(self.name, problem, arrays, solved)
 
     def _run(self, arrays: Arrays, problem: PlanningProblem) -> AllocationResult:
         options = problem.options
         limits = SolveOptions(
             gap=options.gap,
-            time_limit_s=options.time_limit_s if options.elapsed_s is not None else None,
+            time_limit_s=options.time_limit_s,
             elapsed_s=options.elapsed_s,
+            spare=0.0 if problem.room is Room.LATER else _SPARE,
+            spare_classes=arrays.demand_classes,
         )
         if not arrays.problem.demand_req_per_s.size or not arrays.problem.columns:
             return _empty(arrays.problem)
@@ -178,7 +173,6 @@ def _to_plan(
     problem: PlanningProblem,
     arrays: Arrays,
     solved: AllocationResult,
-    fraction_bound: float,
 ) -> Plan:
     counts: dict[str, int] = {}
     switches = []
@@ -204,7 +198,7 @@ def _to_plan(
             PlanStatus.BEST_EFFORT if lost else _status(solved),
             penalties_usd_per_h=penalties,
             lower_bound_usd_per_h=solved.lower_bound_usd_per_h + arrays.fixed_usd_per_h,
-            served_fraction_bound=fraction_bound,
+            served_fraction_bound=_fraction_bound(problem, arrays, solved),
             switches=tuple(switches),
             limits_hit=solved.limits_hit,
             notes=(*lost, *(f"{b.subject}: {b.what} {b.detail}" for b in broken)),
@@ -239,15 +233,6 @@ def _fraction_bound(problem: PlanningProblem, arrays: Arrays, solved: Allocation
             missing = missing_req_per_s(problem, model) / problem.needed_req_per_s(model)
             bounds.append(min(1.0, 1.0 - missing * (1.0 - float(bound))))
     return min(bounds, default=1.0)
-
-
-def _shares(arrays: Arrays, solved: AllocationResult) -> dict[str, float]:
-    """The share of its demand that each model is sure to get: the target of its row."""
-    return {
-        model: float(target) * (1.0 - 1e-7) if target < 1.0 else 1.0
-        for (what, model), target in zip(arrays.demand_names, solved.served_target, strict=True)
-        if what == "demand"
-    }
 
 
 def _empty(problem: AllocationProblem) -> AllocationResult:

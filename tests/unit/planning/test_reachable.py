@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.plan import Plan
-from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.problem import PlanningProblem, Room
 from autoscaler.planning.reachable import Reached, in_reach
 from autoscaler.planning.strategies.shoal import Shoal
 from tests.unit.decide.decide_catalogue import AGGREGATED, BUCKET, combo, pool, service
@@ -53,7 +53,7 @@ def problem(
 def reached(asked: PlanningProblem) -> tuple[Plan, Reached]:
     """The best plan whatever stands, and the one that can be had."""
     best = Shoal().solve(asked)
-    return best, in_reach(asked, best, Shoal())
+    return best, in_reach(asked, Shoal())
 
 
 def test_an_exchange_beside_what_runs_is_the_best_plan() -> None:
@@ -121,3 +121,27 @@ def test_a_sole_instance_that_may_not_leave_is_not_planned_around_where_starts_t
         )
     )
     assert found.plan.counts() == {ON_LONE.id: 1} and not found.makes_room
+
+
+@dataclass
+class Asked:
+    """A strategy that remembers which rooms it was asked for."""
+
+    rooms: list[Room] = field(default_factory=list)
+    name: str = "asked"
+
+    def solve(self, problem: PlanningProblem) -> Plan:
+        self.rooms.append(problem.room)
+        return Shoal().solve(problem)
+
+
+def test_one_search_is_enough_where_everything_fits_or_nothing_is_missing() -> None:
+    """One more is needed and has room; then only what runs could be cheaper; then no room."""
+    for req_per_s, fleet, rooms in (
+        (20.0, {SMALL: 1}, [Room.BESIDE]),
+        (40.0, {ON_LONE: 4}, [Room.LATER]),
+        (44.0, {SMALL: 4}, [Room.BESIDE, Room.AFTER, Room.LATER]),
+    ):
+        asked = Asked()
+        in_reach(problem(req_per_s, fleet, LARGE), asked)
+        assert asked.rooms == rooms

@@ -213,7 +213,7 @@ async def test_a_newer_request_answers_for_the_older_one() -> None:
     assert solver.take() == ()
 
 
-@pytest.mark.parametrize(("valuing_s", "left_s"), [(1.0, 6.0), (60.0, 3.0)])
+@pytest.mark.parametrize(("valuing_s", "left_s"), [(1.0, 3.5), (60.0, 3.0)])
 def test_valuing_candidates_counts_but_leaves_the_search_its_share(
     valuing_s: float, left_s: float
 ) -> None:

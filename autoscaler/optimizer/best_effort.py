@@ -1,0 +1,127 @@
+"""How much can be served where not all demand can be met.
+
+Owns the order: class by class the largest smallest fraction, and where that is not all of it, row
+by row as much as can be had without taking from any other. Classes are tried together and halved
+where that fails, since few fail. Knows nothing of costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.check import faults
+from autoscaler.optimizer.exact import maximise_fraction, most_fraction
+from autoscaler.optimizer.problem import AllocationProblem
+from autoscaler.optimizer.result import SolveOptions
+from autoscaler.optimizer.selection import MIP_COLUMNS, select
+
+_PRECISION = 1e-3
+"""Relative: a fraction this near to its bound is as large as can be."""
+_GLANCE = 0.1
+"""Of time and work, for a look at several steps: where it does not settle it, they are halved."""
+_ALL = 1.0 - 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """`counts` (n,) that serve `target` (m,) of each row; `bound` (m,): no plan serves a larger
+    smallest fraction of the row's class, where what comes before it gets its target."""
+
+    counts: Ints
+    target: Floats
+    bound: Floats
+    limits: tuple[str, ...]
+
+
+def most_served(
+    problem: AllocationProblem, options: SolveOptions, start: Ints | None = None
+) -> Served:
+    """The fractions that can be served, found within the limits; at least what `start` (n,) serves
+    where it fits."""
+    search = _Search(problem, options)
+    if start is not None and not faults(problem, start, search.target):
+        search.counts = start
+    classes = [np.flatnonzero(problem.priority == c) for c in np.unique(problem.priority)]
+    search.steps = [(rows, True) for rows in classes]
+    search.run()
+    return Served(search.counts, search.target, search.bound, tuple(dict.fromkeys(search.limits)))
+
+
+class _Search:
+    """steps: rows that are raised together, and whether they are a whole class."""
+
+    def __init__(self, problem: AllocationProblem, options: SolveOptions) -> None:
+        rows = len(problem.demand_req_per_s)
+        self.problem, self.options = problem, options
+        self.steps: list[tuple[Ints, bool]] = []
+        self.counts: Ints = np.zeros(problem.columns, dtype=np.int64)
+        self.target, self.bound = np.zeros(rows), np.ones(rows)
+        self.limits: list[str] = []
+
+    def run(self) -> None:
+        # So many steps are known to fail together; 0: not known. All of them did.
+        failing = len(self.steps)
+        while self.steps:
+            many = max(1, failing // 2) if failing else len(self.steps)
+            rows = np.concatenate([rows for rows, _ in self.steps[:many]])
+            most = self._raise(rows, together=many > 1)
+            served = float(self._served()[rows].min())
+            if served >= _ALL:
+                self.target[rows] = 1.0
+                del self.steps[:many]
+                failing = max(0, failing - many)
+            elif many > 1:
+                failing = many
+            else:
+                _, whole = self.steps.pop(0)
+                # A hair below what is possible, so that rounding cannot make it impossible.
+                self.target[rows] = served * (1.0 - 1e-8)
+                if whole:
+                    self.bound[rows] = max(most, served)
+                    alone = np.split(rows, len(rows)) if len(rows) > 1 else []
+                    self.steps[:0] = [(row, False) for row in alone]
+                failing = 0
+
+    def _served(self) -> Floats:
+        served = self.problem.served_req_per_s(self.counts) / self.problem.demand_req_per_s
+        return np.minimum(1.0, served)
+
+    def _raise(self, rows: Ints, together: bool) -> float:
+        """Better counts for the smallest fraction of `rows`, and its bound.
+
+        together: rows of several steps, for which all that matters is whether they get all."""
+        now = float(self._served()[rows].min())
+        if now >= _ALL:
+            return 1.0
+        if self.options.is_over():
+            self.limits.append("wall_clock")
+            return 1.0
+        active = np.zeros(len(self.target), dtype=bool)
+        active[rows] = True
+        most = most_fraction(self.problem, active, self.target, self.options.left_s())
+        if most <= now * (1.0 + _PRECISION) or (together and most < _ALL):
+            return most
+        chosen = None
+        if self.problem.columns > MIP_COLUMNS:
+            wanted = np.where(active, 1.0, self.target)
+            chosen, _ = select(
+                self.problem, wanted, MIP_COLUMNS, self.counts, self.options.left_s()
+            )
+        got = maximise_fraction(
+            self.problem if chosen is None else chosen.problem,
+            active,
+            self.target,
+            int(self.options.mip_nodes * (_GLANCE if together else 1.0)),
+            self.options.left_s() * (_GLANCE if together else 0.5),
+            _PRECISION,
+            enough=_ALL if together else 0.0,
+            start=self.counts if chosen is None else self.counts[chosen.ids],
+        )
+        if not got.solved and not together:
+            self.limits.append(self.options.struck())
+        if got.counts is not None:
+            self.counts = got.counts if chosen is None else chosen.spread(got.counts)
+        return min(most, got.bound) if chosen is None and np.isfinite(got.bound) else most

@@ -1,0 +1,58 @@
+"""Parts of a problem that have nothing to do with each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from autoscaler.optimizer.parts import parts
+from autoscaler.optimizer.problem import AllocationProblem
+from autoscaler.optimizer.result import SolveOptions, Status
+from autoscaler.optimizer.solve import solve
+
+TWO = AllocationProblem(  # columns 0, 2 serve row 0 from resource 1; column 1 row 1 from resource 0
+    cost_usd_per_h=np.array([1.0, 2.0, 3.0]),
+    upper=np.full(3, np.inf),
+    serve_indptr=np.array([0, 1, 2, 3]),
+    serve_row=np.array([0, 1, 0]),
+    serve_rate=np.array([1.0, 1.0, 5.0]),
+    use_indptr=np.array([0, 1, 2, 3]),
+    use_resource=np.array([1, 0, 1]),
+    use_amount=np.array([1.0, 1.0, 1.0]),
+    demand_req_per_s=np.array([4.0, 3.0]),
+    priority=np.array([0, 0]),
+    capacity=np.array([2.0, 8.0]),
+)
+SHARED = replace(TWO, use_resource=np.array([0, 0, 0]))
+
+
+def test_what_shares_no_row_is_apart_and_what_does_is_together() -> None:
+    found = parts(TWO)
+    assert [(p.ids.tolist(), p.rows.tolist()) for p in found] == [([1], [1]), ([0, 2], [0])]
+    assert found[1].problem.capacity.tolist() == [8.0]
+    assert found[1].problem.served_req_per_s(np.array([2, 1])).tolist() == [7.0]
+    assert [p.ids.tolist() for p in parts(SHARED)] == [[0, 1, 2]]
+
+
+def test_a_part_that_is_short_costs_the_others_nothing() -> None:
+    """Row 1 gets two of three, and row 0 all of its four for the three of one large one."""
+    got = solve(TWO, SolveOptions())
+    assert got.status is Status.BEST_EFFORT
+    assert got.counts.tolist() == [0, 2, 1]
+    assert got.served_fraction_bound.tolist() == [1.0, 2.0 / 3.0]
+    assert got.cost_usd_per_h == got.lower_bound_usd_per_h == 7.0
+
+
+def test_a_row_that_nothing_serves_is_no_ones_loss() -> None:
+    nothing = replace(TWO, demand_req_per_s=np.array([4.0, 1.0, 1.0]), priority=np.array([0, 0, 0]))
+    got = solve(nothing, SolveOptions())
+    assert got.served_fraction.tolist() == [1.0, 1.0, 0.0]
+
+
+def test_a_row_gets_what_the_shortest_of_its_class_cannot_use() -> None:
+    """Of two units, row 1 can have no more than half of its need, which its ceiling forbids."""
+    problem = replace(SHARED, upper=np.array([np.inf, 1.0, 0.0]), capacity=np.array([5.0, 0.0]))
+    got = solve(problem, SolveOptions())
+    assert got.counts.tolist() == [4, 1, 0]
+    assert got.served_target.tolist() == [1.0, (1.0 / 3.0) * (1.0 - 1e-8)]
