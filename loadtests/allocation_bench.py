@@ -11,6 +11,7 @@ starts; reading the instance, reducing it and solving it are inside. CPU seconds
 from __future__ import annotations
 
 import argparse
+import math
 import resource
 import sys
 import time
@@ -51,7 +52,9 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("instance", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--gap", type=number(0.0, 1.0), help="stop at this proven gap")
-    parser.add_argument("--time-limit", type=number(0.1, 1e6), help="wall-clock seconds")
+    parser.add_argument(
+        "--time-limit", type=number(0.1, 1e6), default=math.inf, help="wall-clock seconds"
+    )
     parser.add_argument("--warm", type=Path, help="plan that is running now")
     parser.add_argument("--scale-demand", type=number(1e-6, 1e6), default=1.0)
     parser.add_argument("--seed", type=int, default=0)
