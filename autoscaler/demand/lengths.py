@@ -218,9 +218,8 @@ def _outputs(seen: LengthsSeen) -> _Seen | None:
 def _seen(requests: int, mean: float | None, sketch: Sketch) -> _Seen | None:
     if mean is None or mean <= 0.0 or requests <= 0:
         return None
-    buckets = np.array(sorted(sketch), np.int64)
-    tokens = _MIDDLES[buckets - LOWEST]
-    counts = np.array([sketch[bucket] for bucket in buckets.tolist()], np.float64)
+    seen = np.array(sorted(sketch.items()), np.int64).reshape(-1, 2)
+    tokens, counts = _MIDDLES[seen[:, 0] - LOWEST], seen[:, 1].astype(np.float64)
     return _Seen(requests, mean, tokens, counts, _cv(tokens, counts))
 
 

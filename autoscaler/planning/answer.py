@@ -16,6 +16,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import combo_named
+from autoscaler.planning.modelrows import missing_off_spot
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.problem import (
     PlanningProblem,
@@ -215,13 +216,15 @@ def _problem(
 
 
 def _suffices(problem: PlanningProblem, model: str) -> bool:
-    """Whether what runs of `model` is enough for its demand and floor, within its SLO."""
+    """Whether what runs of `model` keeps all that is promised of it, within its SLO."""
     running, service = problem.running_of(model), problem.cluster.service(model)
     serves = sum(combo.req_per_s * count for combo, count in running)
     return (
         service.graph is None
+        and service.survive == "none"
         and serves >= problem.needed_req_per_s(model)
         and sum(count for _, count in running) >= service.min_instances
+        and missing_off_spot(problem, service) == (0.0, 0)
         and all(combo.meets_slo for combo, _ in running)
     )
 

@@ -18,6 +18,7 @@ from tests.unit.planning.answer_requests import (
     FULL,
     H100,
     L4,
+    L4_SPOT,
     PROFILE,
     URGENT,
     ask,
@@ -82,6 +83,13 @@ def test_urgent_puts_candidates_together_only_for_models_that_are_short(
     answer(request, Cluster((L4, H100), (mini("m"), mini("n"))), PROFILE, noting)
     assert bool(noting.offered["m"]) is chooses
     assert noting.offered["n"]
+
+
+def test_what_runs_is_enough_only_if_its_spot_share_is_kept() -> None:
+    cluster = one_model((L4, L4_SPOT), spot_share=0.5)
+    got = ask(cluster, URGENT, {"m": 3.0}, {"m:a1@r/l4/spot": 9})
+    assert got.outcome is Outcome.PLANNED
+    assert dict(got.counts)["m:a1@r/l4/on-demand"] >= 1
 
 
 def test_urgent_fills_nodes_that_others_paid_for_before_it_rents_one() -> None:
