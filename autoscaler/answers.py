@@ -85,7 +85,7 @@ def carry_out(
 
 
 def _planned_nodes(answer: PlanAnswer, pending: Pending, scene: Scene) -> dict[str, int] | None:
-    """Nodes per pool once the answer is carried out; None where it only adds."""
+    """Nodes per pool once the answer is carried out; None for an urgent one."""
     if answer.urgency is Urgency.URGENT:
         return None
     counts = Counter(dict(answer.counts))
@@ -213,8 +213,13 @@ def _change(
     if answer.urgency is Urgency.URGENT:
         # What came meanwhile, by a full plan say, need not be bought twice.
         have = Counter(group.combo_id for group in counting)
-        enough = view.covers and len(counting) >= service.min_instances
-        return Change(Counter() if enough else wanted - (have | asked), Counter())
+        if view.covers and len(counting) >= service.min_instances:
+            return Change(Counter(), Counter())
+        adds = wanted - (have | asked)
+        removes = _counts(answer.replaced).get(service.model, Counter())
+        if not adds or have != asked or keep_all(view, adds, removes, short, scene):
+            return Change(adds, Counter())
+        return Change(adds, removes)
     have = Counter(group.combo_id for group in counting)
     if have != asked:
         return Change(Counter(), Counter(), "the fleet changed while it was planned")

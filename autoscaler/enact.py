@@ -184,17 +184,35 @@ def keep_all(
     if view.policy.spends_budget:
         # What one model gives up another gets: no evidence of an excess is needed, only sight.
         return paused("telemetry is stale") if is_stale(view.demand) else ""
-    if not (adds and is_exchange(change, view)):  # which is no turn, but takes as much evidence
-        since_s = (scene.now_ms - view.state.last_out_ms) / 1000
-        if view.state.last_out_ms and since_s < view.policy.cooldown_s:
-            return paused(f"something was added {reasons.duration(since_s).removeprefix('~')} ago")
-        if not may_go_in(view.state.turns, scene.now_ms):
-            return paused("the fleet was scaled out and in too often in the last two hours")
+    # An exchange is no turn, but takes as much evidence.
+    exchange = adds and is_exchange(change, view)
+    return ("" if exchange else turns(view, scene.now_ms)) or unproven(view, scene.now_ms)
+
+
+def share_kept(view: ModelView, now_ms: int) -> float:
+    """The share of its capacity that a model may not give away now; 0 where it may shrink."""
+    if view.frozen or unproven(view, now_ms):
+        return 1.0
+    return 1.0 - _EXCHANGE if turns(view, now_ms) else 0.0
+
+
+def turns(view: ModelView, now_ms: int) -> str:
+    """Why capacity may not be taken away for the sake of a steady fleet; empty if it may."""
+    since_s = (now_ms - view.state.last_out_ms) / 1000
+    if view.state.last_out_ms and since_s < view.policy.cooldown_s:
+        return paused(f"something was added {reasons.duration(since_s).removeprefix('~')} ago")
+    if not may_go_in(view.state.turns, now_ms):
+        return paused("the fleet was scaled out and in too often in the last two hours")
+    return ""
+
+
+def unproven(view: ModelView, now_ms: int) -> str:
+    """Why what is seen of a model does not prove that less would do; empty if it does."""
     why = doubt(view) or strain(view.demand, view.service)
     if not why and view.service.mode is Mode.ACT:
         seen = view.demand.local
         load = seen.req_per_s if isinstance(seen, Stats) else 0.0
-        why = barred(view.state, scene.now_ms, load, view.planned_req_per_s)
+        why = barred(view.state, now_ms, load, view.planned_req_per_s)
     return paused(why)
 
 

@@ -174,6 +174,14 @@ class Service:
         single = max((rate for rate in rates if 2.0 * rate <= sum(rates)), default=0.0)
         return max(self.max_disruption * sum(rates), single)
 
+    def start_penalty(self, policy: Policy, start_s: float) -> float:
+        """K_start of a combo that takes `start_s`, as a share of its price: while it starts it is
+        paid for beside what it replaces, and what was started stays for `scale_in_after_s` at
+        least. Where the policy has starts cost nothing, they do not."""
+        if policy.k_start <= 0.0:
+            return 0.0
+        return max(policy.k_start, min(1.0, start_s / self.scale_in_after_s))
+
     @property
     def managed(self) -> bool:
         """Whether what runs of it is Shoal's to change, at once or after a person's word."""
@@ -195,7 +203,8 @@ class Policy:
     removal. start_timeout_s, drain_timeout_s: deadlines of waves. approve_within_s: how long a
     proposal waits for a person's word. node_silent_s: silence after which a node is lost: it
     leaves capacity, routes and the bill. k_start, k_load, k_switch:
-    initialization penalties, as shares of a plan interval's cost (Coral sec. 4.3).
+    initialization penalties, as shares of a plan interval's cost (Coral sec. 4.3), see
+    `Service.start_penalty`.
     budget_usd_per_h: most that nodes may cost (0 = no limit); objective: other than cost, what is
     made the most of with it. forecast: the way of looking ahead over the start time of instances
     (`demand.forecast`), "none" for none.

@@ -6,6 +6,7 @@ caller decides where it runs (a process that can be killed, a thread, or in plac
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -41,6 +42,9 @@ from autoscaler.planning.route_choice import choose, loaded
 OPTIONS = PlanOptions(gap=0.005, hold=0.025, late=True)
 """Searches stop at half a per cent of the bill, which is below what a change costs. A demand that
 goes up and down by 2% changes nothing: 1.025 x 0.98 is more than 1."""
+_FIRST = 0.5  # of the time
+_MOST_COLUMNS = 500
+_PROVEN = (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP, PlanStatus.LIMIT)
 
 
 def answer(
@@ -99,7 +103,30 @@ def _planned(
     strategy: Strategy,
     options: PlanOptions,
 ) -> Reached:
-    return in_reach(_problem(request, asked, profile, options), strategy)
+    problem = _problem(request, asked, profile, options)
+    if problem.additions_only and (made := _lasting(problem, asked, strategy)) is not None:
+        return Reached(made)
+    return in_reach(problem, strategy)
+
+
+def _lasting(problem: PlanningProblem, asked: _Asked, strategy: Strategy) -> Plan | None:
+    """The best fleet for the models of an urgent request, additions beside all that runs; None
+    where only additions are to be looked for.
+
+    The least that is missing now is often dear, and would soon be exchanged for what it should have
+    been at once. Where combos that run are lost, or many may be had, there is no time for this.
+    """
+    columns = sum(map(len, problem.candidates.values())) + len(problem.fleet)
+    nothing = not any(problem.candidates.values()) or not any(problem.fleet.values())
+    if nothing or problem.types or problem.fleet != asked.fleet or columns > _MOST_COLUMNS:
+        return None
+    whole = replace(problem, additions_only=False, room=Room.BESIDE)
+    made = strategy.solve(replace(whole, options=whole.options.within(_FIRST)))
+    if made.status not in _PROVEN or made.work is not None or made.switches:
+        return None
+    most = {s.model: s.max_instances or math.inf for s in problem.cluster.services}
+    beside = all(sum(max(t.count, t.now) for t in made.of(m)) <= most[m] for m in problem.demands)
+    return made if beside else None
 
 
 def _routes(request: PlanRequest, asked: _Asked) -> list[tuple[QualityRoute, RouteAsk]]:
@@ -254,7 +281,8 @@ def _made(
         leaving_gpus={} if urgent else leaving,
         offered=offered,
     )
-    return replace(made, room=Room.BESIDE if request.beside else Room.LATER)
+    room = Room.BESIDE if request.beside else Room.LATER
+    return replace(made, room=room, keeps=dict(request.keeps))
 
 
 def _that_fits(problem: PlanningProblem) -> PlanningProblem:
@@ -285,9 +313,16 @@ def _answer(request: PlanRequest, asked: _Asked, made: Plan) -> PlanAnswer:
     outside = any(target.count and not target.combo.meets_slo for target in made.targets)
     best_effort = made.status is PlanStatus.BEST_EFFORT or bool(short) or outside
     counts = dict(asked.untouched)
+    replaced: dict[str, int] = {}
+    added = {target.combo.model for target in made.targets if target.count > target.now}
     for target in made.targets:
-        if target.count and target.combo.model in asked.demands:
-            counts[target.combo.id] = target.count
+        count, model = target.count, target.combo.model
+        if request.urgency is Urgency.URGENT and count < target.now:
+            if model in added:
+                replaced[target.combo.id] = target.now - count
+            count = target.now
+        if count and model in asked.demands:
+            counts[target.combo.id] = count
     return PlanAnswer(
         number=request.number,
         urgency=request.urgency,
@@ -295,6 +330,7 @@ def _answer(request: PlanRequest, asked: _Asked, made: Plan) -> PlanAnswer:
         scope=tuple(model for model in request.scope if model in asked.demands)
         or tuple(asked.demands),
         counts=tuple(sorted(counts.items())),
+        replaced=tuple(sorted(replaced.items())),
         switches=made.switches,
         strategy=made.strategy,
         cost_usd_per_h=made.cost_usd_per_h,

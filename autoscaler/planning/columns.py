@@ -7,7 +7,7 @@ Columns of a combo c, at p USD/h for the GPUs that it takes:
     keep    at most as many as run                      0
     switch  from a running combo on the same slices     K_switch p
     load    on nodes that are there already             K_load p
-    start   on nodes to be rented                       K_start p
+    start   on nodes to be rented                       K_start p, see `Service.start_penalty`
 and per rented pool two columns of whole nodes, kept and new, at their price. So a half-empty node
 costs nothing more to fill, and an empty one is released.
 """
@@ -219,7 +219,8 @@ def _add_combos(
             if all(gpus <= free_there[p] for p, gpus in combo.gpus_by_pool().items()):
                 add(Kind.LOAD, combo, policy.k_load, float("inf"), None, "")
             if used & to_get and used <= there | to_get:
-                add(Kind.START, combo, policy.k_start, float("inf"), None, "")
+                k_start = service.start_penalty(policy, combo.start_s)
+                add(Kind.START, combo, k_start, float("inf"), None, "")
     return made
 
 

@@ -65,7 +65,9 @@ class PlanRequest:
     have a demand). floors: instances that a model must have now, of models whose floor is
     scheduled. routes: whose thresholds are planned too, where all their models are in the scope of
     a full request. beside: what is started must find room beside all that runs, because nothing
-    that runs can leave first. Models and pools that are not declared any more are ignored.
+    that runs can leave first. keeps: per model, the share of its capacity that may not be given
+    away, because what was seen does not allow it yet. Models and pools that are not declared any
+    more are ignored.
     """
 
     number: int
@@ -82,6 +84,7 @@ class PlanRequest:
     floors: tuple[tuple[str, int], ...] = ()
     routes: tuple[RouteAsk, ...] = ()
     beside: bool = False
+    keeps: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         models = [demand.model for demand in self.demands]
@@ -119,15 +122,16 @@ class PlanAnswer:
     """The answer to request `number`.
 
     counts: combo id -> count, complete for every model in `scope` (a combo that is not named is
-    not wanted). switches: of running combos, part of `counts`. cost_usd_per_h: of the nodes billed
-    under the plan; now_usd_per_h: of those billed now. objective_usd_per_h: cost and penalties;
-    lower_bound_usd_per_h bounds it. gap: 1 - bound / objective, -1 where nothing was proven.
-    shortfall_req_per_s: demand left unserved, per model that has any. binding: constraints that
-    hold the plan where it is, as (what, subject, in words). notes: what could not be kept. broken:
-    promises (survival, limits of spot, floors, the budget) that the plan does not keep, as
-    (model or "*", what, detail). shares: where each workload type goes, as (model, type, combo,
-    fraction), where that is planned. combos: those that the models in scope run or shall run,
-    valued at the lengths of their demands. splits: thresholds chosen along with the plan; demands:
+    not wanted). replaced: of an urgent answer, which keeps all that runs: what its additions make
+    superfluous once they serve. switches: of running combos, part of `counts`. cost_usd_per_h: of
+    the nodes billed once that is gone; now_usd_per_h: of those billed now. objective_usd_per_h:
+    cost and penalties; lower_bound_usd_per_h bounds it. gap: 1 - bound / objective, -1 where
+    nothing was proven. shortfall_req_per_s: demand left unserved, per model that has any. binding:
+    constraints that hold the plan where it is, as (what, subject, in words). notes: what could not
+    be kept. broken: promises (survival, limits of spot, floors, the budget) that the plan does not
+    keep, as (model or "*", what, detail). shares: where each workload type goes, as (model, type,
+    combo, fraction), where that is planned. combos: those that the models in scope run or shall
+    run, valued at the lengths of their demands. splits: thresholds chosen with the plan; demands:
     what was planned for in their consequence, where that is not what was asked. makes_room: what
     is added may find no room beside what runs, and is worth that something leaves before it.
     """
@@ -137,6 +141,7 @@ class PlanAnswer:
     outcome: Outcome
     scope: tuple[str, ...] = ()
     counts: tuple[tuple[str, int], ...] = ()
+    replaced: tuple[tuple[str, int], ...] = ()
     switches: tuple[Switch, ...] = ()
     strategy: str = "shoal"
     cost_usd_per_h: float = 0.0

@@ -230,7 +230,8 @@ def _fraction_bound(problem: PlanningProblem, arrays: Arrays, solved: Allocation
     bounds = []
     for (what, model), bound in zip(arrays.demand_names, solved.served_fraction_bound, strict=True):
         if what == "demand":
-            missing = missing_req_per_s(problem, model) / problem.needed_req_per_s(model)
+            needed = problem.needed_req_per_s(model)
+            missing = missing_req_per_s(problem, model) / needed if needed > 0.0 else 1.0
             bounds.append(min(1.0, 1.0 - missing * (1.0 - float(bound))))
     return min(bounds, default=1.0)
 
