@@ -38,7 +38,7 @@ class Gateways:
         self._words = np.zeros((16, 6), np.int64)
         self._places: dict[tuple[str, str], int] = {}
         self._free: tuple[list[int], list[int]] = [], []  # numbers of boots; places of gateways
-        self._sorted: list[tuple[str, str]] | None = None
+        self._sorted: Numbers | None = None  # places, by model and name
 
     def producers(self, names: Sequence[Name]) -> list[Producer]:
         """Who said each of these."""
@@ -82,18 +82,19 @@ class Gateways:
         """Of each of `models` the gateways whose last word is not older than `since_ms` and no
         sign-off, by name."""
         if self._sorted is None:
-            self._sorted = sorted(self._places)
+            self._sorted = np.array([self._places[key] for key in sorted(self._places)], np.int64)
+        words = self._words[self._sorted]
+        words = words[(words[:, _SEEN_MS] >= since_ms) & (words[:, _LEFT] == 0)]
         found: dict[int, list[GatewaySeen]] = {model: [] for model in models}
-        order = np.array([self._places[key] for key in self._sorted], np.int64)
-        words = self._words[order]
-        live = (words[:, _SEEN_MS] >= since_ms) & (words[:, _LEFT] == 0)
-        for boot, seen_ms, served_ms, in_flight, generation, _ in words[live].tolist():
-            name = self._names[boot]
-            of = found.get(self.models[name[0]])
-            if of is not None:
+        owners = self._boots[words[:, _BOOT], _MODEL].tolist()
+        for model, (boot, seen_ms, served_ms, in_flight, generation, _) in zip(
+            owners, words.tolist(), strict=True
+        ):
+            if model in found:
+                _, gateway, name = self._names[boot]
                 age_ms = max(0, now_ms - seen_ms)
-                of.append(
-                    GatewaySeen(name[1], name[2], seen_ms, in_flight, generation, age_ms, served_ms)
+                found[model].append(
+                    GatewaySeen(gateway, name, seen_ms, in_flight, generation, age_ms, served_ms)
                 )
         return [found[model] for model in models]
 

@@ -91,7 +91,7 @@ def observe(
         windows.all_blocks(models, now_ms, long_s),
         windows.all_lengths(models, now_ms, long_s),
         windows.all_lengths(models, now_ms, local_s),
-        [windows.newest_ms(model, now_ms) for model in models],
+        windows.all_newest_ms(models, now_ms),
         [windows.kinds(model, now_ms, local_s) for model in models],
         strict=True,
     )

@@ -28,20 +28,19 @@ Sketch: TypeAlias = Mapping[int, int]
 
 
 class SeenSketch(Mapping[int, int]):
-    """A sketch as a part of the cells of a window, which are read when somebody asks: every tick
+    """Sketch number `at` of a window (see `Seen`), which is read when somebody asks: every tick
     has some of each model, and few of them are read."""
 
-    __slots__ = ("_cells", "_counts", "_found")
+    __slots__ = ("_at", "_found", "_seen")
 
-    def __init__(self, cells: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        self._cells = cells
-        self._counts = counts
+    def __init__(self, seen: Seen, at: int) -> None:
+        self._seen = seen
+        self._at = at
         self._found: dict[int, int] | None = None
 
     def _read(self) -> dict[int, int]:
         if self._found is None:
-            buckets = (self._cells % WIDTH + LOWEST).tolist()
-            self._found = dict(zip(buckets, self._counts.tolist(), strict=True))
+            self._found = self._seen.read(self._at)
         return self._found
 
     def __getitem__(self, bucket: int) -> int:
@@ -59,7 +58,8 @@ class SeenSketch(Mapping[int, int]):
 
 
 class Seen:
-    """The cells that are not empty of a window, and their counts."""
+    """The cells that are not empty of a window, and their counts. Sketches are numbered by model,
+    then in the order of SKETCHES."""
 
     def __init__(self, counts: NDArray[np.int64]) -> None:
         (self._cells,) = (counts != 0).nonzero()  # of flags it is several times faster
@@ -69,9 +69,13 @@ class Seen:
 
     def sketch(self, name: str, model: int) -> SeenSketch:
         """The sketch called `name`, one of SKETCHES, of a model."""
-        at = model * len(SKETCHES) + SKETCHES.index(name)
+        return SeenSketch(self, model * len(SKETCHES) + SKETCHES.index(name))
+
+    def read(self, at: int) -> dict[int, int]:
+        """Sketch number `at`."""
         part = slice(*self._bounds[at : at + 2].tolist())
-        return SeenSketch(self._cells[part], self._counts[part])
+        buckets = (self._cells[part] % WIDTH + LOWEST).tolist()
+        return dict(zip(buckets, self._counts[part].tolist(), strict=True))
 
     def quantiles_ms(self, name: str, models: NDArray[np.int64], q: float) -> list[float | None]:
         """The q-quantile of the sketch called `name` of each of `models`; None where nothing was

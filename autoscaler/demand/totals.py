@@ -92,14 +92,17 @@ class Totals:
         for unseen ones."""
         first, end = -(-(now_s - window_s) // BLOCK_S), now_s // BLOCK_S
         self._blocks_end_s = end * BLOCK_S
-        for model, (known, blocks) in self._known_blocks(models):
-            blocks = blocks[max(0, first - known) : max(0, end - known)] if known <= first else ()
-            if len(blocks) < end - first:
-                edges = self._ats(np.arange(first + len(blocks), end + 1) * BLOCK_S)[None]
-                (counts,) = self._counts(np.array([[model]]), edges[:, :-1], edges[:, 1:])
-                blocks += tuple(counts)
-            self._blocks[model] = first, blocks
-        return [self._blocks[model][1] for model in models.tolist()]
+        kept = [
+            blocks[max(0, first - known) : max(0, end - known)] if known <= first else ()
+            for _, (known, blocks) in self._known_blocks(models)
+        ]
+        upto = min(map(len, kept), default=end - first)
+        if upto < end - first:  # of all models at once: they mostly lack the same ones
+            edges = self._ats(np.arange(first + upto, end + 1) * BLOCK_S)[None]
+            newer = self._counts(models[:, None], edges[:, :-1], edges[:, 1:])
+            kept = [(*old[:upto], *new) for old, new in zip(kept, newer, strict=True)]
+        self._blocks.update(zip(models.tolist(), [(first, blocks) for blocks in kept], strict=True))
+        return kept
 
     def _known_blocks(self, models: Numbers) -> list[tuple[int, tuple[int, Blocks]]]:
         return [(model, self._blocks.get(model, (0, ()))) for model in models.tolist()]

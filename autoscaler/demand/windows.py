@@ -267,9 +267,12 @@ class TelemetryWindows:
 
     def newest_ms(self, model: str, now_ms: int) -> int | None:
         """End of the newest reported second of `model` that is not after now, None if none is."""
-        (number,) = self._numbers([model])
-        end_s = int(self._totals.ends_s[number])
-        return min(end_s, now_ms // 1000) * 1000 if end_s else None
+        return self.all_newest_ms([model], now_ms)[0]
+
+    def all_newest_ms(self, models: Sequence[str], now_ms: int) -> list[int | None]:
+        """`newest_ms` of each of `models`."""
+        ends_s = self._totals.ends_s[self._numbers(models)].tolist()
+        return [min(end_s, now_ms // 1000) * 1000 if end_s else None for end_s in ends_s]
 
     def gateways(self, model: str, now_ms: int, within_s: int = 10) -> tuple[GatewaySeen, ...]:
         """Gateways that spoke of `model` in the last `within_s` seconds and did not sign off."""

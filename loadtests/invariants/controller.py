@@ -32,11 +32,12 @@ from streams.controller.sources import gateways_sink
 from streams.controller.term import Terms
 from streams.ports.observed import ExecutorStatuses
 from streams.ports.seal import Seal
+from streams.ports.telemetry_wire import read_reported
 from streams.solver.client import plan_here
 from topics.brokerclock import BrokerClock
 from topics.checks import InvalidRecord
 from topics.codec import decode
-from topics.reported import AGE_MS, read_reported
+from topics.reported import AGE_MS
 from topics.signing import Keys, refusal
 from topics.table import LEADERSHIP
 from topics.timebase import TimeBase

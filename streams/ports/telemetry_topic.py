@@ -22,8 +22,9 @@ from streams.broker.clients import consumer as new_consumer
 from streams.clock import Clock, EventsMs
 from streams.poison import Poison
 from streams.ports.demand import Sink
+from streams.ports.telemetry_wire import read_reported
 from topics.checks import InvalidRecord
-from topics.reported import AGE_MS, read_reported
+from topics.reported import AGE_MS
 from topics.table import TELEMETRY, Topic
 
 log = logging.getLogger(__name__)

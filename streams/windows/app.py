@@ -17,9 +17,9 @@ import numpy as np
 from faust.types import TP
 
 from streams.broker.clients import options, security
+from streams.ports.telemetry_wire import read_reported
 from streams.windows.merge import merged
 from topics.codec import encode
-from topics.reported import read_reported
 from topics.table import DEMAND, TELEMETRY
 
 log = logging.getLogger(__name__)

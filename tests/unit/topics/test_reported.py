@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.demand.windows import TelemetryWindows
+from streams.ports.telemetry_wire import read_reported
 from tests.unit.topics.any_records import JUNK, RECORDS
 from topics import codec
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
-from topics.reported import Kinds, Name, Reported, read_reported, reported
+from topics.reported import Kinds, Name, Reported, reported
 from topics.sketch import LOWEST, NUMBERS, WIDTH, to_text
 from topics.telemetry import SKETCHES, Telemetry
 
@@ -69,7 +70,8 @@ def test_records_without_kinds_need_no_slow_way(monkeypatch: pytest.MonkeyPatch)
     slow: list[bytes] = []
     read = codec.decode_as
     monkeypatch.setattr(
-        "topics.reported.decode_as", lambda kind, data: slow.append(data) or read(kind, data)
+        "streams.ports.telemetry_wire.decode_as",
+        lambda kind, data: slow.append(data) or read(kind, data),
     )
     sketches = {name: {LOWEST + 7 * n: 1 + n} for n, name in enumerate(SKETCHES)}
     record = Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[3] * 10, **sketches)

@@ -13,10 +13,10 @@ from autoscaler.demand.windows import Stats, TelemetryWindows
 from streams.clock import Clock
 from streams.controller.sources import gateways_sink, merged_sink
 from streams.ports.demand_topic import DemandTopic
+from streams.ports.telemetry_wire import read_reported
 from streams.windows.merge import merged as merge
 from topics.checks import MAX_COUNT
 from topics.codec import decode, encode
-from topics.reported import read_reported
 from topics.telemetry import Telemetry
 from topics.timebase import TimeBase
 
