@@ -60,4 +60,9 @@ def spread(
     bounds = np.append(begins, len(keys))
     for number, start, end in zip(seconds.tolist(), bounds[:-1], bounds[1:], strict=True):
         groups, kept = slice(start, end), slice(cell[start], cell[end])
-        yield base_s + number, owners[groups], totals[groups], (places[kept], seen[kept])
+        yield (
+            base_s + number,
+            owners[groups],
+            totals[groups],
+            (places[kept].copy(), seen[kept].copy()),
+        )

@@ -139,7 +139,7 @@ class Sketches:
     def room_for(self, models: int) -> None:
         """Numbers of models are below `models` from now on."""
         if models > self.models:
-            self.models = 2 * models
+            self.models = models + models // 8
             for one in self.windows.values():
                 one.room_for(self.models)
 

@@ -47,8 +47,8 @@ class Totals:
 
     def room_for(self, models: int) -> None:
         """Numbers of models are below `models` from now on."""
-        more = 2 * models - len(self.ends_s)
         if models > len(self.ends_s):
+            more = models + models // 8 - len(self.ends_s)
             self.rows = np.pad(self.rows, ((0, 0), (0, more), (0, 0)))
             self.ends_s = np.pad(self.ends_s, (0, more))
 
