@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import numpy as np
+
+from autoscaler.performance import compiled as compiled_module
 
 CALLEE = (
     "from autoscaler.performance.compiled import compiled\n\n\n"
@@ -39,6 +45,43 @@ def test_a_changed_callee_is_compiled_into_its_callers_again(tmp_path: Path) -> 
     assert answer(tmp_path) == (8, 1)
     (tmp_path / "inner.py").write_text(CALLEE.format(2))
     assert answer(tmp_path) == (10, 0)
+
+
+def test_a_changed_constant_of_another_folder_is_compiled_in_again(tmp_path: Path) -> None:
+    """It may come through another constant, or through a kernel of another folder."""
+    for folder in ("elsewhere", "near"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "elsewhere" / "given.py").write_text("WIDTH = 4\n")
+    (tmp_path / "near" / "inner.py").write_text(
+        "import numpy as np\nfrom autoscaler.performance.compiled import compiled\n"
+        "from elsewhere.given import WIDTH\n\nWIDTHS = np.array([2 * WIDTH])\n\n\n"
+        "@compiled\ndef inner(x):\n    return below(x)\n\n\n"
+        "@compiled\ndef below(x):\n    return x + WIDTHS[0]\n"
+    )
+    (tmp_path / "outer.py").write_text(CALLER.replace("from inner", "from near.inner"))
+    assert answer(tmp_path) == (22, 0)
+    assert answer(tmp_path) == (22, 1)
+    (tmp_path / "elsewhere" / "given.py").write_text("WIDTH = 500\n")
+    assert answer(tmp_path) == (2006, 0)
+
+
+def test_the_stamp_of_every_kernel_covers_all_globals_that_it_reads() -> None:
+    root = Path(compiled_module.__file__).parents[2]
+    seen = 0
+    for path in [path for top in ("autoscaler", "streams") for path in (root / top).rglob("*.py")]:
+        if "import compiled\n" not in path.read_text():
+            continue
+        name = ".".join(path.relative_to(root).with_suffix("").parts)
+        for kernel in vars(importlib.import_module(name)).values():
+            function = getattr(kernel, "py_func", None)
+            if function is None:
+                continue
+            seen += 1
+            known = function.__globals__
+            read = {one for one in function.__code__.co_names if one in known}
+            read -= {one for one in read if known[one] is math or known[one] is np}
+            assert read <= {*compiled_module.constants(function)}, function
+    assert seen > 20
 
 
 def test_without_a_place_for_machine_code_kernels_still_run(tmp_path: Path) -> None:
