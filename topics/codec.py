@@ -172,7 +172,9 @@ def _dataclass_reader(kind: type[Any]) -> Reader:
         dot = f"{path}." if path else ""
         found = {}
         if packed:
-            sketches = from_text(dot + CELLS, value.get(CELLS, ""), len(packed))
+            if CELLS not in value:
+                raise InvalidRecord(dot + CELLS, "nothing", "a value: the field is missing")
+            sketches = from_text(dot + CELLS, value[CELLS], len(packed))
             found = dict(zip(packed, sketches, strict=True))
         for name, reader, required in fields:
             if name in found:

@@ -20,7 +20,7 @@ class DemandSecond:
 
     start_ms: int
     counts: tuple[int, ...]
-    cells: str = ""
+    cells: str
 
     def __post_init__(self) -> None:
         checks.time_ms("start_ms", self.start_ms)

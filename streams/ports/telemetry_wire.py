@@ -19,7 +19,7 @@ from topics import checks
 from topics.checks import MAX_COUNT, MAX_MS, SCHEMA_VERSION, InvalidRecord
 from topics.codec import CELLS, MAX_BYTES, decode_as
 from topics.reported import COLUMNS, LEAVING, Kinds, Name, Reported, reported
-from topics.sketch import CELL_CHARS, DIGITS
+from topics.sketch import CELL_CHARS, DIGITS, MOST_COUNT
 from topics.telemetry import Telemetry
 
 _LIMITS = {
@@ -126,7 +126,11 @@ def _scan(
         start, end = ends[record], ends[record + 1]
         begin = said
         said = _record(data, start, end, values, spans[record], cells, said)
-        if said < 0 or end - start > MAX_BYTES:
+        if (
+            said < 0
+            or end - start > MAX_BYTES
+            or cells[begin + 1 : said : 2].sum() > MOST_COUNT  # a bucket may have too many
+        ):
             said = begin
             spans[record] = -1
         else:

@@ -15,6 +15,7 @@ from tests.unit.topics.any_records import ANY, JUNK, RECORDS
 from topics import records
 from topics.checks import InvalidRecord
 from topics.codec import MAX_BYTES, decode, encode, read_value
+from topics.demand import DemandSecond
 from topics.rates import Learnt
 from topics.routing import Hop, RoutePath, Stage
 from topics.table import TABLE, topic_of
@@ -236,3 +237,19 @@ def test_a_path_goes_through_stages_of_its_group() -> None:
         dataclasses.replace(group, paths=(lost,))
     with pytest.raises(InvalidRecord, match=r"media: 'smell' is not allowed; allowed: image or"):
         records.RequestKind("odd", ("smell",))
+
+
+def test_records_whose_sketches_are_of_an_older_form_are_refused() -> None:
+    """Counting them without their sketches would lose half of what they say, silently."""
+    of_second = DemandSecond(1000, (1,) * 8, "")
+    merged = records.Demand("m", 0, 1, (of_second,), ())
+    for name, record, field in (
+        ("telemetry", TELEMETRY, "cells"),
+        ("demand", merged, "seconds[0].cells"),
+    ):
+        wire = orjson.loads(encode(record))
+        one = wire["seconds"][0] if "seconds" in wire else wire
+        del one["cells"]
+        with pytest.raises(InvalidRecord, match="the field is missing") as caught:
+            decode(name, orjson.dumps({**wire, "ttft_ms": {"7": 1}}))
+        assert caught.value.field == field

@@ -18,7 +18,7 @@ from topics import codec
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.reported import Kinds, Name, Reported, reported
-from topics.sketch import LOWEST, NUMBERS, WIDTH, to_text
+from topics.sketch import LOWEST, MOST_COUNT, NUMBERS, WIDTH, to_text
 from topics.telemetry import SKETCHES, Telemetry
 
 T0_MS = 1_700_000_000_000
@@ -109,6 +109,16 @@ def test_a_count_beyond_a_cell_takes_several() -> None:
     record = Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[0] * 10, ttft_ms={LOWEST: 20_000})
     assert to_text([record.ttft_ms]).count(NUMBERS[0]) == 3
     assert decode("telemetry", encode(record)) == record
+
+
+def test_more_in_a_bucket_than_a_record_may_say_is_refused_in_a_batch_too() -> None:
+    """10,000,000 in as many cells as it takes; one more is a dead letter."""
+    record = Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[0] * 10, ttft_ms={0: MOST_COUNT})
+    full = encode(record)
+    wire = orjson.loads(full)
+    over = orjson.dumps({**wire, "cells": wire["cells"] + to_text([{0: 1}])})
+    records, bad = read_reported([full, over, full])
+    assert [rows(records), str(bad[1])] == [[alone(full)] * 2, alone(over)]
 
 
 @settings(deadline=None)
