@@ -62,7 +62,8 @@ class Gateways:
         """Take what these records say as the last words of their gateways, where none is newer.
         numbers: as in `Reported`. After it signed off nothing of a boot is taken."""
         self.heard(boots, ends_ms)
-        fits = self._staying(boots, numbers[:, LEAVING] != 0)
+        leaving = numbers[:, LEAVING] != 0
+        fits = self._staying(boots, leaving)
         places = self._boots[boots, _PLACE]
         busy = fits & numbers[:, _BUSY].any(axis=1)
         np.maximum.at(self._words[:, _SERVED_MS], places[busy], ends_ms[busy])
@@ -77,6 +78,9 @@ class Gateways:
         self._words[places, _BOOT] = boots[newest]
         self._words[places, _SEEN_MS] = ends_ms[newest]
         self._words[places, _LEFT - 2 :] = numbers[newest][:, _SAID]
+        left = boots[leaving]  # whose last words may be dated a little later than its sign-off
+        left = left[self._words[self._boots[left, _PLACE], _BOOT] == left]
+        self._words[self._boots[left, _PLACE], _LEFT] = 1
 
     def seen(self, models: Sequence[int], now_ms: int, since_ms: int) -> list[list[GatewaySeen]]:
         """Of each of `models` the gateways whose last word is not older than `since_ms` and no

@@ -32,7 +32,7 @@ def merged(
         of = words.setdefault(model, {})
         known = of.get(gateway)
         active = bool(row[0] or row[1] or row[IN_FLIGHT])
-        if known is None or end_ms >= known.end_ms:
+        if known is None or _supersedes(known, boot, end_ms, bool(row[LEAVING])):
             of[gateway] = GatewayWord(
                 gateway, boot, end_ms, row[IN_FLIGHT], row[ROUTE_GENERATION],
                 active or (known is not None and known.active), bool(row[LEAVING]),
@@ -65,3 +65,11 @@ def merged(
         )
         for model in sorted(seconds)
     ]
+
+
+def _supersedes(known: GatewayWord, boot: str, end_ms: int, leaving: bool) -> bool:
+    """Whether these are later words than `known`: a sign-off is the last of its boot, though
+    others may be dated a little later."""
+    if boot == known.boot and leaving != known.leaving:
+        return leaving
+    return end_ms >= known.end_ms

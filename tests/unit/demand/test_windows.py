@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
+import pytest
+
 from autoscaler.demand.duplicates import Producer
 from autoscaler.demand.windows import NoData, Stats, TelemetryWindows
 from topics.telemetry import Telemetry
@@ -129,6 +131,25 @@ def test_a_goodbye_counts_whatever_comes_after_it_of_that_boot() -> None:
     assert windows.gateways("chat", T0 + 8_000) == ()
     windows.add(replace(BLANK, boot="again", sequence=1), T0 + 9_000)
     assert [seen.boot for seen in windows.gateways("chat", T0 + 9_000)] == ["again"]
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_a_goodbye_counts_when_the_last_word_before_it_is_dated_later(looked: bool) -> None:
+    """Event times are the broker's minus an age: of two records they differ by what the way took.
+    The goodbye of a boot that was replaced changes nothing."""
+    windows = filled(5)
+    windows.add(replace(BLANK, sequence=6), T0 + 7_009)
+    if looked:
+        assert len(windows.gateways("chat", T0 + 8_000)) == 1
+    windows.add(replace(BLANK, sequence=7, leaving=True), T0 + 7_003)
+    windows.add(replace(BLANK, sequence=8), T0 + 7_010)
+    assert windows.gateways("chat", T0 + 8_000) == ()
+    windows = filled(5)
+    windows.add(replace(BLANK, boot="again", sequence=1), T0 + 7_009)
+    if looked:
+        assert len(windows.gateways("chat", T0 + 8_000)) == 1
+    windows.add(replace(BLANK, sequence=7, leaving=True), T0 + 7_003)
+    assert [seen.boot for seen in windows.gateways("chat", T0 + 8_000)] == ["again"]
 
 
 def test_gateways_say_how_long_ago_they_spoke_and_served() -> None:

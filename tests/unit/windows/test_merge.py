@@ -91,3 +91,15 @@ def test_a_gateway_that_says_too_much_stops_no_other() -> None:
     assert found["long"].seconds[-1].counts[0] == found["long"].kinds["text"] == MAX_COUNT
     assert sum(second.counts[0] for second in found["chat"].seconds) == 7
     assert [decode("demand", encode(one)) for one in found.values()] == [*found.values()]
+
+
+def test_a_goodbye_is_the_last_word_of_its_boot_though_another_is_dated_later() -> None:
+    """A gateway started again after it is there."""
+    plain = Telemetry("chat", "g", "b", 1, T0_MS, 1000, 1, *[0] * 10)
+    bye = replace(plain, sequence=2, age_ms=8, leaving=True)
+    late = replace(plain, sequence=3, age_ms=0)
+    again = replace(plain, boot="again", age_ms=0)
+    for said, left in (([plain, bye, late], True), ([plain, bye, late, again], False)):
+        (found,) = merge(3, 0, read_reported([*map(encode, said)])[0], np.full(len(said), T0_MS))
+        (word,) = found.gateways
+        assert (word.boot, word.leaving) == (said[-1].boot, left)
