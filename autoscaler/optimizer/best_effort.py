@@ -102,8 +102,10 @@ class _Search:
         active = np.zeros(len(self.target), dtype=bool)
         active[rows] = True
         most = most_fraction(self.problem, active, self.target, self.options.left_s())
-        if most <= now * (1.0 + _PRECISION) or (together and most < _ALL):
+        if most < _ALL and (together or most <= now * (1.0 + _PRECISION)):
             return most
+        # All of it or no more: what is as near as the precision already needs no more than a look.
+        glance = together or now >= 1.0 - _PRECISION
         chosen = None
         if self.problem.columns > MIP_COLUMNS:
             wanted = np.where(active, 1.0, self.target)
@@ -114,14 +116,18 @@ class _Search:
             self.problem if chosen is None else chosen.problem,
             active,
             self.target,
-            int(self.options.mip_nodes * (_GLANCE if together else 1.0)),
-            self.options.left_s() * (_GLANCE if together else 0.5),
-            _PRECISION,
-            enough=_ALL if together else 0.0,
+            int(self.options.mip_nodes * (_GLANCE if glance else 1.0)),
+            self.options.left_s() * (_GLANCE if glance else 0.5),
+            0.0 if glance else _PRECISION,
+            enough=_ALL if glance else 0.0,
             start=self.counts if chosen is None else self.counts[chosen.ids],
         )
-        if not got.solved and not together:
-            self.limits.append(self.options.struck())
+        if got.limit and not glance:
+            self.limits.append(got.limit)
         if got.counts is not None:
             self.counts = got.counts if chosen is None else chosen.spread(got.counts)
-        return min(most, got.bound) if chosen is None and np.isfinite(got.bound) else most
+        if chosen is None and np.isfinite(got.bound):
+            most = min(most, got.bound)
+        if not glance and most >= _ALL and float(self._served()[rows].min()) >= 1.0 - _PRECISION:
+            return min(most, self._raise(rows, together))
+        return most

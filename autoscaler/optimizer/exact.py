@@ -19,18 +19,34 @@ from autoscaler.optimizer.problem import AllocationProblem
 
 _HOPE = 0.5
 """Share of its time after which a search that has found no plan ends."""
+_PROVEN = (
+    highspy.HighsModelStatus.kOptimal,
+    highspy.HighsModelStatus.kInfeasible,
+    highspy.HighsModelStatus.kUnboundedOrInfeasible,
+    highspy.HighsModelStatus.kModelEmpty,
+)
+_LIMITS = {
+    highspy.HighsModelStatus.kTimeLimit: "wall_clock",
+    highspy.HighsModelStatus.kInterrupt: "wall_clock",  # hope: that is a share of the time
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ExactResult:
     """Counts (None: no plan found) and the proven bound of the objective.
 
-    `solved`: ended by proof, be it that no plan exists. `nodes`: of the search tree."""
+    `limit`: what ended the search before a proof, be it that no plan exists; empty where nothing
+    did. `nodes`: of the search tree."""
 
     counts: Ints | None
     bound: float
-    solved: bool
+    limit: str
     nodes: int
+
+    @property
+    def solved(self) -> bool:
+        """Whether it ended by proof."""
+        return not self.limit
 
 
 def minimise_cost(
@@ -176,21 +192,13 @@ def _run(
         solver.cbMipInterrupt.subscribe(until.look)
     solver.run()
     info, status = solver.getInfo(), solver.getModelStatus()
-    infeasible = status in (
-        highspy.HighsModelStatus.kInfeasible,
-        highspy.HighsModelStatus.kUnboundedOrInfeasible,
-    )
+    limit = "" if status in _PROVEN else _LIMITS.get(status, "mip_nodes")
     spent = max(0, int(info.mip_node_count))
     bound = float(info.mip_dual_bound)
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-        return ExactResult(None, bound, infeasible, spent)
+        return ExactResult(None, bound, limit, spent)
     x = np.asarray(solver.getSolution().col_value)[: problem.columns]
-    return ExactResult(
-        counts=np.round(x).astype(np.int64),
-        bound=bound,
-        solved=status == highspy.HighsModelStatus.kOptimal,
-        nodes=spent,
-    )
+    return ExactResult(np.round(x).astype(np.int64), bound, limit, spent)
 
 
 @dataclass(frozen=True, slots=True)

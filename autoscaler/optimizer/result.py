@@ -45,16 +45,13 @@ class Limits:
         """Whether the time is up."""
         return self.left_s() <= 0.0
 
-    def struck(self) -> str:
-        """Which limit ended a search."""
-        return "wall_clock" if self.is_over() else "mip_nodes"
-
-    def within(self, share: float) -> Self:
-        """The same for a search that may use this share of the time that is left."""
-        left_s = self.left_s()
+    def within(self, share: float, least_s: float = 0.0) -> Self:
+        """The same for a search that may use this share of the time that is left, and `least_s` of
+        it in any case."""
+        left_s = max(0.0, self.left_s())
         if math.isinf(left_s) or self.elapsed_s is None:
             return self
-        until_s = self.time_limit_s - (1.0 - share) * max(0.0, left_s)
+        until_s = self.time_limit_s - left_s + min(left_s, max(share * left_s, least_s))
         return replace(self, time_limit_s=max(1e-3, until_s))
 
 

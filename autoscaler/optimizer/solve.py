@@ -19,6 +19,8 @@ from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions
 from autoscaler.optimizer.selection import MIP_COLUMNS, select
 
+_LEAST_S = 0.05
+"""A part gets this much however small it is, unless it is all that is left."""
 _FOR_FRACTIONS = 0.6
 """Of the time; the cheapest plan at these fractions is to be found in the rest."""
 
@@ -46,22 +48,23 @@ def solve(
     """
     rows = len(problem.demand_req_per_s)
     counts = np.zeros(problem.columns, dtype=np.int64)
-    target, fraction_bound, bound = np.ones(rows), np.ones(rows), 0.0
-    limits: list[str] = []
-    found = parts(problem)
-    if options.spare:  # what is short leaves time to the caller, so it comes first
+    bound, limits = 0.0, list[str]()
+    found = tuple(part for part in parts(problem) if part.ids.size)
+    target = np.zeros(rows)  # of what no column serves
+    for part in found:
+        target[part.rows] = 1.0
+    fraction_bound = target.copy()
+    options = _after(options, problem, target)
+    if options.spare and len(found) > 1:  # what is short leaves time to the caller: it comes first
         found = tuple(sorted(found, key=lambda part: _may_be_served(part.problem, options)))
     to_do = sum(len(part.ids) for part in found)
     for part in found:
-        size = max(1, len(part.ids))
-        got = _solved(
-            part.problem,
-            options.within(min(1.0, size / max(1, to_do))),
-            None if start is None else start[part.ids],
-        )
-        if got is None:
-            return failed(problem, "no plan was found within the limits", ("wall_clock",))
-        to_do -= size
+        share = len(part.ids) / to_do
+        got = _part(part.problem, options, share, None if start is None else start[part.ids])
+        if isinstance(got, tuple):
+            why = f"no plan was found within the limits: {', '.join(got)}"
+            return failed(problem, why, got)
+        to_do -= len(part.ids)
         counts[part.ids] = got.counts
         target[part.rows], fraction_bound[part.rows] = got.target, got.fraction_bound
         bound += got.bound
@@ -71,15 +74,28 @@ def solve(
     return checked(problem, counts, bound, target, fraction_bound, options, hit)
 
 
-def _solved(problem: AllocationProblem, options: SolveOptions, start: Ints | None) -> _Found | None:
-    """One part: all demand if that can be, else as much as can be; None: no plan was found."""
+def _part(
+    problem: AllocationProblem, options: SolveOptions, share: float, start: Ints | None
+) -> _Found | tuple[str, ...]:
+    """One part in its share of the time, in more of it where that is not enough for any plan."""
+    while True:
+        got = _solved(problem, options.within(share, _LEAST_S), start)
+        if isinstance(got, _Found) or share >= 1.0 or "wall_clock" not in got or options.is_over():
+            return got
+        share = min(1.0, max(2.0 * share, 2.0 * _LEAST_S / max(_LEAST_S, options.left_s())))
+
+
+def _solved(
+    problem: AllocationProblem, options: SolveOptions, start: Ints | None
+) -> _Found | tuple[str, ...]:
+    """All demand if that can be, else as much as can be; the limits if no plan was found."""
     whole = np.ones(len(problem.demand_req_per_s))
     counts, bound, limits = _cheapest(problem, whole, options, start)
     if counts is not None:
         return _Found(counts, bound, whole, whole, limits)
     served = most_served(problem, options.within(_FOR_FRACTIONS * (1.0 - options.spare)), start)
     if served.limits and not served.counts.any():
-        return None  # what could be had is not known
+        return served.limits  # what could be had is not known
     options = _after(options, problem, served.target)
     counts, bound, more = _cheapest(problem, served.target, options, served.counts)
     if counts is None:  # the time is up, but a plan at these fractions is at hand
@@ -105,7 +121,7 @@ def _cheapest(
     """Counts of least cost at `target` (m,) shares of demand (None: none found), their bound, and
     the limits that struck."""
     if options.is_over():
-        return None, 0.0, (options.struck(),)
+        return None, 0.0, ("wall_clock",)
     chosen, lower = select(problem, target, MIP_COLUMNS, start, options.left_s())
     got = minimise_cost(
         chosen.problem,
@@ -115,7 +131,7 @@ def _cheapest(
         gap=options.gap,
         start=None if start is None else start[chosen.ids],
     )
-    limits = () if got.solved else (options.struck(),)
+    limits = (got.limit,) if got.limit else ()
     if got.counts is None:
         return None, lower or 0.0, limits
     counts = chosen.spread(got.counts)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import numpy as np
 import pytest
 
+from autoscaler.optimizer.exact import minimise_cost
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import SolveOptions, Status
 from autoscaler.optimizer.solve import solve
 from loadtests.allocation_generate import generate
 from loadtests.coral.column_form import columns_of
 from loadtests.coral.instance import TemplateInstance, lower
+from tests.property.optimizer.test_allocation_bruteforce import columns
 
 
 def two_classes(capacity: float) -> AllocationProblem:
@@ -97,8 +100,62 @@ def test_a_plan_that_fits_and_its_bound_come_when_time_runs_out() -> None:
 def test_without_time_what_runs_stays_and_without_that_nothing_is_claimed() -> None:
     problem = two_classes(6.0)
     over = SolveOptions(time_limit_s=1.0, elapsed_s=lambda: 2.0)
-    assert solve(problem, over).status is Status.FAILED
+    nothing = solve(problem, over)
+    assert nothing.status is Status.FAILED
+    assert "wall_clock" in nothing.reason
     runs = solve(problem, SolveOptions()).counts
     got = solve(problem, over, runs)
     assert got.status is Status.BEST_EFFORT and got.counts.tolist() == runs.tolist()
     assert got.limits_hit == ("wall_clock",)
+
+
+def test_a_small_part_beside_a_large_one_gets_as_much_time_as_it_needs() -> None:
+    """Its share of the 2,000 columns is a second, and each look at the clock takes that long."""
+    rng = random.Random(1)
+    small = [(1.0, 5.0, {0: 1.0}, {0: 1.0}), (1.5, 5.0, {0: 2.0}, {0: 1.0})]
+    large = [
+        (rng.uniform(1.0, 5.0), np.inf, {1 + at % 9: rng.uniform(1.0, 5.0)}, {1: 1.0})
+        for at in range(2000)
+    ]
+    problem = columns([*small, *large], [6.0] + [50.0] * 9, [6.0, 1000.0])
+    looks = itertools.count(1.0)
+    options = SolveOptions(gap=0.2, time_limit_s=1000.0, elapsed_s=lambda: next(looks))
+    got = solve(problem, options)
+    assert got.status in (Status.OPTIMAL, Status.WITHIN_GAP)
+    assert got.counts[:2].tolist() == [0, 3]
+
+
+def test_a_row_that_nothing_can_serve_takes_no_time_and_hits_no_limit() -> None:
+    problem = columns([(1.0, 5.0, {0: 1.0}, {0: 1.0})], [3.0, 1.0], [5.0])
+    got = solve(problem, SolveOptions())
+    assert got.counts.tolist() == [3]
+    assert got.served_target.tolist() == got.served_fraction_bound.tolist() == [1.0, 0.0]
+    assert got.limits_hit == ()
+
+
+@pytest.mark.parametrize("start", [None, [1, 0, 0], [1, 0, 3]])
+def test_a_class_that_can_be_served_is_served_whatever_the_plan_begins_with(
+    start: list[int] | None,
+) -> None:
+    """9.995 of 10 is within the precision of a fraction, and there is room for the rest."""
+    kept, little, other = (
+        (1.0, 1.0, {0: 9.995}, {0: 1.0}),
+        (1.0, 5.0, {0: 0.1}, {0: 1.0}),
+        (1.0, 5.0, {1: 1.0}, {0: 1.0}),
+    )
+    problem = columns([kept, little, other], [10.0, 10.0], [4.0], [0, 1])
+    got = solve(problem, SolveOptions(), None if start is None else np.array(start))
+    assert got.counts.tolist() == [1, 1, 2]
+    assert got.served_target[0] == 1.0
+
+
+def test_a_search_says_whether_time_or_work_ended_it() -> None:
+    """Half of each of four sums of 30 numbers: far more than 0.2 s of work."""
+    rng = random.Random(5)
+    sums = [[float(rng.randint(1, 99)) for _ in range(30)] for _ in range(4)]
+    half = [float(sum(row) // 2) for row in sums]
+    taken = [{row: sums[row][at] for row in range(4)} for at in range(30)]
+    problem = columns([(1.0, 1.0, each, each) for each in taken], half, half)
+    for nodes, seconds, limit in ((10**7, 0.2, "wall_clock"), (1, np.inf, "mip_nodes")):
+        got = minimise_cost(problem, np.ones(4), nodes, seconds, 1e-6)
+        assert got.counts is None and got.limit == limit

@@ -8,6 +8,8 @@ from autoscaler.planning.problem import PlanOptions
 def test_a_search_gets_its_share_of_the_time_that_is_left() -> None:
     options = PlanOptions(time_limit_s=7.0, elapsed_s=lambda: 3.0)
     assert options.within(0.5).time_limit_s == 5.0
+    assert options.within(0.5, 3.0).time_limit_s == 6.0
+    assert options.within(0.5, 9.0).time_limit_s == 7.0
     assert not options.is_over()
 
 
