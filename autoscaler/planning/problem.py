@@ -38,13 +38,15 @@ class PlanOptions(Limits):
     this share above the need, so that a demand that goes up and down by less does not start and
     stop instances. late: where the lengths that were measured put an SLO out of reach of the
     declared percentile, serve on what comes nearest; where not even half of the requests can attain
-    it at the declared lengths, nothing is bought in any case.
+    it at the declared lengths, nothing is bought in any case. spare: the share of the time that is
+    left to the caller where not all demand can be served.
     """
 
     gap: float = 1e-4
     time_limit_s: float = 30.0
     hold: float = 0.0
     late: bool = False
+    spare: float = 0.0
 
     def __post_init__(self) -> None:
         finite("options.hold", self.hold, 0.0, 1.0)

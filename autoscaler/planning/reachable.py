@@ -17,6 +17,8 @@ from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.problem import PlanningProblem, Room
 
 _LEAST = 1e-6
+_SPARE = 0.5
+"""Of the time, where room is short: the next plan may serve more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,17 @@ def in_reach(problem: PlanningProblem, strategy: Strategy) -> Reached:
         return Reached(best, makes_room=best.work is not None)
     if _is_all_served(problem):
         return _at_least_cost(problem, strategy)
-    beside = strategy.solve(replace(problem, room=Room.BESIDE))
+    beside = _sparing(problem, strategy, Room.BESIDE)
     if _serves_all(problem, beside):
         return Reached(beside)
     return _with_more(problem, strategy, beside)
+
+
+def _sparing(problem: PlanningProblem, strategy: Strategy, room: Room) -> Plan:
+    """The best plan with this room, that leaves time for those with more of it."""
+    spare = 0.0 if room is Room.LATER else _SPARE
+    options = replace(problem.options, spare=spare)
+    return strategy.solve(replace(problem, room=room, options=options))
 
 
 def _at_least_cost(problem: PlanningProblem, strategy: Strategy) -> Reached:
@@ -76,7 +85,7 @@ def _with_more(problem: PlanningProblem, strategy: Strategy, beside: Plan) -> Re
     for room in (Room.AFTER, Room.LATER):
         if problem.options.is_over() or any(_serves_all(problem, plan) for plan in plans):
             break
-        plan = strategy.solve(replace(problem, room=room))
+        plan = _sparing(problem, strategy, room)
         plans += [] if plan.status is PlanStatus.FAILED else [plan]
     if not plans or beside.status is PlanStatus.FAILED:
         return Reached(plans[-1] if plans else beside)

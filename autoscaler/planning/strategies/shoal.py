@@ -27,7 +27,7 @@ from autoscaler.planning.floors import barely_served
 from autoscaler.planning.modelrows import Kind, missing_req_per_s
 from autoscaler.planning.notes import hopeless, not_possible, outside_slo
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.problem import PlanningProblem, Room
+from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.readback import failed, read_back
 from autoscaler.planning.request import Switch
 from autoscaler.planning.survival import LOSS_LEVEL
@@ -43,8 +43,6 @@ _STATUS = {
 _URGENT_COLUMNS = 500
 """An urgent plan is made over this many columns at most: about half a second for several models
 that may use ten regions."""
-_SPARE = 0.5
-"""Of the time, where room is short: another plan may serve more than the best beside what runs."""
 _NODE_KINDS = (Kind.KEPT_NODES, Kind.NEW_NODES)
 
 
@@ -71,7 +69,7 @@ class Shoal:
             gap=options.gap,
             time_limit_s=options.time_limit_s,
             elapsed_s=options.elapsed_s,
-            spare=0.0 if problem.room is Room.LATER else _SPARE,
+            spare=options.spare,
             spare_classes=arrays.demand_classes,
         )
         if not arrays.problem.demand_req_per_s.size or not arrays.problem.columns:
@@ -91,7 +89,7 @@ class Shoal:
         whole = arrays.problem
         rows = np.ones(len(whole.demand_req_per_s))
         nodes = np.array([key.kind in _NODE_KINDS for key in arrays.keys], dtype=np.int64)
-        chosen, lower = select(whole, rows, _URGENT_COLUMNS, nodes)
+        chosen, lower = select(whole, rows, _URGENT_COLUMNS, nodes, limits.left_s())
         if lower is None or lower <= 0.0:
             return None
         gap = min(0.05, limits.gap * (arrays.fixed_usd_per_h + lower) / lower)

@@ -125,13 +125,13 @@ def test_a_sole_instance_that_may_not_leave_is_not_planned_around_where_starts_t
 
 @dataclass
 class Asked:
-    """A strategy that remembers which rooms it was asked for."""
+    """A strategy that remembers what it was asked."""
 
-    rooms: list[Room] = field(default_factory=list)
+    problems: list[PlanningProblem] = field(default_factory=list)
     name: str = "asked"
 
     def solve(self, problem: PlanningProblem) -> Plan:
-        self.rooms.append(problem.room)
+        self.problems.append(problem)
         return Shoal().solve(problem)
 
 
@@ -144,4 +144,13 @@ def test_one_search_is_enough_where_everything_fits_or_nothing_is_missing() -> N
     ):
         asked = Asked()
         in_reach(problem(req_per_s, fleet, LARGE), asked)
-        assert asked.rooms == rooms
+        assert [each.room for each in asked.problems] == rooms
+
+
+def test_a_search_leaves_time_only_where_another_may_follow() -> None:
+    asked = Asked()
+    beside = replace(problem(44.0, {SMALL: 4}, LARGE), room=Room.BESIDE)
+    in_reach(beside, asked)
+    in_reach(replace(beside, room=Room.LATER), asked)
+    spare = [each.options.spare > 0.0 for each in asked.problems]
+    assert spare == [False, True, True, False]
