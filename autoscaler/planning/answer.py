@@ -17,6 +17,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import combo_named
+from autoscaler.planning.floors import is_kept
 from autoscaler.planning.modelrows import missing_off_spot
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.problem import (
@@ -250,7 +251,7 @@ def _suffices(problem: PlanningProblem, model: str) -> bool:
         service.graph is None
         and service.survive == "none"
         and serves >= problem.needed_req_per_s(model)
-        and sum(count for _, count in running) >= service.min_instances
+        and is_kept(problem, model)
         and missing_off_spot(problem, service) == (0.0, 0)
         and all(combo.meets_slo for combo, _ in running)
     )

@@ -40,6 +40,13 @@ def useful(problem: PlanningProblem, model: str, counted: Iterable[tuple[Combo, 
     return sum(n for c, n in counted if counts(c, least, bool(problem.fleet.get(c.id))))
 
 
+def is_kept(problem: PlanningProblem, model: str) -> bool:
+    """Whether what runs of `model` keeps its floor, whatever else may be had."""
+    least, running = _one_at_a_time(problem, model), problem.running_of(model)
+    enough = sum(n for combo, n in running if counts(combo, least, runs=True))
+    return enough >= problem.cluster.service(model).min_instances
+
+
 def useful_floor(least_count: int) -> str:
     """The promise as people write it."""
     return f"a floor of {least_count} instances that can serve one request after another"

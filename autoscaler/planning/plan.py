@@ -106,8 +106,10 @@ class Plan:
 
     cost_usd_per_h: of the nodes billed under the plan; now_usd_per_h: of those billed now.
     objective_usd_per_h: cost plus the penalties of starting, loading and switching;
-    lower_bound_usd_per_h bounds it for every plan that serves as much. gap: 1 - bound /
-    objective, -1 where nothing was proven. capacity_req_per_s: raw, per planned model.
+    lower_bound_usd_per_h bounds it for every plan that serves as much and whose additions find
+    the same room: where something is missing now, that is mostly beside what runs, and a plan for
+    which something must leave first may cost less; it is looked for once nothing is missing. gap:
+    1 - bound / objective, -1 where nothing was proven. capacity_req_per_s: raw, per planned model.
     shortfall_req_per_s: demand above utilization x capacity, per model that has any.
     served_fraction_bound: in best effort, no plan serves a larger smallest fraction (1 = all).
     limits_hit: limits that struck; with one of them a second run may answer differently.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Policy
-from autoscaler.domain.workload import Demand
+from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.planning.answer import answer
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.problem import PlanningProblem
@@ -90,6 +90,15 @@ def test_what_runs_is_enough_only_if_its_spot_share_is_kept() -> None:
     got = ask(cluster, URGENT, {"m": 3.0}, {"m:a1@r/l4/spot": 9})
     assert got.outcome is Outcome.PLANNED
     assert dict(got.counts)["m:a1@r/l4/on-demand"] >= 1
+
+
+def test_what_runs_is_enough_only_if_it_can_serve_one_request_after_another() -> None:
+    """An L4 attains this SLO only next to idle: a first request every 39 s, which may take 4."""
+    fleet, lengths = {"m:a1@r/l4/on-demand": 1}, Lengths(4000.0, 20.0)
+    tight = replace(mini("m", min_instances=1), slo=Slo(2000.0, 100.0))
+    got = ask(Cluster((L4, H100), (tight,)), URGENT, {"m": 0.01}, fleet, lengths=lengths)
+    assert got.outcome is Outcome.PLANNED
+    assert any("h100" in combo_id for combo_id, _ in got.counts)
 
 
 def test_urgent_fills_nodes_that_others_paid_for_before_it_rents_one() -> None:
