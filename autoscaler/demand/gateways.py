@@ -28,7 +28,8 @@ _UNHEARD = (-1, _NEVER, 0, 0, 0, 0)
 
 class Gateways:
     """Gateways by model, and their boots, which are the producers of records. Models are numbered
-    from 1 as they come; number 0 is none."""
+    from 1 as they come, and the numbers of models that were let go are used again; number 0 is
+    none."""
 
     def __init__(self) -> None:
         self.models: dict[str, int] = {}
@@ -37,8 +38,14 @@ class Gateways:
         self._names: list[Name] = []
         self._words = np.zeros((16, 6), np.int64)
         self._places: dict[tuple[str, str], int] = {}
-        self._free: tuple[list[int], list[int]] = [], []  # numbers of boots; places of gateways
+        # Numbers of boots; places of gateways; numbers of models.
+        self._free: tuple[list[int], list[int], list[int]] = [], [], []
         self._sorted: Numbers | None = None  # places, by model and name
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of models are below."""
+        return len(self.models) + len(self._free[2]) + 1
 
     def producers(self, names: Sequence[Name]) -> list[Producer]:
         """Who said each of these."""
@@ -116,6 +123,16 @@ class Gateways:
             self._free[1].append(self._places.pop(key))
         self._sorted = None
 
+    def unspoken(self) -> set[str]:
+        """Models that no boot is remembered of."""
+        return self.models.keys() - {model for model, _, _ in self._producers}
+
+    def let_go(self, model: str) -> int:
+        """Forget an unspoken model; its number, which the next model that comes may get."""
+        number = self.models.pop(model)
+        self._free[2].append(number)
+        return number
+
     def _staying(self, boots: Numbers, leaving: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which records are of boots that had not signed off before."""
         words = self._words[self._boots[boots, _PLACE]]
@@ -129,7 +146,10 @@ class Gateways:
 
     def _new(self, name: Name) -> Producer:
         model, gateway, _ = name
-        number = self.models.setdefault(model, len(self.models) + 1)
+        number = self.models.get(model)
+        if number is None:
+            number = self._free[2].pop() if self._free[2] else self.numbers
+            self.models[model] = number
         place = self._places.get((model, gateway))
         if place is None:
             place = self._free[1].pop() if self._free[1] else len(self._places)

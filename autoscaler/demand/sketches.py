@@ -7,6 +7,7 @@ early. Knows models by number, and neither who reported nor any clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import ItemsView, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -142,6 +143,11 @@ class Sketches:
             self.models = models + models // 8
             for one in self.windows.values():
                 one.room_for(self.models)
+
+    @property
+    def oldest_s(self) -> float:
+        """Nothing of the seconds before is kept."""
+        return min((*self.coarse, *self.fine), default=math.inf)
 
     def add(self, second: int, kept: Kept) -> None:
         """Count what was seen in `second` in."""

@@ -52,6 +52,12 @@ class Totals:
             self.rows = np.pad(self.rows, ((0, 0), (0, more), (0, 0)))
             self.ends_s = np.pad(self.ends_s, (0, more))
 
+    def clear(self, model: int) -> None:
+        """Forget the counts of a model."""
+        self.rows[:, model] = 0
+        self.ends_s[model] = 0
+        self._blocks.pop(model, None)
+
     def add(self, second: int, models: Numbers, values: NDArray[np.int64]) -> None:
         """Count COUNTS of `models`, each named once, in `second` in; what is older than the
         horizon is left out."""

@@ -76,6 +76,7 @@ class TelemetryWindows:
         self._gateways = Gateways()
         self._totals, self._sketches = Totals(kept_s), Sketches(kept_s)
         self._kinds: dict[str, Kinds] = {}
+        self._asked: set[str] = set()  # models, since the last sweep
         self._now_ms: int | None = None
         self._to_count: list[_Came] = []
         self._to_hear: list[_Came] = []
@@ -157,9 +158,8 @@ class TelemetryWindows:
     def _absorb(self) -> None:
         """Count in what came since somebody looked last."""
         if self._waiting:
-            models = len(self._gateways.models) + 1
-            self._totals.room_for(models)
-            self._sketches.room_for(models)
+            self._totals.room_for(self._gateways.numbers)
+            self._sketches.room_for(self._gateways.numbers)
             self._count(self._to_count)
             self._hear(self._to_hear)
             self._to_count, self._to_hear, self._waiting = [], [], 0
@@ -189,6 +189,7 @@ class TelemetryWindows:
 
     def _numbers(self, models: Sequence[str]) -> NDArray[np.int64]:
         """Of `models`, all that came included; 0 stands for those of which nothing did."""
+        self._asked.update(models)
         self._absorb()
         numbers = [self._gateways.models.get(model, 0) for model in models]
         return np.array(numbers, np.int64)
@@ -296,6 +297,17 @@ class TelemetryWindows:
             self._swept_s = now_s
             # A copy of what they said is late by now, so nothing is counted twice.
             self._gateways.forget((now_s - self._horizon_s - MAX_AHEAD_S) * 1000)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Give the numbers of models to others of which nothing is kept, and that nobody asks
+        about: of those it is still said when they were seen last."""
+        oldest_s = self._sketches.oldest_s
+        for model in sorted(self._gateways.unspoken() - self._asked):
+            if self._totals.ends_s[self._gateways.models[model]] <= oldest_s:
+                self._totals.clear(self._gateways.let_go(model))
+                self._kinds.pop(model, None)
+        self._asked.clear()
 
 
 def _stats(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from dataclasses import replace
 
@@ -103,6 +104,40 @@ def test_gateways_that_were_started_again_are_forgotten_in_time() -> None:
     assert not windows.add(again, T0 + 2_000_000)
     assert not windows.add(replace(BLANK, sequence=1, boot="boot-1"), T0 + 1000)
     assert (windows.counters.duplicate, windows.counters.late) == (1, 1)
+
+
+def test_names_that_spoke_once_are_forgotten_and_show_nothing_of_each_other() -> None:
+    """2,000 models over more than five hours beside one that lives, with a horizon of ten
+    minutes: numbers are used again, and each newcomer is seen as if it were alone."""
+    windows, bytes_ = TelemetryWindows(600), {}
+    for k in range(1, 2001):
+        now_ms = T0 + k * 10_000
+        said = {"arrivals": 1 + k % 7, "input_lengths": {k % 590: 2}, "sent": {"text": {"own": 1}}}
+        windows.add(replace(BLANK, sequence=k, arrivals=1), now_ms)
+        record = replace(BLANK, model=f"once-{k}", **said)
+        windows.add(record, now_ms)
+        windows.stats("chat", now_ms + 1, 600)
+        if k % 20 == 0:
+            alone = TelemetryWindows(600)
+            alone.add(record, now_ms)
+            asked = (record.model, now_ms + 1, 600)
+            assert windows.stats(*asked) == alone.stats(*asked)
+            assert dict(windows.lengths(*asked).inputs) == dict(alone.lengths(*asked).inputs)
+            assert windows.blocks(*asked) == alone.blocks(*asked)
+            assert windows.gateways(*asked[:2]) == alone.gateways(*asked[:2])
+        if k in (300, 2000):
+            bytes_[k] = len(pickle.dumps(windows))
+    assert bytes_[2000] < 1.1 * bytes_[300]
+    found = windows.stats("chat", T0 + 20_000_001, 600)
+    assert isinstance(found, Stats) and found.covered_s == 60
+
+
+def test_a_model_that_is_asked_about_is_known_as_silent_for_as_long() -> None:
+    """Though nothing of it is kept any longer."""
+    windows = filled(5)
+    for k in range(1, 61):
+        windows.add(replace(BLANK, model="other", sequence=k), T0 + k * 60_000)
+        assert windows.stats("chat", T0 + 30_000 + k * 60_000, 10) == NoData(T0 + 5_000)
 
 
 def test_blocks_are_whole_and_unseen_ones_are_said_to_be() -> None:
