@@ -25,7 +25,8 @@ from topics.table import topic
 MAX_BYTES = 4 * 1024 * 1024
 CELLS = "cells"
 """The field in which the `packed_fields` of a record are written together."""
-_OLDEST, _NEWEST = SCHEMA_VERSION - 1, SCHEMA_VERSION + 1
+OLDEST, NEWEST = SCHEMA_VERSION - 1, SCHEMA_VERSION + 1
+"""Versions that are read."""
 _PREFIX = b'{"schema_version":%d,' % SCHEMA_VERSION
 _MISSING = object()
 _VALUES = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
@@ -69,8 +70,8 @@ def decode_as(kind: type[Any], data: bytes) -> Any:
     version = value.get("schema_version", _MISSING)
     if version is _MISSING:
         raise InvalidRecord("schema_version", "nothing", "a value: the field is missing")
-    if type(version) is not int or not _OLDEST <= version <= _NEWEST:
-        raise InvalidRecord("schema_version", version, f"{_OLDEST} to {_NEWEST}")
+    if type(version) is not int or not OLDEST <= version <= NEWEST:
+        raise InvalidRecord("schema_version", version, f"{OLDEST} to {NEWEST}")
     return _reader(kind)("", value)
 
 

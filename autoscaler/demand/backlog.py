@@ -73,7 +73,7 @@ def most_explained(req_per_s: float, ready: Iterable[Combo], lengths: Lengths) -
     expected = load * full
     limit = expected + SIGMAS * math.sqrt(expected)
     slots = min(_MOST_SLOTS, max(1, round(full)))
-    waits = _erlang_c(slots, load)
+    waits = erlang_c(slots, load)
     if waits > _CHANCE:
         limit = max(limit, full + math.log(_CHANCE / waits) / math.log(load))
     return max(limit, _SPARE)  # a few requests at once are no sign of anything
@@ -103,7 +103,7 @@ def overload(
 
 
 @compiled  # up to thousands of servers, each tick
-def _erlang_c(servers: int, load: float) -> float:
+def erlang_c(servers: int, load: float) -> float:
     """The probability that all of `servers` are busy at `load` (0 <= load < 1), by recursion."""
     offered = servers * load
     blocked = 1.0

@@ -1,13 +1,15 @@
 """Telemetry off the wire: whole batches scanned by compiled code, without an object per record.
 
-Owns the quick way for the one topic that carries thousands of records a second. It takes flat
-compact JSON as our gateways write it, with the fields in any order; what has another form goes the
-slow way through `topics.codec`, which takes it or says what is wrong with it. The rest of its batch
-does not notice.
+Owns the quick way for the one topic that carries thousands of records a second. It takes compact
+JSON as our gateways write it, of versions before and after ours too: optional fields may be missing
+and unknown ones are skipped. What has another form (`sent` that says something, names in another
+order) goes the slow way through `topics.codec`, which takes it or says what is wrong with it. The
+rest of its batch does not notice.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -15,35 +17,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.performance.compiled import compiled
+from streams.ports.json_scan import after_key, after_text, after_value, after_word
 from topics import checks
-from topics.checks import MAX_COUNT, MAX_MS, SCHEMA_VERSION, InvalidRecord
-from topics.codec import CELLS, MAX_BYTES, decode_as
+from topics.checks import MAX_COUNT, MAX_MS, InvalidRecord
+from topics.codec import CELLS, MAX_BYTES, NEWEST, OLDEST, decode_as
 from topics.reported import COLUMNS, LEAVING, Kinds, Name, Reported, reported
 from topics.sketch import CELL_CHARS, DIGITS, MOST_COUNT
 from topics.telemetry import Telemetry
 
-_LIMITS = {
-    **dict.fromkeys(COLUMNS, MAX_COUNT),
-    "span_ms": 3_600_000,
-    "leaving": 1,
-    "withdrawn": MAX_COUNT,
-    "end_ms": MAX_MS,
-    "schema_version": SCHEMA_VERSION,
+_RANGES = {
+    **dict.fromkeys(COLUMNS, (0, MAX_COUNT)),
+    "span_ms": (0, 3_600_000),
+    "leaving": (0, 1),
+    "withdrawn": (0, MAX_COUNT),
+    "end_ms": (0, MAX_MS),
+    "schema_version": (OLDEST, NEWEST),
 }
 _NAMES = ("model", "gateway", "boot")
-_FIELDS = (*_LIMITS, *_NAMES, "sent", CELLS)
-_HIGHEST = np.array([*_LIMITS.values()], np.int64)
-_VERSION = len(_LIMITS) - 1
-_FIRST_NAME, _SENT, _CELLS = len(_LIMITS), len(_FIELDS) - 2, len(_FIELDS) - 1
+_FIELDS = (*_RANGES, *_NAMES, "sent", CELLS)
+_RANGE = np.array([*_RANGES.values()], np.int64)
+_FIRST_NAME, _SENT, _CELLS = len(_RANGES), len(_FIELDS) - 2, len(_FIELDS) - 1
+_OPTIONAL = {
+    field.name
+    for field in dataclasses.fields(Telemetry)
+    if (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
+}
+_NEEDED = sum(1 << at for at, field in enumerate(_FIELDS) if field not in _OPTIONAL)
 _KEYS = np.frombuffer("".join(f'"{field}":' for field in _FIELDS).encode(), np.uint8)
 _KEY_ENDS = np.append(0, np.cumsum([len(f'"{field}":') for field in _FIELDS]))
 _DIGIT = np.full(256, -1, np.int16)
 _DIGIT[np.frombuffer(DIGITS.encode(), np.uint8)] = np.arange(len(DIGITS))
 _BASE = len(DIGITS)
 _MOST_DIGITS = 15
-_QUOTE, _COMMA, _OPEN, _CLOSE, _BACKSLASH = b'",{}\\'
-_ZERO, _NINE = b"09"
+_QUOTE, _COMMA, _OPEN, _CLOSE = b'",{}'
+_ZERO, _NINE, _TRUE, _FALSE = b"09tf"
 _MOST_NAMES = 100_000
+_BETWEEN = len('","gateway":"","boot":"')
 
 _known: dict[bytes, Name] = {}
 """Names that were looked at, by the text that says them."""
@@ -90,7 +99,8 @@ def _with_odd(
 
 
 def _learn(data: bytes, spans: Sequence[int]) -> Name | None:
-    """The names there, which are remembered; None where they are none. spans: as of `_scan`."""
+    """The names there, which are remembered where they stand together; None where they are none.
+    spans: as of `_scan`."""
     start, end = spans[0], spans[5]
     if start < 0 or not start < spans[1] < spans[2] < spans[3] < spans[4] < end:
         return None
@@ -102,10 +112,11 @@ def _learn(data: bytes, spans: Sequence[int]) -> Name | None:
             checks.name("", one)
     except InvalidRecord:
         return None
-    if len(_known) >= _MOST_NAMES:
-        _known.clear()
-    found = _known[data[start:end]] = model, gateway, boot
-    return found
+    if end - start == len(model) + len(gateway) + len(boot) + _BETWEEN:
+        if len(_known) >= _MOST_NAMES:
+            _known.clear()
+        _known[data[start:end]] = model, gateway, boot
+    return model, gateway, boot
 
 
 @compiled
@@ -120,7 +131,7 @@ def _scan(
     spans = np.zeros((count, 6), np.int64)
     cells = np.empty(len(data) // 2, np.int16)
     cell_ends = np.zeros(count + 1, np.int64)
-    values = np.empty(len(_HIGHEST), np.int64)
+    values = np.empty(len(_RANGE), np.int64)
     said = 0
     for record in range(count):
         start, end = ends[record], ends[record + 1]
@@ -148,34 +159,43 @@ def _record(
     numbers stand; how many do then, -1 where it is of another form."""
     if at == end or data[at] != _OPEN or data[end - 1] != _CLOSE:
         return -1
+    values[:] = 0
     seen, expected = 0, 0
     at += 1
     end -= 1  # the brace, at which every look ahead stops
     while True:
         field = _field(data, at, end, expected)
-        if field < 0 or seen & (1 << field):
-            return -1  # unknown, or twice
-        seen |= 1 << field
-        expected = field + 1
-        at += _KEY_ENDS[field + 1] - _KEY_ENDS[field]
-        if field < _FIRST_NAME:
+        if field >= 0:
+            if seen & (1 << field):
+                return -1  # twice
+            seen |= 1 << field
+            expected = field + 1
+            at += _KEY_ENDS[field + 1] - _KEY_ENDS[field]
+        if field < 0:
+            at = after_key(data, at, end)
+            if at < 0:
+                return -1
+            at = after_value(data, at, end)
+            if at < 0:
+                return -1
+        elif field < _FIRST_NAME:
             number = 0
             first = at
             if field == LEAVING:
-                number = int(data[at] == ord("t"))
-                at = _after_word(data, at, end)
+                if data[at] != _TRUE and data[at] != _FALSE:
+                    return -1
+                number = int(data[at] == _TRUE)
+                at = after_word(data, at, end)
+                if at < 0:
+                    return -1
             else:
                 while _ZERO <= data[at] <= _NINE:
-                    number = 10 * number + data[at] - _ZERO
+                    number = 10 * number + int(data[at]) - _ZERO
                     at += 1
                 digits = at - first
                 if digits < 1 or digits > _MOST_DIGITS or (digits > 1 and data[first] == _ZERO):
                     return -1
-            if (
-                at < 0
-                or number > _HIGHEST[field]
-                or (field == _VERSION and number != SCHEMA_VERSION)
-            ):
+            if number < _RANGE[field, 0] or number > _RANGE[field, 1]:
                 return -1
             values[field] = number
         elif field == _SENT:
@@ -184,7 +204,7 @@ def _record(
             at += 2
         elif field < _SENT:
             spans[2 * (field - _FIRST_NAME)] = at + 1
-            at = _after_text(data, at, end)
+            at = after_text(data, at, end)
             if at < 0:
                 return -1
             spans[2 * (field - _FIRST_NAME) + 1] = at - 1
@@ -197,7 +217,7 @@ def _record(
                 high, low = _DIGIT[data[at]], _DIGIT[data[at + 1]]
                 if high < 0 or low < 0:
                     break
-                cells[said] = _BASE * high + low
+                cells[said] = _BASE * int(high) + int(low)
                 said += 1
                 at += 2
             if at >= end or data[at] != _QUOTE or (at - first) % CELL_CHARS:
@@ -208,33 +228,7 @@ def _record(
         if data[at] != _COMMA:
             return -1
         at += 1
-    return said if seen == (1 << (_CELLS + 1)) - 1 else -1
-
-
-@compiled
-def _after_text(data: NDArray[np.uint8], at: int, end: int) -> int:
-    """Where the plain ASCII text that begins at `at` is over; -1 where none does."""
-    if data[at] != _QUOTE:
-        return -1
-    at += 1
-    while at < end and data[at] != _QUOTE:
-        if data[at] == _BACKSLASH or data[at] < 32 or data[at] > 126:
-            return -1
-        at += 1
-    return at + 1 if at < end else -1
-
-
-@compiled
-def _after_word(data: NDArray[np.uint8], at: int, end: int) -> int:
-    """Where the word true or false that begins at `at` is over; -1 where none does."""
-    for word in (b"true", b"false"):
-        if at + len(word) <= end:
-            same = True
-            for place in range(len(word)):
-                same = same and data[at + place] == word[place]
-            if same:
-                return at + len(word)
-    return -1
+    return said if seen & _NEEDED == _NEEDED else -1
 
 
 @compiled

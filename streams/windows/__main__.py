@@ -20,6 +20,7 @@ from streams.broker.reach import BrokerUnreachable, parse_address
 from streams.files.errors import UserError
 from streams.garbage import collect_seldom
 from streams.logs import add_log_level, log_to_stderr
+from streams.warm import warm_up
 from streams.windows.app import make_app
 from topics.table import PREFIX
 
@@ -42,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"windows: {error}", file=sys.stderr)
         return 2
     collect_seldom()
+    warm_up()
     app = make_app(bootstrap, given.prefix)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)

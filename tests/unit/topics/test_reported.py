@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -12,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.demand.windows import TelemetryWindows
+from streams.ports import telemetry_wire
 from streams.ports.telemetry_wire import read_reported
 from tests.unit.topics.any_records import JUNK, RECORDS
 from topics import codec
@@ -23,6 +27,13 @@ from topics.telemetry import SKETCHES, Telemetry
 
 T0_MS = 1_700_000_000_000
 GOOD = RECORDS["telemetry"].map(encode)
+
+LATER = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+"""What a field of a later version may hold."""
 
 Row: TypeAlias = tuple[Name, tuple[int, ...], bytes, Kinds]
 
@@ -80,6 +91,71 @@ def test_records_without_kinds_need_no_slow_way(monkeypatch: pytest.MonkeyPatch)
     assert [*bad] == [1] and slow == [b"{", odd]
     assert rows(records)[0] == rows(records)[2] == rows(reported([record]))[0]
     assert dict(records.kinds) == {1: (("text", 2),)}
+
+
+@settings(deadline=None)
+@given(GOOD, st.dictionaries(st.text(), LATER, max_size=3), st.sampled_from([0, 1, 2, 3]))
+def test_fields_that_a_later_version_adds_are_ignored(
+    data: bytes, more: dict[str, Any], version: int
+) -> None:
+    """Whatever they hold, wherever they stand, as the codec ignores them."""
+    wire = orjson.loads(data)
+    later = {**more, **wire, **more, "schema_version": version}
+    batch = [orjson.dumps(later), data, orjson.dumps(dict(reversed(later.items())))]
+    records, bad = read_reported(batch)
+    good = iter(rows(records))
+    found = [str(bad[at]) if at in bad else next(good) for at in range(len(batch))]
+    assert found == [*map(alone, batch)]
+
+
+@pytest.mark.parametrize("value", [
+    "7", "-0.5e-3", "1E+09", '"a b"', '""', "true", "null", "[]", "{}", '[1,[{"a":{}}],"x"]',
+    '{"own/a":{"b":[false,-1]},"c":null}',
+])  # fmt: skip
+def test_records_of_other_versions_need_no_slow_way(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They say more, or lack what was optional; so gateways are upgraded in any order."""
+    monkeypatch.setattr("streams.ports.telemetry_wire.decode_as", None)
+    wire = orjson.loads(encode(Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[3] * 10)))
+    plain, _ = read_reported([orjson.dumps(wire)])
+    for left_out in ("withdrawn", "leaving", "sent"):
+        del wire[left_out]
+    data = orjson.dumps({**wire, "schema_version": 2})
+    for begin in range(len(data)):
+        if data[begin : begin + 2] == b',"':
+            more = data[:begin] + b',"later":' + value.encode() + data[begin:]
+            assert rows(read_reported([more])[0]) == rows(plain)
+
+
+_TRUNCATED = """
+from streams.ports import telemetry_wire
+from streams.ports.telemetry_wire import read_reported
+from topics.codec import encode
+from topics.telemetry import Telemetry
+data = encode(Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[3] * 10, ttft_ms={5: 7}))
+data = data[:-1] + b',"later":{"a":[-1.5e3,true,{"b":"c"}]},"x":false,"y":[{}]}'
+parts = [data[:end] for end in range(len(data))]
+for closed in (b"", b"}", b'"}', b"]}", b"e}", b"-}", b".}"):
+    for part in parts:
+        assert len(read_reported([part + closed])[1]) <= 1
+assert len(read_reported([data, *parts])[1]) == len(parts)
+"""
+
+
+def test_records_that_end_anywhere_are_read_no_further() -> None:
+    """Compiled code looks wherever it is told to; run by the interpreter, it fails there."""
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    subprocess.run([sys.executable, "-c", _TRUNCATED], env=environment, check=True)
+
+
+def test_names_are_remembered_without_what_stands_between_them() -> None:
+    """Else every record could make this process remember megabytes."""
+    wire = orjson.loads(encode(Telemetry("chat", "between", "b", 1, 1000, 1000, 0, *[0] * 10)))
+    model = wire.pop("model")
+    data = orjson.dumps({"model": model, "later": "x" * 10_000, **wire})
+    assert not read_reported([data])[1]
+    assert not [known for known in telemetry_wire._known if len(known) > 700]
 
 
 def test_sketches_that_a_later_version_adds_are_left_out() -> None:
