@@ -3,14 +3,14 @@
 Writes records of 100 requests each, as gateways do, to a topic of its own on one broker (an
 embedded one where none is given), reads them twice in one process - with a bare `getmany` and
 `orjson.loads`, and with our path into windows that are looked at as often as once a second at the
-steady rate - and then writes at that rate while our path follows and looks when the controller
-would. Last, the windows are filled with half an hour of what all
-gateways say, so that the peak of memory is that of a controller that has run for long. CPU seconds
-are of this process, without what it takes once to load (or, on a machine's first run, to compile)
-the windows' kernel. JSON keys:
+steady rate - and then follows another process that writes at that rate, with a look whenever the
+controller would, up to ten times a second. Last, the windows are filled with half an hour of what
+all gateways say, so that the peak of memory is that of a controller that has run for long. CPU
+seconds are of this process, without what it takes once to load (or, on a machine's first run, to
+compile) the windows' kernel. JSON keys:
 
     bare_records_per_cpu_s, ours_records_per_cpu_s, us_per_record, requests_per_cpu_s,
-    p99_append_to_window_ms, peak_rss_mib
+    p99_append_to_window_ms, peak_rss_mib, steady_us_per_record
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -56,16 +57,22 @@ from topics.timebase import TimeBase
 REQUESTS = 100
 _SKETCHED = ((300.0, 0.5), (30.0, 0.2), (1000.0, 1.0), (200.0, 0.8))
 """Median and sigma of time to first token and between tokens (ms), and of lengths (tokens)."""
+_SAID = {
+    "us_per_record": "CPU, catching up: a look every {per_s} records",
+    "steady_us_per_record": "CPU, at {per_s} records/s: {looks} looks, when the controller would",
+}
 
 
-def records(models: int, gateways: int, seconds: int, seed: int) -> list[tuple[str, bytes]]:
-    """(key, value) of every model at every gateway for each second. 100 requests a record, their
-    lengths and latencies log-normal."""
+def records(
+    models: int, gateways: int, seconds: int, seed: int, first_s: int = 0
+) -> list[tuple[str, bytes]]:
+    """(key, value) of every model at every gateway for each second from `first_s` on. 100 requests
+    a record, their lengths and latencies log-normal."""
     random_ = random.Random(seed)
     made = []
     sketches = [[_sketch(random_, *of) for _ in range(50)] for of in _SKETCHED]
-    sequence = 0
-    for second in range(seconds):
+    sequence = first_s * gateways * models
+    for second in range(first_s, first_s + seconds):
         for gateway in range(gateways):
             for model in range(models):
                 sequence += 1
@@ -166,6 +173,8 @@ class _Followed:
         self.models = [f"model-{k}" for k in range(models)]
         self.waiting: list[int] = []
         self.delays_ms: list[float] = []
+        self.looks = 0
+        self.began_cpu_s = 0.0
         self.seen = 0
         self.look_each = look_each
 
@@ -181,12 +190,15 @@ class _Followed:
 
     def timed(self, records: Reported, ends_ms: Times) -> None:
         """Count them, and note when they were appended until somebody looks."""
+        if not self.waiting and not self.delays_ms:
+            self.began_cpu_s, self.looks = time.process_time(), 0
         self._count(records, ends_ms)
         self.waiting += ends_ms.tolist()
 
     def look(self) -> None:
         """What a tick reads of the windows; everything that waited is in them now."""
         observe(self.windows, self.models, Policy(), self.clock.now_ms())
+        self.looks += 1
         now_ms = self.clock.now_ms()
         self.delays_ms += [now_ms - event_ms for event_ms in self.waiting]
         self.waiting.clear()
@@ -212,29 +224,53 @@ async def _ours(followed: _Followed, count: int) -> float:
     return took
 
 
+def _write_steadily(bootstrap: str, name: str, given: argparse.Namespace) -> None:
+    """Write `per_s` records/s for `for_s` seconds; in a process of its own, as gateways are."""
+    count = given.per_s * given.for_s
+    seconds = -(-count // (given.models * given.gateways))
+    made = records(given.models, given.gateways, seconds, given.seed + 1, given.first_s)[:count]
+
+    async def write() -> None:
+        producer = new_producer(bootstrap, "bench-steady", linger_ms=5)
+        await producer.start()
+        started, sent = time.monotonic(), 0
+        while sent < count:
+            due = min(count, int((time.monotonic() - started) * given.per_s))
+            for key, value in made[sent:due]:
+                await producer.send(name, value, key=key.encode())
+            sent = due
+            await asyncio.sleep(0.01)
+        await producer.stop()
+
+    asyncio.run(write())
+
+
 async def _steady(
-    followed: _Followed, producer: AIOKafkaProducer, name: str, made: Sequence[tuple[str, bytes]],
-    per_s: int,
-) -> float:  # fmt: skip
-    """The 99th percentile of ms from append to a look at the windows, at `per_s` records/s."""
+    followed: _Followed, bootstrap: str, name: str, given: argparse.Namespace
+) -> tuple[float, float]:
+    """The 99th percentile of ms from append to a look at the windows, and CPU seconds from the
+    first record to the look that sees the last one."""
+    count = given.per_s * given.for_s
     follow = asyncio.create_task(followed.source.follow(followed.timed))
     await followed.source.live()
+    followed.waiting.clear()
     followed.delays_ms.clear()
     looks = asyncio.create_task(followed.looking())
-    started, sent = time.monotonic(), 0
-    while sent < len(made):
-        due = min(len(made), int((time.monotonic() - started) * per_s))
-        for key, value in made[sent:due]:
-            await producer.send(name, value, key=key.encode())
-        sent = max(sent, due)
-        await asyncio.sleep(0.01)
-    await producer.flush()
-    await asyncio.sleep(0.5)
+    spawn = get_context("spawn")
+    writer = spawn.Process(target=_write_steadily, args=(bootstrap, name, given), daemon=True)
+    writer.start()
+    async with asyncio.timeout(120 + 3 * given.for_s):
+        while len(followed.delays_ms) < count:
+            await asyncio.sleep(0.05)
+            if writer.exitcode:
+                raise RuntimeError(f"the writer of records ended with {writer.exitcode}")
+    took = time.process_time() - followed.began_cpu_s
+    await asyncio.to_thread(writer.join)
     for task in (looks, follow):
         task.cancel()
     await asyncio.gather(looks, follow, return_exceptions=True)
     delays = sorted(followed.delays_ms)
-    return delays[int(0.99 * (len(delays) - 1))]
+    return delays[int(0.99 * (len(delays) - 1))], took
 
 
 async def bench(given: argparse.Namespace, bootstrap: str) -> dict[str, float]:
@@ -252,9 +288,9 @@ async def bench(given: argparse.Namespace, bootstrap: str) -> dict[str, float]:
         bare_s = await _bare(bootstrap, parts, len(made))
         followed = _Followed(bootstrap, prefix, given.models, found.embedded, given.per_s)
         ours_s = await _ours(followed, len(made))
-        after = records(given.models, given.gateways, 2 * seconds, given.seed + 1)[len(made) :]
-        steady = after[: given.per_s * given.for_s]
-        p99_ms = await _steady(followed, producer, name, steady, given.per_s)
+        given.first_s = seconds
+        p99_ms, steady_s = await _steady(followed, bootstrap, name, given)
+        given.looks = followed.looks
         now_ms = followed.clock.now_ms()
         _fill(followed.windows, followed.models, REQUESTS * given.gateways, now_ms)
     finally:
@@ -271,6 +307,7 @@ async def bench(given: argparse.Namespace, bootstrap: str) -> dict[str, float]:
         "requests_per_cpu_s": REQUESTS * len(made) / ours_s,
         "p99_append_to_window_ms": p99_ms,
         "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "steady_us_per_record": steady_s / (given.per_s * given.for_s) * 1e6,
     }
 
 
@@ -303,7 +340,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             embedded.terminate()
             embedded.wait()
     for key, value in found.items():
-        print(f"{key:26} {value:12.1f}")
+        said = _SAID.get(key, "").format_map(vars(given))
+        print(f"{key:26} {value:12.1f}  {said}".rstrip())
     if given.json:
         given.json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
     return 0

@@ -1,0 +1,23 @@
+"""The telemetry benchmark measures reading in both ways that a controller reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from loadtests import stream_bench
+
+
+def test_the_steady_part_is_timed_without_what_writing_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A few hundred records, then a second at a steady rate with looks as a controller has them."""
+    out = tmp_path / "out.json"
+    size = ["--records", "200", "--models", "5", "--gateways", "4", "--per-s", "300"]
+    assert stream_bench.main([*size, "--for-s", "1", "--json", str(out)]) == 0
+    found = orjson.loads(out.read_bytes())
+    assert min(found.values()) > 0
+    shown = capsys.readouterr().out
+    assert "looks, when the controller would" in shown and "a look every 300 records" in shown
