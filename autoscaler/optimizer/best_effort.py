@@ -16,7 +16,7 @@ from autoscaler.optimizer.check import faults
 from autoscaler.optimizer.exact import maximise_fraction, most_fraction
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import SolveOptions
-from autoscaler.optimizer.selection import MIP_COLUMNS, select
+from autoscaler.optimizer.selection import MIP_COLUMNS, by_relaxation
 
 _PRECISION = 1e-3
 """Relative: a fraction this near to its bound is as large as can be."""
@@ -101,32 +101,28 @@ class _Search:
             return 1.0
         active = np.zeros(len(self.target), dtype=bool)
         active[rows] = True
-        most = most_fraction(self.problem, active, self.target, self.options.left_s())
+        relaxed = most_fraction(self.problem, active, self.target, self.options.left_s())
+        most = 1.0 if relaxed is None else min(1.0, -relaxed.value)
         if most < _ALL and (together or most <= now * (1.0 + _PRECISION)):
             return most
         # All of it or no more: what is as near as the precision already needs no more than a look.
         glance = together or now >= 1.0 - _PRECISION
-        chosen = None
-        if self.problem.columns > MIP_COLUMNS:
-            wanted = np.where(active, 1.0, self.target)
-            chosen, _ = select(
-                self.problem, wanted, MIP_COLUMNS, self.counts, self.options.left_s()
-            )
+        chosen = by_relaxation(self.problem, relaxed, MIP_COLUMNS, self.counts)
         got = maximise_fraction(
-            self.problem if chosen is None else chosen.problem,
+            chosen.problem,
             active,
             self.target,
             int(self.options.mip_nodes * (_GLANCE if glance else 1.0)),
             self.options.left_s() * (_GLANCE if glance else 0.5),
             0.0 if glance else _PRECISION,
             enough=_ALL if glance else 0.0,
-            start=self.counts if chosen is None else self.counts[chosen.ids],
+            start=self.counts[chosen.ids],
         )
         if got.limit and not glance:
             self.limits.append(got.limit)
         if got.counts is not None:
-            self.counts = got.counts if chosen is None else chosen.spread(got.counts)
-        if chosen is None and np.isfinite(got.bound):
+            self.counts = chosen.spread(got.counts)
+        if chosen.whole and np.isfinite(got.bound):
             most = min(most, got.bound)
         if not glance and most >= _ALL and float(self._served()[rows].min()) >= 1.0 - _PRECISION:
             return min(most, self._raise(rows, together))

@@ -85,30 +85,37 @@ def maximise_fraction(
     return replace(got, bound=min(1.0, -got.bound))
 
 
+@dataclass(frozen=True, slots=True)
+class Relaxed:
+    """The LP relaxation: its value, the reduced costs (n,) and the counts (n,), in parts too."""
+
+    value: float
+    reduced: Floats
+    counts: Floats
+
+
 def most_fraction(
     problem: AllocationProblem, active: Bools, fixed: Floats, seconds: float
-) -> float:
-    """A bound of that t, by the LP relaxation; 1 where it is not found within `seconds`."""
-    got = _relaxation(_fraction_lp(problem, active, fixed), seconds)
-    return 1.0 if got is None else min(1.0, -got[0])
+) -> Relaxed | None:
+    """The relaxation of that, its value -t; None where it is not found within `seconds`."""
+    return _relaxation(_fraction_lp(problem, active, fixed), problem.columns, seconds)
 
 
-def relaxed(
-    problem: AllocationProblem, target: Floats, seconds: float
-) -> tuple[float, Floats] | None:
-    """The LP relaxation of least cost: its value and reduced costs (n,)."""
-    return _relaxation(_cost_lp(problem, target), seconds)
+def relaxed(problem: AllocationProblem, target: Floats, seconds: float) -> Relaxed | None:
+    """The relaxation of least cost."""
+    return _relaxation(_cost_lp(problem, target), problem.columns, seconds)
 
 
-def _relaxation(lp: highspy.HighsLp, seconds: float) -> tuple[float, Floats] | None:
+def _relaxation(lp: highspy.HighsLp, columns: int, seconds: float) -> Relaxed | None:
     lp.integrality_ = []
     solver = mip_solver(0, seconds, 0.0)
     solver.passModel(lp)
     solver.run()
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
-    value = float(solver.getInfo().objective_function_value)
-    return value, np.asarray(solver.getSolution().col_dual)
+    value, found = float(solver.getInfo().objective_function_value), solver.getSolution()
+    reduced, counts = np.asarray(found.col_dual), np.asarray(found.col_value)
+    return Relaxed(value, reduced[:columns], counts[:columns])
 
 
 def _cost_lp(problem: AllocationProblem, target: Floats) -> highspy.HighsLp:

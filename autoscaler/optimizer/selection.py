@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.exact import relaxed
+from autoscaler.optimizer.exact import Relaxed, relaxed
 from autoscaler.optimizer.parts import only
 from autoscaler.optimizer.problem import AllocationProblem
 
@@ -56,15 +56,25 @@ def select(
     """At most `most` columns: those that `keep` counts and those of the least reduced cost; and the
     value of the LP relaxation (a lower bound), where it is found within `seconds`."""
     got = relaxed(problem, target, seconds)
-    lower = None if got is None else got[0]
+    return by_relaxation(problem, got, most, keep), None if got is None else got.value
+
+
+def by_relaxation(
+    problem: AllocationProblem, got: Relaxed | None, most: int, keep: Ints | None
+) -> Selection:
+    """The same by a relaxation at hand, whatever it minimises; by bare cost without one. Of those
+    that are as good the ones that it uses, then the cheapest."""
     everything = np.arange(problem.columns)
     if problem.columns <= most:
-        return Selection(problem, everything, problem.columns, np.inf), lower
-    reduced = problem.cost_usd_per_h if got is None else np.maximum(0.0, got[1])
+        return Selection(problem, everything, problem.columns, np.inf)
+    reduced = problem.cost_usd_per_h if got is None else np.maximum(0.0, got.reduced)
     rank = reduced.astype(np.float64).copy()
+    if got is not None:
+        rank[got.counts > 0.0] = 0.0
     if keep is not None:
         rank[keep > 0] = -1.0
-    ids = np.sort(np.argsort(rank, kind="stable")[:most])
+    unused = np.zeros(problem.columns) if got is None else got.counts <= 0.0
+    ids = np.sort(np.lexsort((problem.cost_usd_per_h, unused, rank))[:most])
     left_out = np.setdiff1d(everything, ids)
-    cutoff = 0.0 if got is None else got[0] + float(reduced[left_out].min())
-    return Selection(only(problem, ids), ids, problem.columns, cutoff), lower
+    cutoff = 0.0 if got is None else got.value + float(reduced[left_out].min())
+    return Selection(only(problem, ids), ids, problem.columns, cutoff)

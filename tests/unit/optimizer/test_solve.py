@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 
+from autoscaler.optimizer import best_effort
 from autoscaler.optimizer.exact import minimise_cost
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import SolveOptions, Status
@@ -159,3 +160,16 @@ def test_a_search_says_whether_time_or_work_ended_it() -> None:
     for nodes, seconds, limit in ((10**7, 0.2, "wall_clock"), (1, np.inf, "mip_nodes")):
         got = minimise_cost(problem, np.ones(4), nodes, seconds, 1e-6)
         assert got.counts is None and got.limit == limit
+
+
+def test_where_columns_are_left_out_those_stay_that_serve_the_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The node costs most, and without it nothing runs; of its GPUs the dear column makes most."""
+    monkeypatch.setattr(best_effort, "MIP_COLUMNS", 2)
+    cheap = [(0.1, 9.0, {0: 1.0}, {0: 1.0})] * 5
+    node, dear = (10.0, 1.0, {}, {0: -8.0}), (5.0, 9.0, {0: 3.0}, {0: 1.0})
+    problem = columns([*cheap, node, dear], [30.0], [0.0])
+    served = best_effort.most_served(problem, SolveOptions())
+    assert served.counts.tolist() == [0, 0, 0, 0, 0, 1, 8]
+    assert served.target[0] == pytest.approx(24.0 / 30.0)
