@@ -179,6 +179,7 @@ def decide(
         engines=observation.engines,
         replan=tuple(replan),
         demand=observation.demand,
+        groups=carried.groups,
         nodes=nodes,
         planned_nodes=planned_nodes,
     )

@@ -15,6 +15,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.state import ControllerState
 from autoscaler.targets.view import ModelView
 from autoscaler.transitions.faults import Failure
+from autoscaler.transitions.groups import Group
 from autoscaler.transitions.supply import Supply
 from topics.alerts import Alert
 
@@ -28,7 +29,8 @@ class News:
     that were given up in this tick. replan:
     models of which a part of an answer was left out ("" for all), with the reason. demand: as
     observed, of services that stand for several models too. nodes: per pool, under what
-    counts; planned_nodes: the same as the last full plan left it (None: none was made).
+    counts; planned_nodes: the same as the last full plan left it (None: none was made). groups: all
+    that stand somewhere after this tick.
     """
 
     now_ms: int
@@ -37,6 +39,7 @@ class News:
     supply: Supply
     views: Mapping[str, ModelView]
     silent: frozenset[str] = frozenset()
+    groups: tuple[Group, ...] = ()
     nodes: Mapping[str, int] = field(default_factory=dict)
     planned_nodes: Mapping[str, int] | None = None
     failures: tuple[Failure, ...] = ()

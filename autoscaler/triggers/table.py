@@ -21,6 +21,7 @@ from autoscaler.triggers import (
     nodes,
     period,
     price,
+    scattered,
     scores,
     service,
 )
@@ -41,6 +42,7 @@ TRIGGERS: tuple[Rule, ...] = (
     mix.fire,
     excess.fire,
     leftover.fire,
+    scattered.fire,
     scores.fire,
 )
 

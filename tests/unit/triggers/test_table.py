@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.domain.cluster import Cluster, Policy
+from autoscaler.domain.cluster import Cluster, Market, Policy
+from autoscaler.domain.workload import Phase
 from autoscaler.state import ControllerState
+from autoscaler.transitions.groups import Group, Placed
 from autoscaler.transitions.supply import GoodPrice, Offer, Supply
 from autoscaler.triggers.limits import MOST, WITHIN_MS, allowed
 from autoscaler.triggers.news import News, Trigger
@@ -111,3 +113,25 @@ def test_a_bill_that_additions_made_grow_is_looked_at_as_a_whole() -> None:
 
     assert names(rents(6, 5)) == names(rents(6, None)) == names(rents(0, 0)) == []
     assert names(rents(7, 5)) == names(rents(1, 0)) == ["bill"]
+
+
+def test_room_that_something_left_on_a_rented_node_may_let_others_move_together() -> None:
+    """Only in the tick in which it left, and only where fewer nodes would do."""
+
+    def at(model: str, node: str, gpu: int) -> Group:
+        name = f"{model}:{node}:{gpu}"
+        placed = Placed(name, Phase.AGGREGATED, node, POOL.id, (gpu,))
+        return Group(name, model, f"{model}:x", "", (placed,), 1)
+
+    def left(before: tuple[Group, ...], after: tuple[Group, ...]) -> News:
+        return replace(NEWS, cluster=cluster, state=replace(STATE, groups=before), groups=after)
+
+    cluster = replace(CLUSTER, pools=(replace(POOL, per_node=2),))
+    chat, code, far = at("chat", "a", 0), at("code", "a", 1), at("code", "b", 0)
+    (trigger,) = collect(left((chat, code, far), (code, far)), ())
+    assert trigger == Trigger("scattered", ("code",), f"{POOL.id}: 2 nodes where 1 would do")
+    assert names(left((code, far), (code, far))) == []
+    assert names(left((chat, code, far), (chat, far))) == ["scattered"]
+    assert names(left((chat, code, far), (chat, code))) == []
+    owned = replace(cluster, pools=(replace(cluster.pools[0], market=Market.OWNED),))
+    assert names(replace(left((chat, code, far), (code, far)), cluster=owned)) == []

@@ -1,0 +1,32 @@
+"""Something left, and what stays in its pool stands on more nodes than it fills.
+
+The next full plan moves groups together and gives nodes back; until then they are paid for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from autoscaler.domain.cluster import Market
+from autoscaler.triggers.news import News, Trigger
+
+
+def fire(news: News) -> Iterator[Trigger]:
+    """One per rented pool in which a group gave its GPUs back in this tick; for the models there.
+    Asked once per departure: where nothing can be moved, the period asks again."""
+    stay = {group.name for group in news.groups}
+    gone = (group for group in news.state.groups if group.name not in stay)
+    left = {placed.pool for group in gone for placed in group.placed}
+    if not left:
+        return
+    placed = [(group.model, at) for group in news.groups for at in group.placed]
+    gpus = Counter[str]()
+    for _, at in placed:
+        gpus[at.pool] += len(at.gpus)
+    for pool in (p for p in news.cluster.pools if p.id in left and p.market is not Market.OWNED):
+        nodes = len({at.node for _, at in placed if at.pool == pool.id})
+        fewest = -(-gpus[pool.id] // pool.per_node)
+        if nodes > fewest:
+            models = tuple(sorted({model for model, at in placed if at.pool == pool.id}))
+            yield Trigger("scattered", models, f"{pool.id}: {nodes} nodes where {fewest} would do")
