@@ -189,11 +189,9 @@ def keep_all(
     return ("" if exchange else turns(view, scene.now_ms)) or unproven(view, scene.now_ms)
 
 
-def share_kept(view: ModelView, now_ms: int) -> float:
-    """The share of its capacity that a model may not give away now; 0 where it may shrink."""
-    if view.frozen or unproven(view, now_ms):
-        return 1.0
-    return 1.0 - _EXCHANGE if turns(view, now_ms) else 0.0
+def may_shrink(view: ModelView, now_ms: int) -> bool:
+    """Whether a model may give capacity away now; where not, it may still exchange it."""
+    return not (view.frozen or turns(view, now_ms) or unproven(view, now_ms))
 
 
 def turns(view: ModelView, now_ms: int) -> str:

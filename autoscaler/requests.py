@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Demand
-from autoscaler.enact import share_kept
+from autoscaler.enact import may_shrink
 from autoscaler.planning.request import PlanRequest, RouteAsk, Urgency
 from autoscaler.state import ModelState, Pending
 from autoscaler.targets.view import SLIVER, ModelView
@@ -120,13 +120,12 @@ def full(
     return Pending(request, reasons)
 
 
-def _keeps(ground: Ground, scope: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
-    """Per model of `scope`, the share of its capacity that may not be given away now."""
+def _keeps(ground: Ground, scope: tuple[str, ...]) -> tuple[str, ...]:
+    """Models of `scope` that may not give capacity away now."""
     views = [ground.views[model] for model in scope]
     if ground.cluster.policy.spends_budget or not all(view.covers for view in views):
         return ()
-    shares = ((view.service.model, share_kept(view, ground.now_ms)) for view in views)
-    return tuple((model, share) for model, share in shares if share > 0.0)
+    return tuple(view.service.model for view in views if not may_shrink(view, ground.now_ms))
 
 
 def _must_fit_beside(ground: Ground, triggers: tuple[Trigger, ...]) -> bool:

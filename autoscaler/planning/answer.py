@@ -66,8 +66,10 @@ def answer(
         for route, ask in _routes(request, asked):
             chosen, (asked, made) = _split(route, ask, request, asked, profile, strategy, options)
             splits.append(chosen)
-        if made is None:
-            made = _planned(request, asked, profile, strategy, options)
+        if made is None or request.keeps:
+            whole = _planned(request, asked, profile, strategy, options)
+            # To choose the thresholds may have taken all the time.
+            made = whole if made is None or whole.plan.status is not PlanStatus.FAILED else made
     except InvalidValue as error:
         return unanswered(request, str(error))
     if made.plan.status is PlanStatus.FAILED:
@@ -89,12 +91,12 @@ def explained_plan(
     try:
         asked = _understood(request, cluster, profile)
         problem = _problem(request, asked, profile, replace(OPTIONS, hold=0.0))
-        made = in_reach(problem, strategy).plan
+        made = in_reach(problem, strategy)
     except InvalidValue:
         return None
-    if made.status is PlanStatus.FAILED or model not in problem.demands:
+    if made.plan.status is PlanStatus.FAILED or model not in problem.demands:
         return None
-    return problem, made
+    return replace(problem, keeps=made.keeps), made.plan
 
 
 def _planned(
@@ -149,7 +151,11 @@ def _split(
     strategy: Strategy,
     options: PlanOptions,
 ) -> tuple[ChosenSplit, tuple[_Asked, Reached]]:
-    """Thresholds of `route` and the plan for them, chosen together."""
+    """Thresholds of `route` and the plan for them, chosen together.
+
+    Priced without what may not leave yet: as long as it stays, the best answers cost no more.
+    """
+    request = replace(request, keeps=())
 
     def price(split: Split) -> tuple[tuple[_Asked, Reached], float, bool]:
         moved = replace(asked, demands=loaded(route, split, ask, asked.demands))
@@ -283,7 +289,7 @@ def _made(
         offered=offered,
     )
     room = Room.BESIDE if request.beside else Room.LATER
-    return replace(made, room=room, keeps=dict(request.keeps))
+    return replace(made, room=room, keeps=request.keeps)
 
 
 def _that_fits(problem: PlanningProblem) -> PlanningProblem:

@@ -123,7 +123,7 @@ def add_demand_rows(
 def missing_req_per_s(problem: PlanningProblem, model: str) -> float:
     """Raw capacity that a plan must add to what stands of `model`; 0 where that is enough."""
     running = _capacity(problem.running_of(model))
-    needed = max(problem.needed_req_per_s(model), problem.keeps.get(model, 0.0) * running)
+    needed = max(problem.needed_req_per_s(model), running if model in problem.keeps else 0.0)
     missing = problem.held(needed, running) - _capacity(problem.standing_of(model))
     return missing if missing > 1e-9 * needed else 0.0
 

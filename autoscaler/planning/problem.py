@@ -75,8 +75,8 @@ class PlanningProblem:
     rented_nodes: nodes paid for now, per rented pool. obtainable: further nodes that can be had,
     per rented pool (a pool not named: up to its declared maximum). scope: models that may change
     (empty = all). additions_only: what runs stays, in the scope too, and so do its nodes. room:
-    where what is added finds its place, and the budget for it. keeps: share of its capacity that a
-    model has to have afterwards too, whatever it needs.
+    where what is added finds its place, and the budget for it. keeps: models that have as much
+    capacity afterwards as before, whatever they need.
     unreachable: models whose SLO no slice of their pools meets, with how near one comes.
     types: the demands by workload type, where the policy makes the most of a budget.
     The fleet may need more than the pools have now
@@ -95,7 +95,7 @@ class PlanningProblem:
     scope: tuple[str, ...] = ()
     additions_only: bool = False
     room: Room = Room.LATER
-    keeps: Mapping[str, float] = field(default_factory=dict)
+    keeps: tuple[str, ...] = ()
     options: PlanOptions = field(default_factory=PlanOptions)
     unreachable: Mapping[str, OutOfReach] = field(default_factory=dict)
     types: tuple[TypedDemand, ...] = ()

@@ -24,10 +24,11 @@ _SPARE = 0.5
 @dataclass(frozen=True, slots=True)
 class Reached:
     """A plan. makes_room: it is worth that something which serves leaves before what replaces it
-    can start."""
+    can start. keeps: models of which it gives nothing away because it may not."""
 
     plan: Plan
     makes_room: bool = False
+    keeps: tuple[str, ...] = ()
 
 
 def in_reach(problem: PlanningProblem, strategy: Strategy) -> Reached:
@@ -42,7 +43,21 @@ def in_reach(problem: PlanningProblem, strategy: Strategy) -> Reached:
 
     Mostly one search will do: where something is missing, what stands beside all that runs comes
     first, and nothing serves more where it serves everything; where nothing is, the cheapest fleet.
+
+    What may not leave yet stays where what runs serves all within its limits, and no promise is
+    broken for it; otherwise it takes nothing from anyone, and nothing is bought to make up for it.
     """
+    if problem.keeps:
+        if _is_all_served(problem):
+            made = _in_reach(replace(problem, options=problem.options.within(_SPARE)), strategy)
+            if made.plan.status not in (PlanStatus.BEST_EFFORT, PlanStatus.FAILED):
+                return replace(made, keeps=problem.keeps)
+        problem = replace(problem, keeps=())
+    return _in_reach(problem, strategy)
+
+
+def _in_reach(problem: PlanningProblem, strategy: Strategy) -> Reached:
+    """The same, where what may not leave yet counts as needed."""
     running = any(problem.fleet.values()) or any(problem.leaving_gpus.values())
     if problem.types or problem.room is Room.BESIDE or problem.additions_only or not running:
         best = strategy.solve(problem)

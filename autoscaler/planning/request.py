@@ -65,9 +65,9 @@ class PlanRequest:
     have a demand). floors: instances that a model must have now, of models whose floor is
     scheduled. routes: whose thresholds are planned too, where all their models are in the scope of
     a full request. beside: what is started must find room beside all that runs, because nothing
-    that runs can leave first. keeps: per model, the share of its capacity that may not be given
-    away, because what was seen does not allow it yet. Models and pools that are not declared any
-    more are ignored.
+    that runs can leave first. keeps: models that may exchange capacity but give none away, because
+    what was seen does not allow it yet. Models and pools that are not declared any more are
+    ignored.
     """
 
     number: int
@@ -84,7 +84,7 @@ class PlanRequest:
     floors: tuple[tuple[str, int], ...] = ()
     routes: tuple[RouteAsk, ...] = ()
     beside: bool = False
-    keeps: tuple[tuple[str, float], ...] = ()
+    keeps: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         models = [demand.model for demand in self.demands]

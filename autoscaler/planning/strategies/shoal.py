@@ -229,8 +229,9 @@ def _fraction_bound(problem: PlanningProblem, arrays: Arrays, solved: Allocation
     for (what, model), bound in zip(arrays.demand_names, solved.served_fraction_bound, strict=True):
         if what == "demand":
             needed = problem.needed_req_per_s(model)
-            missing = missing_req_per_s(problem, model) / needed if needed > 0.0 else 1.0
-            bounds.append(min(1.0, 1.0 - missing * (1.0 - float(bound))))
+            stands = sum(combo.req_per_s * count for combo, count in problem.standing_of(model))
+            most = stands + missing_req_per_s(problem, model) * float(bound)
+            bounds.append(min(1.0, most / needed) if needed > 0.0 else 1.0)
     return min(bounds, default=1.0)
 
 

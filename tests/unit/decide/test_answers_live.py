@@ -181,3 +181,24 @@ def test_an_slo_that_nothing_can_meet_is_said_every_ten_minutes() -> None:
     assert not said[0].reason.startswith("chat")
     fine = world(5.0, pools=(ONE,)).run(700)
     assert fine.of_kind("infeasible") == []
+
+
+def test_a_ceiling_lowered_in_the_cooldown_buys_nothing_and_is_kept_after_it() -> None:
+    """Six run, two would do, three are allowed, and something was added a moment ago: a large node
+    would hold what the six do, and nobody needs that."""
+    small, large = pool("small", per_node=1, usd=2.0), pool("large", per_node=1, usd=12.0)
+    catalogue = {
+        "chat": combos(
+            combo("chat", [(A, 1, small, 1, 10.0)]), combo("chat", [(A, 1, large, 1, 60.0)])
+        )
+    }
+    least = service("chat", min_instances=6)
+    w = world(8.0, least, pools=(small, large), catalogue=catalogue).run(200)
+    limited = service("chat", min_instances=1, max_instances=3)
+    w.cluster = replace(w.cluster, services=(limited,))
+    chat = replace(w.state.models["chat"], last_out_ms=w.now_ms - 20_000)
+    w.state = replace(w.state, models={"chat": chat})
+    w.run(600)
+    assert any("chat" in request.keeps for request in w.requests(Urgency.FULL))
+    assert w.wanted("chat") == 2 and len(w.of_kind("scale_in")) == 1
+    assert not w.of_kind("replan")

@@ -6,23 +6,77 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.domain.cluster import Policy
-from tests.unit.planning.answer_requests import FULL, H100, L4, URGENT, ask, capacity, one_model
+from autoscaler.domain.cluster import Cluster, Policy
+from autoscaler.domain.quality_route import QualityRoute
+from autoscaler.planning.request import PlanAnswer, RouteAsk
+from tests.unit.planning.answer_requests import (
+    FULL,
+    H100,
+    L4,
+    URGENT,
+    ask,
+    at,
+    capacity,
+    mini,
+    one_model,
+)
 
-SMALL, LARGE = "m:a1@r/l4/on-demand", "m:a1@r/h100/on-demand"
+COMBO = "a1@r/l4/on-demand"
+SMALL, LARGE = f"m:{COMBO}", "m:a1@r/h100/on-demand"
 
 
 def test_a_full_plan_removes_no_more_than_the_request_allows() -> None:
-    """Nine run where one would do; 90% of what they hold has to stay."""
+    """Nine run where one would do."""
     cluster = one_model((L4,))
-    got = ask(cluster, FULL, {"m": 0.1}, {SMALL: 9}, keeps=(("m", 0.85),))
-    assert dict(got.counts) == {SMALL: 8}
+    got = ask(cluster, FULL, {"m": 0.1}, {SMALL: 9}, keeps=("m",))
+    assert dict(got.counts) == {SMALL: 9}
     assert dict(ask(cluster, FULL, {"m": 0.1}, {SMALL: 9}).counts) == {SMALL: 1}
 
 
 def test_a_model_without_demand_keeps_what_may_not_leave() -> None:
-    got = ask(one_model((L4,)), FULL, {"m": 0.0}, {SMALL: 2}, keeps=(("m", 1.0),))
+    got = ask(one_model((L4,)), FULL, {"m": 0.0}, {SMALL: 2}, keeps=("m",))
     assert dict(got.counts) == {SMALL: 2}
+
+
+@pytest.mark.parametrize("priority", [5, 0])
+def test_what_may_not_leave_takes_nothing_from_what_another_needs(priority: int) -> None:
+    """The price rose: the budget holds eleven of fourteen nodes. `hi` needs two of its ten."""
+    pool = replace(L4, max_nodes=20, price_usd_per_h=1.0)
+    models = (mini("hi", priority=priority), mini("lo"))
+    cluster = Cluster((pool,), models, Policy(budget_usd_per_h=11.0))
+    fleet = {f"hi:{COMBO}": 10, f"lo:{COMBO}": 4}
+    each = 0.8 * at(cluster, f"hi:{COMBO}").req_per_s
+    rented = ((pool.id, 14),)
+    got = ask(
+        cluster, FULL, {"hi": 2 * each, "lo": 4 * each}, fleet, rented_nodes=rented, keeps=("hi",)
+    )
+    assert got.shortfall_req_per_s == ()
+    assert dict(got.counts) == {f"hi:{COMBO}": 2, f"lo:{COMBO}": 4}
+
+
+def test_nothing_is_bought_in_the_place_of_what_a_lowered_ceiling_takes() -> None:
+    cluster = one_model((replace(L4, max_nodes=20), H100), max_instances=3)
+    wanted = 0.8 * capacity(cluster, {SMALL: 2}.items())
+    rented = (("r/l4/on-demand", 9),)
+    got = ask(cluster, FULL, {"m": wanted}, {SMALL: 9}, rented_nodes=rented, keeps=("m",))
+    assert dict(got.counts) == {SMALL: 2}
+
+
+def test_thresholds_are_chosen_as_if_what_may_not_leave_yet_had_left() -> None:
+    """While capacity of both models stays, the best answers cost as little as the others."""
+    scores = [(i + 0.5) / 100 for i in range(100)]
+    quality = [[100.0 * (1.0 - score), 90.0] for score in scores]
+    route = QualityRoute.of_sample("auto", ("m", "n"), scores, quality, 70.0, 10.0, 10)
+    cluster = Cluster((replace(L4, max_nodes=40),), (mini("m"), mini("n")), routes=(route,))
+    fleet = {SMALL: 10, f"n:{COMBO}": 10}
+    each = 0.8 * capacity(cluster, {SMALL: 1}.items())
+    routes = (RouteAsk("auto", 6 * each, route.sample),)
+
+    def asked(*keeps: str) -> PlanAnswer:
+        return ask(cluster, FULL, {"m": 0.0, "n": 0.0}, fleet, routes=routes, keeps=keeps)
+
+    assert asked("m", "n").splits[0].cuts == asked().splits[0].cuts
+    assert dict(asked("m", "n").counts) == fleet != dict(asked().counts)
 
 
 def test_urgent_additions_that_would_replace_what_runs_are_named_with_it() -> None:
