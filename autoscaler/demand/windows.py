@@ -272,7 +272,8 @@ class TelemetryWindows:
 
     def all_newest_ms(self, models: Sequence[str], now_ms: int) -> list[int | None]:
         """`newest_ms` of each of `models`."""
-        ends_s = self._totals.ends_s[self._numbers(models)].tolist()
+        numbers = self._numbers(models)  # first: room for new ones is made anew
+        ends_s = self._totals.ends_s[numbers].tolist()
         return [min(end_s, now_ms // 1000) * 1000 if end_s else None for end_s in ends_s]
 
     def gateways(self, model: str, now_ms: int, within_s: int = 10) -> tuple[GatewaySeen, ...]:

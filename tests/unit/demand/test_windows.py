@@ -39,6 +39,10 @@ def test_the_age_of_the_newest_second_is_stated() -> None:
     assert isinstance(found, Stats) and found.age_ms == 5000 and found.covered_s == 5
 
 
+def test_the_newest_second_may_be_asked_for_before_anything_else() -> None:
+    assert filled(60).newest_ms("chat", T0 + 70_000) == T0 + 60_000
+
+
 def test_a_half_reported_window_gives_the_rate_of_what_was_seen() -> None:
     """Gaps are not zeros: 4 requests/s over the 5 seconds seen, not 2 over 10."""
     found = filled(10).stats("chat", T0 + 15_000, 10)
