@@ -217,9 +217,12 @@ def _change(
             return Change(Counter(), Counter())
         adds = wanted - (have | asked)
         removes = _counts(answer.replaced).get(service.model, Counter())
-        if not adds or have != asked or keep_all(view, adds, removes, short, scene):
-            return Change(adds, Counter())
-        return Change(adds, removes)
+        moved_on = have != asked or bool(view.frozen)
+        if removes and moved_on and len(counting) >= service.min_instances:
+            return Change(Counter(), Counter())  # a replacement of what is not so; asked again
+        if moved_on or keep_all(view, adds, removes, short, scene):
+            removes = Counter()
+        return Change(adds, removes if adds else Counter(), urgent=True)
     have = Counter(group.combo_id for group in counting)
     if have != asked:
         return Change(Counter(), Counter(), "the fleet changed while it was planned")
@@ -242,7 +245,10 @@ def _decision(
     done: Enacted,
 ) -> Decision:
     view, delta_usd = scene.views[service.model], done.delta_usd_per_h
-    kind = "replace" if done.kind == "scale_out" and state.lost_ms else done.kind
+    # An urgent change is one of capacity, whatever it makes superfluous.
+    outward = bool(done.started or done.switched) and answer.urgency is Urgency.URGENT
+    kind = "scale_out" if outward else done.kind
+    kind = "replace" if kind == "scale_out" and state.lost_ms else kind
     parts = [_why(answer, pending, view, kind), reasons.money(delta_usd)]
     if done.started and not done.change:
         pools = ", ".join(sorted({p.pool for group in done.going for p in group.placed}))

@@ -37,12 +37,14 @@ _EXCHANGE = 0.1
 @dataclass(frozen=True, slots=True)
 class Change:
     """Combos of one model to add and to remove, and why not more. makes_room: what is added may
-    be worth that something which serves leaves before it."""
+    be worth that something which serves leaves before it. urgent: made because the model is short,
+    so it is no exchange, however little comes of it."""
 
     adds: Counter[str]
     removes: Counter[str]
     left_out: str = ""
     makes_room: bool = False
+    urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,8 @@ def enact(
         view = scene.views[service.model]
         share = net / max(view.raw_req_per_s, LEAST)
         exchange = bool(come and going) and is_exchange(net, view)
+        if change.urgent and come:
+            share, exchange = max(share, LEAST), False
         state = after_move(state, 0.0 if exchange else share, scene.now_ms)
     return Enacted(
         kept, placed.site, state, placed.groups, switched, going, placed.unplaced, delta_usd,

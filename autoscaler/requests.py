@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.domain.cluster import Cluster, Market, Mode
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Demand
 from autoscaler.enact import may_shrink
@@ -104,7 +104,8 @@ def _is_stale(valued: Demand | None, state: ModelState) -> bool:
 def urgent(number: int, ground: Ground, scope: tuple[str, ...]) -> Pending:
     """A request for additions to the models in `scope`."""
     reasons = tuple(("short", ground.models[model].target_why) for model in scope)
-    return Pending(_request(number, Urgency.URGENT, ground, scope), reasons)
+    request = replace(_request(number, Urgency.URGENT, ground, scope), keeps=_fixed(ground, scope))
+    return Pending(request, reasons)
 
 
 def full(
@@ -126,6 +127,14 @@ def _keeps(ground: Ground, scope: tuple[str, ...]) -> tuple[str, ...]:
     if ground.cluster.policy.spends_budget or not all(view.covers for view in views):
         return ()
     return tuple(view.service.model for view in views if not may_shrink(view, ground.now_ms))
+
+
+def _fixed(ground: Ground, scope: tuple[str, ...]) -> tuple[str, ...]:
+    """Models of `scope` of which nothing leaves, whatever comes beside it: an urgent answer only
+    adds to them."""
+    views = [ground.views[model] for model in scope]
+    fixed = (v for v in views if v.frozen or v.service.mode is not Mode.ACT)
+    return tuple(view.service.model for view in fixed)
 
 
 def _must_fit_beside(ground: Ground, triggers: tuple[Trigger, ...]) -> bool:

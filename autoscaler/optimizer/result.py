@@ -30,12 +30,13 @@ class Limits:
 
     `gap`: relative gap at which to stop. `time_limit_s` counts on `elapsed_s`, a monotonic clock of
     the caller that starts at 0 (the core reads none); without one, only work is limited and the
-    answer is reproducible.
+    answer is reproducible. `mip_nodes` of one MIP: a work limit.
     """
 
     gap: float = 1e-6
     time_limit_s: float = math.inf
     elapsed_s: Callable[[], float] | None = None
+    mip_nodes: int = 10_000
 
     def left_s(self) -> float:
         """Seconds until the time is up; infinite without a clock."""
@@ -59,11 +60,10 @@ class Limits:
 class SolveOptions(Limits):
     """Limits of a solve. Where the time strikes, the result says so.
 
-    `mip_nodes` of one MIP: a work limit. `spare`: the share of the time that is left to the caller
-    where one of the first `spare_classes` classes cannot be served in full.
+    `spare`: the share of the time that is left to the caller where one of the first `spare_classes`
+    classes cannot be served in full.
     """
 
-    mip_nodes: int = 10_000
     spare: float = 0.0
     spare_classes: int = 0
 

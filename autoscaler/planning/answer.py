@@ -11,12 +11,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.planning.combos import combo_named
+from autoscaler.planning.combos import combo_named, usable_pools
 from autoscaler.planning.floors import is_kept
 from autoscaler.planning.modelrows import missing_off_spot
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
@@ -43,9 +43,9 @@ from autoscaler.planning.route_choice import choose, loaded
 OPTIONS = PlanOptions(gap=0.005, hold=0.025, late=True)
 """Searches stop at half a per cent of the bill, which is below what a change costs. A demand that
 goes up and down by 2% changes nothing: 1.025 x 0.98 is more than 1."""
-_FIRST = 0.5  # of the time
+_FIRST, _FIRST_NODES = 0.125, 50  # of the time, and where there is no clock
 _MOST_COLUMNS = 500
-_PROVEN = (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP, PlanStatus.LIMIT)
+_PROVEN = (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP)
 
 
 def answer(
@@ -117,14 +117,22 @@ def _lasting(problem: PlanningProblem, asked: _Asked, strategy: Strategy) -> Pla
     where only additions are to be looked for.
 
     The least that is missing now is often dear, and would soon be exchanged for what it should have
-    been at once. Where combos that run are lost, or many may be had, there is no time for this.
+    been at once. Where combos that run are lost, where many may be had, and where a loss is to be
+    survived, there is no time for this; what is not proven soon is not waited for.
     """
     columns = sum(map(len, problem.candidates.values())) + len(problem.fleet)
     nothing = not any(problem.candidates.values()) or not any(problem.fleet.values())
     if nothing or problem.types or problem.fleet != asked.fleet or columns > _MOST_COLUMNS:
         return None
-    whole = replace(problem, additions_only=False, room=Room.BESIDE)
-    made = strategy.solve(replace(whole, options=whole.options.within(_FIRST)))
+    short = {model for model, combos in problem.candidates.items() if combos}
+    if any(s.model in short and s.survive != "none" for s in problem.cluster.services):
+        return None
+    if short.intersection(problem.keeps):
+        return None  # nothing of it will leave, so both would be paid for
+    stays = tuple(model for model in problem.demands if model not in short)
+    options = replace(problem.options.within(_FIRST), mip_nodes=_FIRST_NODES)
+    whole = replace(problem, additions_only=False, room=Room.BESIDE, keeps=stays, options=options)
+    made = strategy.solve(whole)
     if made.status not in _PROVEN or made.work is not None or made.switches:
         return None
     most = {s.model: s.max_instances or math.inf for s in problem.cluster.services}
@@ -253,12 +261,14 @@ def _suffices(problem: PlanningProblem, model: str) -> bool:
     """Whether what runs of `model` keeps all that is promised of it, within its SLO."""
     running, service = problem.running_of(model), problem.cluster.service(model)
     serves = sum(combo.req_per_s * count for combo, count in running)
+    # As with `limits_spot`, which asks candidates that are not at hand here.
+    only_spot = all(p.market is Market.SPOT for p in usable_pools(problem.cluster, service))
     return (
         service.graph is None
         and service.survive == "none"
         and serves >= problem.needed_req_per_s(model)
         and is_kept(problem, model)
-        and missing_off_spot(problem, service) == (0.0, 0)
+        and (only_spot or missing_off_spot(problem, service) == (0.0, 0))
         and all(combo.meets_slo for combo, _ in running)
     )
 

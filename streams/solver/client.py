@@ -13,12 +13,15 @@ import contextlib
 import logging
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.performance.known import profile_of
-from autoscaler.planning.answer import answer
+from autoscaler.planning.answer import OPTIONS, answer
 from autoscaler.planning.request import (
     Outcome,
     PlanAnswer,
@@ -37,6 +40,7 @@ FULL_LIMIT_S = 60.0
 URGENT_LIMIT_S = 10.0
 """Real seconds for one answer; of a full one, the start of the process included."""
 
+_URGENT_S = 8.0  # of them for the search, valuing what may be had included
 _MOST_LINE_BYTES = 64 * 1024 * 1024
 
 Plan = Callable[[PlanRequest, Cluster], PlanAnswer]
@@ -49,8 +53,16 @@ def solver_argv() -> list[str]:
 
 
 def plan_here(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
-    """Plan in this process."""
-    return answer(request, cluster, profile_of(cluster), strategy_for(cluster.policy))
+    """Plan in this process. What is urgent comes in time, with the best that was found by then."""
+    options, began_s = OPTIONS, time.monotonic()
+    if request.urgency is Urgency.URGENT:
+        elapsed_s = partial(_since_s, began_s)
+        options = replace(OPTIONS, time_limit_s=_URGENT_S, elapsed_s=elapsed_s)
+    return answer(request, cluster, profile_of(cluster), strategy_for(cluster.policy), options)
+
+
+def _since_s(began_s: float) -> float:
+    return time.monotonic() - began_s
 
 
 class Solver:

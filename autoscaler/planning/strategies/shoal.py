@@ -69,6 +69,7 @@ class Shoal:
             gap=options.gap,
             time_limit_s=options.time_limit_s,
             elapsed_s=options.elapsed_s,
+            mip_nodes=options.mip_nodes,
             spare=options.spare,
             spare_classes=arrays.demand_classes,
         )

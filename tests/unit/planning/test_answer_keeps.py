@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.quality_route import QualityRoute
-from autoscaler.planning.request import PlanAnswer, RouteAsk
+from autoscaler.domain.workload import Demand
+from autoscaler.planning.answer import OPTIONS, answer
+from autoscaler.planning.plan import Plan, PlanStatus
+from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, RouteAsk
+from autoscaler.planning.strategies.shoal import Shoal
 from tests.unit.planning.answer_requests import (
     FULL,
     H100,
     L4,
+    L4_SPOT,
+    PROFILE,
     URGENT,
     ask,
     at,
@@ -20,6 +28,7 @@ from tests.unit.planning.answer_requests import (
     mini,
     one_model,
 )
+from tests.unit.planning.planning_clusters import CONVERSATION
 
 COMBO = "a1@r/l4/on-demand"
 SMALL, LARGE = f"m:{COMBO}", "m:a1@r/h100/on-demand"
@@ -97,6 +106,64 @@ def test_a_ceiling_that_leaves_no_room_beside_what_runs_means_additions_alone() 
     each = capacity(cluster, {SMALL: 1}.items())
     got = ask(cluster, URGENT, {"m": 0.8 * each * 3.5}, {SMALL: 3})
     assert got.replaced == () and dict(got.counts) == {SMALL: 3}
+
+
+def test_where_a_loss_is_to_be_survived_additions_come_alone() -> None:
+    """Proving a whole fleet that survives one takes longer than a surge allows."""
+    cluster = one_model((replace(L4, max_nodes=60), H100), survive="one-node")
+    wanted = 0.8 * 24.0 * capacity(cluster, {SMALL: 1}.items())
+    assert ask(cluster, URGENT, {"m": wanted}, {SMALL: 20}).replaced == ()
+
+
+@dataclass
+class _Stopped:
+    """Ends by its limit wherever a whole fleet is looked for."""
+
+    name: str = "shoal"
+    asked: list[PlanningProblem] = field(default_factory=list)
+
+    def solve(self, problem: PlanningProblem) -> Plan:
+        self.asked.append(problem)
+        made = Shoal().solve(problem)
+        return made if problem.additions_only else replace(made, status=PlanStatus.LIMIT)
+
+
+def test_a_replacement_that_is_not_proven_soon_is_not_waited_for() -> None:
+    cluster = one_model((replace(L4, max_nodes=60), H100))
+    wanted = 0.8 * 24.0 * capacity(cluster, {SMALL: 1}.items())
+    request = PlanRequest(1, URGENT, 0, (Demand("m", wanted, CONVERSATION),), ((SMALL, 20),))
+    stopped = _Stopped()
+    options = replace(OPTIONS, time_limit_s=8.0, elapsed_s=lambda: 0.0)
+    got = answer(request, cluster, PROFILE, stopped, options)
+    assert got.outcome is Outcome.PLANNED and got.replaced == ()
+    whole, added = stopped.asked
+    assert whole.options.time_limit_s <= 1.0 and whole.options.mip_nodes <= 50
+    assert added.additions_only and added.options == options
+
+
+def test_models_that_serve_enough_give_nothing_up_for_a_replacement() -> None:
+    """The other model's instances would fit on the large node too."""
+    pools = (replace(L4, max_nodes=60), H100)
+    cluster = Cluster(pools, (mini("m"), mini("n")))
+    other = "n:a1@r/l4/on-demand"
+    wanted = 0.8 * 24.0 * capacity(cluster, {SMALL: 1}.items())
+    got = ask(cluster, URGENT, {"m": wanted, "n": 0.001}, {SMALL: 20, other: 4})
+    assert dict(got.counts)[other] == 4 and dict(got.counts)[LARGE] >= 1
+    left = {**dict(got.counts), SMALL: dict(got.counts)[SMALL] - dict(got.replaced)[SMALL]}
+    nodes = math.ceil(left[LARGE] / 4) * H100.price_usd_per_h
+    assert got.cost_usd_per_h == pytest.approx(
+        nodes + (left[SMALL] + left[other]) * L4.price_usd_per_h
+    )
+
+
+def test_only_spot_is_enough_for_a_model_that_may_use_nothing_else() -> None:
+    spot = {"m:a1@r/l4/spot": 2}
+    asked = _Stopped()
+    request = PlanRequest(1, URGENT, 0, (Demand("m", 0.01, CONVERSATION),), tuple(spot.items()))
+    answer(request, one_model((L4_SPOT,), spot_share=0.5), PROFILE, asked)
+    assert not any(asked.asked[0].candidates.values())
+    answer(request, one_model((L4_SPOT, L4), spot_share=0.5), PROFILE, asked)
+    assert any(asked.asked[-1].candidates.values())
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand, Lengths
+from autoscaler.planning.problem import PlanOptions
 from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency, unanswered
+from streams.solver import client
 from streams.solver.__main__ import ANSWER_S, Stopwatch
 from streams.solver.client import Solver, plan_here, solver_argv
 from streams.solver.wire import answered, ask, asked, reply
@@ -93,6 +95,18 @@ async def answers(solver: Solver, number: int = 1) -> tuple[PlanAnswer, ...]:
 def test_a_request_comes_back_as_it_was_asked(request_: PlanRequest) -> None:
     """With the cluster as it is declared now, to the last field."""
     assert asked(ask(request_, CLUSTER)) == (request_, CLUSTER)
+
+
+def test_an_urgent_plan_ends_before_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[PlanOptions] = []
+
+    def looked(*asked: object) -> PlanAnswer:
+        limits.append(asked[-1])  # type: ignore[arg-type]
+        return unanswered(URGENT, "why")
+
+    monkeypatch.setattr(client, "answer", looked)
+    plan_here(URGENT, CLUSTER)
+    assert 0.0 < limits[0].left_s() < client.URGENT_LIMIT_S
 
 
 def test_answers_come_back_as_they_were_given() -> None:

@@ -1,0 +1,52 @@
+"""Urgent additions that replace what runs: only where it may leave, and counted as additions."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from autoscaler.domain.cluster import Mode
+from autoscaler.domain.schedule import Weekly
+from tests.unit.decide.decide_catalogue import AGGREGATED as A
+from tests.unit.decide.decide_catalogue import combo, combos, pool, service
+from tests.unit.decide.decide_world import T0, World, world
+
+SMALL, LARGE = pool("small", nodes=40, per_node=1, usd=2.0), pool("large", per_node=1, usd=6.0)
+CATALOGUE = {
+    "chat": combos(combo("chat", [(A, 1, SMALL, 1, 10.0)]), combo("chat", [(A, 1, LARGE, 1, 60.0)]))
+}
+
+
+def surge(**more: object) -> World:
+    """12 req/s, from 100 s on 26: a fourth small one, or a large one instead of three."""
+    return world(
+        lambda _m, t: 12.0 if t < 100 else 26.0,
+        service("chat", **more),
+        pools=(SMALL, LARGE),
+        catalogue=CATALOGUE,
+    )
+
+
+def test_what_will_not_leave_is_added_to_and_not_replaced() -> None:
+    now = dt.datetime.fromtimestamp(T0 / 1000, tz=dt.UTC)
+    frozen = Weekly.parse(f"{now:%H:%M}-{now + dt.timedelta(hours=1):%H:%M}")
+    w = surge(freezes=(frozen,)).run(250)
+    assert {a.pool for a in w.applied.values() if a.instances} == {SMALL.id}
+    assert w.wanted("chat") == 4
+
+
+def test_additions_are_recommended_alone_where_nothing_is_carried_out() -> None:
+    w = surge(mode=Mode.RECOMMEND).run(250)
+    assert [count for _, count in w.state.models["chat"].recommended] == [4]
+
+
+def test_an_urgent_replacement_is_a_scale_out_for_the_next_leader_too() -> None:
+    w = surge().run(120)
+    found = w.decisions[-1]
+    assert any(n < 0 for _, n in found.change)
+    assert (found.kind, found.over_since_ms > 0) == ("scale_out", True)
+    before = w.state.models["chat"]
+    assert before.over_since_ms == 0
+    w.restart_controller()
+    after = w.state.models["chat"]
+    assert (after.last_out_ms, after.turns) == (before.last_out_ms, before.turns)
+    assert after.last_out_ms == found.at_ms
