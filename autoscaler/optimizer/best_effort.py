@@ -2,7 +2,10 @@
 
 Owns the order: class by class the largest smallest fraction, and where that is not all of it, row
 by row as much as can be had without taking from any other. Classes are tried together and halved
-where that fails, since few fail. Knows nothing of costs.
+where that fails, since few fail. The largest fraction is found by bisection: whether a given one
+can be served at all is far easier to say than how much can be, because the solver may round what
+whole columns must do for it. It begins at the relaxation, rounded and filled up, so that a plan is
+at hand however little time there is. Knows nothing of costs.
 """
 
 from __future__ import annotations
@@ -11,17 +14,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.arrays import Bools, Floats, Ints
 from autoscaler.optimizer.check import faults
-from autoscaler.optimizer.exact import maximise_fraction, most_fraction
+from autoscaler.optimizer.exact import ExactResult, any_plan, most_fraction
+from autoscaler.optimizer.filled import filled, rounded
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import SolveOptions
 from autoscaler.optimizer.selection import MIP_COLUMNS, by_relaxation
 
 _PRECISION = 1e-3
-"""Relative: a fraction this near to its bound is as large as can be."""
-_GLANCE = 0.1
-"""Of time and work, for a look at several steps: where it does not settle it, they are halved."""
+"""Relative: a fraction this near to its bound is as large as can be. A smaller one is none."""
+_ALONE = 1e-2
+"""The same of a row alone, of what is left to it by its class."""
+_STEP = 0.5
+"""Of the time that is left, for what comes first: a class, then each of its rows."""
+_LOOK = 0.1
+"""Of that and of the work, for the first look at whether a fraction can be served."""
 _ALL = 1.0 - 1e-9
 
 
@@ -81,49 +89,155 @@ class _Search:
                 self.target[rows] = served * (1.0 - 1e-8)
                 if whole:
                     self.bound[rows] = max(most, served)
+                    if self.counts.any():  # without it and without time nothing is known
+                        full = np.ones(len(self.target))
+                        self.counts = filled(self.problem, self.counts, rows, full)
                     alone = np.split(rows, len(rows)) if len(rows) > 1 else []
                     self.steps[:0] = [(row, False) for row in alone]
                 failing = 0
 
     def _served(self) -> Floats:
-        served = self.problem.served_req_per_s(self.counts) / self.problem.demand_req_per_s
-        return np.minimum(1.0, served)
+        return _fractions(self.problem, self.counts)
 
     def _raise(self, rows: Ints, together: bool) -> float:
         """Better counts for the smallest fraction of `rows`, and its bound.
 
         together: rows of several steps, for which all that matters is whether they get all."""
-        now = float(self._served()[rows].min())
-        if now >= _ALL:
-            return 1.0
-        if self.options.is_over():
-            self.limits.append("wall_clock")
-            return 1.0
-        active = np.zeros(len(self.target), dtype=bool)
-        active[rows] = True
-        relaxed = most_fraction(self.problem, active, self.target, self.options.left_s())
-        most = 1.0 if relaxed is None else min(1.0, -relaxed.value)
-        if most < _ALL and (together or most <= now * (1.0 + _PRECISION)):
-            return most
-        # All of it or no more: what is as near as the precision already needs no more than a look.
-        glance = together or now >= 1.0 - _PRECISION
-        chosen = by_relaxation(self.problem, relaxed, MIP_COLUMNS, self.counts)
-        got = maximise_fraction(
-            chosen.problem,
-            active,
-            self.target,
-            int(self.options.mip_nodes * (_GLANCE if glance else 1.0)),
-            self.options.left_s() * (_GLANCE if glance else 0.5),
-            0.0 if glance else _PRECISION,
-            enough=_ALL if glance else 0.0,
-            start=self.counts[chosen.ids],
+        precision = _PRECISION if len(rows) > 1 else _ALONE
+        options = self.options if together else self.options.within(_STEP)
+        found = largest_fraction(
+            self.problem, rows, self.target, options, self.counts, precision, together
         )
-        if got.limit and not glance:
-            self.limits.append(got.limit)
+        self.counts = found.counts
+        self.limits += found.limits
+        return found.bound
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """`counts` (n,) that serve the largest smallest fraction found, its `bound`, the limits that
+    ended the search, its MIPs and their nodes."""
+
+    counts: Ints
+    bound: float
+    limits: tuple[str, ...] = ()
+    mips: int = 0
+    nodes: int = 0
+
+
+def largest_fraction(
+    problem: AllocationProblem,
+    rows: Ints,
+    target: Floats,
+    options: SolveOptions,
+    counts: Ints,
+    precision: float = _PRECISION,
+    all_or_nothing: bool = False,
+) -> Largest:
+    """Counts (n,) that serve the largest smallest fraction of `rows`, and at least `target` (m,) of
+    each row as `counts` do, which are kept if nothing is better.
+
+    all_or_nothing: ends where it is not 1."""
+    active = np.zeros(len(target), dtype=bool)
+    active[rows] = True
+    search = _Fraction(problem, active, target, options, counts)
+    if search.now >= _ALL:
+        return Largest(search.counts, 1.0)
+    if options.is_over():
+        return Largest(search.counts, 1.0, ("wall_clock",))
+    search.relax()
+    if search.bound >= _ALL:
+        search.look(1.0, _LOOK)
+    if not all_or_nothing:
+        search.climb(precision)
+    limits = search.limits if search.is_far(precision) and not all_or_nothing else ()
+    return Largest(search.counts, search.bound, limits, search.mips, search.nodes)
+
+
+class _Fraction:
+    """`now`: the smallest fraction of the `active` rows that `counts` serve, and `all` fractions
+    together; `most`: the largest that the columns `chosen` may serve, `bound` all columns."""
+
+    def __init__(
+        self,
+        problem: AllocationProblem,
+        active: Bools,
+        target: Floats,
+        options: SolveOptions,
+        counts: Ints,
+    ) -> None:
+        self.problem, self.active, self.target, self.options = problem, active, target, options
+        self.counts = counts
+        self.now, self.all = self._worth(counts)
+        self.most = self.bound = 1.0
+        self.limits: tuple[str, ...] = ()
+        self.mips = self.nodes = 0
+
+    def is_far(self, precision: float) -> bool:
+        """Whether the fraction is farther than this from what can be hoped for."""
+        return self.now < _ALL and self.most - self.now > precision * max(self.now, _PRECISION)
+
+    def relax(self) -> None:
+        """A bound, the columns to search, and a plan to hold on to, all by the relaxation."""
+        rows, others = np.flatnonzero(self.active), np.flatnonzero(~self.active)
+        full = np.where(self.active, 1.0, self.target)
+        self._offer(filled(self.problem, self.counts, rows, full))
+        got = most_fraction(self.problem, self.active, self.target, self.options.left_s())
+        if got is not None:
+            self.most = self.bound = min(1.0, -got.value)
+            counts = filled(self.problem, rounded(self.problem, got.counts), others, full)
+            self._offer(filled(self.problem, counts, rows, full))
+        self.chosen = by_relaxation(self.problem, got, MIP_COLUMNS, self.counts)
+
+    def climb(self, precision: float) -> None:
+        """As far as time and work allow. A look that a limit ends proves nothing: the next asks
+        for less and may take longer, and in the end it begins at the top again."""
+        share, failed = _LOOK, self.most
+        while self.is_far(precision) and not self.options.is_over():
+            asked = 0.5 * (self.now + failed)
+            if self.look(asked, share):
+                continue
+            failed = asked
+            if self.most > asked:
+                if share >= 1.0:
+                    break
+                share = min(1.0, 2.0 * share)
+            if failed - self.now <= precision * max(self.now, _PRECISION):
+                failed = self.most
+
+    def look(self, asked: float, share: float) -> bool:
+        """Whether a plan was found for this fraction, with this share of time and work."""
+        got = any_plan(
+            self.chosen.problem,
+            np.where(self.active, asked, self.target),
+            max(1, int(self.options.mip_nodes * share)),
+            self.options.left_s() * share,
+        )
+        self._count(got)
         if got.counts is not None:
-            self.counts = chosen.spread(got.counts)
-        if chosen.whole and np.isfinite(got.bound):
-            most = min(most, got.bound)
-        if not glance and most >= _ALL and float(self._served()[rows].min()) >= 1.0 - _PRECISION:
-            return min(most, self._raise(rows, together))
-        return most
+            self._offer(self.chosen.spread(got.counts), asked)
+        elif got.solved:
+            self.most = min(asked, _ALL)
+            if self.chosen.whole:
+                self.bound = asked
+        return self.now >= asked
+
+    def _count(self, got: ExactResult) -> None:
+        self.mips, self.nodes = self.mips + 1, self.nodes + got.nodes
+        if got.limit:
+            self.limits = (got.limit,)
+
+    def _offer(self, counts: Ints, asked: float = 0.0) -> None:
+        least, all_ = self._worth(counts)
+        least = max(least, asked)  # the solver's tolerance
+        if (least, all_) > (self.now, self.all) and not faults(self.problem, counts, self.target):
+            self.counts, self.now, self.all = counts, least, all_
+
+    def _worth(self, counts: Ints) -> tuple[float, float]:
+        served = _fractions(self.problem, counts)
+        return float(served[self.active].min()), float(served.sum())
+
+
+def _fractions(problem: AllocationProblem, counts: Ints) -> Floats:
+    served = problem.served_req_per_s(counts) / problem.demand_req_per_s
+    return np.minimum(1.0, served)

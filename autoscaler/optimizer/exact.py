@@ -1,6 +1,6 @@
 """One MIP over the columns of a problem.
 
-Owns building it from arrays, the two objectives (cost; smallest served fraction) and reading back
+Owns building it from arrays, the relaxations of cost and of the smallest fraction, and reading back
 with the solver's own proven bound. Demand rows are divided by their demand, so the solver's
 tolerance is relative to it.
 """
@@ -8,7 +8,7 @@ tolerance is relative to it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import highspy
@@ -59,30 +59,13 @@ def minimise_cost(
 ) -> ExactResult:
     """Least cost that serves `target` (m,) of each row; `start` (n,) counts to begin at."""
     lp = _cost_lp(problem, target)
-    return _run(lp, problem, nodes, seconds, gap, start, until=_Until(hope_s=_HOPE * seconds))
+    return _run(lp, problem, nodes, seconds, gap, start, hope_s=_HOPE * seconds)
 
 
-def maximise_fraction(
-    problem: AllocationProblem,
-    active: Bools,
-    fixed: Floats,
-    nodes: int,
-    seconds: float,
-    gap: float,
-    start: Ints | None = None,
-    enough: float = 0.0,
-) -> ExactResult:
-    """Largest t <= 1 such that the `active` (m,) rows are served t and the others `fixed` (m,).
-
-    enough: ends once t is known to be less."""
-    lp = _fraction_lp(problem, active, fixed)
-    if start is not None:
-        served = problem.served_req_per_s(start) / problem.demand_req_per_s
-        start = np.append(start, min(1.0, served[active].min()))
-    got = _run(
-        lp, problem, nodes, seconds, gap, start, until=_Until(below=-enough if enough else math.inf)
-    )
-    return replace(got, bound=min(1.0, -got.bound))
+def any_plan(problem: AllocationProblem, target: Floats, nodes: int, seconds: float) -> ExactResult:
+    """A plan that serves `target` (m,) of each row, whatever its cost; none where that is proven
+    or a limit struck. Cost guides the search: without one it takes several times as long."""
+    return _run(_cost_lp(problem, target), problem, nodes, seconds, plans=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +80,8 @@ class Relaxed:
 def most_fraction(
     problem: AllocationProblem, active: Bools, fixed: Floats, seconds: float
 ) -> Relaxed | None:
-    """The relaxation of that, its value -t; None where it is not found within `seconds`."""
+    """The relaxation of the largest t <= 1 such that the `active` (m,) rows are served t and the
+    others `fixed` (m,); its value is -t. None where it is not found within `seconds`."""
     return _relaxation(_fraction_lp(problem, active, fixed), problem.columns, seconds)
 
 
@@ -185,18 +169,23 @@ def _run(
     problem: AllocationProblem,
     nodes: int,
     seconds: float,
-    gap: float,
-    start: Ints | None,
-    until: _Until,
+    gap: float = 0.0,
+    start: Ints | None = None,
+    hope_s: float = math.inf,
+    plans: int = 0,
 ) -> ExactResult:
+    """hope_s: after so long without a plan the search ends, as the rest of the time is for what can
+    be served at all. plans: it ends with so many (0 = any)."""
     solver = mip_solver(nodes, seconds, gap)
+    if plans:
+        solver.setOptionValue("mip_max_improving_sols", plans)
     solver.passModel(lp)
     if start is not None:
         solution = highspy.HighsSolution()
         solution.col_value = [float(x) for x in start]
         solver.setSolution(solution)
-    if until != _Until():
-        solver.cbMipInterrupt.subscribe(until.look)
+    if math.isfinite(hope_s):
+        solver.cbMipInterrupt.subscribe(lambda event: _give_up(event, hope_s))
     solver.run()
     info, status = solver.getInfo(), solver.getModelStatus()
     limit = "" if status in _PROVEN else _LIMITS.get(status, "mip_nodes")
@@ -208,20 +197,11 @@ def _run(
     return ExactResult(np.round(x).astype(np.int64), bound, limit, spent)
 
 
-@dataclass(frozen=True, slots=True)
-class _Until:
-    """Ends a search that has found no plan after `hope_s`, as the rest of the time is for what can
-    be served at all; or whose objective cannot be as small as `below`."""
-
-    hope_s: float = math.inf
-    below: float = math.inf
-
-    def look(self, event: Any) -> None:
-        """HiGHS calls this now and then."""
-        seen = event.data_out
-        hopeless = seen.running_time > self.hope_s and not seen.mip_primal_bound < math.inf
-        if hopeless or seen.mip_dual_bound > self.below:
-            event.interrupt()
+def _give_up(event: Any, hope_s: float) -> None:
+    """HiGHS calls this now and then."""
+    seen = event.data_out
+    if seen.running_time > hope_s and not seen.mip_primal_bound < math.inf:
+        event.interrupt()
 
 
 def mip_solver(nodes: int, seconds: float, gap: float) -> highspy.Highs:

@@ -16,8 +16,9 @@ from autoscaler.optimizer.exact import Relaxed, relaxed
 from autoscaler.optimizer.parts import only
 from autoscaler.optimizer.problem import AllocationProblem
 
-MIP_COLUMNS = 10_000
-"""No MIP is built over more columns."""
+MIP_COLUMNS = 50_000
+"""No MIP is built over more columns: 44,000 give a plan at 1% in a minute, of 100,000 the root
+alone takes longer. Over fewer columns only the relaxation's bound holds, which is far weaker."""
 
 
 @dataclass(frozen=True, slots=True)

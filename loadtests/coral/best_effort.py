@@ -1,6 +1,6 @@
 """When not all demand can be served: the largest smallest fraction, and a bound that proves it.
 
-Owns the search for that fraction of a decomposed problem. Small problems go to one MIP; for large
+Owns the search for that fraction of a decomposed problem. Small problems go to MIPs; for large
 ones the bound comes by bisection on the proof that no mix of covers fits, and the plan by trying
 just below it. Knows nothing of cost: that is minimised afterwards at the fraction found.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats
-from autoscaler.optimizer.exact import maximise_fraction
+from autoscaler.optimizer.best_effort import largest_fraction as most_of
 from loadtests.coral.column_form import columns_of, plan_of
 from loadtests.coral.decomposition import proven_infeasible, solve_decomposed
 from loadtests.coral.greedy_fill import filled
@@ -85,24 +85,21 @@ def _bound(problem: Decomposed, options: SearchOptions) -> tuple[float, Work, tu
 def _by_mip(problem: Decomposed, options: SearchOptions, high: float, work: Work) -> Fraction:
     flat, owners, codes = columns_of(problem)
     groups = len(problem.groups)
-    got = maximise_fraction(
+    found = most_of(
         flat,
-        active=np.ones(groups, dtype=np.bool_),
-        fixed=np.ones(groups),
-        nodes=50 * options.mip_nodes,
-        seconds=options.left_s(),
-        gap=1e-3,
+        np.arange(groups),
+        np.zeros(groups),
+        replace(options, mip_nodes=50 * options.mip_nodes),
+        np.zeros(flat.columns, dtype=np.int64),
     )
-    work += Work(mips=1, mip_nodes=got.nodes)
-    bound = min(high, got.bound if np.isfinite(got.bound) else 1.0)
-    struck = "wall_clock" if options.out_of_time() else "mip_nodes"
-    limits = () if got.solved else (struck,)
-    if got.counts is None:
-        return Fraction(0.0, bound, None, limits, work)
-    served = flat.served_req_per_s(got.counts) / flat.demand_req_per_s
-    plan = plan_of(problem, flat, owners, codes, got.counts)
+    work += Work(mips=found.mips, mip_nodes=found.nodes)
+    bound = min(high, found.bound)
+    if not found.counts.any():
+        return Fraction(0.0, bound, None, found.limits, work)
+    served = flat.served_req_per_s(found.counts) / flat.demand_req_per_s
+    plan = plan_of(problem, flat, owners, codes, found.counts)
     fraction = min(1.0, float(served.min()))
-    return Fraction(fraction, max(bound, fraction), plan, limits, work)
+    return Fraction(fraction, max(bound, fraction), plan, found.limits, work)
 
 
 def _at_least_filled(problem: Decomposed, found: Fraction, mu: Floats | None) -> Fraction:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from autoscaler.optimizer import best_effort
-from autoscaler.optimizer.exact import minimise_cost
+from autoscaler.optimizer.arrays import Floats
+from autoscaler.optimizer.exact import ExactResult, minimise_cost
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import SolveOptions, Status
 from autoscaler.optimizer.solve import solve
@@ -173,3 +175,88 @@ def test_where_columns_are_left_out_those_stay_that_serve_the_most(
     served = best_effort.most_served(problem, SolveOptions())
     assert served.counts.tolist() == [0, 0, 0, 0, 0, 1, 8]
     assert served.target[0] == pytest.approx(24.0 / 30.0)
+
+
+def test_what_a_tight_budget_serves_is_proven_with_little_work() -> None:
+    """Twelve rows share the money for 60%: unlike sizes, so that it matters what is rounded."""
+    rng = random.Random(3)
+    sizes = [(row, size, rng.uniform(0.8, 1.2)) for row in range(12) for size in (1, 2, 4, 8)]
+    offers = [(size * dear, 99.0, {row: size * 0.9}, {0: size * dear}) for row, size, dear in sizes]
+    demand = [rng.uniform(3.0, 20.0) for _ in range(12)]
+    problem = columns(offers, demand, [0.6 * sum(demand) / 0.9])
+    got = solve(problem, SolveOptions(mip_nodes=200))
+    assert got.served_fraction.min() >= 0.995 * got.served_fraction_bound.min()
+
+
+def tight_budget(rows: int, each: int) -> AllocationProblem:
+    """Many rows of columns of four sizes, and money for about 60% of the demand."""
+    rng = np.random.default_rng(1)
+    size = rng.choice([1.0, 2.0, 4.0, 8.0], rows * each)
+    price, rate = size * rng.uniform(0.7, 1.3, rows * each), size * rng.uniform(0.7, 1.1, len(size))
+    demand = rng.uniform(3.0, 40.0, rows)
+    at = np.arange(rows * each + 1)
+    return AllocationProblem(
+        cost_usd_per_h=price,
+        upper=np.full(rows * each, 50.0),
+        serve_indptr=at,
+        serve_row=np.repeat(np.arange(rows), each),
+        serve_rate=rate,
+        use_indptr=at,
+        use_resource=np.zeros(rows * each, dtype=np.int64),
+        use_amount=price,
+        demand_req_per_s=demand,
+        priority=np.zeros(rows, dtype=np.int64),
+        capacity=np.array([0.5 * float(demand.sum())]),
+    )
+
+
+def test_a_hundred_rows_get_a_plan_where_no_search_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look is struck by its limit; each may take longer than the last, none comes too late
+    or without any work."""
+    given: list[tuple[int, float]] = []
+
+    def struck(_: AllocationProblem, __: Floats, nodes: int, seconds: float) -> ExactResult:
+        given.append((nodes, seconds))
+        return ExactResult(None, 0.0, "wall_clock", 0)
+
+    monkeypatch.setattr(best_effort, "any_plan", struck)
+    problem = tight_budget(100, 100)
+    looks = itertools.count(1.0)
+    options = SolveOptions(time_limit_s=40.0, elapsed_s=lambda: next(looks), mip_nodes=5)
+    got = best_effort.most_served(problem, options)
+    assert (problem.used(got.counts) <= problem.capacity).all()
+    served = np.minimum(1.0, problem.served_req_per_s(got.counts) / problem.demand_req_per_s)
+    assert served.min() >= 0.8 * got.bound.min()
+    assert served @ problem.demand_req_per_s >= 0.9 * got.bound.min() * sum(
+        problem.demand_req_per_s
+    )
+    assert "wall_clock" in got.limits
+    first = [nodes for nodes, _ in given[:4]]
+    assert first == sorted(first) and first[0] >= 1 and first[-1] > first[0]
+    assert all(seconds > 0.0 for _, seconds in given)
+
+
+def test_a_fraction_whose_look_was_too_short_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, short = best_effort.any_plan, itertools.count()
+
+    def hasty(
+        problem: AllocationProblem, target: Floats, nodes: int, seconds: float
+    ) -> ExactResult:
+        if next(short) < 3:
+            return ExactResult(None, 0.0, "mip_nodes", 0)
+        return real(problem, target, nodes, seconds)
+
+    monkeypatch.setattr(best_effort, "any_plan", hasty)
+    got = best_effort.most_served(tight_budget(6, 10), SolveOptions())
+    assert got.target.min() >= (1.0 - 2e-3) * got.bound.min()
+
+
+def test_what_a_class_has_is_not_given_up_for_another() -> None:
+    """A rounded plan for all rows would serve class 1 too, with less of the smallest of class 0."""
+    problem = tight_budget(12, 10)
+    got = best_effort.most_served(
+        replace(problem, priority=np.array([0] * 10 + [1, 2])), SolveOptions()
+    )
+    assert got.target[:10].min() >= (1.0 - 2e-3) * got.bound[:10].min()

@@ -1,0 +1,34 @@
+"""A plan without a search: it fits, and takes what there is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.optimizer.filled import filled, rounded
+from tests.property.optimizer.test_allocation_bruteforce import columns
+
+
+def test_the_row_that_lacks_most_comes_first_until_nothing_fits() -> None:
+    offer = [(1.0, 9.0, {row: 1.0}, {0: 1.0}) for row in (0, 1)]
+    problem = columns(offer, [4.0, 8.0], [6.0])
+    got = filled(problem, np.array([2, 0]), np.array([0, 1]), np.ones(2))
+    assert got.tolist() == [2, 4]
+
+
+def test_what_serves_most_of_what_is_missing_for_its_cost_is_taken() -> None:
+    """The large column is the cheapest per request/s, but far more than is missing at the end."""
+    large, small = (4.0, 9.0, {0: 5.0}, {0: 1.0}), (1.0, 9.0, {0: 1.0}, {0: 1.0})
+    problem = columns([large, small], [6.0], [9.0])
+    assert filled(problem, np.zeros(2, dtype=np.int64), np.array([0]), np.ones(1)).tolist() == [
+        1,
+        1,
+    ]
+
+
+def test_parts_are_rounded_so_that_what_runs_has_its_node_and_the_nodes_fit() -> None:
+    """2.5 nodes of 4 GPUs, room for two: fewer are run and no GPU is used that is not there."""
+    node, runs = (1.0, 9.0, {}, {0: -4.0, 1: 1.0}), (0.1, 99.0, {0: 1.0}, {0: 1.0})
+    problem = columns([node, runs], [20.0], [0.0, 2.0])
+    got = rounded(problem, np.array([2.5, 10.0]))
+    assert (problem.used(got) <= problem.capacity).all()
+    assert got[0] == 2 and got[1] >= 7
