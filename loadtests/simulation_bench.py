@@ -31,7 +31,6 @@ from autoscaler.simulation.decider import Decider, Said, Seen
 from autoscaler.simulation.fixed import FixedFleet
 from autoscaler.simulation.fluid import simulate_flow
 from autoscaler.simulation.live import LiveController
-from autoscaler.simulation.policies.policy import setting_of
 from autoscaler.simulation.policies.table import POLICIES
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.score import Score, score
@@ -41,7 +40,8 @@ from autoscaler.simulation.world import ORIGIN_MS, simulate
 from loadtests.arrivals import Draw, Step, Swing, poisson, resampled_lengths, swinging
 from loadtests.decision_bench import BUNDLED_TRACE
 from loadtests.decision_cases import acting
-from streams.backtest.workload import DEFAULT_CONFIG, Demand, load_workload
+from streams.backtest.runs import prepared
+from streams.backtest.workload import DEFAULT_CONFIG, Demand
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.replay.traces import load_trace
@@ -179,8 +179,7 @@ def day(span_s: float, draw: Draw) -> None:
 def week(path: Path, hours: float) -> None:
     """ServeGen's windows in `path`, or their first `hours`, with rates."""
     demand = Demand((f"{_WEEK_MODEL}={path}",), to_s=3600.0 * hours, fluid=True)
-    workload = load_workload(demand, seed=1)
-    setting = setting_of(workload.scenario)
+    workload, setting = prepared(demand, seed=1)
     trial = POLICIES["shoal"].build(setting, POLICIES["shoal"].default)
     timed = Timed(trial.decider, trial.scenario.end_s, plan_with=trial.plan)
     timeline, took = under(timed, partial(simulate_flow, trial.scenario, timed, timed.plan))

@@ -1,30 +1,32 @@
 """Weeks at once: the same world and decider, with demand and service as rates.
 
-Owns what differs from `world`: a gateway that lets counts of requests flow (`fluid_flow`), engines
-that only know their load, and ticks that come at each second where something changes, else every
-`QUIET_S`, rarer while rates stay what they were. Nodes, the planner, prices, reclaims and the bill
-are those of `world`. What was in an engine that is lost counts as served. Telemetry covers the span
-since the last tick; windows spread it over its seconds.
+Owns what differs from `world`: a gateway that lets counts of requests flow (`fluid_flow`) and
+reports every `QUIET_S`, so that windows see how demand scatters; engines that only know their load;
+and ticks that come at each second where something changes, else every `QUIET_S`, or up to
+`LONGEST_S` apart while rates stay what they were (the world knows what comes, the decider does
+not). Nodes, the planner, prices, reclaims and the bill are those of `world`. What was in an engine
+that is lost counts as served.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
-from autoscaler.domain.workload import Phase
+from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.serving.setup import EngineSetup
 from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.decider import Decider, Said
 from autoscaler.simulation.engine import SimEngine
-from autoscaler.simulation.fluid_flow import Cohort, Flow, Way, scaled
+from autoscaler.simulation.fluid_flow import Cohort, Flow, Way, pace, scaled
 from autoscaler.simulation.gateway import GatewayLimits
 from autoscaler.simulation.inflow import Inflow, counted
 from autoscaler.simulation.scenario import Scenario
+from autoscaler.simulation.script import Happening
 from autoscaler.simulation.solver import Plan, plan_in_process
 from autoscaler.simulation.stage import AnyEngine, AnySetup
 from autoscaler.simulation.timeline import FlowRow, Timeline
@@ -35,8 +37,8 @@ from topics.sketch import merge
 from topics.span import Span
 from topics.telemetry import Telemetry
 
-QUIET_S, LONGEST_S = 10, 30
-"""Between ticks while nothing changes: at first, and after a while of it."""
+QUIET_S, LONGEST_S = 10, 60
+"""Between ticks while nothing changes: where rates do, and where they stay what they were."""
 _SETTLE_S = 600.0
 
 
@@ -75,6 +77,10 @@ class FlowEngine(SimEngine):
         self._until_ms = 0.0
 
 
+_Serving = tuple[RouteGroup, list[FlowEngine], list[FlowEngine]]
+"""A group that can serve: its first instances and its decode instances that answer."""
+
+
 class FlowGateway:
     """All models' flows, by the routes."""
 
@@ -109,10 +115,16 @@ class FlowGateway:
         """Whether any request has not ended."""
         return any(flow.in_flight for flow in self._flows.values())
 
-    @property
-    def calm(self) -> bool:
-        """Whether every rate is what it was lately, and nothing waits."""
-        return all(flow.calm for flow in self._flows.values())
+    def is_usual(self, from_s: float, to_s: float) -> bool:
+        """Whether the rates of [from_s, to_s), still to come, are those of lately, and nothing
+        waits."""
+        coming = {
+            model: inflow.coming(from_s - self._lead_s, to_s - self._lead_s)
+            for model, inflow in self._inflows.items()
+        }
+        return all(
+            flow.is_usual(coming.get(m, 0.0), to_s - from_s) for m, flow in self._flows.items()
+        )
 
     def apply(self, routes: Routes) -> None:
         """Go by `routes` from now on."""
@@ -131,11 +143,12 @@ class FlowGateway:
             meter.input_tokens_arrived += batch.input_tokens
             meter.input_lengths = merge((meter.input_lengths, batch.inputs))
             meter.shapes = merge((meter.shapes, batch.shapes))
-            ways = self._ways_of(model, inflow, since_s)
+            groups, lengths = self._groups(model), inflow.lengths(since_s)
+            ways = self._ways_of(model, groups, lengths) if lengths else []
             for cohort in flow.go_on(batch, from_s, to_s, ways):
                 self._ended(model, meter, cohort)
             meter.in_flight = flow.in_flight
-            self._load(model, flow, to_s)
+            self._load(groups, flow, to_s)
 
     def report(self, end_ms: int, span_ms: int) -> Iterable[Telemetry]:
         """One record per model whose routes are known."""
@@ -178,10 +191,9 @@ class FlowGateway:
             FlowRow(model, cohort.at_s, batch.requests, cohort.served, cohort.attained, tokens)
         )
 
-    def _groups(self, model: str) -> list[tuple[RouteGroup, list[FlowEngine], list[FlowEngine]]]:
-        """Groups that can serve: (group, first instances, decode instances that answer)."""
+    def _groups(self, model: str) -> list[_Serving]:
         routes = self._routes.get(model)
-        found: list[tuple[RouteGroup, list[FlowEngine], list[FlowEngine]]] = []
+        found: list[_Serving] = []
         for group in routes.groups if routes else ():
             decode = self._alive(group.decode)
             whole, prefill = self._alive(group.aggregated), self._alive(group.prefill)
@@ -195,37 +207,30 @@ class FlowGateway:
         found = (self._engines.get(end.address) for end in ends)
         return [one for one in found if isinstance(one, FlowEngine)]
 
-    def _ways_of(self, model: str, inflow: Inflow, at_s: float) -> list[Way]:
-        groups, lengths = self._groups(model), inflow.lengths(at_s)
-        if lengths is None:
-            return []
-        key = (
-            [
-                (group.group, group.weight, len(first), len(decode), id(first[0].setup))
-                for group, first, decode in groups
-            ],
-            lengths,
-        )
+    def _ways_of(self, model: str, groups: Sequence[_Serving], lengths: Lengths) -> list[Way]:
+        kinds: dict[tuple[float, ...], tuple[EngineSetup, EngineSetup | None, int]] = {}
+        for group, first, decode in groups:
+            setup, behind = first[0].setup, decode[0].setup if decode else None
+            # Where each instance has the same share, groups of a kind are one way.
+            shared = len(decode) / len(first), group.weight / len(first)
+            kind = id(setup), id(behind), *shared
+            _, _, count = kinds.get(kind, (setup, behind, 0))
+            kinds[kind] = setup, behind, count + len(first)
+        key = [(kind, count) for kind, (_, _, count) in kinds.items()], lengths
         known = self._ways.get(model)
         if known is not None and known[0] == key:
             return known[1]
-        count = sum(len(first) for _, first, _ in groups)
-        cv = 2.0 ** (-0.5 * round(math.log2(max(1, count))))
-        made = [
-            Way(
-                group.weight,
-                (first[0].setup, Phase.PREFILL if decode else Phase.AGGREGATED, len(first)),
-                (decode[0].setup, len(decode)) if decode else None,
-                lengths,
-                max(0.05, cv),
-            )
-            for group, first, decode in groups
-        ]
+        count = sum(count for _, _, count in kinds.values())
+        cv = max(0.05, 2.0 ** (-0.5 * round(math.log2(max(1, count)))))
+        made = []
+        for (_, _, decodes, weight), (setup, behind, count) in kinds.items():
+            phase = Phase.PREFILL if behind else Phase.AGGREGATED
+            each = pace((setup, phase), (behind, decodes) if behind else None, lengths, cv)
+            made.append(Way(count * weight, count, each))
         self._ways[model] = key, made
         return made
 
-    def _load(self, model: str, flow: Flow, now_s: float) -> None:
-        groups = self._groups(model)
+    def _load(self, groups: Sequence[_Serving], flow: Flow, now_s: float) -> None:
         inside = min(flow.in_flight, math.ceil(flow.req_per_s * flow.stay_s))
         engines = [one for _, first, decode in groups for one in (*first, *decode)]
         for one in engines:
@@ -256,7 +261,6 @@ class FlowWorld(World):
         self.gateways = (self.gateway,)
         self._last_s = 0
         self._next_s = 0
-        self._quiet_s = QUIET_S
         self._changed = False
 
     def engine(self, setup: AnySetup, address: str) -> AnyEngine:
@@ -301,16 +305,31 @@ class FlowWorld(World):
     def _come(self, at_s: int) -> None:
         if at_s != self._next_s:
             return  # another came before
-        if at_s > self._last_s:
-            self.gateway.flow(self._last_s, at_s)
+        while self._last_s < at_s:
+            to_s = min(at_s, (self._last_s // QUIET_S + 1) * QUIET_S)
+            self.gateway.flow(self._last_s, to_s)
+            self._report(1000.0 * to_s, 1000 * (to_s - self._last_s))
+            self._last_s = to_s
         self._beat()
         self._changed = False
-        self._tick(1000 * max(1, at_s - self._last_s))
-        self._last_s = at_s
-        calm = self.gateway.calm and not self._changed
-        self._quiet_s = min(LONGEST_S, self._quiet_s + QUIET_S) if calm else QUIET_S
-        quiet_s = (at_s + self._quiet_s) // QUIET_S * QUIET_S
-        self._tick_at(at_s + 1 if self._changed else quiet_s)
+        self._decide()
+        self._tick_at(at_s + 1 if self._changed else self._quiet_until(at_s))
+
+    def _quiet_until(self, at_s: int) -> int:
+        """When to look again where nothing changes by then but, perhaps, rates."""
+        quiet_s = (at_s + QUIET_S) // QUIET_S * QUIET_S
+        usual = self.gateway.is_usual
+        while (
+            (next_s := quiet_s + QUIET_S) <= at_s + LONGEST_S
+            and usual(quiet_s, next_s)
+            and usual(at_s, next_s)
+        ):
+            quiet_s = next_s
+        return quiet_s
+
+    def _happen(self, event: Happening) -> None:
+        super()._happen(event)
+        self._tick_at(math.floor(self.agenda.now_ms / 1000.0) + 1)
 
     def _answer(self) -> None:
         # A tick with what flowed until then: telemetry that is seconds old forbids every removal.
@@ -319,6 +338,6 @@ class FlowWorld(World):
 
     def _carry_out(self, said: Said) -> None:
         super()._carry_out(said)
-        if said.assignments or said.routes or said.requests:
+        if said.assignments or said.routes:
             self._changed = True
             self._tick_at(math.floor(self.agenda.now_ms / 1000.0) + 1)

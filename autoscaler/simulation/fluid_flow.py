@@ -13,6 +13,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -54,50 +55,65 @@ class Latencies:
         return float(np.count_nonzero(hit)) / len(hit)
 
 
-class Way:
-    """One group of the routes: `first` instances of one kind, and `decode` ones behind them."""
+class Pace:
+    """How fast one instance is, with the decode instances behind it; the same for all of a kind."""
 
     def __init__(
         self,
-        weight: float,
-        first: tuple[EngineSetup, Phase, int],
-        decode: tuple[EngineSetup, int] | None,
+        first: tuple[EngineSetup, Phase],
+        decode: tuple[EngineSetup, float] | None,
         lengths: Lengths,
         arrival_cv: float,
     ) -> None:
-        setup, phase, self._first_count = first
-        self.weight = weight
+        """first: the setup and phase of the instance; decode: the setup of those behind it, and
+        how many there are for each first one."""
+        setup, phase = first
         self._first = engine(setup.times, phase, lengths, arrival_cv)
-        self.req_per_s = self._first_count * self._first.saturation()[0]
+        self.req_per_s = self._first.saturation()[0]
         self._decode: Engine | None = None
-        self._decode_count = 0
+        self._decodes = 1.0
         if decode is not None:
-            behind, self._decode_count = decode
+            behind, self._decodes = decode
             self._decode = engine(
                 behind.times, Phase.DECODE, lengths, arrival_cv, link_gb_s=behind.kv_gb_s
             )
-            full = self._decode_count * self._decode.saturation()[0]
-            self.req_per_s = min(self.req_per_s, full)
+            self.req_per_s = min(self.req_per_s, self._decodes * self._decode.saturation()[0])
         self._known: dict[int, tuple[Latencies, float]] = {}
         self._output_tokens = lengths.output_tokens
 
-    def at(self, req_per_s: float) -> tuple[Latencies, float]:
-        """Latencies at this rate, and the seconds that a request stays."""
-        step = min(GRID, round(GRID * req_per_s / self.req_per_s)) if self.req_per_s else GRID
+    def at(self, step: int) -> tuple[Latencies, float]:
+        """Latencies at `step` / GRID of what it can do, and the seconds that a request stays."""
         if step not in self._known:
             self._known[step] = self._read(step * self.req_per_s / GRID)
         return self._known[step]
 
     def _read(self, req_per_s: float) -> tuple[Latencies, float]:
-        run = self._first.at(_step(self._first, req_per_s / self._first_count))
+        run = self._first.at(_step(self._first, req_per_s))
         ttft, tpot = run.ttft_ms + np.float32(self._first.times.first_token_ms), run.tpot_ms
         if self._decode is not None:
-            behind = self._decode.at(_step(self._decode, req_per_s / self._decode_count))
+            behind = self._decode.at(_step(self._decode, req_per_s / self._decodes))
             ttft, tpot = ttft + behind.ttft_ms, behind.tpot_ms
         ttft, tpot = np.nan_to_num(ttft, posinf=1e9), np.nan_to_num(tpot, posinf=1e9)
         # The mean of those that were served; the sample has some that never were.
         stay = float(np.median(ttft) + np.median(tpot) * self._output_tokens) / 1000.0
         return Latencies(ttft, tpot), stay
+
+
+pace = lru_cache(maxsize=256)(Pace)
+
+
+class Way:
+    """Groups of the routes that are of one kind: `count` first instances, of `weight` together."""
+
+    def __init__(self, weight: float, count: int, each: Pace) -> None:
+        self.weight = weight
+        self.req_per_s = count * each.req_per_s
+        self._each = each
+
+    def at(self, req_per_s: float) -> tuple[Latencies, float]:
+        """Latencies at this rate, and the seconds that a request stays."""
+        full = self.req_per_s
+        return self._each.at(min(GRID, round(GRID * req_per_s / full)) if full else GRID)
 
 
 def _step(one: Engine, req_per_s: float) -> int:
@@ -129,7 +145,6 @@ class Cohort:
 class Flow:
     """The requests of one model. waiting: in order of arrival; under_way: sent, by due time.
 
-    calm: the last span brought as many as the ones before, within chance, and none waits.
     hold_s: the longest wait while nothing serves; queue_s: of all; most: how many may wait.
     """
 
@@ -141,7 +156,6 @@ class Flow:
     under_way: deque[Cohort] = field(default_factory=deque)
     req_per_s: float = 0.0
     stay_s: float = 0.0
-    calm: bool = False
 
     @property
     def in_flight(self) -> int:
@@ -149,12 +163,16 @@ class Flow:
         sent = sum(cohort.served for cohort in (*self.under_way, *self.waiting))
         return sent + sum(cohort.left for cohort in self.waiting)
 
+    def is_usual(self, requests: float, span_s: float) -> bool:
+        """Whether so many more in `span_s` are as many as lately, within chance, and none waits."""
+        usual = self.req_per_s * span_s
+        chance = _SIGMAS * math.sqrt(max(1.0, usual))
+        return not self.waiting and abs(requests - usual) <= max(chance, _CHANGE * usual)
+
     def go_on(self, batch: Batch, from_s: float, to_s: float, ways: Sequence[Way]) -> list[Cohort]:
         """`batch` came in [from_s, to_s); what of everything has ended by `to_s`."""
         span_s = to_s - from_s
         come = batch.taken / span_s
-        chance = _SIGMAS * math.sqrt(max(1.0, self.req_per_s * span_s)) / span_s
-        self.calm = abs(come - self.req_per_s) <= max(chance, _CHANGE * self.req_per_s)
         self.req_per_s += (1.0 - math.exp(-span_s / _SMOOTH_S)) * (come - self.req_per_s)
         if batch.requests:
             self.waiting.append(Cohort(0.5 * (from_s + to_s), batch, batch.taken))
@@ -162,7 +180,6 @@ class Flow:
         if full > 0.0:
             self._serve(from_s, to_s, ways, full)
         self._refuse(to_s, full > 0.0)
-        self.calm = self.calm and not self.waiting
         ended = []
         while self.under_way and self.under_way[0].due_s <= to_s:
             ended.append(self.under_way.popleft())

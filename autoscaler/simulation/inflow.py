@@ -79,12 +79,19 @@ class Inflow:
         if self._weight == 1.0:
             rows = np.arange(low, high)
         else:
-            begin, end = np.interp((from_s, to_s), self._edges_s, self._upto)
-            count = int(self._random.poisson(self._weight * max(0.0, end - begin)))
+            count = int(self._random.poisson(max(0.0, self.coming(from_s, to_s))))
             first = min(max(0, (low + high - _BLOCK) // 2), max(0, len(self._at_s) - _BLOCK))
             block = min(_BLOCK, len(self._at_s))
             rows = first + self._random.integers(block, size=count)
         return self._batch(rows)
+
+    def coming(self, from_s: float, to_s: float) -> float:
+        """How many are to be expected in [from_s, to_s)."""
+        if self._weight == 1.0:
+            low, high = self._at_s.searchsorted((from_s, to_s))
+        else:
+            low, high = np.interp((from_s, to_s), self._edges_s, self._upto)
+        return float(self._weight * (high - low))
 
     def lengths(self, at_s: float) -> Lengths | None:
         """How long requests are around `at_s`; None where there are none."""

@@ -102,6 +102,7 @@ class World:
         self._silent: dict[int, float] = {}
         self._setups: dict[tuple[object, ...], EngineSetup] = {}
         self._pending = 0
+        self._fed = -1.0  # the period in which feeds spoke last
         self._started = False
         self._bill = Bill({p.id: p.price_usd_per_h for p in self.cluster.pools}, ORIGIN_MS)
         longest = {s.model: s.max_len_tokens for s in self.cluster.services}
@@ -227,20 +228,24 @@ class World:
 
     # -- the second ---------------------------------------------------------------------------
 
-    def _tick(self, span_ms: int = _TICK_MS) -> None:
-        now_ms = self.epoch_ms(self.agenda.now_ms)
-        self.windows.advance(now_ms)
-        now_s = self.agenda.now_ms / 1000.0
-        for index, gateway in enumerate(self.gateways):
-            for record in gateway.report(now_ms, span_ms):
-                if now_s > self._silent.get(index, -1.0):
-                    self.windows.add(record, now_ms)
+    def _tick(self) -> None:
+        self._report(self.agenda.now_ms, _TICK_MS)
         self._decide()
+
+    def _report(self, at_ms: float, span_ms: int) -> None:
+        """Gateways say what they saw of the span that ended at `at_ms`."""
+        end_ms = self.epoch_ms(at_ms)
+        self.windows.advance(end_ms)
+        for index, gateway in enumerate(self.gateways):
+            for record in gateway.report(end_ms, span_ms):
+                if at_ms / 1000.0 > self._silent.get(index, -1.0):
+                    self.windows.add(record, end_ms)
 
     def _decide(self) -> None:
         """At each full second, and when an answer of the planner comes between two."""
         now_ms = self.agenda.now_ms
-        if now_ms % _FEEDS_EVERY_MS == 0:
+        if now_ms // _FEEDS_EVERY_MS != self._fed:
+            self._fed = now_ms // _FEEDS_EVERY_MS
             self._feeds()
         answers = self.solver.answers(now_ms)
         self.timeline.answered.extend((now_ms / 1000.0, found) for found in answers)

@@ -61,8 +61,9 @@ def load_representatives(
     most: int,
 ) -> tuple[Trace, float]:
     """As `load_servegen`, and how many requests each stands for: 1, unless there would be more than
-    `most` (0 = no limit). Those that stand for others follow the rate evenly: drawing counts is
-    left to the caller."""
+    `most` (0 = no limit). Those that stand for others follow the rate evenly, and any few hundred
+    of them in a row the law of lengths: chance is left to the caller, who draws as many as there
+    are. Lengths drawn here would wander for all that they stand for."""
     rows = read_rows(path)
     rates = _by_client(path, rows) if "client" in rows[0] else {"": _windows(path, rows, 0)}
     width_s = _width(path, rates)
@@ -91,7 +92,7 @@ def load_representatives(
         at_s = np.sort(np.concatenate(parts)) if parts else np.zeros(0)
     if not len(at_s):
         raise UserError(f"{path}: no requests from {from_s:g} s to {to_s:g} s")
-    inputs, outputs = _lengths(path, at_s, random)
+    inputs, outputs = _lengths(path, at_s, random, even=weight > 1.0)
     trace = Trace(
         path,
         "servegen",
@@ -239,8 +240,10 @@ def _weibull_shape(cv: float) -> float:
     return math.sqrt(low * high)
 
 
-def _lengths(path: Path, at_s: Floats, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Input and output tokens of each arrival."""
+def _lengths(
+    path: Path, at_s: Floats, random: np.random.Generator, even: bool
+) -> tuple[Ints, Ints]:
+    """Input and output tokens of each arrival. even: by `_spread_points` instead of by chance."""
     match = _NAME.match(path.name)
     beside = path.with_name(f"{match[1]}_token_hist.json.gz") if match else path
     if not match or not beside.exists():
@@ -249,10 +252,12 @@ def _lengths(path: Path, at_s: Floats, random: np.random.Generator) -> tuple[Int
     try:
         laws = orjson.loads("\n".join(read_lines(beside)))
         read = [key for key in ("input_tokens", "text_tokens", "image_tokens") if key in laws]
-        drawn = [_drawn(laws[key], len(at_s), random) for key in read]
+        asked = [laws[key] for key in (*read, "output_tokens")]
+        shape = len(asked), len(at_s)
+        points = _spread_points(*shape, random) if even else random.random(shape)
+        *drawn, outputs = (_drawn(law, row) for law, row in zip(asked, points, strict=True))
         inputs = np.array(drawn).sum(axis=0, keepdims=True)[0]
-        outputs = _drawn(laws["output_tokens"], len(at_s), random)
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{beside}: not a histogram of input_tokens, output_tokens ({error})"
         ) from None
@@ -264,10 +269,29 @@ def _lengths(path: Path, at_s: Floats, random: np.random.Generator) -> tuple[Int
     return _whole(inputs), _whole(outputs)
 
 
-def _drawn(law: Mapping[str, float], count: int, random: np.random.Generator) -> Floats:
+def _drawn(law: Mapping[str, float], points: Floats) -> Floats:
+    """The value of `law` at each point in [0, 1) of its distribution function."""
     values = np.array([float(key) for key in law])
     weights = np.array(list(law.values()), dtype=float)
-    return random.choice(values, count, p=weights / weights.sum())
+    with np.errstate(over="ignore"):
+        whole = weights.sum()
+    if not (np.isfinite(values).all() and (weights >= 0.0).all() and 0.0 < whole < math.inf):
+        raise ValueError("lengths must be finite, weights finite, at least 0 and not all 0")
+    upto = (weights / whole).cumsum()
+    found: Floats = values[(upto / upto[-1]).searchsorted(points, side="right")]
+    return found
+
+
+def _spread_points(sides: int, count: int, random: np.random.Generator) -> Floats:
+    """(sides, count) points of [0, 1) that fill the cube evenly from any of them on: Roberts' R
+    sequence, whose steps are powers of the root of x^(sides + 1) = x + 1. The seed says where it
+    begins."""
+    root = 2.0
+    for _ in range(60):
+        root = (1.0 + root) ** (1.0 / (sides + 1))
+    steps = root ** -np.arange(1.0, sides + 1.0)[:, None]
+    found: Floats = (random.random((sides, 1)) + steps * np.arange(count)) % 1.0
+    return found
 
 
 def _scaled(

@@ -152,6 +152,19 @@ def test_servegen_windows_become_requests(tmp_path: Path) -> None:
     assert part.arrivals_ms[-1] < 600_000
 
 
+@pytest.mark.parametrize(
+    "law",
+    [{}, {"10": 0.0, "20": 0.0}, {"10": -1.0, "20": 2.0}, {"10": 1e308, "20": 1e308}, {"nan": 1.0},
+     {"inf": 1.0}, [10, 20], {"ten": 1.0}],
+)  # fmt: skip
+def test_a_histogram_that_is_none_is_refused(tmp_path: Path, law: object) -> None:
+    path = servegen(tmp_path, ["0,2.0,1", "600,2.0,1"])
+    laws = {"input_tokens": law, "output_tokens": {"5": 1.0}}
+    (tmp_path / "w_token_hist.json.gz").write_bytes(json.dumps(laws).encode())
+    with pytest.raises(UserError, match="not a histogram of input_tokens, output_tokens"):
+        load_servegen(path, 0.0, 600.0, 1.0, np.random.default_rng(1))
+
+
 def test_few_arrivals_can_stand_for_many_and_follow_the_rate_evenly(tmp_path: Path) -> None:
     path = servegen(tmp_path, ["0,200.0,1", "600,400.0,1"])
     span = 0.0, 1200.0, 1.0, np.random.default_rng(1)
@@ -160,6 +173,23 @@ def test_few_arrivals_can_stand_for_many_and_follow_the_rate_evenly(tmp_path: Pa
     counts = np.histogram(np.array(trace.arrivals_ms) / 1000.0, np.arange(0, 1201, 60))[0]
     assert counts.tolist() == [30] * 10 + [60] * 10
     assert load_representatives(path, *span, most=10**9)[1] == 1.0
+
+
+def test_the_lengths_of_those_that_stand_for_many_follow_their_law_evenly(tmp_path: Path) -> None:
+    """A few in a row have its means, and inputs say nothing of outputs; seeds begin elsewhere."""
+    path = servegen(tmp_path, ["0,200.0,1"])
+    law = {"input_tokens": {"100": 0.9, "2000": 0.1}, "output_tokens": {"10": 0.5, "90": 0.5}}
+    (tmp_path / "w_token_hist.json.gz").write_bytes(json.dumps(law).encode())
+    one, other = (
+        load_representatives(path, 0.0, 600.0, 1.0, np.random.default_rng(seed), most=4000)[0]
+        for seed in (1, 2)
+    )
+    inputs = np.array(one.input_tokens).reshape(-1, 400)
+    outputs = np.array(one.output_tokens).reshape(-1, 400)
+    assert inputs.mean(axis=1) == pytest.approx(290.0, rel=0.03)  # by chance: 10% apart
+    assert outputs.mean(axis=1) == pytest.approx(50.0, rel=0.03)
+    assert (inputs * outputs).mean(axis=1) == pytest.approx(290.0 * 50.0, rel=0.1)
+    assert one.input_tokens != other.input_tokens
 
 
 @pytest.mark.parametrize("pattern", ["Gamma", "Weibull"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,16 +11,18 @@ import pytest
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.serving.setup import engine_setup
 from autoscaler.simulation.arrivals import Arrival, measured_lengths
+from autoscaler.simulation.decider import Said, Seen
 from autoscaler.simulation.fixed import FixedFleet
-from autoscaler.simulation.fluid import simulate_flow
-from autoscaler.simulation.fluid_flow import Flow, Way
+from autoscaler.simulation.fluid import LONGEST_S, FlowWorld, simulate_flow
+from autoscaler.simulation.fluid_flow import Flow, Way, pace
 from autoscaler.simulation.inflow import Batch, Inflow
 from autoscaler.simulation.live import LiveController
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.score import Score, score
-from autoscaler.simulation.world import simulate
+from autoscaler.simulation.script import PriceChanged
+from autoscaler.simulation.world import ORIGIN_MS, simulate
 from loadtests.arrivals import Step, lognormal_lengths, poisson
-from tests.unit.simulation.worlds import ONE, cluster
+from tests.unit.simulation.worlds import OD, ONE, cluster
 
 MODEL = "mini"
 DRAW = lognormal_lengths(500.0, 100.0)
@@ -39,7 +42,7 @@ def scored(scenario: Scenario, fluid: bool, fleet: int) -> Score:
 
 def way(count: int = 2) -> Way:
     setup = engine_setup("openai/gpt-oss-20b", "L40S", 1, "aggregated", 8192)
-    return Way(1.0, (setup, Phase.AGGREGATED, count), None, LENGTHS, 1.0)
+    return Way(1.0, count, pace((setup, Phase.AGGREGATED), None, LENGTHS, 1.0))
 
 
 @pytest.mark.parametrize("load", [0.6, 1.3])
@@ -70,6 +73,42 @@ def test_a_flow_that_falls_is_scaled_in_as_requests_are() -> None:
               for one in runs]  # fmt: skip
     assert billed[1][1] < billed[1][0]
     assert billed[1][1] == billed[0][1]
+
+
+class Noting(FixedFleet):
+    """Notes the seconds at which it is asked."""
+
+    asked: tuple[int, ...] = ()
+
+    def decide(self, seen: Seen, now_ms: int) -> Said:
+        self.asked += ((now_ms - ORIGIN_MS) // 1000,)
+        return super().decide(seen, now_ms)
+
+
+def test_the_clock_leaps_over_what_changes_nothing_and_stops_where_anything_does() -> None:
+    steps = [Step(0.0, 4.0), Step(1235.0, 40.0)]
+    draw = np.random.default_rng(1)
+    came = poisson(MODEL, steps, 1400.0, DRAW, draw)
+    script = (PriceChanged(777.5, OD, 3.0),)
+    scenario = Scenario(cluster(nodes=4), came, 1400.0, 0.0, script)
+    decider = Noting({ONE: 3}, scenario.cluster, measured_lengths(came))
+    simulate_flow(scenario, decider)
+    settled = [at for at in decider.asked if 600 <= at < 1230]
+    assert max(b - a for a, b in pairwise(settled)) == LONGEST_S
+    assert len(settled) < 630 / 30
+    assert 778 in decider.asked
+    # Ten times the rate: seen within the span in which it begins.
+    assert {1230, 1240, 1250} <= set(decider.asked)
+
+
+def test_groups_of_a_kind_are_one_way() -> None:
+    """Two instances in one group or in two carry the same flow alike."""
+    scenario = Scenario(cluster(nodes=4), arrivals(6.0, 300.0), 300.0, 240.0)
+    lengths = measured_lengths(scenario.arrivals)
+    world = FlowWorld(scenario, FixedFleet({ONE: 3}, scenario.cluster, lengths))
+    world.advance(400.0)
+    (ways,) = [made for _, made in world.gateway._ways.values()]
+    assert [one.req_per_s for one in ways] == pytest.approx([way(3).req_per_s], rel=0.05)
 
 
 def test_a_flow_gives_the_same_timeline_twice() -> None:
