@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from topics import checks
-from topics.sketch import from_text
+from topics.reported import cells_of
 from topics.telemetry import COUNTS
 
 
@@ -28,7 +28,10 @@ class DemandSecond:
             raise checks.InvalidRecord("counts", len(self.counts), f"{len(COUNTS)} counts")
         for name, count in zip(COUNTS, self.counts, strict=True):
             checks.count(name, count)
-        from_text("cells", self.cells, 0)
+        if cells_of(self.cells) is None:
+            raise checks.InvalidRecord(
+                "cells", self.cells, "cells of 4 characters, digits of base 92"
+            )
 
 
 @dataclass(frozen=True, slots=True)

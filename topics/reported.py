@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topics.sketch import CELL_CHARS, NUMBERS, to_text
+from topics.sketch import CELL_CHARS, MOST_IN_CELL, NUMBERS, to_text
 from topics.telemetry import COUNTS, SKETCHES, Telemetry
 
 COLUMNS = (*COUNTS, "sequence", "span_ms", "age_ms", "in_flight", "route_generation", "leaving")
@@ -30,14 +30,11 @@ Kinds: TypeAlias = tuple[tuple[str, int], ...]
 """Requests sent, by their kind."""
 
 
-def _digit_pairs() -> NDArray[np.int16]:
-    found = np.full(65_536, -1, np.int16)
-    found[np.frombuffer("".join(NUMBERS).encode(), "<u2")] = np.arange(len(NUMBERS))
-    return found
-
-
-_VALUES = _digit_pairs()
+_PAIRS = np.frombuffer("".join(NUMBERS).encode(), "<u2")
+"""The two characters of each number, as a 16-bit number."""
+_VALUES = np.full(65_536, -1, np.int16)
 """The number that two characters stand for, by what they are as a 16-bit number; -1: none."""
+_VALUES[_PAIRS] = np.arange(len(NUMBERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +68,13 @@ def reported(records: Sequence[Telemetry]) -> Reported:
         [(record.model, record.gateway, record.boot) for record in records],
         np.array([_columns_of(record) for record in records], np.int64).reshape(-1, len(COLUMNS)),
         [cells_of(to_text(_sketches_of(record))) or b"" for record in records],
-        {at: _kinds(record) for at, record in enumerate(records) if record.sent},
+        {at: kinds_of(record.sent) for at, record in enumerate(records) if record.sent},
     )
 
 
-def _kinds(record: Telemetry) -> Kinds:
-    return tuple(sorted((kind, sum(ways.values())) for kind, ways in record.sent.items()))
+def kinds_of(sent: Mapping[str, Mapping[str, int]]) -> Kinds:
+    """What `Telemetry.sent` says, wherever the requests went."""
+    return tuple(sorted((kind, sum(ways.values())) for kind, ways in sent.items()))
 
 
 def cells_of(text: str) -> bytes | None:
@@ -85,3 +83,12 @@ def cells_of(text: str) -> bytes | None:
         return None
     numbers = _VALUES.take(np.frombuffer(text.encode(), "<u2"))
     return None if len(numbers) and numbers.min() < 0 else numbers.tobytes()
+
+
+def text_of(places: NDArray[Any], counts: NDArray[Any]) -> str:
+    """Cells as the wire has them, whose places are `places`."""
+    cells = counts // MOST_IN_CELL + 1
+    numbers = np.full((int(cells.sum()), 2), MOST_IN_CELL)
+    numbers[:, 0] = places.repeat(cells)
+    numbers[cells.cumsum() - 1, 1] = counts % MOST_IN_CELL
+    return _PAIRS.take(numbers).tobytes().decode()

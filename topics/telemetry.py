@@ -6,6 +6,7 @@ Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -109,8 +110,13 @@ class Telemetry:
                     continue  # there are hundreds: no words are made for what is right
                 checks.number(f"{key} bucket", bucket, LOWEST, HIGHEST)
                 checks.count(f"{key}[{bucket}]", seen, MOST_COUNT)
-        for kind, ways in self.sent.items():
-            checks.name("sent", kind)
-            for way, seen in ways.items():
-                checks.combo(f"sent.{kind}", way)
-                checks.count(f"sent.{kind}.{way}", seen)
+        check_sent(self.sent)
+
+
+def check_sent(sent: Mapping[str, Mapping[str, int]]) -> None:
+    """InvalidRecord: it is no `Telemetry.sent`."""
+    for kind, ways in sent.items():
+        checks.name("sent", kind)
+        for way, seen in ways.items():
+            checks.combo(f"sent.{kind}", way)
+            checks.count(f"sent.{kind}.{way}", seen)

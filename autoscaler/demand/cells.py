@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.performance.compiled import compiled
-from topics.sketch import LOWEST, WIDTH, to_text
+from topics.sketch import WIDTH
 from topics.telemetry import SKETCHES
 
 CELLS = len(SKETCHES) * WIDTH
@@ -69,13 +69,6 @@ def together(kept: Sequence[Kept]) -> Kept:
     (first,) = np.append(True, cells[1:] != cells[:-1])[: len(cells)].nonzero()
     totals = np.add.reduceat(counts[order], first, dtype=np.int64) if len(cells) else counts
     return _kept(cells[first], totals)
-
-
-def text_of(kept: Kept) -> str:
-    """`kept`, of one model, as the wire has it."""
-    places, counts = kept
-    at = (places.astype(np.int64) % CELLS + LOWEST).tolist()
-    return to_text([dict(zip(at, counts.tolist(), strict=True))])
 
 
 def _joined(kept: Sequence[Kept]) -> Kept:

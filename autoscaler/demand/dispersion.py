@@ -30,13 +30,15 @@ class Dispersion:
     """The index of dispersion (variance / mean of counts per block; Poisson: 1).
 
     index: as measured. low: what is beyond doubt. claimed: what to plan for: 1 unless
-    burstiness is beyond doubt, then growing to `index` as `low` grows to 2. pairs: of blocks
-    compared.
+    burstiness is beyond doubt, then growing to `index` as `low` grows to 2. likely: `index` where
+    Poisson arrivals would hardly show it, however little is known of how bursty these are; else 1.
+    pairs: of blocks compared.
     """
 
     index: float = 1.0
     low: float = 0.0
     claimed: float = 1.0
+    likely: float = 1.0
     pairs: int = 0
 
 
@@ -54,6 +56,13 @@ def dispersion(blocks: Blocks) -> Dispersion:
         (_at_lag(blocks, lag) for lag in _LAGS),
         key=lambda found: (found.claimed, found.pairs),
     )
+
+
+@remembered(4096)
+def likely_dispersion(blocks: Blocks, count: int) -> float:
+    """How much burstier than Poisson the last `count` blocks look: what a mean over them is worth
+    is less by that. Steps of the rate count too."""
+    return max(_at_lag(blocks[-count:], lag).likely for lag in _LAGS)
 
 
 def burst_req_per_s(blocks: Blocks, percentile: float, mean_req_per_s: float) -> float:
@@ -103,7 +112,9 @@ def _at_lag(blocks: Blocks, lag: int) -> Dispersion:
     spread = math.fsum((ratio - index) ** 2 for ratio in ratios) / (pairs - 1)
     # Squares of neighbouring differences are correlated by 1/4; at a longer lag those in between
     # are as good as copies where bursts are long.
-    error = math.sqrt(max(2.0 * index * index, spread) * (1.0 + 0.5 * lag) / pairs)
+    overlap = (1.0 + 0.5 * lag) / pairs
+    error = math.sqrt(max(2.0 * index * index, spread) * overlap)
     low = max(0.0, index - _SIGMAS * error)
     weight = min(1.0, max(0.0, low - 1.0))
-    return Dispersion(index, low, 1.0 + weight * max(0.0, index - 1.0), pairs)
+    likely = index if index > 1.0 + _SIGMAS * math.sqrt(2.0 * overlap) else 1.0
+    return Dispersion(index, low, 1.0 + weight * max(0.0, index - 1.0), likely, pairs)

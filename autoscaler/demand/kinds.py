@@ -32,7 +32,6 @@ class Kinds:
     def within(self, from_s: int, until_s: int) -> dict[str, int]:
         """Requests by kind in the seconds from `from_s` until before `until_s`."""
         total: Counter[str] = Counter()
-        for second, counts in self._seconds.items():
-            if from_s <= second < until_s:
-                total += counts
-        return dict(sorted(total.items()))
+        for second in range(from_s, until_s):
+            total.update(self._seconds.get(second, ()))
+        return {kind: requests for kind, requests in sorted(total.items()) if requests}

@@ -221,12 +221,9 @@ class TelemetryWindows:
         now_s = now_ms // 1000
         return found.within(now_s - window_s, now_s) if found is not None else {}
 
-    def lengths(self, model: str, now_ms: int, window_s: int) -> LengthsSeen:
-        """How long the requests of the `window_s` whole seconds before `now_ms` were."""
-        return self.all_lengths([model], now_ms, window_s)[0]
-
     def all_lengths(self, models: Sequence[str], now_ms: int, window_s: int) -> list[LengthsSeen]:
-        """`lengths` of each of `models`."""
+        """How long the requests of each of `models` were in the `window_s` whole seconds before
+        `now_ms`."""
         self.advance(now_ms)
         numbers = self._numbers(models)
         now_s, window_s = now_ms // 1000, min(window_s, self._horizon_s)
@@ -237,28 +234,22 @@ class TelemetryWindows:
             for number, counts in zip(numbers.tolist(), sums.tolist(), strict=True)
         ]
 
-    def recent(self, model: str, now_ms: int, spans_s: Sequence[int]) -> tuple[Count, ...]:
-        """(covered seconds, arrivals) of each span in `spans_s` (rising) that has data.
+    def all_recent(
+        self, models: Sequence[str], now_ms: int, spans_s: Sequence[int]
+    ) -> list[tuple[Count, ...]]:
+        """(covered seconds, arrivals) of each of `models` in each span in `spans_s` (rising) that
+        has data.
 
         Counted back from the newest reported second, so that the way of a record from gateway to
         here does not look like silence.
         """
-        return self.all_recent([model], now_ms, spans_s)[0]
-
-    def all_recent(
-        self, models: Sequence[str], now_ms: int, spans_s: Sequence[int]
-    ) -> list[tuple[Count, ...]]:
-        """`recent` of each of `models`."""
         self.advance(now_ms)
         found = self._totals.spans(self._numbers(models), now_ms // 1000, spans_s)
         return [tuple(count for count in counts if count[0]) for counts in found]
 
-    def blocks(self, model: str, now_ms: int, window_s: int) -> Blocks:
-        """(covered seconds, arrivals) of each whole 10 s block of the window, oldest first."""
-        return self.all_blocks([model], now_ms, window_s)[0]
-
     def all_blocks(self, models: Sequence[str], now_ms: int, window_s: int) -> list[Blocks]:
-        """`blocks` of each of `models`."""
+        """(covered seconds, arrivals) of each whole 10 s block of the window, oldest first, of each
+        of `models`."""
         self.advance(now_ms)
         numbers = self._numbers(models)
         found = self._totals.whole_blocks(

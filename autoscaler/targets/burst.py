@@ -8,7 +8,8 @@ instead (`demand.clumps`).
 from __future__ import annotations
 
 from autoscaler.demand.dispersion import burst_req_per_s
-from autoscaler.demand.windows import Stats
+from autoscaler.demand.remembered import remembered
+from autoscaler.demand.totals import Blocks
 from autoscaler.explain import reasons
 from autoscaler.targets.view import ModelView, Proposal
 
@@ -29,6 +30,14 @@ def mean_and_burst(view: ModelView) -> tuple[float, float]:
 
     The mean of a short window would make a burst the mean of further ones.
     """
-    seen = view.demand.long
-    mean = seen.req_per_s if isinstance(seen, Stats) else 0.0
-    return mean, burst_req_per_s(view.demand.blocks, view.service.percentile, mean)
+    return _mean_and_burst(view.demand.blocks, view.service.percentile)
+
+
+@remembered(4096)  # blocks change every ten seconds
+def _mean_and_burst(blocks: Blocks, percentile: float) -> tuple[float, float]:
+    """The same, from the first block with requests on: idle time before it says nothing of the
+    rate that began then."""
+    first = next((k for k, (_, arrivals) in enumerate(blocks) if arrivals), len(blocks))
+    covered_s = sum(seconds for seconds, _ in blocks[first:])
+    mean = sum(arrivals for _, arrivals in blocks[first:]) / covered_s if covered_s else 0.0
+    return mean, burst_req_per_s(blocks, percentile, mean)

@@ -6,6 +6,7 @@ SLOs and rising latency hold removals back when an answer is carried out (`deman
 
 from __future__ import annotations
 
+from autoscaler.demand.dispersion import likely_dispersion
 from autoscaler.demand.freshness import is_stale, objection
 from autoscaler.demand.present import present_rate
 from autoscaler.demand.remembered import remembered
@@ -23,6 +24,7 @@ _COVERED = 0.9
 _MATTERS = 0.99
 _LEAST_REQ_PER_S = 1e-3
 _SURELY = 1.96  # standard deviations: a short sample must not undershoot the rate
+_CLUMPED_LONGER = 2.0
 _CHANCE = 1.0  # standard deviations that the highest of several windows lies above them by chance
 
 
@@ -76,10 +78,14 @@ def lasting_s(service: Service, policy: Policy, turns: Turns, now_ms: int) -> fl
 
 
 def lasting_blocks(view: ModelView) -> int:
-    """The same in 10 s blocks, less the block of the long window that is cut at its start in nine
-    seconds of ten."""
+    """The same in 10 s blocks, up to twice as many where arrivals look clumped: then a few minutes
+    of less are worth little. At most the long window, less the block that is cut at its start in
+    nine seconds of ten."""
     must_s = lasting_s(view.service, view.policy, view.state.turns, view.now_ms)
-    return min(round(must_s / BLOCK_S), max(1, view.policy.global_window_s // BLOCK_S - 1))
+    most = max(1, view.policy.global_window_s // BLOCK_S - 1)
+    least = min(round(must_s / BLOCK_S), most)
+    clumped = likely_dispersion(view.demand.blocks, least)
+    return min(round(least * min(clumped, _CLUMPED_LONGER)), most)
 
 
 @remembered(4096)  # blocks change every ten seconds

@@ -53,12 +53,12 @@ _Cells = NDArray[np.int16]
 
 @compiled
 def scan(data: _Text, ends: _Whole) -> tuple[_Whole, _Whole, _Cells, _Whole]:
-    """COLUMNS of each record, where its names begin and end (the first -1: it is of another form),
-    the cells of all, and where those of each record begin. ends: where records begin, and the last
-    ends."""
+    """COLUMNS of each record, where its names and `sent` begin and end (the first -1: it is of
+    another form), the cells of all, and where those of each record begin. ends: where records
+    begin, and the last ends."""
     count = len(ends) - 1
     numbers = np.zeros((count, len(COLUMNS)), np.int64)
-    spans = np.zeros((count, 6), np.int64)
+    spans = np.zeros((count, 2 * (len(_NAMES) + 1)), np.int64)
     cells = np.empty(len(data) // 2, np.int16)
     cell_ends = np.zeros(count + 1, np.int64)
     values = np.empty(len(_RANGE), np.int64)
@@ -120,13 +120,14 @@ def _record(
                 if not _RANGE[field, 0] <= number <= _RANGE[field, 1]:
                     return -1
                 values[field] = number
-            elif field == _SENT:
-                empty = data[at] == _OPEN and data[at + 1] == _CLOSE and at + 1 < end
-                at = at + 2 if empty else -1
-            elif field < _SENT:
-                at = after_text(data, at, end)
-                name = 2 * (field - _FIRST_NAME)
-                spans[name], spans[name + 1] = first + 1, at - 1
+            elif field <= _SENT:
+                inside = int(field < _SENT)  # without the quotes
+                if inside:
+                    at = after_text(data, at, end)
+                else:
+                    at = after_value(data, at, end) if data[at] == _OPEN else -1
+                span = 2 * (field - _FIRST_NAME)
+                spans[span], spans[span + 1] = first + inside, at - inside
             elif data[at] == _QUOTE:
                 begin = said
                 said = _digits(data, at + 1, end, cells, said)

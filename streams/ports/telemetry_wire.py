@@ -2,9 +2,9 @@
 
 Owns the quick way for the one topic that carries thousands of records a second. It takes compact
 JSON as our gateways write it, of versions before and after ours too: optional fields may be missing
-and unknown ones are skipped. What has another form (`sent` that says something, names in another
-order) goes the slow way through `topics.codec`, which takes it or says what is wrong with it. The
-rest of its batch does not notice.
+and unknown ones are skipped; of `sent`, only its place is found, and orjson reads it. What has
+another form (spaces, escapes, no ASCII) goes the slow way through `topics.codec`, which takes it or
+says what is wrong with it. The rest of its batch does not notice.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+import orjson
 
 from streams.ports.telemetry_scan import scan
 from topics import checks
 from topics.checks import InvalidRecord
-from topics.codec import decode_as
-from topics.reported import Kinds, Name, Reported, reported
-from topics.telemetry import Telemetry
+from topics.codec import decode_as, read_value
+from topics.reported import Kinds, Name, Reported, kinds_of, reported
+from topics.telemetry import Telemetry, check_sent
 
 _MOST_NAMES = 100_000
+_SENT = dict[str, dict[str, int]]
 _BETWEEN = len('","gateway":"","boot":"')
 
 _known: dict[bytes, Name] = {}
@@ -36,13 +38,22 @@ def read_reported(batch: Sequence[bytes]) -> tuple[Reported, dict[int, InvalidRe
     numbers, spans, cells, cell_ends = scan(np.frombuffer(data, np.uint8), ends)
     pairs, odd = cells.tobytes(), []
     names: list[Name] = []
+    said: dict[int, Kinds] = {}
     for at, (start, end) in enumerate(zip(spans[:, 0].tolist(), spans[:, 5].tolist(), strict=True)):
-        name = _known.get(data[start:end]) or _learn(data, spans[at].tolist())
+        name = _known.get(data[start:end]) or _learn(data, spans[at, :6].tolist())
         names.append(name or ("", "", ""))
         if not name:
             odd.append(at)
+    for at in np.flatnonzero(spans[:, 7] - spans[:, 6] > len("{}")).tolist():
+        try:
+            sent = read_value(_SENT, orjson.loads(data[spans[at, 6] : spans[at, 7]]))
+            check_sent(sent)
+        except InvalidRecord:
+            odd.append(at)
+        else:
+            said[at] = kinds_of(sent)
     upto = (2 * cell_ends).tolist()
-    found = Reported(names, numbers, [pairs[a:b] for a, b in pairwise(upto)])
+    found = Reported(names, numbers, [pairs[a:b] for a, b in pairwise(upto)], said)
     return _with_odd(found, batch, odd) if odd else (found, {})
 
 
@@ -51,7 +62,7 @@ def _with_odd(
 ) -> tuple[Reported, dict[int, InvalidRecord]]:
     """`plain` with the records at `odd` as `codec` reads them."""
     names, numbers, cells = [*plain.names], plain.numbers, [*plain.cells]
-    kinds: dict[int, Kinds] = {}
+    kinds = dict(plain.kinds)
     bad: dict[int, InvalidRecord] = {}
     for at in odd:
         try:
@@ -68,7 +79,7 @@ def _with_odd(
 
 def _learn(data: bytes, spans: Sequence[int]) -> Name | None:
     """The names there, which are remembered where they stand together; None where they are none.
-    spans: as of `scan`."""
+    spans: of the names, as of `scan`."""
     start, end = spans[0], spans[5]
     if start < 0 or not start < spans[1] < spans[2] < spans[3] < spans[4] < end:
         return None

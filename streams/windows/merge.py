@@ -12,11 +12,11 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.demand.cells import CELLS, text_of
+from autoscaler.demand.cells import CELLS
 from autoscaler.demand.seconds import spread
 from topics.checks import MAX_COUNT
 from topics.demand import Demand, DemandSecond, GatewayWord
-from topics.reported import AGE_MS, IN_FLIGHT, LEAVING, ROUTE_GENERATION, Reported
+from topics.reported import AGE_MS, IN_FLIGHT, LEAVING, ROUTE_GENERATION, Reported, text_of
 
 
 def merged(
@@ -52,7 +52,7 @@ def merged(
         capped = np.minimum(counts, MAX_COUNT).tolist()
         for owner, counted in zip(of_second.tolist(), capped, strict=True):
             own = slice(*cells.searchsorted((owner * CELLS, (owner + 1) * CELLS)).tolist())
-            text = text_of((cells[own], seen[own]))
+            text = text_of(cells[own] % CELLS, seen[own])
             seconds[models[owner]].append(DemandSecond(second * 1000, tuple(counted), text))
     return [
         Demand(

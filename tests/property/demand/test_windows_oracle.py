@@ -117,12 +117,12 @@ def test_spans_blocks_and_lengths_equal_a_recount(
         now_ms = now_s * 1000
         newest_ms = min(max(at for _, at in seen), now_ms)
         spans = [brute_force(seen, newest_ms, span)[:2] for span in (1, 2, 7)]
-        assert windows.recent("chat", now_ms, (1, 2, 7)) == tuple(s for s in spans if s[0])
+        assert windows.all_recent(["chat"], now_ms, (1, 2, 7))[0] == tuple(s for s in spans if s[0])
         blocks = range(-(-(now_s - window_s) // 10), now_s // 10)
-        assert windows.blocks("chat", now_ms, window_s) == tuple(
+        assert windows.all_blocks(["chat"], now_ms, window_s)[0] == tuple(
             brute_force(seen, (block + 1) * 10_000, 10)[:2] for block in blocks
         )
-        lengths = windows.lengths("chat", now_ms, window_s)
+        lengths = windows.all_lengths(["chat"], now_ms, window_s)[0]
         distinct = {(r.gateway, r.sequence): (r, at) for r, at in seen}
         inside = [r for r, at in distinct.values() if now_s - window_s < at // 1000 <= now_s]
         assert dict(lengths.inputs) == merge(r.input_lengths for r in inside)

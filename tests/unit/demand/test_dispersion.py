@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoscaler.demand.dispersion import POISSON, dispersion
+from autoscaler.demand.dispersion import POISSON, dispersion, likely_dispersion
 from autoscaler.demand.totals import Blocks
 
 
@@ -65,3 +65,20 @@ def test_blocks_seen_in_part_are_weighed_by_what_was_seen() -> None:
     blocks = tuple((int(s), int(rng.poisson(5.0 * s))) for s in covered)
     assert dispersion(blocks).claimed == 1.0
     assert 0.5 < dispersion(blocks).index < 1.5
+
+
+@pytest.mark.parametrize("cv", [3.0, 4.0])
+def test_five_minutes_show_that_arrivals_are_clustered_though_not_by_how_much(cv: float) -> None:
+    """30 blocks are too few to claim anything, and enough to see that these are no Poisson ones."""
+    found = [blocks_of(gamma_counts(5.0, cv, 30, seed)) for seed in range(20)]
+    assert sum(likely_dispersion(blocks, 30) > 2.0 for blocks in found) >= 18
+    assert np.mean([dispersion(blocks).claimed for blocks in found]) < 2.0
+
+
+@pytest.mark.parametrize("rate", [0.5, 5.0, 200.0])
+def test_five_minutes_of_poisson_arrivals_hardly_look_clustered(rate: float) -> None:
+    """At most one in fifty; what came before the blocks asked for does not count."""
+    draws = [np.random.default_rng(seed).poisson(rate * 10, 40) for seed in range(300)]
+    steps = [np.concatenate((9 * counts[:10], counts[10:])) for counts in draws]
+    looked = [likely_dispersion(blocks_of(counts), 30) for counts in steps]
+    assert sum(value > 1.0 for value in looked) <= 6

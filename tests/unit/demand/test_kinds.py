@@ -20,4 +20,6 @@ def test_kinds_are_summed_over_ways_within_the_window_and_a_copy_counts_once() -
     assert not windows.add(late, 199_000)
     assert windows.kinds("omni", 200_000, 60) == {"photo": 4, "text": 3}
     assert windows.kinds("omni", 200_000, 150) == {"photo": 4, "text": 10}
+    assert windows.add(_said(3, {"photo": {"image/llm": 0}, "video": {}}), 190_000)
+    assert windows.kinds("omni", 200_000, 60) == {"photo": 4, "text": 3}
     assert windows.kinds("other", 200_000, 60) == {}

@@ -52,7 +52,7 @@ def test_a_half_reported_window_gives_the_rate_of_what_was_seen() -> None:
 def test_recent_counts_back_from_the_newest_second() -> None:
     """Cumulative arrivals of the last 1, 2, 3 seconds, unhurt by a second without word yet."""
     windows = filled(10)
-    assert windows.recent("chat", T0 + 11_000, (1, 2, 3)) == ((1, 4), (2, 8), (3, 12))
+    assert windows.all_recent(["chat"], T0 + 11_000, (1, 2, 3))[0] == ((1, 4), (2, 8), (3, 12))
 
 
 def test_sequences_are_per_gateway_and_boot() -> None:
@@ -126,8 +126,10 @@ def test_names_that_spoke_once_are_forgotten_and_show_nothing_of_each_other() ->
             alone.add(record, now_ms)
             asked = (record.model, now_ms + 1, 600)
             assert windows.stats(*asked) == alone.stats(*asked)
-            assert dict(windows.lengths(*asked).inputs) == dict(alone.lengths(*asked).inputs)
-            assert windows.blocks(*asked) == alone.blocks(*asked)
+            all_asked = ([record.model], now_ms + 1, 600)
+            one, other = (each.all_lengths(*all_asked)[0] for each in (windows, alone))
+            assert dict(one.inputs) == dict(other.inputs)
+            assert windows.all_blocks(*all_asked) == alone.all_blocks(*all_asked)
             assert windows.gateways(*asked[:2]) == alone.gateways(*asked[:2])
         if k in (300, 2000):
             bytes_[k] = len(pickle.dumps(windows))
@@ -147,19 +149,24 @@ def test_a_model_that_is_asked_about_is_known_as_silent_for_as_long() -> None:
 def test_blocks_are_whole_and_unseen_ones_are_said_to_be() -> None:
     """25 s of 4/s from a multiple of ten: two whole blocks; an hour later all are unseen."""
     windows = filled(25)
-    assert windows.blocks("chat", T0 + 29_000, 20) == ((10, 40),)
-    assert windows.blocks("chat", T0 + 30_000, 30) == ((10, 40), (10, 40), (5, 20))
-    assert windows.blocks("chat", T0 + 500_000, 30) == ((0, 0),) * 3
-    assert windows.blocks("other", T0 + 30_000, 30) == ()
+    assert windows.all_blocks(["chat"], T0 + 29_000, 20)[0] == ((10, 40),)
+    assert windows.all_blocks(["chat"], T0 + 30_000, 30)[0] == ((10, 40), (10, 40), (5, 20))
+    assert windows.all_blocks(["chat"], T0 + 500_000, 30)[0] == ((0, 0),) * 3
+    assert windows.all_blocks(["other"], T0 + 30_000, 30)[0] == ()
 
 
 def test_a_late_record_changes_the_block_it_belongs_to() -> None:
     """What a slow gateway says of a second that was counted already is counted as well."""
     windows = filled(40)
-    assert windows.blocks("chat", T0 + 40_000, 40) == ((10, 40),) * 4
+    assert windows.all_blocks(["chat"], T0 + 40_000, 40)[0] == ((10, 40),) * 4
     windows.add(replace(BLANK, gateway="slow", arrivals=9), T0 + 13_000)
-    assert windows.blocks("chat", T0 + 40_000, 40) == ((10, 40), (10, 49), (10, 40), (10, 40))
-    assert windows.recent("chat", T0 + 40_000, (10, 30)) == ((10, 40), (30, 129))
+    assert windows.all_blocks(["chat"], T0 + 40_000, 40)[0] == (
+        (10, 40),
+        (10, 49),
+        (10, 40),
+        (10, 40),
+    )
+    assert windows.all_recent(["chat"], T0 + 40_000, (10, 30))[0] == ((10, 40), (30, 129))
 
 
 def test_a_goodbye_counts_whatever_comes_after_it_of_that_boot() -> None:
@@ -215,9 +222,9 @@ def test_blocks_stay_right_and_small_over_hours() -> None:
     for k in range(1, 10_801):
         windows.add(replace(BLANK, sequence=k, arrivals=4), T0 + k * 1000)
         if k % 7 == 0:
-            windows.blocks("chat", T0 + k * 1000, 600)
-    assert windows.blocks("chat", T0 + 10_800_000, 600) == ((10, 40),) * 60
-    assert windows.recent("chat", T0 + 10_800_000, (1, 600)) == ((1, 4), (600, 2400))
+            windows.all_blocks(["chat"], T0 + k * 1000, 600)[0]
+    assert windows.all_blocks(["chat"], T0 + 10_800_000, 600)[0] == ((10, 40),) * 60
+    assert windows.all_recent(["chat"], T0 + 10_800_000, (1, 600))[0] == ((1, 4), (600, 2400))
     assert len(windows._totals.rows) < 900
 
 
@@ -228,11 +235,11 @@ def test_long_windows_forget_sketches_in_blocks_and_short_ones_by_the_second() -
         record = replace(BLANK, sequence=k, arrivals=1, input_lengths={k - 118: 1})
         windows.add(record, T0 + k * 1000)
         if k % 7 == 0:
-            windows.lengths("chat", T0 + k * 1000, 500)
-            windows.lengths("chat", T0 + k * 1000, 100)
-    short = windows.lengths("chat", T0 + 700_000, 100)
+            windows.all_lengths(["chat"], T0 + k * 1000, 500)[0]
+            windows.all_lengths(["chat"], T0 + k * 1000, 100)[0]
+    short = windows.all_lengths(["chat"], T0 + 700_000, 100)[0]
     assert set(short.inputs) == {k - 118 for k in range(601, 701)}
-    long = windows.lengths("chat", T0 + 700_000, 500)
+    long = windows.all_lengths(["chat"], T0 + 700_000, 500)[0]
     first = min(long.inputs) + 118
     assert 201 - 30 < first <= 201 and (T0 // 1000 + first - 1) % 30 == 0
     assert set(long.inputs) == {k - 118 for k in range(first, 701)} and long.arrivals == 500

@@ -35,6 +35,17 @@ def test_two_minutes_of_more_within_them_hold_the_target(at: int) -> None:
     assert found is None or found.req_per_s > 7.5
 
 
+def test_clumped_arrivals_must_be_less_for_twice_as_long() -> None:
+    """6 req/s in every other block and none between, for 14 minutes after 8 req/s."""
+    clumps = tuple((10, 60 * (index % 2)) for index in range(84))
+    before = steady(*[8.0] * 8)
+    clumped = replace(steady(*[8.0] * 8, *[3.0] * 7), blocks=before.blocks + clumps)
+    found = excess.propose(view(clumped))
+    assert found is None or found.req_per_s > 7.5
+    poisson = excess.propose(view(steady(*[8.0] * 8, *[3.0] * 7)))
+    assert poisson is not None and poisson.req_per_s < 3.3
+
+
 def test_where_demand_has_returned_before_the_long_window_must_speak_for_less() -> None:
     """8 req/s a quarter of an hour ago holds the target after a reversal, and only then."""
     seen = view(steady(*[3.0] * 5, 8.0, *[3.0] * 8, 3.0), planned=8.0)

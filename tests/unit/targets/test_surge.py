@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from autoscaler.demand.observed import ModelDemand, spans_s
+from autoscaler.demand.significance import poisson_tail
 from autoscaler.demand.windows import NoData
 from autoscaler.targets.surge import propose
 from autoscaler.targets.view import Proposal
@@ -79,6 +80,15 @@ def test_a_doubling_at_one_request_per_second_does_not_wait_for_the_local_window
     found = proven(ModelDemand(recent, stats(110, 120)), 1.0)
     assert found is not None and 1.9 < found.req_per_s < 3.0
     assert proven(ModelDemand((), stats(110, 120)), 1.0) is None
+
+
+def test_a_long_span_proves_a_rise_at_odds_that_a_short_one_does_not() -> None:
+    """Of both the chance is one in ten thousand: looks a second apart at 30 s are nearly the same
+    look, so fewer of them are made by chance in a day."""
+    for covered_s, arrivals, planned in ((30, 240, 6.2), (3, 21, 2.7)):
+        assert 8e-5 < poisson_tail(arrivals, planned * covered_s) < 1.2e-4
+        seen = ModelDemand(((covered_s, arrivals),), stats(round(planned * 80), 120))
+        assert (proven(seen, planned) is not None) == (covered_s == 30)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from tests.unit.topics.any_records import JUNK, RECORDS
 from topics import codec
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
-from topics.reported import Kinds, Name, Reported, reported
-from topics.sketch import LOWEST, MOST_COUNT, NUMBERS, WIDTH, to_text
+from topics.reported import Kinds, Name, Reported, cells_of, reported, text_of
+from topics.sketch import HIGHEST, LOWEST, MOST_COUNT, NUMBERS, WIDTH, to_text
 from topics.telemetry import SKETCHES, Telemetry
 
 T0_MS = 1_700_000_000_000
@@ -76,8 +76,8 @@ def test_records_of_a_batch_are_read_as_each_alone(batch: list[bytes]) -> None:
     assert found == [*map(alone, batch)] and not [*good]
 
 
-def test_records_without_kinds_need_no_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes fifty times as long; nor do those beside a record that does need it."""
+def test_what_gateways_write_needs_no_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes fifty times as long; nor does what stands beside a record that does need it."""
     slow: list[bytes] = []
     read = codec.decode_as
     monkeypatch.setattr(
@@ -86,11 +86,26 @@ def test_records_without_kinds_need_no_slow_way(monkeypatch: pytest.MonkeyPatch)
     )
     sketches = {name: {LOWEST + 7 * n: 1 + n} for n, name in enumerate(SKETCHES)}
     record = Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[3] * 10, **sketches)
-    odd = encode(replace(record, sent={"text": {"own/a": 2}}))
-    records, bad = read_reported([encode(record), b"{", odd, encode(record)])
-    assert [*bad] == [1] and slow == [b"{", odd]
+    kinds = encode(replace(record, sent={"text": {"own/a": 2, "own/b>c&d": 3}, "image": {}}))
+    records, bad = read_reported([encode(record), b"{", kinds, encode(record)])
+    assert [*bad] == [1] and slow == [b"{"]
     assert rows(records)[0] == rows(records)[2] == rows(reported([record]))[0]
-    assert dict(records.kinds) == {1: (("text", 2),)}
+    assert dict(records.kinds) == {1: (("image", 0), ("text", 5))}
+
+
+@pytest.mark.parametrize("sent", [
+    "10", "[]", "{}", "null", '{"a":[]}', '{"a":7}', '{"a":{}}', '{"a":{"b":-1}}', '{"":{"b":1}}',
+    '{"a":{"b":1.0}}', '{"a":{"b":true}}', '{"a":{"b":1000000000001}}', '{"a b":{"b":1}}', "{]",
+    '{"a":{"b c":1}}', '{"a":{"\u00e9":1}}', '{"a":{"b":1,"b":2}}', '{"a":{"b":1},"a":{}}', "{{}}",
+    '{"a":{"b":1},}', '{"a":{"b":01}}', '{ "a":{"b":1}}', '{"a":{"b":1}', '{"\\u0061":{"b":1}}',
+])  # fmt: skip
+def test_kinds_are_read_as_the_codec_reads_them(sent: str) -> None:
+    """Whatever stands there; what is wrong is said in the same words."""
+    plain = encode(Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[3] * 10))
+    data = plain.replace(b'"sent":{}', b'"sent":' + sent.encode())
+    records, bad = read_reported([plain, data, plain])
+    found = [*rows(records)[1:2], *map(str, bad.values())]
+    assert alone(data) in found and len(records) + len(bad) == 3
 
 
 @settings(deadline=None)
@@ -133,7 +148,8 @@ from streams.ports import telemetry_wire
 from streams.ports.telemetry_wire import read_reported
 from topics.codec import encode
 from topics.telemetry import Telemetry
-data = encode(Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[3] * 10, ttft_ms={5: 7}))
+sent = {"text": {"own/a": 2}}
+data = encode(Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[3] * 10, ttft_ms={5: 7}, sent=sent))
 data = data[:-1] + b',"later":{"a":[-1.5e3,true,{"b":"c"}]},"x":false,"y":[{}]}'
 parts = [data[:end] for end in range(len(data))]
 for closed in (b"", b"}", b'"}', b"]}", b"e}", b"-}", b".}"):
@@ -168,7 +184,7 @@ def test_sketches_that_a_later_version_adds_are_left_out() -> None:
     windows = TelemetryWindows()
     records, _ = read_reported([data])
     assert windows.add_all(records, np.array([T0_MS])) == 1
-    assert dict(windows.lengths("chat", T0_MS, 60).classes) == {5: 3}
+    assert dict(windows.all_lengths(["chat"], T0_MS, 60)[0].classes) == {5: 3}
 
 
 @pytest.mark.parametrize("cells", ["!!!", "!! !", '!!"!', "!!\\!", "!!é!", "!!\n!", 7, None])
@@ -185,6 +201,14 @@ def test_a_count_beyond_a_cell_takes_several() -> None:
     record = Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[0] * 10, ttft_ms={LOWEST: 20_000})
     assert to_text([record.ttft_ms]).count(NUMBERS[0]) == 3
     assert decode("telemetry", encode(record)) == record
+
+
+@given(st.dictionaries(st.integers(LOWEST, HIGHEST), st.integers(0, 2**17)))
+def test_merged_cells_are_written_as_a_record_writes_its_own(sketch: dict[int, int]) -> None:
+    """None, one or several cells of a place."""
+    places, counts = np.array([*sketch], np.int64) - LOWEST, np.array([*sketch.values()], np.uint32)
+    text = text_of(places, counts)
+    assert text == to_text([sketch]) and cells_of(text) is not None
 
 
 def test_more_in_a_bucket_than_a_record_may_say_is_refused_in_a_batch_too() -> None:
@@ -216,5 +240,5 @@ def test_windows_say_the_same_of_batches_and_of_records_one_by_one(
     for model in models:
         assert single.stats(model, now_ms, 60) == batched.stats(model, now_ms, 60)
         assert single.gateways(model, now_ms, 60) == batched.gateways(model, now_ms, 60)
-        one, other = (windows.lengths(model, now_ms, 60) for windows in (single, batched))
+        one, other = (windows.all_lengths([model], now_ms, 60)[0] for windows in (single, batched))
         assert (dict(one.shapes), dict(one.inputs)) == (dict(other.shapes), dict(other.inputs))

@@ -1,0 +1,23 @@
+"""Bursts are sized around the mean of what was asked since traffic began."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autoscaler.demand.observed import ModelDemand
+from autoscaler.targets.burst import mean_and_burst, propose
+from tests.unit.demand.test_dispersion import blocks_of, gamma_counts
+from tests.unit.targets.target_views import stats, view
+
+
+@pytest.mark.parametrize("idle", [0, 60, 120])
+def test_idle_time_before_traffic_does_not_lower_the_size_of_bursts(idle: int) -> None:
+    """Ten or twenty minutes of nothing, then ten of clustered arrivals at 5 req/s."""
+    counts = np.concatenate((np.zeros(idle, np.int64), gamma_counts(5.0, 3.5, 60, seed=3)))
+    seen = view(ModelDemand((), stats(600, 120), blocks=blocks_of(counts)), planned=5.0)
+    mean, burst = mean_and_burst(seen)
+    assert mean == pytest.approx(counts.sum() / 600.0)
+    assert burst > 1.2 * mean
+    found = propose(seen)
+    assert found is not None and found.req_per_s == burst
