@@ -1,11 +1,12 @@
 """The release's scorecard: every policy on a fixed set of traces, written to docs/scorecard.md.
 
 usage: python -m loadtests.scorecard [--traces DIR] [--work DIR] [--only NAME,...] [--out FILE]
-       [--jobs N] [--share X] [--policies A,B,...]
+       [--jobs N] [--share X] [--draws N] [--policies A,B,...]
 
 Each scenario is one `shoal backtest`: knobs tuned on another trace (of a recorded one: even
 arrivals at its mean rate with its lengths; of a generated one: another seed, shorter), all policies
-and ours without each part. Its JSON is kept in --work; a scenario whose JSON is there is not run
+and ours without each part. A generated trace is drawn several times (--draws): on one alone, single
+purchases decide. Its JSON is kept in --work; a scenario whose JSON is there is not run
 again, so that the page can be written from runs made one at a time. Spans are short, so that one
 core is done in about ten minutes; --share 3 makes generated and cut ones three times as long.
 --traces names the folder of the public traces; scenarios whose file is not there are left out, and
@@ -15,6 +16,7 @@ the page says so.
 from __future__ import annotations
 
 import argparse
+import math
 import subprocess
 import sys
 import tempfile
@@ -119,6 +121,20 @@ def _roles(
     return long + poisson(model, [Step(half_s, 4.0 / 3.0 * rate)], span_s, then, random)
 
 
+def _mix(
+    model: str, rate: float, span_s: float, _: Draw, random: np.random.Generator
+) -> list[Arrival]:
+    """As many requests all the time; once from long prompts with short answers to short prompts
+    with long answers and back."""
+    long, short = lognormal_lengths(8000.0, 80.0, 0.5), lognormal_lengths(500.0, 400.0, 0.5)
+    return [
+        one
+        if random.random() < 0.5 + 0.5 * math.cos(2.0 * math.pi * one.at_s / span_s)
+        else Arrival(one.at_s, model, *short(random))
+        for one in poisson(model, [Step(0.0, rate)], span_s, long, random)
+    ]
+
+
 SCENARIOS = (
     Scenario("conversation", "Azure 2023 conversations, the first 20 min, 5.5 req/s", 1200.0),
     Scenario("aibrix", "AIBrix, 8 min, up and down", 480.0, file="aibrix_8min_up_and_down.csv.gz"),
@@ -181,6 +197,18 @@ SCENARIOS = (
         few=True,
         fluid=True,
     ),
+    Scenario(
+        "mix",
+        "25 min at 16 req/s that go from 8,000 tokens in and 80 out to 500 and 400 and back, once; "
+        "one model on up to twelve nodes (`loadtests/scorecard_mix.yaml`); as rates",
+        1500.0,
+        _mix,
+        req_per_s=16.0,
+        config="scorecard_mix.yaml",
+        models={"chat": 1.0},
+        few=True,
+        fluid=True,
+    ),
 )
 _FEW = ("shoal", *VARIANTS, "homo", "fixed-peak")
 _TUNE, _TUNE_S = 0.4, 300.0
@@ -196,24 +224,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "scorecard.md")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--share", type=float, default=1.0, help="of the length of every trace")
+    parser.add_argument("--draws", type=int, default=3, help="of every generated trace")
     parser.add_argument("--policies", default=",".join((*DEFAULT, *VARIANTS)), metavar="A,B")
     args = parser.parse_args(argv)
+    if args.draws < 1:
+        parser.error(f"--draws: {args.draws} is not allowed; 1 or more")
     args.work.mkdir(parents=True, exist_ok=True)
     known = {scenario.name for scenario in SCENARIOS}
     wanted = args.only.split(",")
     if unknown := sorted(set(wanted) - known):
         parser.error(f"--only: {', '.join(unknown)}: one of {', '.join(sorted(known))}")
     for scenario in SCENARIOS:
-        report = args.work / f"{scenario.name}-{args.share:g}.json"
+        report = _report(scenario, args)
         source = _source(scenario, args.traces)
         if scenario.name not in wanted or report.exists() or source is None:
             continue
         begin = time.process_time()
-        judged, other = _traces(scenario, source, args.work, args.share)
+        judged, other = _traces(scenario, source, args.work, args.share, args.draws)
+        first, *also = map(str, judged)
         policies = [one for one in args.policies.split(",") if not scenario.few or one in _FEW]
         code = shoal(
-            ["backtest", "--trace", str(judged), "--tune", str(other), "--policies",
+            ["backtest", "--trace", first, "--tune", str(other), "--policies",
              ",".join(policies), "--jobs", str(args.jobs), "--json", str(report),
+             *(["--also", *also] if also else []),
              *(["--fluid"] if scenario.fluid else []),
              *(["--config", str(HERE / scenario.config)] if scenario.config else [])]
         )  # fmt: skip
@@ -224,7 +257,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{scenario.name}: {time.process_time() - begin:.0f} CPU s in this process\n",
             flush=True,
         )
-    found = {s.name: (s.about, args.work / f"{s.name}-{args.share:g}.json") for s in SCENARIOS}
+    found = {s.name: (s.about, _report(s, args)) for s in SCENARIOS}
     reports = {
         name: (about, orjson.loads(path.read_bytes()))
         for name, (about, path) in found.items()
@@ -237,6 +270,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     write(args.out, reports, left_out, _head(args.share, commits))
     print(f"{args.out}: {len(reports)} of {len(SCENARIOS)} scenarios")
     return 0
+
+
+def _report(scenario: Scenario, args: argparse.Namespace) -> Path:
+    """Where its JSON is kept."""
+    draws = f"-{args.draws}" if scenario.make else ""
+    folder: Path = args.work
+    return folder / f"{scenario.name}-{args.share:g}{draws}.json"
 
 
 def _commit() -> str:
@@ -268,7 +308,9 @@ def _head(share: float, commits: Mapping[str, str]) -> str:
         f"knob, ours too, was swept on another trace {_TUNE:.0%} as long and of "
         f"{_TUNE_S / 60:.0f} min at least (a recorded trace: even arrivals at its mean rate, with "
         "its lengths; a generated one: another seed) and set to the cheapest value that reached "
-        "95% there. One seed. "
+        "95% there. Of a generated trace figures are means over the draws that the page names, all "
+        "with the same knobs; in brackets the least and the greatest (of more than 20 draws, the "
+        "middle 90%). "
         + ("" if share == 1.0 else f"Spans are {share:g} times those named below. ")
         + "Cost counts 4 minutes before the first request, in which every fleet comes up: of a "
         "short trace that is a large part, the same for all policies."
@@ -284,30 +326,37 @@ def _source(scenario: Scenario, traces: Path | None) -> Path | None:
     return path if path is not None and path.exists() else None
 
 
-def _traces(scenario: Scenario, source: Path, folder: Path, share: float) -> tuple[Path, Path]:
-    """(judged, for tuning): plain CSV files."""
-    random = np.random.default_rng([1, *scenario.name.encode()])
-    span_s = share * scenario.span_s
-    trace = _slice(scenario, source, span_s, random)
-    pairs = list(zip(trace.input_tokens, trace.output_tokens, strict=True))
-    draw = resampled_lengths(pairs)
-    if scenario.make is None:
-        span_s = min(span_s, trace.duration_s)
-        names = random.choice(list(scenario.models), len(pairs), p=list(scenario.models.values()))
-        rate = len(pairs) / span_s
-        judged = [
-            Arrival(at_ms / 1000.0, str(name), *pair)
-            for at_ms, name, pair in zip(trace.arrivals_ms, names, pairs, strict=True)
-        ]
-    else:
-        rate = scenario.req_per_s
-        judged = _made(scenario, scenario.make, span_s, rate, draw, random)
-    tune_s = max(_TUNE_S, _TUNE * span_s)
-    other = _made(scenario, scenario.make or _even, tune_s, rate, draw, random)
-    return (
-        _written(folder / f"{scenario.name}.csv", judged),
-        _written(folder / f"{scenario.name}-tune.csv", other),
-    )
+def _traces(
+    scenario: Scenario, source: Path, folder: Path, share: float, draws: int
+) -> tuple[list[Path], Path]:
+    """(judged, for tuning): plain CSV files. draws: so many are judged where they are generated."""
+    tune = folder / f"{scenario.name}-tune.csv"
+    judged = []
+    for number in range(1, draws + 1 if scenario.make else 2):
+        random = np.random.default_rng([number, *scenario.name.encode()])
+        span_s = share * scenario.span_s
+        trace = _slice(scenario, source, span_s, random)
+        pairs = list(zip(trace.input_tokens, trace.output_tokens, strict=True))
+        draw = resampled_lengths(pairs)
+        if scenario.make is None:
+            span_s = min(span_s, trace.duration_s)
+            shares = list(scenario.models.values())
+            names = random.choice(list(scenario.models), len(pairs), p=shares)
+            rate = len(pairs) / span_s
+            arrivals = [
+                Arrival(at_ms / 1000.0, str(name), *pair)
+                for at_ms, name, pair in zip(trace.arrivals_ms, names, pairs, strict=True)
+            ]
+        else:
+            rate = scenario.req_per_s
+            arrivals = _made(scenario, scenario.make, span_s, rate, draw, random)
+        name = scenario.name if number == 1 else f"{scenario.name}-{number}"
+        judged.append(_written(folder / f"{name}.csv", arrivals))
+        if number == 1:
+            tune_s = max(_TUNE_S, _TUNE * span_s)
+            made = _made(scenario, scenario.make or _even, tune_s, rate, draw, random)
+            _written(tune, made)
+    return judged, tune
 
 
 def _slice(scenario: Scenario, source: Path, span_s: float, random: np.random.Generator) -> Trace:

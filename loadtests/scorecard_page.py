@@ -34,7 +34,9 @@ def write(
         chart.write_text(_chart(report))
         asked = sum(model["requests"] for model in report["models"].values())
         parts += ["", f"## {name}: {about}", ""]
-        parts += [f"{asked} requests in {report['duration_s'] / 60:.1f} min.", ""]
+        draws = len(report.get("also", ())) + 1
+        more = f" in {draws} draws" if draws > 1 else ""
+        parts += [f"{asked} requests in {report['duration_s'] / 60:.1f} min{more}.", ""]
         parts += _table(report)
         if old := _old_knobs(report):
             parts += ["", old]
@@ -129,8 +131,8 @@ def _table(report: Report) -> list[str]:
         over = policy["regret_to_oracle"]
         knob = policy["knob"]["value"]
         lines.append(
-            f"| {policy['name']} | {100 * policy['slo_attainment']:.2f}% "
-            f"| {policy['cost_usd']:.2f} | {'-' if over is None else f'{100 * over:+.0f}%'} "
+            f"| {policy['name']} | {_met(policy)} | {_usd(policy)} "
+            f"| {'-' if over is None else f'{100 * over:+.0f}%'} "
             f"| {100 * policy['unserved_fraction']:.2f}% | {policy['reaction_s']:.0f} s "
             f"| {policy['reversals_per_h']:.0f} | {policy['starts']:.0f} | {knob:g} |"
         )
@@ -176,3 +178,15 @@ def _is_ours(policy: Report) -> bool:
 
 def _brief(policy: Report) -> str:
     return f"{policy['cost_usd']:.2f} USD, {100 * policy['slo_attainment']:.2f}%"
+
+
+def _usd(policy: Report) -> str:
+    low, high = policy["intervals"]["cost_usd"]
+    return f"{policy['cost_usd']:.2f}" + (f" ({low:.2f} to {high:.2f})" if low < high else "")
+
+
+def _met(policy: Report) -> str:
+    low, high = (100.0 * share for share in policy["intervals"]["slo_attainment"])
+    return f"{100 * policy['slo_attainment']:.2f}%" + (
+        f" ({low:.2f} to {high:.2f})" if low < high else ""
+    )

@@ -27,15 +27,15 @@ svg{width:100%;height:auto}.grid{stroke:#e6ebf0}.tick,.legend{font-size:11px;fil
 
 
 _CURVES = (
-    "Each line is one policy with its knob swept on this trace; the large point is the setting "
-    "used in the table."
+    "Each line is one policy with its knob swept on what is judged here; the large point is the "
+    "setting used in the table."
 )
 _POINTS = "Each point is one policy as in the table; its knob was not swept."
 
 
 def page(found: Backtest) -> str:
     """The whole page."""
-    names = ", ".join(Path(trace).name for trace in found.traces)
+    names = ", ".join(Path(trace).name for trace in (*found.traces, *found.also))
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'>",
         f"<title>Backtest of {escape(names)}</title><style>{STYLE}</style>",
@@ -45,9 +45,9 @@ def page(found: Backtest) -> str:
         _table(found),
         "<h2>Cost against attainment</h2>",
         f"<p class='small'>{_CURVES if found.curves else _POINTS} Thin lines are the middle "
-        "90% over seeds, where there are several. Up and to the left is better.</p>",
+        "90% over traces and seeds, where there are several. Up and to the left is better.</p>",
         _curves(found),
-        "<h2>Demand and fleet over time</h2>",
+        f"<h2>Demand and fleet over time{', first trace' if found.also else ''}</h2>",
         _demand(found),
         _spend(found),
         "<h2>Policies</h2>",
@@ -110,7 +110,7 @@ def _point(row: Row) -> tuple[float, float]:
 
 
 def _spans(row: Row) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """The middle 90% over seeds of cost and of attainment, as a cross; nothing for one seed."""
+    """The middle 90% of cost and of attainment, as a cross; nothing for one run."""
     if len(row.scores) < 2:
         return []
     usd, share = _point(row)
@@ -159,5 +159,5 @@ def _about(found: Backtest) -> str:
 
 
 def _notes(found: Backtest) -> str:
-    notes = "".join(f"<li>{escape(note)}</li>" for note in found.workload.notes)
+    notes = "".join(f"<li>{escape(note)}</li>" for note in found.notes)
     return f"<h2>Notes</h2><ul>{notes}</ul>" if notes else ""

@@ -1,7 +1,7 @@
 """What a backtest found, as values and as JSON: one row per policy, curves over its knob.
 
-Owns the names of the JSON (docs/backtest.md lists them). Figures are means over seeds. Nothing here
-depends on the clock or on the machine: the same input gives the same bytes.
+Owns the names of the JSON (docs/backtest.md lists them). Figures are means over seeds and further
+traces. Nothing here depends on the clock or on the machine: the same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from autoscaler.domain.cluster import Service
 from autoscaler.simulation.policies import oracle
 from autoscaler.simulation.policies.table import POLICIES
 from autoscaler.simulation.score import Score
@@ -36,26 +37,28 @@ _SHOWN_WITH_INTERVAL = ("cost_usd", "slo_attainment", "goodput_tokens_per_s")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One policy at one setting of its knob, one score per seed."""
+    """One policy at one setting of its knob, one score per trace and seed."""
 
     policy: str
     knob: float
     scores: tuple[Score, ...]
 
     def mean(self, figure: str) -> float:
-        """The mean of a figure over seeds."""
+        """The mean of a figure over traces and seeds."""
         values = [float(getattr(score, figure)) for score in self.scores]
         return sum(values) / len(values)
 
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """rows: as asked for, one per policy. curves: per policy, its knob swept on the same trace.
-    oracle_usd, oracle_attainment: the bound, means over seeds. tuned: per policy, what sweeping its
+    """also: further traces, each judged by itself. workloads: of all of them. rows: as asked for,
+    one per policy. curves: per policy, its knob swept on the same traces. oracle_usd,
+    oracle_attainment: the bound, means over traces and seeds. tuned: per policy, what sweeping its
     knob on another trace chose."""
 
     traces: tuple[str, ...]
-    workload: Workload
+    also: tuple[str, ...]
+    workloads: tuple[Workload, ...]
     seeds: tuple[int, ...]
     rows: tuple[Row, ...]
     curves: Mapping[str, tuple[Row, ...]]
@@ -66,14 +69,32 @@ class Backtest:
     @property
     def size(self) -> str:
         """How much was replayed, in words."""
-        scenario = self.workload.scenario
         counts = (
-            (scenario.requests, "request"),
-            (len(scenario.cluster.services), "model"),
+            (sum(one.scenario.requests for one in self.workloads), "request"),
+            (len(self.workloads[0].scenario.cluster.services), "model"),
             (len(self.seeds), "seed"),
         )
         requests, models, seeds = (f"{n} {word}{'' if n == 1 else 's'}" for n, word in counts)
-        return f"{requests} in {scenario.duration_s / 60:.1f} min, {models}, {seeds}"
+        traces = f" in {len(self.workloads)} traces" if self.also else ""
+        return f"{requests} in {self.duration_s / 60:.1f} min{traces}, {models}, {seeds}"
+
+    @property
+    def duration_s(self) -> float:
+        """Of all traces together."""
+        return sum(one.scenario.duration_s for one in self.workloads)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What has to be said of the traces: with the name of the trace where it is not of all."""
+        names = ", ".join(self.traces), *self.also
+        of: dict[str, list[str]] = {}
+        for name, workload in zip(names, self.workloads, strict=True):
+            for note in workload.notes:
+                of.setdefault(note, []).append(name)
+        return tuple(
+            note if len(found) == len(names) else f"{', '.join(found)}: {note}"
+            for note, found in of.items()
+        )
 
     def undercut_by(self, row: Row) -> tuple[str, ...]:
         """Policies, other than ours, that attain at least as much (within half a point) for less
@@ -95,15 +116,16 @@ def regret(cost_usd: float, oracle_usd: float) -> float | None:
 
 def as_json(found: Backtest) -> bytes:
     """The whole report."""
-    scenario = found.workload.scenario
+    scenario = found.workloads[0].scenario
     value = {
         "traces": list(found.traces),
+        "also": list(found.also),
         "config_hash": scenario.cluster.content_hash,
-        "duration_s": round(scenario.duration_s, 3),
+        "duration_s": round(found.duration_s, 3),
         "lead_s": scenario.lead_s,
         "seeds": list(found.seeds),
-        "notes": list(found.workload.notes),
-        "models": {s.model: _model(found.workload, s.model) for s in scenario.cluster.services},
+        "notes": list(found.notes),
+        "models": {s.model: _model(found, s) for s in scenario.cluster.services},
         "policies": [*(_policy(found, row) for row in found.rows), _oracle(found)],
         "curves": {
             name: [
@@ -121,17 +143,18 @@ def as_json(found: Backtest) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _model(workload: Workload, model: str) -> dict[str, Any]:
-    scenario = workload.scenario
-    service = scenario.cluster.service(model)
-    mine = [arrival for arrival in scenario.arrivals if arrival.model == model]
-    count = len(mine)
-    requests = round(scenario.weight * count)
+def _model(found: Backtest, service: Service) -> dict[str, Any]:
+    requests = inputs = outputs = 0.0
+    for scenario in (workload.scenario for workload in found.workloads):
+        mine = [arrival for arrival in scenario.arrivals if arrival.model == service.model]
+        requests += scenario.weight * len(mine)
+        inputs += scenario.weight * sum(a.input_tokens for a in mine)
+        outputs += scenario.weight * sum(a.output_tokens for a in mine)
     return {
-        "requests": requests,
-        "req_per_s": requests / scenario.duration_s,
-        "mean_input_tokens": sum(a.input_tokens for a in mine) / count,
-        "mean_output_tokens": sum(a.output_tokens for a in mine) / count,
+        "requests": round(requests),
+        "req_per_s": requests / found.duration_s,
+        "mean_input_tokens": inputs / requests,
+        "mean_output_tokens": outputs / requests,
         "slo": {"ttft_ms": service.slo.ttft_ms, "tpot_ms": service.slo.tpot_ms},
         "percentile": service.percentile,
     }

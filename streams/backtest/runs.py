@@ -6,6 +6,7 @@ on the user's Dask or Ray cluster. A worker reads the traces itself and keeps wh
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -52,7 +53,10 @@ class Outcome:
 def prepared(demand: Demand, seed: int) -> tuple[Workload, Setting]:
     """The workload of `demand` and what policies may know of it."""
     workload = load_workload(demand, seed)
-    return workload, setting_of(workload.scenario)
+    setting = setting_of(workload.scenario)
+    gc.collect()  # what is garbage by now would be kept for ever
+    gc.freeze()  # arrivals never change: collections need not look at them again and again
+    return workload, setting
 
 
 def run(one: Run) -> Outcome:
@@ -116,7 +120,7 @@ def _cluster(backend: str) -> Iterator[None]:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """The middle 90% of values over seeds, by nearest rank."""
+    """The middle 90% of values, by nearest rank: of up to 20, the least and the greatest."""
     ranked = sorted(values)
     last = len(ranked) - 1
     return ranked[math.floor(0.05 * last)], ranked[math.ceil(0.95 * last)]

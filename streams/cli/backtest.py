@@ -29,7 +29,7 @@ from streams.backtest.prometheus import ask_range, rebuild
 from streams.backtest.report import Backtest, Row, as_json, table
 from streams.backtest.runs import BACKENDS, Outcome, Run, prepared, run_all
 from streams.backtest.tuning import chosen
-from streams.backtest.workload import DEFAULT_CONFIG, Demand
+from streams.backtest.workload import DEFAULT_CONFIG, Demand, Workload
 from streams.cli.interrupts import workers_spared
 from streams.files import units
 from streams.files.config import load_config
@@ -65,6 +65,8 @@ def add_parser(subparsers: Any) -> None:
     option("--fluid", action="store_true", help="simulate rates instead of requests: for weeks at "
            f"once; policies: {', '.join(_FLOWS)} and variants")  # fmt: skip
     option("--tune", nargs="+", metavar="FILE", help="choose each policy's knob on other traces")
+    option("--also", nargs="+", default=[], metavar="FILE", help="judge each of these files "
+           "too, with the same knobs, --from, --to, --supply: figures are means")  # fmt: skip
     option("--no-curves", action="store_true", help="with --report: do not sweep the knobs")
     option("--rate-scale", type=float, default=1.0, metavar="X", help="of the requests per second")
     option("--from", dest="begin", metavar="T", help="skip so much of the trace, e.g. 10m")
@@ -151,6 +153,11 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
     """All runs that were asked for, put together."""
     seeds = tuple(range(args.seed, args.seed + args.seeds))
     workload, _ = prepared(demand, seeds[0])  # refuses bad input before anything runs
+    judged = (demand, *(replace(demand, traces=(trace,)) for trace in args.also))
+    workloads = [workload]
+    for one in judged[1:]:
+        workloads.append(prepared(one, seeds[0])[0])
+        _same_models(workload, workloads[-1], one.traces[0])
     tuned: dict[str, float] = {}
     if args.tune:
         other = replace(demand, traces=tuple(args.tune), from_s=0.0, to_s=math.inf, supply=())
@@ -166,8 +173,9 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
             tuned |= {p.name: tuned["shoal"] for p in policies if p.name in VARIANTS}
     knobs = {policy.name: tuned.get(policy.name, policy.default) for policy in policies}
     main = [
-        Run(demand, name, knob, seed, _timeline(args, name, seed, policies[0].name))
-        for seed in seeds  # outermost: a worker keeps the workloads of few seeds
+        Run(one, name, knob, seed, _timeline(args, name, seed, policies[0].name, one is demand))
+        for one in judged  # outermost: a worker keeps few workloads
+        for seed in seeds
         for name, knob in (*knobs.items(), (oracle.NAME, 0.0))
     ]
     outcomes = _run("simulating", main, args)
@@ -177,7 +185,8 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
         found = _run(
             "sweeping knobs",
             [
-                Run(demand, name, value, seed)
+                Run(one, name, value, seed)
+                for one in judged
                 for seed in seeds
                 for name, values in swept.items()
                 for value in values
@@ -191,7 +200,8 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
     bounds = [outcome.bound for outcome in outcomes if outcome.bound is not None]
     return Backtest(
         demand.traces,
-        workload,
+        tuple(args.also),
+        tuple(workloads),
         seeds,
         tuple(_row(name, knob, outcomes) for name, knob in knobs.items()),
         curves,
@@ -201,8 +211,19 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
     )
 
 
+def _same_models(workload: Workload, other: Workload, trace: str) -> None:
+    """UserError where `other`, of `trace`, asks for other models: no means could be taken."""
+    names, found = (
+        sorted(service.model for service in one.scenario.cluster.services)
+        for one in (workload, other)
+    )
+    if found != names:
+        wanted = ", ".join(names) + (", all in this one file" if len(names) > 1 else "")
+        raise UserError(f"--also {trace}: models {', '.join(found)}; allowed: {wanted}")
+
+
 def _row(policy: str, knob: float, outcomes: Sequence[Outcome]) -> Row:
-    """What `policy` scored at `knob`, over all seeds."""
+    """What `policy` scored at `knob`, over all traces and seeds."""
     mine = (o.score for o in outcomes if (o.run.policy, o.run.knob) == (policy, knob))
     return Row(policy, knob, tuple(score for score in mine if score is not None))
 
@@ -222,8 +243,10 @@ def _run(what: str, runs: Sequence[Run], args: argparse.Namespace) -> list[Outco
         return run_all(runs, args.jobs, args.backend, lambda _: bar.advance(task))
 
 
-def _timeline(args: argparse.Namespace, policy: str, seed: int, first: str) -> Path | None:
-    if not args.timeline or seed != args.seed:
+def _timeline(
+    args: argparse.Namespace, policy: str, seed: int, first: str, of_trace: bool
+) -> Path | None:
+    if not args.timeline or seed != args.seed or not of_trace:
         return None
     if "{policy}" in args.timeline:
         return Path(args.timeline.replace("{policy}", policy))
@@ -239,8 +262,9 @@ def _seconds(option: str, text: str | None, otherwise: float) -> float:
 
 
 def _show(found: Backtest, console: Console) -> None:
-    print(f"{', '.join(Path(trace).name for trace in found.traces)}: {found.size}")
-    for note in found.workload.notes:
+    names = ", ".join(Path(trace).name for trace in (*found.traces, *found.also))
+    print(f"{names}: {found.size}")
+    for note in found.notes:
         print(f"note: {note}")
     header, *lines = table(found)
     shown = Table(box=None, pad_edge=False)

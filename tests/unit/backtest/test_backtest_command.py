@@ -3,12 +3,15 @@ anyone can recompute its figures from the timeline."""
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from pathlib import Path
 
 import pytest
 
 from streams.backtest.runs import prepared
+from streams.backtest.workload import Demand
 from streams.cli.main import main
 
 CONFIG = Path(__file__).parents[1] / "simulation" / "mini.yaml"
@@ -107,6 +110,71 @@ def test_the_same_seed_gives_the_same_bytes_on_one_process_and_on_two(
     assert (tmp_path / "one.html").read_text().count('class="span"') >= 4
     assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+
+
+def test_figures_of_several_traces_are_means_at_the_same_knob(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = trace.read_text().splitlines()
+    other, foreign = tmp_path / "half.csv", tmp_path / "foreign.csv"
+    other.write_text("\n".join([lines[0], *lines[1::2]]) + "\n")
+    foreign.write_text("\n".join([lines[0], "0,someone,10,10", "9,someone,10,10"]) + "\n")
+    one = ["backtest", "--config", str(CONFIG), "--policies", "knative", "--jobs", "1", "--trace"]
+    for name, traces in (
+        ("first", [str(trace)]),
+        ("second", [str(other)]),
+        ("both", [str(trace), "--also", str(other)]),
+    ):
+        assert main([*one, *traces, "--json", str(tmp_path / f"{name}.json")]) == 0
+    reports = [
+        json.loads((tmp_path / f"{name}.json").read_bytes()) for name in ("first", "second", "both")
+    ]
+    first, second, both = (report["policies"] for report in reports)
+    for a, b, mean in zip(first, second, both, strict=True):
+        assert mean["cost_usd"] == pytest.approx((a["cost_usd"] + b["cost_usd"]) / 2)
+    low, high = both[0]["intervals"]["cost_usd"]
+    assert low == pytest.approx(second[0]["cost_usd"]) and high == pytest.approx(
+        first[0]["cost_usd"]
+    )
+    assert reports[2]["also"] == [str(other)]
+    assert both[0]["models"]["mini"]["requests"] == 2640 + 1320
+    assert reports[2]["models"]["mini"]["requests"] == 2640 + 1320
+    assert reports[2]["duration_s"] == reports[0]["duration_s"] + reports[1]["duration_s"]
+    assert "3960 requests in 6.0 min in 2 traces, 1 model, 1 seed" in capsys.readouterr().out
+    assert main(["backtest", "--trace", str(trace), "--also", str(foreign), "--to", "60s"]) == 2
+    error = capsys.readouterr().err
+    assert "--also" in error and "someone" in error and error.count("\n") == 1
+
+
+def test_notes_name_the_trace_unless_they_are_of_all(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = tmp_path / "odd.csv"
+    odd.write_text("\n".join([*trace.read_text().splitlines()[:50], "25,mini,0,5"]) + "\n")
+    one = ["backtest", "--policies", "fixed-peak", "--to", "30s", "--jobs", "1"]
+    plain = ["--trace", str(trace), "--also", str(odd), "--config", str(CONFIG)]
+    assert main([*one, *plain]) == 0
+    notes = [x for x in capsys.readouterr().out.splitlines() if x.startswith("note: ")]
+    assert any(note.startswith(f"note: {odd}: ") for note in notes)
+    assert not any(note.startswith(f"note: {trace}: ") for note in notes)
+
+
+def test_arrivals_are_kept_out_of_collections_without_what_was_garbage_by_then(
+    trace: Path,
+) -> None:
+    class Node:
+        def __init__(self) -> None:
+            self.itself = self
+
+    prepared.cache_clear()
+    gc.disable()
+    try:
+        gone = weakref.ref(Node())
+        prepared(Demand((str(trace),), CONFIG, to_s=20.0), 1)
+        gc.unfreeze()
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_trace_is_read_once_for_each_seed(trace: Path) -> None:
