@@ -80,7 +80,9 @@ class Watch:
 
     async def follow(self, stack: Stack) -> None:
         """Until cancelled."""
-        reading = consumer(stack.bootstrap, "burst", fetch_max_wait_ms=50)
+        reading = consumer(
+            stack.bootstrap, "burst", fetch_max_wait_ms=50, isolation_level="read_committed"
+        )
         await reading.start()
         try:
             parts = [

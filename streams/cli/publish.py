@@ -107,7 +107,9 @@ class Broker:
         ensured = await ensure_topics(self.address, self.prefix)
         name = topic.wire_name(self.prefix)
         parts = [TopicPartition(name, k) for k in range(ensured.partitions[topic.name])]
-        consumer = new_consumer(self.address, "shoal-cli", fetch_max_wait_ms=50)
+        consumer = new_consumer(
+            self.address, "shoal-cli", fetch_max_wait_ms=50, isolation_level="read_committed"
+        )
         found: list[tuple[bytes | None, bytes | None]] = []
         await consumer.start()
         try:

@@ -78,8 +78,13 @@ async def write(producer: AIOKafkaProducer, broker: Broker, record: Any) -> None
 
 
 async def read(broker: Broker, topic: Topic, enough: Callable[[list[Any]], bool]) -> list[Any]:
-    """Records of a topic from its beginning until there are enough of them."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, fetch_max_wait_ms=50)
+    """Committed records of a topic from its beginning until there are enough of them: what a leader
+    was killed over was never said."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=broker.bootstrap,
+        fetch_max_wait_ms=50,
+        isolation_level="read_committed",
+    )
     await consumer.start()
     try:
         parts = [TopicPartition(broker.name(topic), n) for n in range(topic.partitions)]

@@ -12,6 +12,7 @@ import itertools
 import time
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,8 +22,10 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, ProducerFenced
 
 from streams.broker.admin import TopicsUnusable, ensure_topics
-from tests.contract.brokers import Broker, end_of, new_producer, read_raw
-from topics.table import PLANS, TELEMETRY, Cleanup, Topic
+from streams.cli import publish as command_line
+from tests.contract.brokers import Broker, end_of, new_producer, read_raw, write
+from topics.decisions import Decision
+from topics.table import DECISIONS, PLANS, TELEMETRY, Cleanup, Topic
 
 gap = pytest.mark.embedded_gap
 
@@ -88,6 +91,25 @@ async def test_what_was_aborted_was_never_said(broker: Broker) -> None:
     finally:
         await writer.stop()
     assert await _committed(broker, place, start) == [b"said"]
+
+
+@gap("readers of committed records see aborted ones")
+async def test_what_a_leader_was_killed_over_is_shown_to_nobody(broker: Broker) -> None:
+    """A decision in an open transaction, then aborted by the next leader, is not one for the
+    command line either."""
+    known = Decision(1, 1, "*", "hold", 1000, applied=True, reason="the first life")
+    killed = await new_producer(broker, transactional_id=f"{broker.prefix}killed")
+    shown = command_line.Broker(broker.bootstrap, broker.prefix, 0)
+    try:
+        async with killed.transaction():
+            await write(killed, broker, known)
+        await killed.begin_transaction()
+        await write(killed, broker, replace(known, number=2))
+        assert await asyncio.to_thread(shown.last, DECISIONS) == [known]
+        await (await new_producer(broker, transactional_id=f"{broker.prefix}killed")).stop()
+        assert await asyncio.to_thread(shown.last, DECISIONS) == [known]
+    finally:
+        await _stopped(killed)
 
 
 async def _stopped(producer: AIOKafkaProducer) -> None:
