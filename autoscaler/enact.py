@@ -141,10 +141,9 @@ def _switch(
     """What of `change` needs no other GPUs: groups that become other combos where they are.
 
     They serve less meanwhile, so only as many as demand can spare; or, where the plan gives the
-    model more than it has, as its disruption budget allows. The others are replaced beside. Where a
-    switch is priced above a start on nodes that are there, none is made."""
+    model more than it has, as may leave at a time. The others are replaced beside."""
     policy = scene.cluster.policy
-    if not change.adds or not change.removes or policy.k_switch > policy.k_load:
+    if not change.adds or not change.removes or not policy.switches_roles:
         return change, site, ()
     view, sight = scene.views[service.model], scene.sight
     ready = {
@@ -155,7 +154,7 @@ def _switch(
     needed = view.state.target_req_per_s / (service.utilization * view.state.derate)
     spare = max(0.0, sum(ready.values()) - needed)
     if raw_of(change.adds, scene.combos) > raw_of(change.removes, scene.combos):
-        spare = max(spare, service.max_disruption * sum(ready.values()))
+        spare = max(spare, service.leaves_at_a_time(ready.values()))
     room = Room(ready, spare, service.min_instances)
     switched = in_place(
         change.adds, change.removes, counting, scene.combos, room, site.serial, scene.now_ms

@@ -3,9 +3,10 @@
 The first 20 models are declared a few each second until all run; more are copies of them, which
 a controller takes over as it does after a start. Then it ticks: quietly, and with surges of one
 model at a time. Every node reports; what is assigned is ready at once. Prints CPU seconds of the
-takeover, of windows and deciding (a tick), of the urgent plans that a thread makes beside it, and
-of both together. Full plans are made by another process (`loadtests.resolve_bench` measures them)
-and are not answered here.
+takeover, of windows and deciding (a tick), and of the urgent plans that a thread makes beside it.
+Full plans are made by another process (`loadtests.resolve_bench` measures them): one is answered at
+the end, at other prices and half of the demand so that every model changes, and the longest tick of
+those that carry it out is printed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +24,9 @@ from autoscaler.decide import ControllerState, Observation, decide
 from autoscaler.demand.observed import observe
 from autoscaler.effects import PublishAssignment, SolveRequested
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.answer import answer
-from autoscaler.planning.request import PlanAnswer, Urgency
+from autoscaler.planning.answer import OPTIONS, answer
+from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.rebuild import rebuild
 from loadtests.estate import POOLS_PER_REGION, Estate
@@ -33,6 +36,9 @@ START_MS = 1_700_000_000_000
 _KINDS = 20
 _DECLARED_PER_S = 4
 _SETTLES_S = 20
+_ASKED_WITHIN_S = 600
+_CARRIED_OUT_S = 30
+_FULL_S = 60.0
 
 
 class _Run:
@@ -48,6 +54,7 @@ class _Run:
         self.plans: list[float] = []
         self._random = np.random.default_rng(seed)
         self._answers: list[PlanAnswer] = []
+        self._fulls: list[PlanRequest] = []
 
     @property
     def now_ms(self) -> int:
@@ -90,7 +97,36 @@ class _Run:
                 profile = default_profile()
                 self._answers.append(answer(effect.request, estate.cluster, profile, Shoal()))
                 self.plans.append(time.process_time() - began)
+            elif isinstance(effect, SolveRequested):
+                self._fulls.append(effect.request)
         self.ticks[urgent].append(took)
+
+    def carry_out_full(self) -> int:
+        """Wait for a full plan to be asked for and tick while its answer is carried out; how many
+        models it changes."""
+        # One of long ago may be waited for still.
+        self._answers += [unanswered(request, "not answered here") for request in self._fulls[-1:]]
+        asked = len(self._fulls)
+        for _ in range(_ASKED_WITHIN_S):
+            self.tick()
+            if len(self._fulls) > asked:
+                break
+        else:
+            return 0
+        cluster, request = self.estate.cluster, self._fulls[-1]
+        prices = {p.id: p.price_usd_per_h * self._random.uniform(0.2, 5.0) for p in cluster.pools}
+        demands = (replace(d, req_per_s=0.5 * d.req_per_s) for d in request.demands)
+        request = replace(request, demands=tuple(demands), prices_usd_per_h=tuple(prices.items()))
+        began = time.monotonic()
+        options = replace(OPTIONS, time_limit_s=_FULL_S, elapsed_s=lambda: time.monotonic() - began)
+        made = answer(request, cluster, default_profile(), Shoal(), options)
+        before, after = dict(request.fleet), dict(made.counts)
+        self._answers.append(made)
+        self.ticks = {False: [], True: []}
+        for _ in range(_CARRIED_OUT_S):
+            self.tick()
+        moved = (i for i in before.keys() | after.keys() if before.get(i) != after.get(i))
+        return len({parse_combo_id(combo_id)[0] for combo_id in moved})
 
     def settle(self, seconds: int) -> None:
         """Tick without counting."""
@@ -156,6 +192,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         **_quantiles("surge_tick", run.ticks[True]),
         **_quantiles("urgent_plan", run.plans),
     }
+    changed = run.carry_out_full()
+    every = run.ticks[False] + run.ticks[True]
+    found |= {"models_of_full_plan": changed, "full_plan_tick_max_cpu_s": max(every)}
     for key, value in found.items():
         print(f"{key:22} {value if isinstance(value, int) else f'{value:.4f}'}")
     if given.json:

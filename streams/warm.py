@@ -1,11 +1,14 @@
 """Compiled code made ready before anything waits for it.
 
 Where nothing is kept on disk yet, compiling takes seconds, in which a process that was about to
-lead would say nothing. Owns what is run once for that: whatever reads telemetry and looks at it
-each second. What plans need is compiled where they are made, beside the ticks.
+lead would say nothing, and its first plan would wait. Owns what is run once for that: what reads
+telemetry and looks at it each second, and what values the instances that plans choose from.
 """
 
 from __future__ import annotations
+
+import asyncio
+import logging
 
 import numpy as np
 
@@ -13,11 +16,34 @@ from autoscaler.demand.backlog import erlang_c
 from autoscaler.demand.present import changed_at
 from autoscaler.demand.significance import poisson_tail
 from autoscaler.demand.windows import TelemetryWindows
+from autoscaler.domain.cluster import Service
+from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.workload import Lengths, Phase, Slo
+from autoscaler.performance import catalog
+from autoscaler.performance.profile import default_profile
+from autoscaler.planning.instances import instance
+from autoscaler.planning.pipelines import irreducible
 from streams.ports.telemetry_wire import read_reported
 from topics.codec import encode
 from topics.telemetry import Telemetry
 
+log = logging.getLogger(__name__)
 _NOW_MS = 1_700_000_000_000
+_LONG_S = 2.0
+
+
+async def warmed(pipelines: bool) -> None:
+    """Both of the below, beside what else runs. Says so where it takes long. Nothing depends on it:
+    where it fails, whatever comes first is slower."""
+    work = asyncio.gather(
+        asyncio.to_thread(warm_up), asyncio.to_thread(warm_plans, pipelines), return_exceptions=True
+    )
+    done, _ = await asyncio.wait({work}, timeout=_LONG_S)
+    if not done:
+        log.info("compiling code for this machine; only the first start takes this long")
+    for error in await work:
+        if error is not None:
+            log.warning("compiling ahead of time failed, first plans may be slow: %r", error)
 
 
 def warm_up() -> None:
@@ -33,3 +59,13 @@ def warm_up() -> None:
     erlang_c(1, 0.5)
     for count in (1, 2):  # on either side of the mean
         poisson_tail(count, 1.0)
+
+
+def warm_plans(pipelines: bool) -> None:
+    """The same for plans; with `pipelines` also for instances over several nodes."""
+    model = catalog.model("meta-llama/Llama-3.1-8B-Instruct")
+    service = Service("model", model, Slo(2000.0, 80.0), pipelines="same-slice")
+    node, lengths = NodeSlice(catalog.gpu("L40S"), 1), Lengths.expected(500.0, 100.0)
+    instance(service, node, Phase.AGGREGATED, lengths, default_profile())
+    if pipelines:
+        irreducible(service, Phase.PREFILL, (node,), lengths, default_profile())

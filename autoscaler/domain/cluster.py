@@ -252,6 +252,12 @@ class Policy:
             raise InvalidValue("policy.budget", self.budget_usd_per_h, allowed)
 
     @property
+    def switches_roles(self) -> bool:
+        """Whether combos may change roles where they are; not if that is priced above a start on
+        nodes that are there."""
+        return self.k_switch <= self.k_load
+
+    @property
     def spends_budget(self) -> bool:
         """Whether plans do the most work for the budget, instead of a demand at the least cost."""
         return self.objective is not Objective.COST

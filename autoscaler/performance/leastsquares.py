@@ -19,6 +19,7 @@ Residuals = Callable[[Factors], Sequence[float]]
 
 _STEP = 1e-4
 _MAX_LOG_MOVE = 0.7
+_ITERATIONS = 25
 _DAMPING_START, _DAMPING_MAX = 1e-2, 1e6
 
 
@@ -27,7 +28,6 @@ def fit(
     residuals: Residuals,
     bounds: Mapping[str, tuple[float, float]],
     prior_weight: float,
-    iterations: int = 25,
 ) -> dict[str, float]:
     """The factors that make the residuals small, near `start` where the data does not say.
 
@@ -52,7 +52,7 @@ def fit(
     r = evaluate(x)
     best = cost(r, x)
     damping = _DAMPING_START
-    for _ in range(iterations):
+    for _ in range(_ITERATIONS):
         jacobian = np.empty((len(r), len(names)))
         for index in range(len(names)):
             moved = x.copy()

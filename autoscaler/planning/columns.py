@@ -205,7 +205,8 @@ def _add_combos(
         candidates = {c.id: c for c in problem.candidates.get(service.model, ())}
         running = () if problem.additions_only else problem.running_of(service.model)
         by_slices: dict[object, list[Combo]] = {}
-        for combo in candidates.values() if running and not service.scale_targets else ():
+        switches = running and policy.switches_roles and not service.scale_targets
+        for combo in candidates.values() if switches else ():
             by_slices.setdefault(frozenset(slices_of(combo).items()), []).append(combo)
         for combo, count in running:
             same = by_slices.get(frozenset(slices_of(combo).items()), [])

@@ -54,7 +54,7 @@ from streams.ports.seal import Seal, read_keys
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.ports.unmanaged import UnmanagedServers
 from streams.solver.client import Solver, solver_argv
-from streams.warm import warm_up
+from streams.warm import warmed
 from topics.brokerclock import BrokerClock
 from topics.records import Alert
 from topics.table import DEMAND, LEADERSHIP, TELEMETRY
@@ -191,7 +191,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         config, queries, clock, windows, telemetry, loop.pace.fresh.set, options.merged
     )
     terms = Terms(seat, loop, written, outbox, control, bury.flush, sources, on_standing)
-    await asyncio.to_thread(warm_up)
+    await warmed(any(service.pipelines != "none" for service in config.cluster.services))
     await words.start()
     try:
         # Its first word tells the broker's time, against which the age of everything is measured.

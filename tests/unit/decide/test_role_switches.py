@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from autoscaler.decide import rebuild
-from autoscaler.domain.cluster import Policy
+from autoscaler.domain.cluster import Policy, Service
 from tests.unit.decide.decide_catalogue import (
     DECODE,
     PREFILL,
@@ -33,10 +35,10 @@ def catalogue(prefill_heavy: float, decode_heavy: float) -> Catalogue:
     }
 
 
-def settled() -> World:
+def settled(chat: Service = CHAT) -> World:
     """Three groups of 10 requests/s on all of the GPUs, for 22 requests/s at 80%."""
     found = catalogue(10.0, 4.0)
-    return world(22.0, CHAT, pools=(FLEET,), catalogue=found).run(300)
+    return world(22.0, chat, pools=(FLEET,), catalogue=found).run(300)
 
 
 def changed(w: World) -> World:
@@ -50,9 +52,11 @@ def phases(w: World) -> dict[str, str]:
     return {i.instance: i.phase for a in w.applied.values() for i in a.instances if not i.drain}
 
 
-def test_instances_change_roles_where_they_are() -> None:
-    """None is started; one serves on in each phase while the others switch."""
-    w = settled()
+@pytest.mark.parametrize("disruption", [0.4, 0.1])
+def test_instances_change_roles_where_they_are(disruption: float) -> None:
+    """None is started; one serves on in each phase while the others switch. A group that is more
+    than the disruption budget switches by itself, as it would leave by itself."""
+    w = settled(replace(CHAT, max_disruption=disruption))
     before, launched = phases(w), dict(w.launched)
     least = []
     changed(w).run(90, lambda x: least.append(x.ready("chat")))

@@ -20,7 +20,7 @@ from autoscaler.optimizer.result import (
 )
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
-from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
+from autoscaler.planning.problem import PlanningProblem, PlanOptions, Room, make_problem
 from autoscaler.planning.request import Switch
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.planning.strategies.table import STRATEGIES, strategy
@@ -139,6 +139,26 @@ def test_roles_are_switched_in_place_where_that_serves() -> None:
     assert made.counts() == {"m:fast": 2}
     assert made.switches == (Switch("m:slow", "m:fast", 2),)
     assert made.objective_usd_per_h == pytest.approx(2.0 + 2 * 0.02)
+
+
+@pytest.mark.parametrize(("k_switch", "switched"), [(0.02, 2), (0.03, 0), (100.0, 0)])
+def test_roles_that_are_dearer_to_switch_than_to_load_never_switch(
+    k_switch: float, switched: int
+) -> None:
+    """Not even on a full pool, where what is added has to stand beside what runs, so that nothing
+    else would serve."""
+    slow, fast = combo("m:slow", 1.0, 1.0, A), combo("m:fast", 2.0, 1.0, A)
+    problem = build(
+        (declared("m"),),
+        {"m": (slow, fast)},
+        {"m": 3.2},
+        {"m:slow": 2},
+        (pool("r", "a", "L40S", 1, 2, Market.ON_DEMAND, 1.0),),
+        Policy(k_start=0.3, k_load=0.02, k_switch=k_switch),
+    )
+    made = Shoal().solve(replace(problem, room=Room.BESIDE))
+    assert sum(switch.count for switch in made.switches) == switched
+    assert made.counts() == {"m:fast" if switched else "m:slow": 2}
 
 
 def test_a_node_that_is_there_is_filled_before_a_new_one_starts() -> None:

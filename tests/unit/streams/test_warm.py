@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import subprocess
 import sys
+import threading
 
-_SCRIPT = """
+import pytest
+
+from streams import warm
+
+_TICKS = """
 import gc
 import numpy as np
 from numba.core.dispatcher import Dispatcher
@@ -53,8 +60,86 @@ assert len(before) >= 6, before
 assert compiled() == before, (compiled(), before)
 """
 
+_PLANS = """
+import gc
+from numba.core.registry import CPUDispatcher
+from autoscaler.domain.workload import Lengths, Demand
+from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
+from autoscaler.domain.workload import Slo
+from autoscaler.performance.catalog import gpu, model
+from autoscaler.performance.profile import default_profile
+from autoscaler.planning.problem import make_problem
+from autoscaler.planning.strategies.shoal import Shoal
+from streams.warm import warm_plans, warm_up
+
+def used():
+    kernels = [k for k in gc.get_objects() if isinstance(k, CPUDispatcher)]
+    return {(k.py_func.__qualname__, s) for k in kernels for s in k.signatures}
+
+warm_up()
+warm_plans(PIPELINES)
+before = used()
+pool = Pool("r", "p", gpu("H100"), 8, 8, Market.ON_DEMAND, 4.0)
+architecture = model("Qwen/Qwen3-32B")
+service = Service("m", architecture, Slo(2500.0, 90.0), pipelines=KIND, max_len_tokens=8192)
+cluster = Cluster((pool,), (service,), Policy())
+demands = {"m": Demand("m", 5.0, Lengths.expected(700.0, 90.0))}
+assert Shoal().solve(make_problem(cluster, demands, default_profile())).counts()
+print(sorted(name for name, _ in used() - before))
+"""
+
 
 def test_reading_telemetry_and_deciding_compile_nothing_more() -> None:
     """A controller that has warmed up never stops for it, whatever comes."""
-    done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", _TICKS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_plan_compiles_nothing_that_was_not_ready_before_a_controller_leads() -> None:
+    """On one node, and over several where services declare pipelines."""
+    for pipelines, kind in ((False, "none"), (True, "any")):
+        code = _PLANS.replace("PIPELINES", repr(pipelines)).replace("KIND", repr(kind))
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_a_controller_goes_on_where_compiling_ahead_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other part is made ready all the same, and the log names the error once."""
+    done = []
+
+    def broken(_: bool) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(warm, "warm_plans", broken)
+    monkeypatch.setattr(warm, "warm_up", lambda: done.append(1))
+    with caplog.at_level(logging.INFO):
+        asyncio.run(warm.warmed(False))
+    assert done == [1]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "no space left" in caplog.text
+
+
+def test_compiling_that_takes_long_is_said_while_it_lasts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = threading.Event()
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.set()
+
+    def slow(_: bool) -> None:
+        assert said.wait(10.0)
+
+    monkeypatch.setattr(warm, "_LONG_S", 0.01)
+    monkeypatch.setattr(warm, "warm_up", lambda: None)
+    monkeypatch.setattr(warm, "warm_plans", slow)
+    monkeypatch.setattr(warm.log, "handlers", [Heard()])
+    with caplog.at_level(logging.INFO):
+        asyncio.run(warm.warmed(False))
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert "compiling" in caplog.text
