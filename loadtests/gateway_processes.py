@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadtests.gateway_targets import nginx_config
+from streams.up.host import free_port
 from topics.codec import encode
 from topics.records import Endpoint, RouteGroup, Routes
 from topics.timebase import TimeBase
@@ -118,9 +118,7 @@ class Stand:
         """nginx, where it is installed."""
         if not shutil.which("nginx"):
             return
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         config = Path(self._folder, "nginx.conf")
         config.write_text(nginx_config(port, self._engine, self._folder))
         nginx = self._run("nginx", "-p", self._folder, "-c", str(config))

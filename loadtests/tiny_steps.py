@@ -14,7 +14,6 @@ import json
 import os
 import random
 import signal
-import socket
 import string
 import subprocess
 import tempfile
@@ -25,6 +24,7 @@ import aiohttp
 
 from executors.engines.vllm import tiny
 from executors.engines.vllm.environment import ensure, executable
+from streams.up.host import free_port
 
 _TRIES, _STEPS = 5, 40
 _PREFILL = ((64, 1), (256, 1), (1024, 1), (64, 4), (256, 4))
@@ -84,10 +84,8 @@ async def _measure(url: str) -> dict[str, list[tuple[float, float, float]]]:
 
 def main() -> None:
     """Print the rows."""
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
+    with tempfile.TemporaryDirectory() as folder:
+        port = free_port()
         core = max(os.sched_getaffinity(0))
         argv = [
             "taskset", "-c", str(core), str(executable(ensure())), "serve",

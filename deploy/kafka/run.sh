@@ -117,7 +117,9 @@ ENVIRONMENT
   done
 fi
 
+# Not from the range of outgoing connections: one of those may hold a port on which nobody listens.
 controller_port=$((port + 1))
+((controller_port < 32000)) || controller_port=$((20000 + RANDOM % 12000))
 while in_use "$controller_port"; do controller_port=$((controller_port + 1)); done
 
 cat >"$data/server.properties" <<PROPERTIES

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from executors.kafka_client import KafkaClient
 from streams.broker.admin import ensure_topics
 from streams.broker.reach import BrokerUnreachable
 from streams.cli.main import main
+from streams.up.host import free_port
 from tests.acceptance.shoal_up import ONE_MODEL, Run, shoal
 
 pytestmark = pytest.mark.kafka
@@ -53,8 +53,7 @@ def listener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     if not os.environ.get("SHOAL_TEST_KAFKA"):
         pytest.skip("no real Kafka: run `make kafka` and set SHOAL_TEST_KAFKA=HOST:PORT")
     folder = tmp_path_factory.mktemp("secure")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     kafka = subprocess.Popen(
         [_RUN, "--port", str(port), "--secure", folder],
         stdout=subprocess.PIPE,

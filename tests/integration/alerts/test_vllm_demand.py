@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -21,6 +20,7 @@ import numpy as np
 import pytest
 
 from streams.ports.promql import rate_of, vllm_query
+from streams.up.host import free_port
 
 SCRAPES_S = 15
 CAPACITY = 12.0  # requests/s of all servers: three with 16 slots of 4 s
@@ -84,9 +84,7 @@ def server(
         [binaries / "promtool", "tsdb", "create-blocks-from", "openmetrics", dump, folder / "data"],
         check=True, capture_output=True, timeout=30,
     )  # fmt: skip
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     config = folder / "prometheus.yml"
     config.write_text("{}\n")
     process = subprocess.Popen(
