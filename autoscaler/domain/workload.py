@@ -35,15 +35,18 @@ Spread = tuple[float, ...]
 class Lengths:
     """How long requests are: mean input and output tokens (R_in, R_out), and how they spread.
 
-    inputs, outputs: spreads around the means; input and output lengths are taken as independent.
+    inputs, outputs: spreads around the means. together: how far long prompts come with long
+    answers, the correlation of their normal scores; 0: the two are independent.
     """
 
     input_tokens: float
     output_tokens: float
     inputs: Spread = ()
     outputs: Spread = ()
+    together: float = 0.0
 
     def __post_init__(self) -> None:
+        finite("lengths.together", self.together, -1.0, 1.0)
         finite("lengths.input_tokens", self.input_tokens, 1.0, 1e7)
         finite("lengths.output_tokens", self.output_tokens, 1.0, 1e7)
         for name in ("inputs", "outputs"):

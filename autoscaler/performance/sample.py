@@ -7,6 +7,7 @@ chance. Knows no engine.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -81,8 +82,17 @@ def lengths_of(lengths: Lengths, most: int, seed: int, count: int = REQUESTS) ->
     """Input and output tokens of every request, no count above `most`."""
     drawn = draws(seed, count)
     inputs = _spread(lengths.input_tokens, lengths.inputs, drawn.inputs)
-    outputs = _spread(lengths.output_tokens, lengths.outputs, drawn.outputs)
+    at = _beside(drawn, lengths.together) if lengths.together else drawn.outputs
+    outputs = _spread(lengths.output_tokens, lengths.outputs, at)
     return _tokens(inputs, drawn.round_up, most), _tokens(outputs, 1.0 - drawn.round_up, most)
+
+
+def _beside(drawn: Draws, together: float) -> Floats:
+    """The normal scores of outputs in another order: so far correlated with those of inputs."""
+    wanted = together * drawn.inputs + math.sqrt(1.0 - together * together) * drawn.outputs
+    found: Floats = np.empty(len(wanted))
+    found[np.argsort(wanted, kind="stable")] = np.sort(drawn.outputs)
+    return found
 
 
 def _spread(mean: float, points: tuple[float, ...], at: Floats) -> Floats:

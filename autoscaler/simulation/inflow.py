@@ -7,8 +7,9 @@ lengths are those of the trace.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +21,15 @@ from topics.sketch import LOWEST, bucket_of
 
 _BLOCK = 2048
 """Arrivals whose lengths are one law where each stands for many."""
-_BLOCK_S = 3600.0
-"""Engines are reckoned with the lengths of so long a part of the trace."""
+_LOOK_S, _MOST_LOOKS = 120.0, 30
+"""Engines are reckoned with the lengths of a stretch of the trace in which they stay alike: as many
+looks of so many seconds as are, up to an hour."""
+_ALIKE, _SIGMAS = 0.05, 3.0
+"""A mean is alike within this share of the other, or where chance alone may set them apart."""
+_LITTLE = 0.1
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 Counts = dict[int, int]
 
 
@@ -71,7 +77,8 @@ class Inflow:
         self._upto = np.arange(len(self._edges_s), dtype=float)
         self._weight, self._random = weight, random
         self._arrivals = arrivals
-        self._lengths: dict[int, Lengths] = {}
+        self._stretches = self._alike()
+        self._lengths: dict[tuple[int, int], Lengths] = {}
 
     def take(self, from_s: float, to_s: float) -> Batch:
         """What came in [from_s, to_s)."""
@@ -95,17 +102,39 @@ class Inflow:
 
     def lengths(self, at_s: float) -> Lengths | None:
         """How long requests are around `at_s`; None where there are none."""
-        block = int(max(0.0, at_s) // _BLOCK_S)
-        if block not in self._lengths:
-            low, high = np.searchsorted(self._at_s, (block * _BLOCK_S, (block + 1) * _BLOCK_S))
-            if high <= low:
-                low, high = 0, len(self._at_s)
+        look = min(int(max(0.0, at_s) // _LOOK_S), len(self._stretches) - 1)
+        low, high = self._stretches[look]
+        if low == high:
+            low, high = 0, len(self._at_s)
+        if (low, high) not in self._lengths:
             inside = zip(self._arrivals[low:high], self._fits[low:high], strict=True)
             found = measured_lengths(arrival for arrival, fits in inside if fits)
             if not found:
                 return None
-            self._lengths[block] = next(iter(found.values()))
-        return self._lengths[block]
+            fits = self._fits[low:high]
+            together = _correlated(self._inputs[low:high][fits], self._outputs[low:high][fits])
+            self._lengths[low, high] = replace(next(iter(found.values())), together=together)
+        return self._lengths[low, high]
+
+    def _alike(self) -> list[tuple[int, int]]:
+        """Per look, the arrivals of the stretch that it is in, as [low, high). One without any
+        belongs to its neighbours."""
+        looks = int(self._at_s[-1] // _LOOK_S) + 1 if len(self._at_s) else 1
+        edges = self._at_s.searchsorted(_LOOK_S * np.arange(looks + 1))
+        tokens = np.where(self._fits, np.stack([self._inputs, self._outputs]), 0).astype(float)
+        ones = self._fits.astype(float)
+        upto = np.cumsum(np.stack([ones, *tokens, *tokens**2]), axis=1)
+        upto = np.concatenate([np.zeros((5, 1)), upto], axis=1)[:, edges]
+        found: list[tuple[int, int]] = []
+        while len(found) < looks:
+            first = len(found)
+            last = first + 1
+            while last < min(looks, first + _MOST_LOOKS) and _are_alike(
+                upto[:, last] - upto[:, first], upto[:, last + 1] - upto[:, last]
+            ):
+                last += 1
+            found += [(int(edges[first]), int(edges[last]))] * (last - first)
+        return found
 
     def _batch(self, rows: Ints) -> Batch:
         if not len(rows):
@@ -120,6 +149,37 @@ class Inflow:
             counted(np.bincount(self._out[taken])),
             counted(np.bincount(self._shapes[rows])),
         )
+
+
+def _are_alike(one: Floats, other: Floats) -> bool:
+    """Whether requests are as long in both. Each: their number, tokens in and out, and the sums of
+    their squares."""
+    if not one[0] or not other[0]:
+        return True
+    both = one + other
+    spread = np.maximum(0.0, both[3:] / both[0] - (both[1:3] / both[0]) ** 2)
+    chance = _SIGMAS * np.sqrt(spread * (1.0 / one[0] + 1.0 / other[0]))
+    apart = np.abs(other[1:3] / other[0] - one[1:3] / one[0])
+    return bool((apart <= np.maximum(_ALIKE * one[1:3] / one[0], chance)).all())
+
+
+def _correlated(one: Ints, other: Ints) -> float:
+    """The correlation of normal scores that gives these two their correlation of ranks; 0 where it
+    is little or may be chance."""
+    ranks = [_ranked(values) for values in (one, other)]
+    if any(np.ptp(each) == 0.0 for each in ranks):
+        return 0.0
+    of_ranks = float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    if abs(of_ranks) < max(_LITTLE, _SIGMAS / math.sqrt(len(one))):
+        return 0.0
+    return round(2.0 * math.sin(of_ranks * math.pi / 6.0), 2)
+
+
+def _ranked(values: Ints) -> Floats:
+    """The rank of each value, of equal ones their mean."""
+    _, back, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Floats = (np.cumsum(counts) - 0.5 * (counts - 1))[back.ravel()]
+    return ranks
 
 
 def _coded(tokens: Ints, code: Callable[[int], int]) -> Ints:

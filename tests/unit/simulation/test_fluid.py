@@ -143,6 +143,37 @@ def test_an_arrival_can_stand_for_many_requests() -> None:
     assert sum(found.inputs.values()) == sum(found.shapes.values()) == found.requests
 
 
+def turned(rate: float, span_s: float) -> list[Arrival]:
+    """Long prompts with short answers in the first half, then the other way round."""
+    half_s, random = 0.5 * span_s, np.random.default_rng(1)
+    first, then = lognormal_lengths(6000.0, 30.0), lognormal_lengths(300.0, 400.0)
+    long = poisson(MODEL, [Step(0.0, rate)], half_s, first, random)
+    return long + poisson(MODEL, [Step(half_s, rate)], span_s, then, random)
+
+
+def test_engines_are_reckoned_with_the_lengths_of_the_moment() -> None:
+    found = Inflow(turned(4.0, 1200.0), 32_768, 1.0, np.random.default_rng(1))
+    before, after = found.lengths(30.0), found.lengths(1150.0)
+    assert before is not None
+    assert after is not None
+    assert before.input_tokens == pytest.approx(6000.0, rel=0.1)
+    assert after.input_tokens == pytest.approx(300.0, rel=0.1)
+    assert found.lengths(570.0) is before
+    steady = Inflow(arrivals(4.0, 3600.0), 8192, 1.0, np.random.default_rng(1))
+    assert all(steady.lengths(float(at)) is steady.lengths(0.0) for at in range(0, 3600, 60))
+
+
+def test_two_kinds_of_requests_at_once_load_a_fleet_as_they_do_one_by_one() -> None:
+    """Long prompts with short answers beside the others: what decodes long holds little KV."""
+    random, kinds = np.random.default_rng(1), [(4000, 10), (100, 900)]
+    mixed = [Arrival(a.at_s, MODEL, *kinds[int(random.integers(2))]) for a in arrivals(8.0, 400.0)]
+    found = Inflow(mixed, 8192, 1.0, random).lengths(0.0)
+    assert found == replace(measured_lengths(mixed)[MODEL], together=-1.0)
+    scenario = Scenario(cluster(nodes=4), mixed, 400.0, 240.0)
+    one, other = scored(scenario, False, 2), scored(scenario, True, 2)
+    assert other.slo_attainment == pytest.approx(one.slo_attainment, abs=0.08)
+
+
 def test_requests_that_no_engine_takes_are_told_apart() -> None:
     odd = [Arrival(0.5, MODEL, 9000, 10), Arrival(0.6, MODEL, 10, 10)]
     found = Inflow(odd, 8192, 1.0, np.random.default_rng(1)).take(0.0, 1.0)
