@@ -18,10 +18,10 @@ from autoscaler.demand.totals import Blocks, Count
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.targets.sustained import sustained
-from autoscaler.targets.view import ModelView, Proposal
+from autoscaler.targets.view import FOLLOW_MS, ModelView, Proposal
 
 _LONGER = 1.5
-_AT_ONCE = 1.03
+_AT_ONCE = 1.03, 1.1
 _ALIKE_S = 5.0
 _MOST_LENIENT = 6.0
 
@@ -61,12 +61,22 @@ def propose(view: ModelView) -> Proposal | None:
             return None
         why = f"{reasons.rate(seen.req_per_s)} req/s"
         return Proposal("surge", seen.req_per_s, why, evident=False)
-    # The first proof orders something at once, whatever headroom half a minute of it would leave.
-    least = planned if view.is_surging else planned * _AT_ONCE
-    size = max(sustained(demand, policy).likely_req_per_s, least)
+    size = max(sustained(demand, policy).likely_req_per_s, _at_once(view, proving))
     since_ms = view.now_ms - seen.age_ms - min(proving)[0] * 1000
     why = reasons.over(size, view.service.utilization, raw)
     return Proposal("surge", size, why, since_ms)
+
+
+def _at_once(view: ModelView, proving: list[Count]) -> float:
+    """What is ordered whatever headroom half a minute of a rise would leave, until something was:
+    as much as was seen, but little. Instances that share a higher rate are worth up to a tenth more
+    each (of bursts each gets a smaller part), so that less might order nothing."""
+    planned, ordered_ms = view.planned_req_per_s, view.state.last_out_ms
+    if view.is_surging and ordered_ms and view.now_ms - ordered_ms <= FOLLOW_MS:
+        return planned
+    seen = max(arrivals / covered_s for covered_s, arrivals in proving)
+    least, most = _AT_ONCE
+    return min(max(seen, least * planned), most * planned)
 
 
 def _allowed(covered_s: int, significance: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -105,6 +106,42 @@ def test_a_step_is_sized_by_what_came_since_it_once_it_has_lasted_for_ten_second
     blocks = ((10, 30),) * 100
     found = proven(ModelDemand(tuple(arrived.items()), seen, blocks=blocks, seen_ms=T0), 2.9)
     assert found is not None and least < found.req_per_s < most
+
+
+def step_after(seconds: int, before: float = 1.0, after: float = 10.0) -> ModelDemand:
+    """A step from `before` to `after` req/s, so many seconds ago."""
+    recent = tuple(
+        (n, round(after * min(n, seconds) + before * max(0, n - seconds))) for n in spans_s(POLICY)
+    )
+    arrivals = round(after * seconds + before * (120 - seconds))
+    blocks = ((10, round(10 * before)),) * 100
+    return ModelDemand(recent, stats(arrivals, 120), blocks=blocks, seen_ms=T0)
+
+
+def test_the_first_proof_orders_more_than_what_runs_may_be_worth_by_a_new_valuation() -> None:
+    """Two seconds of 10/s on 1.8 planned: half a minute of it is less than that, and three
+    instances that are valued at 1.9 req/s in place of 1.0 hold 6% more than before."""
+    found = proven(step_after(2), 1.8)
+    assert found is not None and found.req_per_s == pytest.approx(1.1 * 1.8)
+
+
+def test_the_first_proof_of_a_small_rise_orders_no_more_than_was_seen() -> None:
+    """4% more over half an hour proves 4%, give or take what is not known of it."""
+    blocks = ((10, 1040),) * 180
+    seen = ModelDemand((), stats(12_480, 120), blocks=blocks, seen_ms=T0)
+    found = proven(seen, 100.0)
+    assert found is not None and 104.0 <= found.req_per_s < 105.0
+
+
+def test_a_proof_orders_at_once_until_something_was_ordered() -> None:
+    """An answer that only valued anew what runs ordered nothing."""
+    demand = step_after(2)
+    plain = view(demand, 1.8)
+    surging = replace(plain.state, surge_ms=T0 - 1000)
+    ordered = replace(surging, last_out_ms=T0 - 500)
+    for state, wanted in ((surging, 1.1 * 1.8), (ordered, 1.8)):
+        found = propose(view(demand, 1.8, state=state))
+        assert found is not None and found.req_per_s == pytest.approx(wanted)
 
 
 def test_what_arrived_before_the_rate_fell_proves_nothing() -> None:
