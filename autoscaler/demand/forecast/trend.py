@@ -3,7 +3,7 @@
 Owns the line through the newest blocks, and the tests of whether to continue it: it rises beyond
 chance, the newest of the blocks do not contradict it, and a line explains them better than one step
 does. Needs no history of errors, so it speaks minutes after traffic begins, where `choose` needs
-most of an hour.
+most of an hour. That traffic begins is no rise.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ def rising(blocks: Blocks, significance: float) -> Rising | None:
     there is none. `significance`: the probability of seeing one where the rate is constant."""
     limit = NormalDist().inv_cdf(1.0 - significance / len(LENGTHS))
     claimed = dispersion(blocks).claimed
+    began = next((at for at, (_, count) in enumerate(blocks) if count), len(blocks))
+    blocks = blocks[began + 1 :]  # nor is its first block a whole one
     steepest = math.inf
     for length in LENGTHS:
         newest = blocks[-length:]

@@ -206,7 +206,7 @@ def test_a_steady_rise_is_continued_over_the_start_time() -> None:
 
 
 def test_no_rise_is_continued_for_longer_than_half_the_time_that_it_lasted() -> None:
-    found = rising(noisy(lambda at: 2.0 + at / 20, 180, 1), 5e-5)
+    found = rising(noisy(lambda at: 2.0 + at / 20, 190, 1), 5e-5)
     assert found is not None
     half_s = 0.5 * found.lasted_s
     assert found.sure_req_per_s(3600.0) == found.sure_req_per_s(half_s) > found.req_per_s
@@ -238,6 +238,18 @@ def test_a_constant_poisson_rate_rises_less_than_every_other_day(rate: float) ->
     seen = [end for end in ends if rising(whole[end - window : end], 5e-5) is not None]
     apart = [end for before, end in pairwise([-window, *seen]) if end - before > 12]
     assert len(ends) > 200 and 0 < len(apart) < 0.5 * days
+
+
+def test_traffic_that_begins_is_no_rise() -> None:
+    """One request/s from some second on, after four minutes of none: a line through both, or
+    through the first block, which is not a whole one, would rise."""
+    seen = 0
+    for seed in range(100):
+        random = np.random.default_rng(seed)
+        counts = [0] * 24 + [int(random.poisson(5))] + random.poisson(10, 40).tolist()
+        ends = range(25, len(counts) + 1)
+        seen += any(rising(blocks(*counts[:end]), 5e-5) is not None for end in ends)
+    assert seen <= 1
 
 
 def test_a_rise_that_is_over_is_not_continued() -> None:
