@@ -27,23 +27,23 @@ def proven(demand: ModelDemand, planned: float) -> Proposal | None:
 def test_noise_at_three_quarters_of_what_is_planned_hardly_ever_raises_an_alarm(
     rate: float,
 ) -> None:
-    """Ten model-days of Poisson arrivals at `rate`, 75% of what is planned for: at most one false
-    alarm in two model-days.
+    """Fifty model-days of Poisson arrivals at `rate`, 75% of what is planned for: fewer than one
+    false alarm in two model-days (at 1 req/s some 0.3 a day, at 5 req/s 0.05, at 20 none).
 
-    The rule runs wherever a span is 2.5 standard deviations above what is planned or more (below
-    that its tail is above 5e-3, far more than what is allowed).
+    The rule runs wherever a span is 3.3 standard deviations above what is planned or more (below
+    that its tail is above 4.8e-4, more than what is allowed of any span).
     """
     planned = rate / 0.75
     lengths = (*spans_s(POLICY), POLICY.local_window_s)
     false = looked = 0
-    for seed in range(10):
+    for seed in range(50):
         counts = np.random.default_rng(seed).poisson(rate, DAY_S)
         total = np.concatenate(([0], np.cumsum(counts)))
         start = POLICY.local_window_s
         up = np.zeros(DAY_S + 1 - start, dtype=bool)
         for length in lengths:
             window = total[start:] - total[start - length : DAY_S + 1 - length]
-            up |= window >= planned * length + 2.5 * math.sqrt(planned * length)
+            up |= window >= planned * length + 3.3 * math.sqrt(planned * length)
         last_alarm = -DAY_S
         for second in np.flatnonzero(up) + start:
             looked += 1
@@ -53,7 +53,7 @@ def test_noise_at_three_quarters_of_what_is_planned_hardly_ever_raises_an_alarm(
                 false += 1
                 last_alarm = int(second)
     assert looked > 10  # the filter let the interesting seconds through
-    assert false <= 5
+    assert false < 25
 
 
 def test_there_is_no_dead_band_on_top_of_utilization() -> None:
