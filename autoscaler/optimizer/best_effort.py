@@ -141,6 +141,7 @@ def largest_fraction(
     active = np.zeros(len(target), dtype=bool)
     active[rows] = True
     search = _Fraction(problem, active, target, options, counts)
+    search.fill()
     if search.now >= _ALL:
         return Largest(search.counts, 1.0)
     if options.is_over():
@@ -177,11 +178,15 @@ class _Fraction:
         """Whether the fraction is farther than this from what can be hoped for."""
         return self.now < _ALL and self.most - self.now > precision * max(self.now, _PRECISION)
 
+    def fill(self) -> None:
+        """What fits beside `counts`: a plan to hold on to, whatever time there is."""
+        full = np.where(self.active, 1.0, self.target)
+        self._offer(filled(self.problem, self.counts, np.flatnonzero(self.active), full))
+
     def relax(self) -> None:
-        """A bound, the columns to search, and a plan to hold on to, all by the relaxation."""
+        """A bound, the columns to search, and a better plan to hold on to, by the relaxation."""
         rows, others = np.flatnonzero(self.active), np.flatnonzero(~self.active)
         full = np.where(self.active, 1.0, self.target)
-        self._offer(filled(self.problem, self.counts, rows, full))
         got = most_fraction(self.problem, self.active, self.target, self.options.left_s())
         if got is not None:
             self.most = self.bound = min(1.0, -got.value)

@@ -28,13 +28,14 @@ _FOR_FRACTIONS = 0.6
 @dataclass(frozen=True, slots=True)
 class _Found:
     """Counts that serve `target` (m,) of each row, the bound of their cost, and that of the
-    fractions (m,)."""
+    fractions (m,). rough: there was no time to search for more."""
 
     counts: Ints
     bound: float
     target: Floats
     fraction_bound: Floats
     limits: tuple[str, ...]
+    rough: bool = False
 
 
 def solve(
@@ -77,10 +78,11 @@ def solve(
 def _part(
     problem: AllocationProblem, options: SolveOptions, share: float, start: Ints | None
 ) -> _Found | tuple[str, ...]:
-    """One part in its share of the time, in more of it where that is not enough for any plan."""
+    """One part in its share of the time, in more of it where that is not enough for any search."""
     while True:
         got = _solved(problem, options.within(share, _LEAST_S), start)
-        if isinstance(got, _Found) or share >= 1.0 or "wall_clock" not in got or options.is_over():
+        enough = not got.rough if isinstance(got, _Found) else "wall_clock" not in got
+        if enough or share >= 1.0 or options.is_over():
             return got
         share = min(1.0, max(2.0 * share, 2.0 * _LEAST_S / max(_LEAST_S, options.left_s())))
 
@@ -93,6 +95,7 @@ def _solved(
     counts, bound, limits = _cheapest(problem, whole, options, start)
     if counts is not None:
         return _Found(counts, bound, whole, whole, limits)
+    rough = options.is_over()
     served = most_served(problem, options.within(_FOR_FRACTIONS * (1.0 - options.spare)), start)
     if served.limits and not served.counts.any():
         return served.limits  # what could be had is not known
@@ -100,7 +103,8 @@ def _solved(
     counts, bound, more = _cheapest(problem, served.target, options, served.counts)
     if counts is None:  # the time is up, but a plan at these fractions is at hand
         counts = served.counts
-    return _Found(counts, bound, served.target, served.bound, (*limits, *served.limits, *more))
+    hit = (*limits, *served.limits, *more)
+    return _Found(counts, bound, served.target, served.bound, hit, rough)
 
 
 def _after(options: SolveOptions, problem: AllocationProblem, target: Floats) -> SolveOptions:
