@@ -6,7 +6,7 @@ Owns that form. Knows nothing of how records are read (`streams.ports.telemetry_
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -62,14 +62,22 @@ class Reported:
         )
 
 
+def from_rows(
+    names: Sequence[Name], rows: Sequence[Sequence[int]], cells: Sequence[bytes]
+) -> Reported:
+    """rows: COLUMNS of each record."""
+    return Reported(names, np.array(rows, np.int64).reshape(-1, len(COLUMNS)), cells)
+
+
 def reported(records: Sequence[Telemetry]) -> Reported:
     """`records` as windows count them."""
-    return Reported(
+    found = from_rows(
         [(record.model, record.gateway, record.boot) for record in records],
-        np.array([_columns_of(record) for record in records], np.int64).reshape(-1, len(COLUMNS)),
+        [_columns_of(record) for record in records],
         [cells_of(to_text(_sketches_of(record))) or b"" for record in records],
-        {at: kinds_of(record.sent) for at, record in enumerate(records) if record.sent},
     )
+    kinds = {at: kinds_of(record.sent) for at, record in enumerate(records) if record.sent}
+    return replace(found, kinds=kinds) if kinds else found
 
 
 def kinds_of(sent: Mapping[str, Mapping[str, int]]) -> Kinds:
@@ -85,10 +93,16 @@ def cells_of(text: str) -> bytes | None:
     return None if len(numbers) and numbers.min() < 0 else numbers.tobytes()
 
 
-def text_of(places: NDArray[Any], counts: NDArray[Any]) -> str:
-    """Cells as the wire has them, whose places are `places`."""
+def pairs_of(places: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.int16]:
+    """Cells, (n, 2), as `Reported` has them, whose places are `places`; one of a count above
+    MOST_IN_CELL is several."""
     cells = counts // MOST_IN_CELL + 1
-    numbers = np.full((int(cells.sum()), 2), MOST_IN_CELL)
+    numbers = np.full((int(cells.sum()), 2), MOST_IN_CELL, np.int16)
     numbers[:, 0] = places.repeat(cells)
     numbers[cells.cumsum() - 1, 1] = counts % MOST_IN_CELL
-    return _PAIRS.take(numbers).tobytes().decode()
+    return numbers
+
+
+def text_of(places: NDArray[Any], counts: NDArray[Any]) -> str:
+    """Cells as the wire has them, whose places are `places`."""
+    return _PAIRS.take(pairs_of(places, counts)).tobytes().decode()

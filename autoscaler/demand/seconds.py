@@ -5,7 +5,8 @@ Knows nothing of clocks, lateness or duplicates (`windows` does).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,22 +16,33 @@ from topics.reported import SPAN_MS
 from topics.telemetry import COUNTS
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Spread:
+    """What records say together. seconds, models, (n,): rising, each pair once; counts: of each,
+    (n, COUNTS); sketches: of all models, by rising second, where there are any."""
+
+    seconds: NDArray[np.int64]
+    models: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    sketches: list[tuple[int, Kept]]
+
+
 def spread(
     models: NDArray[np.int64],
     ends_ms: NDArray[np.int64],
     numbers: NDArray[np.int64],
     cells: Sequence[bytes],
-) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64], Kept]]:
-    """(second, models, their counts, their sketches): what records say together, second by second.
+) -> Spread:
+    """What records say together, second by second.
 
     models: the number of each record's model; ends_ms: the event times of the ends of their spans;
     numbers and cells: as in `Reported`. Each second gets counts in proportion to time, rounded so
     that they add up exactly; sketches go to the last second. A span of 0 ms falls on the second
     before its end.
     """
-    if not len(models):
-        return
     counts = numbers[:, : len(COUNTS)]
+    if not len(models):
+        return Spread(models, models, counts, [])
     lengths = np.maximum(1, numbers[:, SPAN_MS])
     starts = ends_ms - lengths
     firsts, lasts = starts // 1000, (ends_ms - 1) // 1000
@@ -51,18 +63,24 @@ def spread(
     totals = np.add.reduceat(part[order], begins)
     group = np.empty(len(of), np.int64)
     group[order] = np.arange(len(keys)).repeat(sizes)
-    # Sketches of the last row of each record.
-    group = group[ends - 1]
+    sketches = _sketches(keys, group[ends - 1], width, cells)
+    told = [(base_s + second, kept) for second, kept in sketches]
+    return Spread(base_s + keys // width, keys % width, totals, told)
+
+
+def _sketches(
+    keys: NDArray[np.int64], group: NDArray[np.int64], width: int, cells: Sequence[bytes]
+) -> list[tuple[int, Kept]]:
+    """Sketches by second. keys: second x width + model, rising; group: which of them the last
+    second of each record is."""
     order = group.argsort(kind="stable")
-    owners = keys % width
-    (places, seen), cell = merged([cells[at] for at in order.tolist()], group[order], owners)
-    seconds, begins = np.unique(keys // width, return_index=True)
-    bounds = np.append(begins, len(keys))
-    for number, start, end in zip(seconds.tolist(), bounds[:-1], bounds[1:], strict=True):
-        groups, kept = slice(start, end), slice(cell[start], cell[end])
-        yield (
-            base_s + number,
-            owners[groups],
-            totals[groups],
-            (places[kept].copy(), seen[kept].copy()),
-        )
+    told, group = np.unique(group[order], return_inverse=True)
+    wire = [cells[at] for at in order.tolist()]
+    (places, seen), cell = merged(wire, group, keys[told] % width)
+    seconds, begins = np.unique(keys[told] // width, return_index=True)
+    bounds = cell[np.append(begins, len(told))].tolist()
+    return [
+        (second, (places[start:end].copy(), seen[start:end].copy()))
+        for second, start, end in zip(seconds.tolist(), bounds[:-1], bounds[1:], strict=True)
+        if start < end
+    ]

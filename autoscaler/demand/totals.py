@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from autoscaler.performance.compiled import compiled
 from topics.telemetry import COUNTS
 
 BLOCK_S = 10
@@ -58,28 +59,24 @@ class Totals:
         self.ends_s[model] = 0
         self._blocks.pop(model, None)
 
-    def add(self, second: int, models: Numbers, values: NDArray[np.int64]) -> None:
-        """Count COUNTS of `models`, each named once, in `second` in; what is older than the
+    def add(self, seconds: NDArray[np.int64], models: Numbers, values: NDArray[np.int64]) -> None:
+        """Count COUNTS of `models` in `seconds`, (n,) each, rising, in; what is older than the
         horizon is left out."""
-        end_s = self.base_s + self.seconds
         if not self.seconds:
-            self.base_s = end_s = second
-        if second < self.base_s:
-            if end_s - second > self.horizon_s:
-                return
-            self._begin(second)
-        elif second >= end_s:
-            self._extend(second + 1)
-        at = second - self.base_s + 1
-        rows = self.rows
-        added = np.concatenate(
-            ((rows[at, models, :1] == rows[at - 1, models, :1]).astype(np.int64), values), axis=1
-        )
-        rows[at : self.seconds + 1, models] += added
-        self.ends_s[models] = np.maximum(self.ends_s[models], second + 1)
-        if second < self._blocks_end_s:
-            for model, (first, blocks) in self._known_blocks(models):
-                self._blocks[model] = first, blocks[: max(0, second // BLOCK_S - first)]
+            self.base_s = int(seconds[0])
+        fits = seconds >= min(self.base_s, self.base_s + self.seconds - self.horizon_s)
+        if not fits.all():
+            seconds, models, values = seconds[fits], models[fits], values[fits]
+        if not len(seconds):
+            return
+        np.maximum.at(self.ends_s, models, seconds + 1)
+        if seconds[0] < self._blocks_end_s:
+            self._forget_blocks(seconds, models)
+        if seconds[0] < self.base_s:
+            self._begin(int(seconds[0]))
+        if seconds[-1] >= self.base_s + self.seconds:
+            self._extend(int(seconds[-1]) + 1)
+        _add(self.rows[: self.seconds + 1], seconds - self.base_s + 1, models, values)
 
     def between(self, models: Numbers, start_s: int, end_s: int) -> NDArray[np.int64]:
         """Covered seconds, and COUNTS, of each of `models` from `start_s` until before `end_s`."""
@@ -110,6 +107,11 @@ class Totals:
         self._blocks.update(zip(models.tolist(), [(first, blocks) for blocks in kept], strict=True))
         return kept
 
+    def _forget_blocks(self, seconds: NDArray[np.int64], models: Numbers) -> None:
+        for second, model in zip(seconds.tolist(), models.tolist(), strict=True):
+            first, blocks = self._blocks.get(model, (0, ()))
+            self._blocks[model] = first, blocks[: max(0, second // BLOCK_S - first)]
+
     def _known_blocks(self, models: Numbers) -> list[tuple[int, tuple[int, Blocks]]]:
         return [(model, self._blocks.get(model, (0, ()))) for model in models.tolist()]
 
@@ -134,8 +136,7 @@ class Totals:
             kept = self.seconds + 1 - gone
             self.rows[:kept] = self.rows[gone : self.seconds + 1]
             self.seconds -= gone
-            # A gap as long as the horizon: nothing before it counts.
-            self.base_s = self.base_s + gone if self.seconds else end_s - 1
+            self.base_s = end_s - self.horizon_s
         seconds = end_s - self.base_s
         if seconds >= len(self.rows):
             rows = _rows(min(2 * seconds, self.horizon_s + _LUMP_S) + 1, len(self.ends_s))
@@ -143,3 +144,22 @@ class Totals:
             self.rows = rows
         self.rows[self.seconds + 1 : seconds + 1] = self.rows[self.seconds]
         self.seconds = seconds
+
+
+@compiled
+def _add(
+    rows: NDArray[np.int64],
+    ats: NDArray[np.int64],
+    models: NDArray[np.int64],
+    values: NDArray[np.int64],
+) -> None:
+    """Count `values` in to all of `rows` from `ats` on; those below 1 were forgotten."""
+    for entry in range(len(ats)):
+        at, model = ats[entry], models[entry]
+        if at < 1:
+            continue
+        covered = rows[at, model, 0] == rows[at - 1, model, 0]
+        for row in range(at, len(rows)):
+            rows[row, model, 0] += covered
+            for count in range(values.shape[1]):
+                rows[row, model, 1 + count] += values[entry, count]

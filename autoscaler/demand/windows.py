@@ -175,8 +175,9 @@ class TelemetryWindows:
         cells = [cell for one in came for cell in one.records.cells]
         models = self._gateways.models_of(boots)
         self._gateways.heard(boots, ends_ms)
-        for second, of, counts, sketches in spread(models, ends_ms, numbers, cells):
-            self._totals.add(second, of, counts)
+        found = spread(models, ends_ms, numbers, cells)
+        self._totals.add(found.seconds, found.models, found.counts)
+        for second, sketches in found.sketches:
             self._sketches.add(second, sketches)
 
     def _hear(self, came: Sequence[_Came]) -> None:

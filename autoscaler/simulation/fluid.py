@@ -22,9 +22,10 @@ from autoscaler.serving.setup import EngineSetup
 from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.decider import Decider, Said
 from autoscaler.simulation.engine import SimEngine
-from autoscaler.simulation.fluid_flow import Cohort, Flow, Way, pace, scaled
+from autoscaler.simulation.flow_meter import FlowMeter
+from autoscaler.simulation.fluid_flow import Cohort, Flow, Way, pace
 from autoscaler.simulation.gateway import GatewayLimits
-from autoscaler.simulation.inflow import Inflow, counted
+from autoscaler.simulation.inflow import Inflow
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.script import Happening
 from autoscaler.simulation.solver import Plan, plan_in_process
@@ -32,10 +33,8 @@ from autoscaler.simulation.stage import AnyEngine, AnySetup
 from autoscaler.simulation.timeline import FlowRow, Timeline
 from autoscaler.simulation.world import World
 from topics.fleet import Status
+from topics.reported import Reported, from_rows
 from topics.routing import Endpoint, RouteGroup, Routes
-from topics.sketch import merge
-from topics.span import Span
-from topics.telemetry import Telemetry
 
 QUIET_S, LONGEST_S = 10, 60
 """Between ticks while nothing changes: where rates do, and where they stay what they were."""
@@ -100,7 +99,7 @@ class FlowGateway:
         self._inflows = inflows
         self._sequence = 0
         self._routes: dict[str, Routes] = {}
-        self._meters = {service.model: Span() for service in cluster.services}
+        self._meters = {service.model: FlowMeter() for service in cluster.services}
         self._flows = {
             service.model: Flow(
                 service.slo, limits.hold_ms / 1e3, limits.queue_ms / 1e3, limits.max_waiting
@@ -138,31 +137,23 @@ class FlowGateway:
                 continue
             since_s = from_s - self._lead_s
             batch = inflow.take(since_s, to_s - self._lead_s) if open_ else inflow.take(0.0, 0.0)
-            meter.arrivals += batch.requests
-            meter.withdrawn += batch.too_long
-            meter.input_tokens_arrived += batch.input_tokens
-            meter.input_lengths = merge((meter.input_lengths, batch.inputs))
-            meter.shapes = merge((meter.shapes, batch.shapes))
+            meter.came(batch)
             groups, lengths = self._groups(model), inflow.lengths(since_s)
             ways = self._ways_of(model, groups, lengths) if lengths else []
             for cohort in flow.go_on(batch, from_s, to_s, ways):
-                self._ended(model, meter, cohort)
+                meter.ended(cohort)
+                self._row(model, cohort)
             meter.in_flight = flow.in_flight
             self._load(groups, flow, to_s)
 
-    def report(self, end_ms: int, span_ms: int) -> Iterable[Telemetry]:
+    def report(self, end_ms: int, span_ms: int) -> Reported:
         """One record per model whose routes are known."""
+        said = []
         for model, routes in self._routes.items():
             self._sequence += 1
-            yield self._meters[model].report(
-                model=model,
-                gateway=self.name,
-                boot="simulated",
-                sequence=self._sequence,
-                end_ms=end_ms,
-                span_ms=span_ms,
-                route_generation=routes.generation,
-            )
+            said.append(self._meters[model].report(self._sequence, span_ms, routes.generation))
+        names = [(model, self.name, "simulated") for model in self._routes]
+        return from_rows(names, [row for row, _ in said], [cells for _, cells in said])
 
     def settle(self, now_s: float) -> None:
         """What has not ended by the end of the scenario is dropped."""
@@ -171,18 +162,6 @@ class FlowGateway:
                 self._row(model, cohort)
             flow.under_way.clear()
             flow.waiting.clear()
-
-    def _ended(self, model: str, meter: Span, cohort: Cohort) -> None:
-        batch, share = cohort.batch, cohort.served / max(1, cohort.batch.taken)
-        meter.completions += cohort.served
-        meter.refused += cohort.refused
-        meter.attained += min(cohort.served, round(cohort.attained))
-        meter.input_tokens += round(share * batch.input_tokens)
-        meter.output_tokens += round(share * batch.output_tokens)
-        meter.output_lengths = merge((meter.output_lengths, scaled(batch.outputs, share)))
-        meter.ttft_ms = merge((meter.ttft_ms, counted(cohort.ttft)))
-        meter.tpot_ms = merge((meter.tpot_ms, counted(cohort.tpot)))
-        self._row(model, cohort)
 
     def _row(self, model: str, cohort: Cohort) -> None:
         batch = cohort.batch

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance.attainment import GRID, Engine, engine
 from autoscaler.serving.setup import EngineSetup
-from autoscaler.simulation.inflow import Batch, Counts, Ints
+from autoscaler.simulation.inflow import Batch, Ints, no_counts
 from topics.sketch import GAMMA, HIGHEST, LOWEST
 
 _SMOOTH_S = 15.0
@@ -121,10 +121,6 @@ def _step(one: Engine, req_per_s: float) -> int:
     return min(GRID, max(0, round(GRID * req_per_s / full))) if full > 0.0 else GRID
 
 
-def _no_counts() -> Ints:
-    return np.zeros(HIGHEST - LOWEST + 1, np.int64)
-
-
 @dataclass(slots=True)
 class Cohort:
     """What arrived in one span. left: not sent yet; served, attained: of the rest; ttft, tpot:
@@ -137,8 +133,8 @@ class Cohort:
     attained: float = 0.0
     refused: int = 0
     due_s: float = 0.0
-    ttft: Ints = field(default_factory=_no_counts)
-    tpot: Ints = field(default_factory=_no_counts)
+    ttft: Ints = field(default_factory=no_counts)
+    tpot: Ints = field(default_factory=no_counts)
 
 
 @dataclass(slots=True)
@@ -249,8 +245,6 @@ def _note(counts: Ints, sketch: Sketch, requests: float) -> None:
     counts[sketch[0]] += found
 
 
-def scaled(counts: Mapping[int, int], share: float) -> Counts:
+def scaled(counts: Ints, share: float) -> Ints:
     """`counts` of a share of all, rounded."""
-    if share >= 1.0:
-        return dict(counts)
-    return {bucket: n for bucket, count in counts.items() if (n := round(share * count))}
+    return counts if share >= 1.0 else np.rint(share * counts).astype(np.int64)

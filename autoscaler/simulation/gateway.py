@@ -7,7 +7,7 @@ elsewhere until its client has seen a token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from autoscaler.serving.paths import Way
@@ -22,9 +22,9 @@ from autoscaler.simulation.jobs import Answer, AtStage, Prefill
 from autoscaler.simulation.meter import Meter
 from autoscaler.simulation.requests import Call, Ending
 from autoscaler.simulation.stage import AnyEngine, SimStage
+from topics.reported import Reported, reported
 from topics.routing import Endpoint, Routes
 from topics.scoring import EVERY, FELL_BACK, ScoreSplit
-from topics.telemetry import Telemetry
 
 LOOK_MS = 500.0
 """How often a gateway looks for those who have waited too long and for probes that are due."""
@@ -110,14 +110,15 @@ class SimGateway:
             if back:
                 self._dispatch(front)
 
-    def report(self, end_ms: int, span_ms: int) -> Iterable[Telemetry]:
+    def report(self, end_ms: int, span_ms: int) -> Reported:
         """One record per model whose routes are known, zeros included; times since the epoch."""
+        found = []
         for front in self._fronts.values():
             routes = front.router.routes
             if routes is None:
                 continue
             self._sequence += 1
-            yield front.meter.report(
+            record = front.meter.report(
                 model=front.model,
                 gateway=self.name,
                 boot="simulated",
@@ -126,6 +127,8 @@ class SimGateway:
                 span_ms=span_ms,
                 route_generation=routes.generation,
             )
+            found.append(record)
+        return reported(found)
 
     # -- one request --------------------------------------------------------------------------
 

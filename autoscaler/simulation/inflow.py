@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.domain.workload import Lengths
+from autoscaler.performance.compiled import compiled
 from autoscaler.simulation.arrivals import Arrival, measured_lengths
 from topics.shapes import shape_of
-from topics.sketch import LOWEST, bucket_of
+from topics.sketch import LOWEST, WIDTH, bucket_of
 
 _BLOCK = 2048
 """Arrivals whose lengths are one law where each stands for many."""
@@ -29,11 +30,16 @@ _ALIKE, _SIGMAS = 0.05, 3.0
 _LITTLE = 0.1
 
 Ints = npt.NDArray[np.int64]
+"""Of sketches: counts by bucket less LOWEST, (WIDTH,)."""
 Floats = npt.NDArray[np.float64]
-Counts = dict[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+def no_counts() -> Ints:
+    """The sketch of nothing."""
+    return np.zeros(WIDTH, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Requests of one span. too_long: of these, those that no engine takes; tokens and sketches
     are of all but the outputs, which are of those that are taken."""
@@ -42,9 +48,9 @@ class Batch:
     too_long: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    inputs: Counts = field(default_factory=dict)
-    outputs: Counts = field(default_factory=dict)
-    shapes: Counts = field(default_factory=dict)
+    inputs: Ints = field(default_factory=no_counts)
+    outputs: Ints = field(default_factory=no_counts)
+    shapes: Ints = field(default_factory=no_counts)
 
     @property
     def taken(self) -> int:
@@ -66,12 +72,13 @@ class Inflow:
         self._inputs = np.array([arrival.input_tokens for arrival in arrivals], np.int64)
         self._outputs = np.array([arrival.output_tokens for arrival in arrivals], np.int64)
         self._fits = self._inputs + self._outputs <= max_len_tokens
-        self._in = _coded(self._inputs, lambda tokens: bucket_of(float(tokens)) - LOWEST)
-        self._out = _coded(self._outputs, lambda tokens: bucket_of(float(tokens)) - LOWEST)
+        ins = _coded(self._inputs, lambda tokens: bucket_of(float(tokens)) - LOWEST)
+        outs = _coded(self._outputs, lambda tokens: bucket_of(float(tokens)) - LOWEST)
         pairs = np.stack([self._inputs, self._outputs], axis=1)
         kinds, back = np.unique(pairs, axis=0, return_inverse=True)
         shapes = np.array([shape_of(int(a), int(b)) - LOWEST for a, b in kinds], np.int64)
-        self._shapes = shapes[back.ravel()] if len(kinds) else np.zeros(0, np.int64)
+        shaped = shapes[back.ravel()] if len(kinds) else np.zeros(0, np.int64)
+        self._places = np.stack((ins, outs, shaped))
         # Where each stands for many, arrivals flow evenly from one to the next.
         self._edges_s = np.append(self._at_s, self._at_s[-1:] + 1e-9)
         self._upto = np.arange(len(self._edges_s), dtype=float)
@@ -139,16 +146,36 @@ class Inflow:
     def _batch(self, rows: Ints) -> Batch:
         if not len(rows):
             return Batch()
-        taken = rows[self._fits[rows]]
-        return Batch(
-            len(rows),
-            len(rows) - len(taken),
-            int(self._inputs[rows].sum()),
-            int(self._outputs[taken].sum()),
-            counted(np.bincount(self._in[rows])),
-            counted(np.bincount(self._out[taken])),
-            counted(np.bincount(self._shapes[rows])),
+        counts = np.zeros((3, WIDTH), np.int64)
+        too_long, input_tokens, output_tokens = _count(
+            rows, self._fits, self._inputs, self._outputs, self._places, counts
         )
+        return Batch(len(rows), too_long, input_tokens, output_tokens, *counts)
+
+
+@compiled
+def _count(
+    rows: Ints,
+    fits: npt.NDArray[np.bool_],
+    inputs: Ints,
+    outputs: Ints,
+    places: Ints,
+    counts: Ints,
+) -> tuple[int, int, int]:
+    """How many of `rows` do not fit, the input tokens of all, the output tokens of the others.
+    Adds to counts, (3, WIDTH), the sketches of inputs, outputs and shapes, whose buckets are in
+    `places`, (3, n)."""
+    too_long = input_tokens = output_tokens = 0
+    for at in rows:
+        input_tokens += inputs[at]
+        counts[0, places[0, at]] += 1
+        counts[2, places[2, at]] += 1
+        if fits[at]:
+            output_tokens += outputs[at]
+            counts[1, places[1, at]] += 1
+        else:
+            too_long += 1
+    return too_long, input_tokens, output_tokens
 
 
 def _are_alike(one: Floats, other: Floats) -> bool:
@@ -186,9 +213,3 @@ def _coded(tokens: Ints, code: Callable[[int], int]) -> Ints:
     values, back = np.unique(tokens, return_inverse=True)
     codes = np.array([code(value) for value in values.tolist()], np.int64)
     return codes[back] if len(values) else np.zeros(0, np.int64)
-
-
-def counted(counts: Ints) -> Counts:
-    """The sketch of counts by bucket less LOWEST."""
-    (at,) = counts.nonzero()
-    return dict(zip((at + LOWEST).tolist(), counts[at].tolist(), strict=True))

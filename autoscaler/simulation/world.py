@@ -8,10 +8,12 @@ randomness. It must not know how anything is decided or judged (`measures`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
+
+import numpy as np
 
 from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.checks import InvalidValue
@@ -47,9 +49,9 @@ from autoscaler.simulation.stage import AnyEngine, AnySetup, engine_on, stage_se
 from autoscaler.simulation.timeline import Ordered, Timeline, ordered_counts
 from topics.alerts import Alert
 from topics.fleet import Assignment, DesiredInstance, Status
+from topics.reported import Reported
 from topics.routing import Routes
 from topics.supply import Availability, Price
-from topics.telemetry import Telemetry
 
 ORIGIN_MS = 1_700_000_000_000
 """Second 0 of a simulation, in ms since the epoch."""
@@ -73,7 +75,7 @@ class Gateway(Protocol):
         """Go by `routes` from now on."""
         ...
 
-    def report(self, end_ms: int, span_ms: int) -> Iterable[Telemetry]:
+    def report(self, end_ms: int, span_ms: int) -> Reported:
         """What it saw in the span that ends now, in ms since the epoch; one record per model."""
         ...
 
@@ -237,9 +239,9 @@ class World:
         end_ms = self.epoch_ms(at_ms)
         self.windows.advance(end_ms)
         for index, gateway in enumerate(self.gateways):
-            for record in gateway.report(end_ms, span_ms):
-                if at_ms / 1000.0 > self._silent.get(index, -1.0):
-                    self.windows.add(record, end_ms)
+            records = gateway.report(end_ms, span_ms)
+            if at_ms / 1000.0 > self._silent.get(index, -1.0):
+                self.windows.add_all(records, np.full(len(records), end_ms))
 
     def _decide(self) -> None:
         """At each full second, and when an answer of the planner comes between two."""

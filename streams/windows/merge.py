@@ -44,16 +44,20 @@ def merged(
     seconds: dict[str, list[DemandSecond]] = {model: [] for model in models}
     number = {model: at for at, model in enumerate(models)}
     owners = np.array([number[name[0]] for name in records.names], np.int64)
-    for second, of_second, counts, (cells, seen) in spread(
-        owners, ends_ms, records.numbers, records.cells
+    found = spread(owners, ends_ms, records.numbers, records.cells)
+    sketches = dict(found.sketches)
+    capped = np.minimum(found.counts, MAX_COUNT).tolist()
+    for second, owner, counted in zip(
+        found.seconds.tolist(), found.models.tolist(), capped, strict=True
     ):
         if second < 0:
             continue
-        capped = np.minimum(counts, MAX_COUNT).tolist()
-        for owner, counted in zip(of_second.tolist(), capped, strict=True):
+        text = ""
+        if second in sketches:
+            cells, seen = sketches[second]
             own = slice(*cells.searchsorted((owner * CELLS, (owner + 1) * CELLS)).tolist())
             text = text_of(cells[own] % CELLS, seen[own])
-            seconds[models[owner]].append(DemandSecond(second * 1000, tuple(counted), text))
+        seconds[models[owner]].append(DemandSecond(second * 1000, tuple(counted), text))
     return [
         Demand(
             model,

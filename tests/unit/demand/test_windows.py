@@ -49,6 +49,23 @@ def test_a_half_reported_window_gives_the_rate_of_what_was_seen() -> None:
     assert isinstance(found, Stats) and found.req_per_s == 4.0
 
 
+@pytest.mark.parametrize("span_ms", [1000, 10_000])
+def test_what_came_while_nobody_looked_counts_as_far_as_windows_reach(span_ms: int) -> None:
+    """More seconds at once than are kept, a gap longer than that, and some more."""
+    windows = TelemetryWindows(600)
+    every_s = span_ms // 1000
+    ends = [*range(every_s, 2001, every_s), *range(9000 + every_s, 9101, every_s)]
+    for number, end_s in enumerate(ends):
+        one = replace(BLANK, sequence=number, span_ms=span_ms, arrivals=4 * every_s)
+        windows.advance(T0 + end_s * 1000)
+        windows.add(one, T0 + end_s * 1000)
+        if end_s == 2000:
+            found = windows.stats("chat", T0 + 2_000_000, 600)
+            assert isinstance(found, Stats) and (found.covered_s, found.arrivals) == (600, 2400)
+    found = windows.stats("chat", T0 + 9_100_000, 600)
+    assert isinstance(found, Stats) and (found.covered_s, found.arrivals) == (100, 400)
+
+
 def test_recent_counts_back_from_the_newest_second() -> None:
     """Cumulative arrivals of the last 1, 2, 3 seconds, unhurt by a second without word yet."""
     windows = filled(10)

@@ -140,7 +140,7 @@ def test_an_arrival_can_stand_for_many_requests() -> None:
     assert found.requests == pytest.approx(50 * len(many), rel=0.02)
     mean = sum(a.input_tokens for a in many) / len(many)
     assert found.input_tokens / found.requests == pytest.approx(mean, rel=0.03)
-    assert sum(found.inputs.values()) == sum(found.shapes.values()) == found.requests
+    assert found.inputs.sum() == found.shapes.sum() == found.requests
 
 
 def turned(rate: float, span_s: float) -> list[Arrival]:

@@ -1,0 +1,58 @@
+"""What a gateway counts of one model's flow between two reports, as windows take it.
+
+Owns the counts and their form: columns and cells (`topics.reported`), never records or text. Knows
+nothing of routes or of time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.simulation.fluid_flow import Cohort, scaled
+from autoscaler.simulation.inflow import Batch
+from topics.reported import pairs_of
+from topics.sketch import WIDTH
+from topics.telemetry import COUNTS, SKETCHES
+
+_TTFT, _TPOT, _INPUTS, _OUTPUTS, _SHAPES = range(5)
+
+
+class FlowMeter:
+    """Counts since the last report; meanings as in `Telemetry`. in_flight is of now."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self._counts = dict.fromkeys(COUNTS, 0)
+        self._cells = np.zeros((len(SKETCHES), WIDTH), np.int64)
+
+    def came(self, batch: Batch) -> None:
+        """These requests came in."""
+        counts = self._counts
+        counts["arrivals"] += batch.requests
+        counts["input_tokens_arrived"] += batch.input_tokens
+        self._cells[_INPUTS] += batch.inputs
+        self._cells[_SHAPES] += batch.shapes
+
+    def ended(self, cohort: Cohort) -> None:
+        """These requests were answered or refused."""
+        batch, share = cohort.batch, cohort.served / max(1, cohort.batch.taken)
+        counts = self._counts
+        counts["completions"] += cohort.served
+        counts["refused"] += cohort.refused
+        counts["attained"] += min(cohort.served, round(cohort.attained))
+        counts["input_tokens"] += round(share * batch.input_tokens)
+        counts["output_tokens"] += round(share * batch.output_tokens)
+        self._cells[_OUTPUTS] += scaled(batch.outputs, share)
+        self._cells[_TTFT] += cohort.ttft
+        self._cells[_TPOT] += cohort.tpot
+
+    def report(self, sequence: int, span_ms: int, route_generation: int) -> tuple[list[int], bytes]:
+        """The span that ends now, zeros included, as a row of `Reported.numbers` and cells; the
+        next one begins."""
+        row = [*self._counts.values(), sequence, span_ms, 0, self.in_flight, route_generation, 0]
+        flat = self._cells.ravel()
+        places = flat.nonzero()[0]
+        cells = pairs_of(places, flat[places]).tobytes()
+        self._counts = dict.fromkeys(COUNTS, 0)
+        self._cells[:] = 0
+        return row, cells

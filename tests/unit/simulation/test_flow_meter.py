@@ -1,0 +1,69 @@
+"""A flow is reported by column as records of the same requests would be."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.simulation.arrivals import Arrival
+from autoscaler.simulation.flow_meter import FlowMeter
+from autoscaler.simulation.fluid_flow import Cohort
+from autoscaler.simulation.inflow import Batch, Inflow
+from topics.reported import Reported, from_rows, reported
+from topics.sketch import LOWEST, MOST_IN_CELL
+from topics.span import Span
+
+CAME = [Arrival(0.1, "m", 500, 100), Arrival(0.2, "m", 9000, 10), Arrival(0.3, "m", 7, 3)]
+
+
+def cells(records: Reported) -> dict[int, int]:
+    """Counts by place."""
+    found: dict[int, int] = {}
+    for place, count in np.frombuffer(records.cells[0], np.int16).reshape(-1, 2).tolist():
+        found[place] = found.get(place, 0) + count
+    return found
+
+
+def by_column(meter: FlowMeter) -> Reported:
+    row, found = meter.report(7, 1000, 2)
+    return from_rows([("m", "g", "b")], [row], [found])
+
+
+def by_record(span: Span) -> Reported:
+    return reported([span.report("m", "g", "b", 7, 5000, 1000, 2)])
+
+
+def test_columns_say_what_records_of_single_requests_would() -> None:
+    span, meter = Span(), FlowMeter()
+    for one in CAME:
+        span.count_arrival(one.input_tokens, one.output_tokens)
+    for one in (CAME[0], CAME[2]):  # the other one fits no engine
+        span.count_answer(50.0, 1500.0, one.input_tokens, one.output_tokens, 1e3, 1e3)
+    batch = Inflow(CAME, 8192, 1.0, np.random.default_rng(1)).take(0.0, 1.0)
+    cohort = Cohort(0.5, batch, 0, served=2, attained=2.0)
+    for bucket, count in span.ttft_ms.items():
+        cohort.ttft[bucket - LOWEST] += count
+    for bucket, count in span.tpot_ms.items():
+        cohort.tpot[bucket - LOWEST] += count
+    # Of the two that were served, which a flow knows only together with those that were not.
+    span.input_tokens = batch.input_tokens
+    meter.came(batch)
+    meter.ended(cohort)
+    meter.in_flight = span.in_flight
+    one, other = by_column(meter), by_record(span)
+    assert one.names == other.names
+    assert one.numbers.tolist() == other.numbers.tolist()
+    assert cells(one) == cells(other)
+    assert len(cells(one)) > 5
+    # What was reported is not reported again.
+    assert not cells(by_column(meter))
+
+
+def test_a_count_beyond_a_cell_is_several() -> None:
+    many = 2 * MOST_IN_CELL + 5
+    span, meter = Span(), FlowMeter()
+    for _ in range(many):
+        span.count_arrival(500, 100)
+    one = Inflow(CAME[:1], 8192, 1.0, np.random.default_rng(1)).take(0.0, 1.0)
+    batch = Batch(many, inputs=many * one.inputs, shapes=many * one.shapes)
+    meter.came(batch)
+    assert cells(by_column(meter)) == cells(by_record(span))
