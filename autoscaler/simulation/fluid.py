@@ -11,7 +11,8 @@ that is lost counts as served.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -76,8 +77,27 @@ class FlowEngine(SimEngine):
         self._until_ms = 0.0
 
 
-_Serving = tuple[RouteGroup, list[FlowEngine], list[FlowEngine]]
-"""A group that can serve: its first instances and its decode instances that answer."""
+_Kind = tuple[EngineSetup, EngineSetup | None, float, float]
+"""Groups that are one way: the setups of their first instances and of the decode instances behind
+them, how many of these there are for each of those, and the weight of each first one."""
+
+
+@dataclass(slots=True)
+class _Serving:
+    """Who serves a model. kinds: first instances of each kind, by what tells it from others."""
+
+    engines: list[FlowEngine] = field(default_factory=list)
+    kinds: dict[tuple[float, ...], tuple[_Kind, int]] = field(default_factory=dict)
+
+    def add(self, group: RouteGroup, first: list[FlowEngine], decode: list[FlowEngine]) -> None:
+        """A group whose first and decode instances answer."""
+        self.engines += first + decode
+        setup, behind = first[0].setup, decode[0].setup if decode else None
+        # Where each instance has the same share, groups of a kind are one way.
+        shared = len(decode) / len(first), group.weight / len(first)
+        key = id(setup), id(behind), *shared
+        _, count = self.kinds.get(key, (None, 0))
+        self.kinds[key] = (setup, behind, *shared), count + len(first)
 
 
 class FlowGateway:
@@ -106,6 +126,7 @@ class FlowGateway:
             )
             for service in cluster.services
         }
+        self._serving: dict[str, _Serving] = {}
         self._ways: dict[str, tuple[object, list[Way]]] = {}
         self.rows: list[FlowRow] = []
 
@@ -129,6 +150,10 @@ class FlowGateway:
         """Go by `routes` from now on."""
         self._routes[routes.model] = routes
 
+    def look(self) -> None:
+        """See who serves: what flows from now on goes there."""
+        self._serving = {model: self._who_serves(model) for model in self._inflows}
+
     def flow(self, from_s: float, to_s: float, open_: bool = True) -> None:
         """Everything that happens in [from_s, to_s); open_: requests still come."""
         for model, flow in self._flows.items():
@@ -138,13 +163,12 @@ class FlowGateway:
             since_s = from_s - self._lead_s
             batch = inflow.take(since_s, to_s - self._lead_s) if open_ else inflow.take(0.0, 0.0)
             meter.came(batch)
-            groups, lengths = self._groups(model), inflow.lengths(since_s)
-            ways = self._ways_of(model, groups, lengths) if lengths else []
+            lengths = inflow.lengths(since_s)
+            ways = self._ways_of(model, lengths) if lengths else []
             for cohort in flow.go_on(batch, from_s, to_s, ways):
                 meter.ended(cohort)
                 self._row(model, cohort)
             meter.in_flight = flow.in_flight
-            self._load(groups, flow, to_s)
 
     def report(self, end_ms: int, span_ms: int) -> Reported:
         """One record per model whose routes are known."""
@@ -154,6 +178,14 @@ class FlowGateway:
             said.append(self._meters[model].report(self._sequence, span_ms, routes.generation))
         names = [(model, self.name, "simulated") for model in self._routes]
         return from_rows(names, [row for row, _ in said], [cells for _, cells in said])
+
+    def load(self, now_s: float) -> None:
+        """Tell the engines how many requests are in them at `now_s`, until when all has flowed."""
+        for model, serving in self._serving.items():
+            flow, engines = self._flows[model], serving.engines
+            inside = min(flow.in_flight, math.ceil(flow.req_per_s * flow.stay_s))
+            for one in engines:
+                one.carry(math.ceil(inside / len(engines)), 1000.0 * (now_s + flow.stay_s))
 
     def settle(self, now_s: float) -> None:
         """What has not ended by the end of the scenario is dropped."""
@@ -170,50 +202,37 @@ class FlowGateway:
             FlowRow(model, cohort.at_s, batch.requests, cohort.served, cohort.attained, tokens)
         )
 
-    def _groups(self, model: str) -> list[_Serving]:
+    def _who_serves(self, model: str) -> _Serving:
         routes = self._routes.get(model)
-        found: list[_Serving] = []
+        found = _Serving()
         for group in routes.groups if routes else ():
             decode = self._alive(group.decode)
             whole, prefill = self._alive(group.aggregated), self._alive(group.prefill)
             if whole:
-                found.append((group, whole, []))
+                found.add(group, whole, [])
             elif prefill and decode:
-                found.append((group, prefill, decode))
+                found.add(group, prefill, decode)
         return found
 
     def _alive(self, ends: Iterable[Endpoint]) -> list[FlowEngine]:
         found = (self._engines.get(end.address) for end in ends)
         return [one for one in found if isinstance(one, FlowEngine)]
 
-    def _ways_of(self, model: str, groups: Sequence[_Serving], lengths: Lengths) -> list[Way]:
-        kinds: dict[tuple[float, ...], tuple[EngineSetup, EngineSetup | None, int]] = {}
-        for group, first, decode in groups:
-            setup, behind = first[0].setup, decode[0].setup if decode else None
-            # Where each instance has the same share, groups of a kind are one way.
-            shared = len(decode) / len(first), group.weight / len(first)
-            kind = id(setup), id(behind), *shared
-            _, _, count = kinds.get(kind, (setup, behind, 0))
-            kinds[kind] = setup, behind, count + len(first)
-        key = [(kind, count) for kind, (_, _, count) in kinds.items()], lengths
+    def _ways_of(self, model: str, lengths: Lengths) -> list[Way]:
+        kinds = self._serving[model].kinds
+        key = [(kind, count) for kind, (_, count) in kinds.items()], lengths
         known = self._ways.get(model)
         if known is not None and known[0] == key:
             return known[1]
-        count = sum(count for _, _, count in kinds.values())
+        count = sum(count for _, count in kinds.values())
         cv = max(0.05, 2.0 ** (-0.5 * round(math.log2(max(1, count)))))
         made = []
-        for (_, _, decodes, weight), (setup, behind, count) in kinds.items():
+        for (setup, behind, decodes, weight), count in kinds.values():
             phase = Phase.PREFILL if behind else Phase.AGGREGATED
             each = pace((setup, phase), (behind, decodes) if behind else None, lengths, cv)
             made.append(Way(count * weight, count, each))
         self._ways[model] = key, made
         return made
-
-    def _load(self, groups: Sequence[_Serving], flow: Flow, now_s: float) -> None:
-        inside = min(flow.in_flight, math.ceil(flow.req_per_s * flow.stay_s))
-        engines = [one for _, first, decode in groups for one in (*first, *decode)]
-        for one in engines:
-            one.carry(math.ceil(inside / len(engines)), 1000.0 * (now_s + flow.stay_s))
 
 
 class FlowWorld(World):
@@ -259,6 +278,7 @@ class FlowWorld(World):
     def finish(self) -> Timeline:
         """As of `World`; what is under way may end."""
         now_s = self.agenda.now_ms / 1000.0
+        self.gateway.look()
         if now_s > self._last_s:
             self.gateway.flow(self._last_s, now_s)
         found = super().finish()
@@ -284,11 +304,13 @@ class FlowWorld(World):
     def _come(self, at_s: int) -> None:
         if at_s != self._next_s:
             return  # another came before
+        self.gateway.look()
         while self._last_s < at_s:
             to_s = min(at_s, (self._last_s // QUIET_S + 1) * QUIET_S)
             self.gateway.flow(self._last_s, to_s)
             self._report(1000.0 * to_s, 1000 * (to_s - self._last_s))
             self._last_s = to_s
+        self.gateway.load(at_s)
         self._beat()
         self._changed = False
         self._decide()
