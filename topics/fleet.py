@@ -27,6 +27,7 @@ class InstanceState(StrEnum):
 
 
 PHASES = ("prefill", "decode", "aggregated")
+_STATES = tuple(InstanceState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class ObservedInstance:
             checks.name(key, getattr(self, key))
         checks.combo("group", self.group)
         checks.one_of("phase", self.phase, PHASES)
-        checks.one_of("state", self.state, tuple(InstanceState))
+        checks.one_of("state", self.state, _STATES)
         if self.endpoint:
             checks.name("endpoint", self.endpoint)
         for index in self.gpus:

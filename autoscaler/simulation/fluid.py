@@ -32,6 +32,7 @@ from autoscaler.simulation.script import Happening
 from autoscaler.simulation.solver import Plan, plan_in_process
 from autoscaler.simulation.stage import AnyEngine, AnySetup
 from autoscaler.simulation.timeline import FlowRow, Timeline
+from autoscaler.simulation.told import date
 from autoscaler.simulation.world import World
 from topics.fleet import Status
 from topics.reported import Reported, from_rows
@@ -274,6 +275,11 @@ class FlowWorld(World):
         states = [(one.instance, one.state) for one in status.instances]
         if known is None or states != [(one.instance, one.state) for one in known.instances]:
             self._tick_at(math.floor(self.agenda.now_ms / 1000.0) + 1)
+
+    def still(self, status: Status, at_ms: int) -> None:
+        """A node says that it is as it was. Hundreds do at each tick, and nobody looks back: the
+        word that is known already is dated anew."""
+        date(status, at_ms)
 
     def finish(self) -> Timeline:
         """As of `World`; what is under way may end."""

@@ -9,7 +9,6 @@ hands KV over both ways: what is in flight finishes, then the same process serve
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.serving.lifecycle import LifecycleEvent, after
 from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.stage import AnyEngine, AnySetup
+from autoscaler.simulation.told import like
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 
 HEARTBEAT_MS, IDLE_HEARTBEAT_MS = 2_000.0, 10_000.0
@@ -69,8 +69,9 @@ class Ground(Protocol):
         """A node says how it is."""
         ...
 
-    def still(self, status: Status) -> None:
-        """A node says that it is as it was: nothing runs there."""
+    def still(self, status: Status, at_ms: int) -> None:
+        """A node says at `at_ms` since the epoch that it is as in its last `status`: nothing runs
+        there."""
         ...
 
 
@@ -96,6 +97,8 @@ class _Held:
     retry_ms: float = 0.0
     drain_ms: float = 0.0
     reason: str = ""
+    told_of: tuple[object, ...] = ()  # what was `told` of it last is made of, but for its load
+    told: ObservedInstance | None = None
 
 
 class SimNode:
@@ -113,7 +116,7 @@ class SimNode:
         self.due_ms = 0.0  # when its next heartbeat is
         self._polling = False
         self._reclaim_ms = 0
-        self._idle: _Fields | None = None  # of what it said last, where nothing runs
+        self._told: Status | None = None  # last, of the assignment that it has
         self._there_ms: float | None = None  # when the machine is there; None: nothing is wanted
 
     def accept(self, assignment: Assignment) -> None:
@@ -121,7 +124,7 @@ class SimNode:
         known = self._assignment
         if not self.up or (known is not None and _rank(assignment) <= _rank(known)):
             return
-        self._assignment, self._idle = assignment, None
+        self._assignment, self._told = assignment, None
         self._reconcile(assignment)
 
     def lose(self) -> None:
@@ -130,7 +133,7 @@ class SimNode:
         self._reclaim_ms = 0
         held, self._held = list(self._held.values()), {}
         self._there_ms = None
-        self._assignment = self._idle = None
+        self._assignment = self._told = None
         engines = [item.engine for item in held if item.engine is not None]
         for engine in engines:
             self._ground.engines.pop(engine.address, None)
@@ -153,7 +156,7 @@ class SimNode:
 
     def reclaim(self, at_ms: float) -> None:
         """The machine will be taken away at `at_ms`, and its owner was told so."""
-        self._reclaim_ms, self._idle = self._ground.epoch_ms(at_ms), None
+        self._reclaim_ms, self._told = self._ground.epoch_ms(at_ms), None
         if self.up:
             self._tell()
 
@@ -164,9 +167,9 @@ class SimNode:
 
     def heartbeat(self, at_ms: int) -> None:
         """Ask every two seconds, from `due_ms` on. at_ms: this moment, since the epoch."""
-        if self._idle is not None and not self._held:
+        if self._told is not None and not self._held:
             self.due_ms = self._ground.agenda.now_ms + IDLE_HEARTBEAT_MS - 1.0
-            self._ground.still(_again(self._idle, at_ms))
+            self._ground.still(self._told, at_ms)
         elif self.up:
             self._tell()
 
@@ -373,25 +376,39 @@ class SimNode:
         ground = self._ground
         every_ms = HEARTBEAT_MS if self._held else IDLE_HEARTBEAT_MS
         self.due_ms = ground.agenda.now_ms + every_ms - 1.0
-        status = Status(
-            node=self.name,
-            pool=self.pool,
-            executor="simulated",
-            observed_generation=self._assignment.generation if self._assignment else 0,
-            at_ms=ground.epoch_ms(ground.agenda.now_ms),
-            instances=tuple(self._seen(item) for item in self._held.values()),
-            reclaim_ms=self._reclaim_ms,
-        )
-        self._idle = None if self._held else _fields_of(status)
-        ground.tell(status)
+        at_ms = ground.epoch_ms(ground.agenda.now_ms)
+        instances = tuple([self._seen(item) for item in self._held.values()])
+        if self._told is not None:
+            self._told = like(self._told, at_ms=at_ms, instances=instances)
+        else:
+            self._told = Status(
+                node=self.name,
+                pool=self.pool,
+                executor="simulated",
+                observed_generation=self._assignment.generation if self._assignment else 0,
+                at_ms=at_ms,
+                instances=instances,
+                reclaim_ms=self._reclaim_ms,
+            )
+        ground.tell(self._told)
 
     def _seen(self, item: _Held) -> ObservedInstance:
         epoch_ms = self._ground.epoch_ms
         engine, gang = item.engine, item.desired.gang
+        in_flight, held_kv = (engine.in_flight, engine.held_kv) if engine else (0, 0)
+        of = (
+            item.desired, item.state, item.phase, item.process, item.address, item.since_ms,
+            item.launched_ms, item.restarts, item.reason,
+        )  # fmt: skip
+        if item.told is not None and item.told_of == of:
+            if (item.told.in_flight, item.told.held_kv) != (in_flight, held_kv):
+                item.told = like(item.told, in_flight=in_flight, held_kv=held_kv)
+            return item.told
+        item.told_of = of
         serves = gang is None or gang.leads
         if gang is not None and gang.leads and item.process:
             gang = replace(gang, rendezvous=item.address)
-        return ObservedInstance(
+        item.told = ObservedInstance(
             instance=item.desired.instance,
             model=item.desired.model,
             phase=item.phase,
@@ -402,31 +419,12 @@ class SimNode:
             since_ms=epoch_ms(item.since_ms),
             launched_ms=0 if item.launched_ms is None else epoch_ms(item.launched_ms),
             restarts=item.restarts,
-            in_flight=engine.in_flight if engine else 0,
-            held_kv=engine.held_kv if engine else 0,
+            in_flight=in_flight,
+            held_kv=held_kv,
             reason=item.reason,
             gang=gang,
         )
-
-
-_Fields = tuple[tuple[Callable[[Status, object], None], object], ...]
-_put_at_ms = Status.__dict__["at_ms"].__set__
-
-
-def _fields_of(status: Status) -> _Fields:
-    """How to set all but the time of a status, and to what."""
-    keys = (key for key in Status.__slots__ if key != "at_ms")
-    return tuple((Status.__dict__[key].__set__, getattr(status, key)) for key in keys)
-
-
-def _again(fields: _Fields, at_ms: int) -> Status:
-    """The same status at another time, its fields not checked again: most nodes of a large estate
-    run nothing, and their heartbeats were half of the time that a simulation took."""
-    found = object.__new__(Status)
-    for put, value in fields:
-        put(found, value)
-    _put_at_ms(found, at_ms)
-    return found
+        return item.told
 
 
 def _rank(assignment: Assignment) -> tuple[int, int]:

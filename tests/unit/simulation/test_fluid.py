@@ -111,6 +111,22 @@ def test_groups_of_a_kind_are_one_way() -> None:
     assert [one.req_per_s for one in ways] == pytest.approx([way(3).req_per_s], rel=0.05)
 
 
+def test_nodes_say_how_they_are_at_every_tick() -> None:
+    """Also those that run nothing, and of the others how busy they are by then."""
+    lengths = measured_lengths(arrivals(6.0, 10.0))
+    busy = []
+    for rate in (200.0, 1.0):
+        scenario = Scenario(cluster(nodes=4), arrivals(rate, 300.0), 300.0, 240.0)
+        world = FlowWorld(scenario, FixedFleet({ONE: 2}, scenario.cluster, lengths))
+        world.advance(480.0)
+        said = world.statuses.values()
+        assert {replace(status) for status in said} == {*said}  # every field is still checked
+        assert {bool(status.instances) for status in said} == {True, False}
+        assert all(status.at_ms >= ORIGIN_MS + 1000 * (480 - LONGEST_S) for status in said)
+        busy.append(sum(one.in_flight for status in said for one in status.instances))
+    assert busy[0] > busy[1]
+
+
 def test_a_flow_gives_the_same_timeline_twice() -> None:
     scenario = Scenario(cluster(nodes=8), arrivals(3.0, 600.0), 600.0, 240.0)
     runs = [simulate_flow(scenario, LiveController()) for _ in range(2)]

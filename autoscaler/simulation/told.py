@@ -1,0 +1,34 @@
+"""What nodes say again and again, made without checking its fields anew.
+
+Owns the copying of records of the fleet. Knows nothing of what they mean.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from topics.fleet import ObservedInstance, Status
+
+Told = TypeVar("Told", Status, ObservedInstance)
+_SLOTS = {
+    kind: tuple((key, kind.__dict__[key].__get__, kind.__dict__[key].__set__) for key in slots)
+    for kind, slots in ((Status, Status.__slots__), (ObservedInstance, ObservedInstance.__slots__))
+}
+
+
+def like(told: Told, **changes: object) -> Told:
+    """`told` with `changes`, its fields not checked again: nodes say the same again and again, and
+    the checks were half of the time that a simulation took."""
+    kind = type(told)
+    found = object.__new__(kind)
+    for key, get, put in _SLOTS[kind]:
+        put(found, changes[key] if key in changes else get(told))
+    return found
+
+
+def date(status: Status, at_ms: int) -> None:
+    """Say that `status` is of `at_ms`, for whoever alone has it."""
+    _put_at_ms(status, at_ms)
+
+
+_put_at_ms = Status.__dict__["at_ms"].__set__
