@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.demand.cells import CELLS, Kept, together
+from autoscaler.performance.compiled import compiled
 from topics.sketch import HIGHEST, LOWEST, WIDTH, middle_ms
 from topics.telemetry import SKETCHES
 
 FINE_S = 120
 BLOCK_S = 30
-_LAG_S = 30
+_LAG_S = 60
+"""So long ago a window may have been asked for last, and go on from there."""
 _MIDDLES = np.array([middle_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)])
 
 Sketch: TypeAlias = Mapping[int, int]
@@ -103,14 +105,12 @@ class Sum:
 
     def count_in(self, kept: Kept) -> None:
         """Count `kept` in."""
-        cells, counts = kept
-        self.counts[cells] += counts
+        _add(self.counts, *kept, 1)
         self._seen = None
 
     def count_out(self, kept: Kept) -> None:
         """Count `kept` out."""
-        cells, counts = kept
-        self.counts[cells] -= counts
+        _add(self.counts, *kept, -1)
         self._seen = None
 
     def room_for(self, models: int) -> None:
@@ -209,3 +209,12 @@ class Sketches:
 def _keep(all_: dict[int, Kept], key: int, *kept: Kept) -> None:
     known = [all_[key]] if key in all_ else []
     all_[key] = together([*known, *kept]) if known or len(kept) > 1 else kept[0]
+
+
+@compiled
+def _add(
+    sums: NDArray[np.int64], cells: NDArray[np.uint32], counts: NDArray[np.uint32], times: int
+) -> None:
+    """Count `counts` of `cells` in as often as `times` says."""
+    for at in range(len(cells)):
+        sums[cells[at]] += times * np.int64(counts[at])

@@ -245,13 +245,15 @@ def test_blocks_stay_right_and_small_over_hours() -> None:
     assert len(windows._totals.rows) < 900
 
 
-def test_long_windows_forget_sketches_in_blocks_and_short_ones_by_the_second() -> None:
+@pytest.mark.parametrize("every", [7, 45, 60, 90])
+def test_long_windows_forget_sketches_in_blocks_and_short_ones_by_the_second(every: int) -> None:
     """Half a minute is the step beyond two minutes; counts are exact in any window."""
     windows = TelemetryWindows(1800)
     for k in range(1, 701):
+        windows.advance(T0 + k * 1000)
         record = replace(BLANK, sequence=k, arrivals=1, input_lengths={k - 118: 1})
         windows.add(record, T0 + k * 1000)
-        if k % 7 == 0:
+        if k % every == 0:
             windows.all_lengths(["chat"], T0 + k * 1000, 500)[0]
             windows.all_lengths(["chat"], T0 + k * 1000, 100)[0]
     short = windows.all_lengths(["chat"], T0 + 700_000, 100)[0]
@@ -260,3 +262,14 @@ def test_long_windows_forget_sketches_in_blocks_and_short_ones_by_the_second() -
     first = min(long.inputs) + 118
     assert 201 - 30 < first <= 201 and (T0 // 1000 + first - 1) % 30 == 0
     assert set(long.inputs) == {k - 118 for k in range(first, 701)} and long.arrivals == 500
+
+
+def test_windows_that_are_asked_for_a_minute_apart_are_not_summed_up_anew() -> None:
+    windows = TelemetryWindows(1800)
+    known = []
+    for k in range(1, 701):
+        windows.add(replace(BLANK, sequence=k, input_lengths={k - 118: 1}), T0 + k * 1000)
+        if k % 60 == 0:
+            windows.all_lengths(["chat"], T0 + k * 1000, 500)
+            known.append(windows._sketches.windows[500])
+    assert all(one is known[0] for one in known[1:])
