@@ -44,7 +44,7 @@ _TOKENS = 640  # one instance carries well below 10 requests/s of this length
 _CONFIG = (
     """
 mode: act
-defaults: {percentile: 95, utilization: 0.8}
+defaults: {percentile: 95, utilization: 0.85}
 policy: {start_timeout: 2m}
 regions:
   east: {l4: {gpu: L4, per_node: 8, max: 4, price: 6.8}}

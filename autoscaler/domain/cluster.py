@@ -114,7 +114,7 @@ class Service:
     slo: Slo
     engine: str = "default"
     percentile: float = 0.95
-    utilization: float = 0.8
+    utilization: float = 0.85
     spot_share: float = 0.0
     max_len_tokens: int = 32_768
     min_instances: int = 0

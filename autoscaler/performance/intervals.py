@@ -20,7 +20,7 @@ from autoscaler.performance.errors import Pair
 
 SHARE = 0.9
 """Share of points that an interval should hold."""
-WIDE = 0.8
+WIDE = 0.85
 """Share of a prediction below which the lower end of its interval is planned for instead."""
 _FEWEST = 20
 _WIDENING, _WIDEST = 0.05, 4.0
@@ -92,7 +92,7 @@ def planned_share(model: ModelSpec, own: Measurement | None = None) -> float:
     """How much of a predicted rate is planned for: its interval's lower end where that is wide.
 
     Wide is an interval that begins below `WIDE` of the prediction: further off than the headroom
-    that a utilization of 80% leaves. Elsewhere the prediction itself is planned for.
+    that a utilization of 85% leaves. Elsewhere the prediction itself is planned for.
     """
     low, _ = rate_interval(model, own)
     return low if low < WIDE else 1.0

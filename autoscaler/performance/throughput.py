@@ -59,7 +59,7 @@ def instance_throughput(
     slo: Slo,
     lengths: Lengths,
     profile: Profile,
-    utilisation: float = 0.8,
+    utilisation: float = 0.85,
     percentile: float = 0.95,
     arrival_cv: float = 1.0,
     link_gb_s: float = KV_LINK_GB_PER_S,

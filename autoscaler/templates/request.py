@@ -43,7 +43,7 @@ class LibraryRequest:
     profile_hash: str = ""
     max_nodes: int = MAX_NODES
     max_memory_ratio: float = 12.0
-    utilisation: float = 0.8
+    utilisation: float = 0.85
 
     def __post_init__(self) -> None:
         whole("library: max_nodes", self.max_nodes, 1, MAX_NODES)

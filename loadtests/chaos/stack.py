@@ -30,7 +30,7 @@ from topics.timebase import TimeBase
 
 CONFIG = """
 mode: act
-defaults: {percentile: 95, utilization: 0.8, scale_in_after: 1m, max_disruption: 34%}
+defaults: {percentile: 95, utilization: 0.85, scale_in_after: 1m, max_disruption: 34%}
 policy: {cooldown: 30s, start_timeout: 2m, local_window: 1m, global_window: 10m}
 regions:
   east: {l4: {gpu: L4, per_node: 2, max: 3, price: 1.7, spot_price: 0.64}}

@@ -47,7 +47,7 @@ def add_parser(subparsers: Any) -> None:
         what.add_argument("--tpot-ms", type=float, default=60.0, metavar="MS")
         what.add_argument("--input-tokens", type=float, default=1024.0, metavar="N")
         what.add_argument("--output-tokens", type=float, default=256.0, metavar="N")
-        what.add_argument("--utilization", type=float, default=0.8, metavar="SHARE")
+        what.add_argument("--utilization", type=float, default=0.85, metavar="SHARE")
         what.add_argument(
             "--gpus", default="L4,L40S,A100,H100", metavar="NAMES", help="comma separated"
         )

@@ -21,7 +21,7 @@ class Defaults:
     """What models inherit where they say nothing themselves."""
 
     percentile: float = 0.95
-    utilization: float = 0.8
+    utilization: float = 0.85
     spot: float = 0.0
     scale_in_after_s: float = 600.0
     max_disruption: float = 0.1

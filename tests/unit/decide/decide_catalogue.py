@@ -37,8 +37,9 @@ def pool(
 
 
 def service(model: str = "chat", **changes: object) -> Service:
-    """A service in mode act with quick scale-in."""
+    """A service in mode act with quick scale-in, to be loaded to 80%."""
     settings: dict[str, object] = {
+        "utilization": 0.8,
         "model": model,
         "architecture": LLAMA,
         "slo": Slo(1000.0, 50.0),

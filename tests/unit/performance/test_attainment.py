@@ -18,6 +18,7 @@ from autoscaler.performance.throughput import InstanceRate, instance_throughput
 from autoscaler.planning.instances import instance
 from autoscaler.serving.batching import Batcher
 from autoscaler.serving.requests import Finished, FirstToken, Limits, Work
+from streams.files.defaults import Defaults
 from tests.unit.planning.planning_clusters import service
 
 PROFILE = default_profile()
@@ -26,6 +27,7 @@ CODE = catalog.quantized(catalog.model("Qwen/Qwen3-32B"), "fp8")
 L4, L40S = NodeSlice(catalog.gpu("L4"), 1), NodeSlice(catalog.gpu("L40S"), 1)
 MINI_SLO, CODE_SLO = Slo(1000.0, 50.0), Slo(2000.0, 80.0)
 CHAT = Lengths.expected(1155.0, 211.0)
+SHORT = Lengths.expected(400.0, 120.0, cv=0.7)
 LONG = Lengths.expected(2000.0, 211.0, cv=1.6)  # 95% are below 7,300 tokens
 
 
@@ -93,6 +95,32 @@ def test_at_the_planned_load_the_percentile_attains(
     assert told >= percentile
     assert np.mean(shares) >= percentile - 0.02
     assert told <= np.mean(shares) + 0.02
+
+
+@pytest.mark.parametrize("percentile", [0.9, 0.95, 0.99])
+def test_the_default_utilization_leaves_to_the_percentile_what_to_size_for(
+    percentile: float,
+) -> None:
+    """Engines that keep their SLO nearly up to saturation were loaded to 80% of it: all requests
+    attained, whatever was declared."""
+    llama = catalog.quantized(catalog.model("meta-llama/Llama-3.3-70B-Instruct"), "fp8")
+    node, slo = NodeSlice(catalog.gpu("H100"), 4), Slo(2000.0, 60.0)
+    default = Defaults().utilization
+
+    def load(utilization: float) -> float:
+        return (
+            utilization
+            * instance_throughput(
+                llama, node, Phase.AGGREGATED, slo, SHORT, PROFILE, utilization, percentile
+            ).req_per_s
+        )
+
+    planned = load(default)
+    assert planned > 1.05 * load(0.8)
+    times = step_times(llama, node, Phase.AGGREGATED, PROFILE)
+    others = [engine(times, Phase.AGGREGATED, SHORT, seed=seed) for seed in (1, 2, 3)]
+    shares = [other.share(other.run(planned, 36_000), slo) for other in others]
+    assert np.mean(shares) >= percentile - 0.01
 
 
 def test_the_percentile_sets_the_capacity() -> None:

@@ -34,7 +34,8 @@ def small_cluster(policy: Policy | None = None) -> Cluster:
 
 
 def service(name: str, source: str, slo: Slo, spot_share: float = 0.0, **more: object) -> Service:
-    fields: dict[str, object] = {"max_len_tokens": 8192, "lengths": CONVERSATION, **more}
+    fields: dict[str, object] = {"max_len_tokens": 8192, "lengths": CONVERSATION}
+    fields |= {"utilization": 0.8, **more}
     return Service(name, model(source), slo, spot_share=spot_share, **fields)  # type: ignore[arg-type]
 
 

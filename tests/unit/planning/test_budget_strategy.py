@@ -33,6 +33,7 @@ def service(model: str, **more: object) -> Service:
         types=TYPES,
         lengths=Lengths(1084, 362),
         min_instances=1,
+        utilization=0.8,
     )
     return replace(found, **more)  # type: ignore[arg-type]
 

@@ -28,6 +28,7 @@ def service(model: str = "mini", **changes: object) -> Service:
         "mode": Mode.ACT,
         "spot_share": 0.5,
         "lengths": LENGTHS,
+        "utilization": 0.8,
         **changes,
     }
     return Service(model=model, **values)  # type: ignore[arg-type]
