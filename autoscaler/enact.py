@@ -141,7 +141,9 @@ def _switch(
     """What of `change` needs no other GPUs: groups that become other combos where they are.
 
     They serve less meanwhile, so only as many as demand can spare; or, where the plan gives the
-    model more than it has, as may leave at a time. The others are replaced beside."""
+    model more than it has and is under strain, as may leave at a time: that lengths are believed to
+    need other roles is no reason to take from what serves everything. The others are replaced
+    beside."""
     policy = scene.cluster.policy
     if not change.adds or not change.removes or not policy.switches_roles:
         return change, site, ()
@@ -153,7 +155,8 @@ def _switch(
     }
     needed = view.state.target_req_per_s / (service.utilization * view.state.derate)
     spare = max(0.0, sum(ready.values()) - needed)
-    if raw_of(change.adds, scene.combos) > raw_of(change.removes, scene.combos):
+    gains = raw_of(change.adds, scene.combos) > raw_of(change.removes, scene.combos)
+    if gains and strain(view.demand, service):
         spare = max(spare, service.leaves_at_a_time(ready.values()))
     room = Room(ready, spare, service.min_instances)
     switched = in_place(
