@@ -49,8 +49,9 @@ async def warmed(pipelines: bool) -> None:
 def warm_up() -> None:
     """Compile it, or load it from disk. May run in a thread."""
     record = Telemetry(
-        "model", "gateway", "boot", 1, _NOW_MS, 1000, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1
-    )
+        "model", "gateway", "boot", 1, _NOW_MS, 1000, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+        ttft_ms={1: 1},
+    )  # fmt: skip
     records, _ = read_reported([encode(record)])
     windows = TelemetryWindows()
     windows.add_all(records, np.array([_NOW_MS]))
