@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 
 from autoscaler.domain.checks import InvalidValue
@@ -103,13 +102,11 @@ def combo_named(
     lengths: Lengths,
     profile: Profile,
     arrivals: Arrivals = ALONE,
-    reach: float = 1.0,
 ) -> Combo:
     """The combo called `combo_id`, evaluated at `lengths`, whether or not it is a candidate now.
 
     For instances that run already: their combo may have left the candidates. Where it cannot meet
-    the SLO any more its best-effort rate counts (meets_slo False). reach: of its limits that still
-    count as met, at least 1.
+    the SLO any more its best-effort rate counts (meets_slo False).
     """
     if service.graph is not None:
         return cell_named(combo_id, service.graph, cluster.pools)
@@ -130,8 +127,8 @@ def combo_named(
             for members in named
         ]
         if all(part.req_per_s > 0.0 for _, part in parts):
-            return replace(_combo(service, parts, stretch), meets_slo=stretch <= reach)
-        stretch = reach if stretch < reach else stretch * 1.5
+            return _combo(service, parts, stretch)
+        stretch *= 1.5
     raise InvalidValue("combo", combo_id, f"slices that hold model {service.model}")
 
 

@@ -28,9 +28,6 @@ _KEEP_PER_TYPE = 8
 _NEXT_TO_NOTHING = 1e-6
 _MOST_CANDIDATES = 5000
 _SOME = 0.5
-# What runs stays in reach of its SLO until it is out of it by as much as the measured spread of
-# lengths may be off. At the limit itself it would be exchanged with every request that is long.
-_REACH = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +243,7 @@ def make_problem(
         service = now.service(model)
         demand = demands.get(model, Demand(model, 0.0, service.lengths))
         running[combo_id] = combo_named(
-            combo_id, now, service, demand.lengths, profile, arrivals_of(demand, service), _REACH
+            combo_id, now, service, demand.lengths, profile, arrivals_of(demand, service)
         )
     planned = {m: demand for m, demand in demands.items() if not scope or m in scope}
     places = len({(pool.region, pool.market) for pool in now.pools})

@@ -77,23 +77,3 @@ def test_a_tail_of_requests_that_no_hardware_serves_in_time_leaves_the_others_se
 
 def late_service(lengths: Lengths, ttft_ms: float) -> Service:
     return service("m", LLAMA, Slo(ttft_ms, 150.0), lengths=lengths)
-
-
-@pytest.mark.parametrize(("beyond", "stays"), [(0.95, True), (1.06, True), (1.25, False)])
-def test_what_runs_stays_until_it_is_out_of_reach_of_its_slo_by_more_than_lengths_may_be_off(
-    beyond: float, stays: bool
-) -> None:
-    """A prompt that an L4 reads in just the limit, give or take: an H100 would read it at once,
-    for three and a half times the money. It is bought where nothing runs, and kept where it does.
-    """
-    cluster = Cluster((L4, H100), (mini("m"),))
-    low, high = 1_000.0, 20_000.0
-    while high - low > 1.0:
-        middle = 0.5 * (low + high)
-        in_time = at(cluster, "m:a1@r/l4/on-demand", Lengths(middle, 211.0)).meets_slo
-        low, high = (middle, high) if in_time else (low, middle)
-    lengths = Lengths(beyond * low, 211.0)
-    kept = ask(cluster, FULL, {"m": 0.002}, {"m:a1@r/l4/on-demand": 1}, lengths=lengths)
-    assert (dict(kept.counts) == {"m:a1@r/l4/on-demand": 1}) == stays
-    new = ask(cluster, FULL, {"m": 0.002}, lengths=lengths)
-    assert any("l4" in combo_id for combo_id, _ in new.counts) == (beyond < 1.0)
