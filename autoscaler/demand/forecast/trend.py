@@ -3,7 +3,8 @@
 Owns the line through the newest blocks, and the tests of whether to continue it: it rises beyond
 chance, the newest of the blocks do not contradict it, and a line explains them better than one step
 does. Needs no history of errors, so it speaks minutes after traffic begins, where `choose` needs
-most of an hour. That traffic begins is no rise.
+most of an hour. Idle time before the first request is left out: traffic that starts from zero does
+not count as a rise.
 """
 
 from __future__ import annotations
