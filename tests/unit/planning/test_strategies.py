@@ -124,18 +124,22 @@ def test_outside_the_scope_nothing_changes() -> None:
     assert not scoped.shortfall_req_per_s
 
 
-def test_roles_are_switched_in_place_where_that_serves() -> None:
-    """Two running combos on the same slices: switching costs 2%, starting 30%."""
+def _slow_and_fast(policy: Policy) -> PlanningProblem:
+    """Two nodes run what serves 1 request/s each; on the same slices there is what serves 2."""
     slow, fast = combo("m:slow", 1.0, 1.0, A), combo("m:fast", 2.0, 1.0, A)
-    problem = build(
+    return build(
         (declared("m"),),
         {"m": (slow, fast)},
         {"m": 3.2},
         {"m:slow": 2},
         (pool("r", "a", "L40S", 1, 2, Market.ON_DEMAND, 1.0),),
-        Policy(k_start=0.3, k_load=0.2, k_switch=0.02),
+        policy,
     )
-    made = Shoal().solve(problem)
+
+
+def test_roles_are_switched_in_place_where_that_serves() -> None:
+    """Two running combos on the same slices: switching costs 2%, starting 30%."""
+    made = Shoal().solve(_slow_and_fast(Policy(k_start=0.3, k_load=0.2, k_switch=0.02)))
     assert made.counts() == {"m:fast": 2}
     assert made.switches == (Switch("m:slow", "m:fast", 2),)
     assert made.objective_usd_per_h == pytest.approx(2.0 + 2 * 0.02)
@@ -147,15 +151,7 @@ def test_roles_that_are_dearer_to_switch_than_to_load_never_switch(
 ) -> None:
     """Not even on a full pool, where what is added has to stand beside what runs, so that nothing
     else would serve."""
-    slow, fast = combo("m:slow", 1.0, 1.0, A), combo("m:fast", 2.0, 1.0, A)
-    problem = build(
-        (declared("m"),),
-        {"m": (slow, fast)},
-        {"m": 3.2},
-        {"m:slow": 2},
-        (pool("r", "a", "L40S", 1, 2, Market.ON_DEMAND, 1.0),),
-        Policy(k_start=0.3, k_load=0.02, k_switch=k_switch),
-    )
+    problem = _slow_and_fast(Policy(k_start=0.3, k_load=0.02, k_switch=k_switch))
     made = Shoal().solve(replace(problem, room=Room.BESIDE))
     assert sum(switch.count for switch in made.switches) == switched
     assert made.counts() == {"m:fast" if switched else "m:slow": 2}
