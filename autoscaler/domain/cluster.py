@@ -90,10 +90,10 @@ class Service:
 
     architecture: with the quantization of its engine applied. percentile: share of requests, in
     (0, 1], that must attain the SLO. utilization: target share of capacity, in (0, 1].
-    spot_share: at most this share of demand on spot. max_len_tokens: longest request (input and
-    output) that an instance must be able to hold, vLLM's --max-model-len. min_instances /
-    max_instances: floor and ceiling on combos (max 0 = none). survive: "none", "one-node" or
-    "all-spot".
+    spot_share: at most this share of the need on spot, or where that is not met, of what is
+    planned. max_len_tokens: longest request (input and output) that an instance must be able to
+    hold, vLLM's --max-model-len. min_instances / max_instances: floor and ceiling on combos (max
+    0 = none). survive: "none", "one-node" or "all-spot".
     scale_in_after_s: how long an excess must last. max_disruption: share of capacity that may be
     leaving at the same time. traffic_share: its weight in a replayed trace. lengths,
     req_per_s: of the declared workload, the prior until windows know better (0 = no rate declared).

@@ -1,16 +1,17 @@
 """How much can be served where not all demand can be met.
 
 Owns the order: class by class the largest smallest fraction, and where that is not all of it, row
-by row as much as can be had without taking from any other. Classes are tried together and halved
-where that fails, since few fail. The largest fraction is found by bisection: whether a given one
-can be served at all is far easier to say than how much can be, because the solver may round what
-whole columns must do for it. It begins at the relaxation, rounded and filled up, so that a plan is
-at hand however little time there is. Knows nothing of costs.
+by row as much as can be had without taking from any other. A row that follows one which goes short
+asks for less. Classes are tried together and halved where that fails, since few fail. The largest
+fraction is found by bisection: whether a given one can be served at all is far easier to say than
+how much can be, because the solver may round what whole columns must do for it. It begins at the
+relaxation, rounded and filled up, so that a plan is at hand however little time there is. Knows
+nothing of costs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,7 +37,8 @@ _ALL = 1.0 - 1e-9
 @dataclass(frozen=True, slots=True)
 class Served:
     """`counts` (n,) that serve `target` (m,) of each row; `bound` (m,): no plan serves a larger
-    smallest fraction of the row's class, where what comes before it gets its target."""
+    smallest fraction of what the row's class asks for, where what comes before it gets its
+    target."""
 
     counts: Ints
     target: Floats
@@ -55,15 +57,19 @@ def most_served(
     classes = [np.flatnonzero(problem.priority == c) for c in np.unique(problem.priority)]
     search.steps = [(rows, True) for rows in classes]
     search.run()
-    return Served(search.counts, search.target, search.bound, tuple(dict.fromkeys(search.limits)))
+    asked = problem.asked_req_per_s(search.target) / problem.demand_req_per_s
+    limits = tuple(dict.fromkeys(search.limits))
+    return Served(search.counts, search.target * asked, search.bound, limits)
 
 
 class _Search:
-    """steps: rows that are raised together, and whether they are a whole class."""
+    """steps: rows that are raised together, and whether they are a whole class. `problem` has as
+    demand what the rows of `declared` ask for, and `target` counts on that."""
 
     def __init__(self, problem: AllocationProblem, options: SolveOptions) -> None:
         rows = len(problem.demand_req_per_s)
-        self.problem, self.options = problem, options
+        self.declared = self.problem = problem
+        self.options = options
         self.steps: list[tuple[Ints, bool]] = []
         self.counts: Ints = np.zeros(problem.columns, dtype=np.int64)
         self.target, self.bound = np.zeros(rows), np.ones(rows)
@@ -74,7 +80,10 @@ class _Search:
         failing = len(self.steps)
         while self.steps:
             many = max(1, failing // 2) if failing else len(self.steps)
-            rows = np.concatenate([rows for rows, _ in self.steps[:many]])
+            rows = self._asking(np.concatenate([rows for rows, _ in self.steps[:many]]))
+            if not len(rows):
+                del self.steps[:many]
+                continue
             most = self._raise(rows, together=many > 1)
             served = float(self._served()[rows].min())
             if served >= _ALL:
@@ -84,7 +93,7 @@ class _Search:
             elif many > 1:
                 failing = many
             else:
-                _, whole = self.steps.pop(0)
+                whole = self.steps.pop(0)[1]
                 # A hair below what is possible, so that rounding cannot make it impossible.
                 self.target[rows] = served * (1.0 - 1e-8)
                 if whole:
@@ -95,6 +104,18 @@ class _Search:
                     alone = np.split(rows, len(rows)) if len(rows) > 1 else []
                     self.steps[:0] = [(row, False) for row in alone]
                 failing = 0
+
+    def _asking(self, rows: Ints) -> Ints:
+        """Those of `rows` that ask for anything, and `problem` for what all ask for now: rows still
+        to come as if they got all of it."""
+        if self.declared.follows:
+            got = self.target.copy()
+            got[np.concatenate([rows for rows, _ in self.steps])] = 1.0
+            asked = self.declared.asked_req_per_s(got)
+            rows = rows[asked[rows] > 0.0]
+            demand = np.where(asked > 0.0, asked, self.declared.demand_req_per_s)
+            self.problem = replace(self.declared, demand_req_per_s=demand)
+        return rows
 
     def _served(self) -> Floats:
         return _fractions(self.problem, self.counts)

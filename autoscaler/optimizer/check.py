@@ -43,8 +43,9 @@ def checked(
     why = faults(problem, counts, target)
     if why:
         return failed(problem, f"the plan failed its check: {why}", limits)
-    demand = problem.demand_req_per_s
-    served = problem.served_req_per_s(counts)
+    asked = problem.asked_req_per_s(target)
+    fraction = np.ones(len(asked))
+    np.divide(problem.served_req_per_s(counts), asked, out=fraction, where=asked > 0.0)
     cost = float(counts @ problem.cost_usd_per_h)
     bound = min(bound, cost)
     gap = 0.0 if cost <= 0 else max(0.0, 1.0 - bound / cost)
@@ -60,7 +61,7 @@ def checked(
         counts=counts,
         cost_usd_per_h=cost,
         lower_bound_usd_per_h=bound,
-        served_fraction=np.minimum(1.0, served / demand),
+        served_fraction=np.minimum(1.0, fraction),
         served_fraction_bound=fraction_bound,
         served_target=target,
         limits_hit=limits,

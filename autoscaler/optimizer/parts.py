@@ -61,6 +61,11 @@ def parts(problem: AllocationProblem) -> tuple[Part, ...]:
             demand_req_per_s=problem.demand_req_per_s[rows],
             priority=problem.priority[rows],
             capacity=problem.capacity[resources],
+            follows=tuple(
+                replace(one, row=int(rows.searchsorted(one.row)), of=int(rows.searchsorted(one.of)))
+                for one in problem.follows
+                if one.row in rows and one.of in rows
+            ),
         )
         found.append(Part(small, ids, rows))
     return tuple(sorted(found, key=lambda part: len(part.ids)))

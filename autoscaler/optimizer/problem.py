@@ -25,6 +25,17 @@ from autoscaler.optimizer.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
+class Follows:
+    """Demand row `row` asks for at most `least + share x served`, where `served` is what row `of`,
+    of a class before it, gets of its own demand. `least` may be negative."""
+
+    row: int
+    of: int
+    share: float
+    least: float
+
+
+@dataclass(frozen=True, slots=True)
 class AllocationProblem:
     """Columns j < n, demand rows i < m, resource rows q < k, all in compressed column form.
 
@@ -32,7 +43,7 @@ class AllocationProblem:
     `use_indptr` (n + 1,), `use_resource`, `use_amount` (any unit of the row; negative provides).
     `cost_usd_per_h` (n,) finite and >= 0, `upper` (n,) >= 0 (inf: as many as capacity allows),
     `demand_req_per_s` (m,) > 0, `priority` (m,) class of each row, 0 served first when not all can
-    be, `capacity` (k,) finite and >= 0.
+    be, `capacity` (k,) finite and >= 0. `follows`: rows that ask for less where others get less.
     """
 
     cost_usd_per_h: Floats
@@ -46,6 +57,7 @@ class AllocationProblem:
     demand_req_per_s: Floats
     priority: Ints
     capacity: Floats
+    follows: tuple[Follows, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.cost_usd_per_h)
@@ -61,11 +73,25 @@ class AllocationProblem:
         )
         check_numbers("serve_rate", self.serve_rate, self.serve_rate.shape, low=0.0, strict=True)
         check_numbers("use_amount", self.use_amount, self.use_amount.shape, low=-np.inf)
+        followers = {one.row for one in self.follows}
+        for one in self.follows:
+            if one.of in followers or not self.priority[one.of] < self.priority[one.row]:
+                what = "a row of an earlier class that follows none"
+                raise InvalidValue(f"row {one.row} follows", one.of, what)
 
     @property
     def columns(self) -> int:
         """How many columns there are."""
         return len(self.cost_usd_per_h)
+
+    def asked_req_per_s(self, target: Floats) -> Floats:
+        """What rows ask for where each gets `target` (m,) of its demand (m,); 0 or more."""
+        asked: Floats = self.demand_req_per_s.astype(np.float64)
+        for one in self.follows:
+            if target[one.of] < 1.0:
+                served = target[one.of] * self.demand_req_per_s[one.of]
+                asked[one.row] = min(asked[one.row], max(0.0, one.least + one.share * served))
+        return asked
 
     def served_req_per_s(self, counts: Ints) -> Floats:
         """What `counts` (n,) serves, by demand row (m,)."""

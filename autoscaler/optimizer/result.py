@@ -73,9 +73,9 @@ class AllocationResult:
     """A checked plan with its proof.
 
     `counts` (n,) by column. `lower_bound_usd_per_h` bounds the cost of every plan that serves
-    `served_target` of each row (1 unless best effort). `served_fraction` (m,);
-    `served_fraction_bound` (m,): no plan serves a larger smallest fraction of the row's priority
-    class.
+    `served_target` of each row (1 unless best effort). `served_fraction` (m,): of what the row asks
+    for beside the targets of others; `served_fraction_bound` (m,): no plan serves a larger smallest
+    fraction of the row's priority class.
     """
 
     status: Status

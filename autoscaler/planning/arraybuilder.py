@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from autoscaler.optimizer.problem import AllocationProblem
+from autoscaler.optimizer.problem import AllocationProblem, Follows
 
 K = TypeVar("K")
 
@@ -32,6 +32,7 @@ class ArrayBuilder(Generic[K]):
         self._demand: list[float] = []
         self._priority: list[int] = []
         self._capacity: list[float] = []
+        self._follows: list[Follows] = []
 
     def demand(self, what: str, subject: str, amount: float, priority: int) -> int:
         """A row to serve at least `amount` (> 0) of; its index."""
@@ -39,6 +40,11 @@ class ArrayBuilder(Generic[K]):
         self._demand.append(amount * _EXACT_IS_ENOUGH)
         self._priority.append(priority)
         return len(self._demand) - 1
+
+    def follow(self, row: int, of: int, share: float, least: float) -> None:
+        """Let `row` ask for `least` and `share` of what `of` gets, where that is not all of it."""
+        if self._priority[of] < self._priority[row]:  # not where both are among many last ones
+            self._follows.append(Follows(row, of, share, least))
 
     def resource(self, what: str, subject: str, capacity: float) -> int:
         """A row of which at most `capacity` may be used; its index."""
@@ -86,4 +92,5 @@ class ArrayBuilder(Generic[K]):
             demand_req_per_s=np.array(self._demand, dtype=np.float64),
             priority=np.array(self._priority, dtype=np.int64),
             capacity=np.array(self._capacity, dtype=np.float64),
+            follows=tuple(self._follows),
         )

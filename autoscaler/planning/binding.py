@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from autoscaler.domain.cluster import Market, Pool, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.planning.modelrows import limits_spot
+from autoscaler.planning.modelrows import limits_spot, off_spot_req_per_s
 from autoscaler.planning.plan import Binding, Plan
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.usage import is_spot
@@ -55,7 +55,8 @@ def _of_model(
         text = f"at most {service.max_instances} instances"
         yield ("ceiling", service.model), text
     firm = [target for target in counted if not is_spot(target.combo)]
-    needed = (1.0 - service.spot_share) * problem.needed_req_per_s(service.model)
+    provided = sum(target.count * target.combo.req_per_s for target in counted)
+    needed = off_spot_req_per_s(problem, service, provided)
     if not firm or needed <= 0.0 or not limits_spot(problem, service):
         return
     left = sum(t.count * t.combo.req_per_s for t in firm)

@@ -157,6 +157,11 @@ def add_promises(
             builder.demand(OFF_SPOT, model, missing, first) if missing > 0.0 else -1,
             builder.demand(OFF_SPOT, model, float(count), first) if count else -1,
         )
+        if missing > 0.0 and model in rows.demand:
+            firm = _capacity(pair for pair in standing if not is_spot(pair[0]))
+            share = 1.0 - service.spot_share
+            least = share * _capacity(standing) - firm
+            builder.follow(rows.firm[model][0], rows.demand[model], share, least)
 
 
 def add_useful_floor(
@@ -187,19 +192,27 @@ def limits_spot(problem: PlanningProblem, service: Service) -> bool:
     return service.spot_share < 1.0 and any(spot) and not all(spot)
 
 
+def off_spot_req_per_s(problem: PlanningProblem, service: Service, provided: float) -> float:
+    """Raw capacity that may not rest on spot, where `provided` is planned in all: a share of the
+    need, and where that is not met, of what is provided."""
+    needed = problem.needed_req_per_s(service.model)
+    return (1.0 - service.spot_share) * min(needed, provided)
+
+
 def missing_off_spot(problem: PlanningProblem, service: Service) -> tuple[float, int]:
     """Requests/s, and combos of the floor, that a plan must add off spot; 0 = enough stands.
 
-    Capacity off spot >= (1 - share) x needed, and as many of the floor's combos, rounded down.
-    Counted with what runs: where one combo off spot runs already, the second may be spot.
+    Capacity off spot >= (1 - share) x needed, and as many of the floor's combos, rounded down. A
+    plan that does not meet the need asks for less, see `add_promises`. Counted with what runs:
+    where one combo off spot runs already, the second may be spot.
     """
-    model, off_spot = service.model, 1.0 - service.spot_share
+    model = service.model
+    floor = math.floor((1.0 - service.spot_share) * service.min_instances + 1e-9)
     firm = [pair for pair in problem.running_of(model) if not is_spot(pair[0])]
     stays = [pair for pair in problem.standing_of(model) if not is_spot(pair[0])]
-    needed = problem.held(off_spot * problem.needed_req_per_s(model), _capacity(firm))
+    needed = problem.held(off_spot_req_per_s(problem, service, math.inf), _capacity(firm))
     missing = needed - _capacity(stays)
-    count = math.floor(off_spot * service.min_instances + 1e-9) - sum(n for _, n in stays)
-    return missing if missing > 1e-9 * needed else 0.0, max(0, count)
+    return missing if missing > 1e-9 * needed else 0.0, max(0, floor - sum(n for _, n in stays))
 
 
 def _capacity(combos: Iterable[tuple[Combo, int]]) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.planning.floors import useful, useful_floor
-from autoscaler.planning.modelrows import limits_spot
+from autoscaler.planning.modelrows import limits_spot, off_spot_req_per_s
 from autoscaler.planning.plan import Broken, Plan
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.survival import lost_with_one_node
@@ -47,7 +47,7 @@ def broken_promises(problem: PlanningProblem, plan: Plan) -> tuple[Broken, ...]:
 
 
 def _off_spot(problem: PlanningProblem, service: Service, counted: Counted) -> Iterator[Broken]:
-    needed = (1.0 - service.spot_share) * problem.needed_req_per_s(service.model)
+    needed = off_spot_req_per_s(problem, service, _rate(counted))
     firm = _rate((c, n) for c, n in counted if not is_spot(c))
     if limits_spot(problem, service) and firm < needed * (1.0 - _TOLERANCE):
         what = f"spot <= {service.spot_share:.0%}"

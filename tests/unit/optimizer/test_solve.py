@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autoscaler.domain.checks import InvalidValue
 from autoscaler.optimizer import best_effort
 from autoscaler.optimizer.arrays import Floats
 from autoscaler.optimizer.exact import ExactResult, minimise_cost
-from autoscaler.optimizer.problem import AllocationProblem
+from autoscaler.optimizer.problem import AllocationProblem, Follows
 from autoscaler.optimizer.result import SolveOptions, Status
 from autoscaler.optimizer.solve import solve
 from loadtests.allocation_generate import generate
@@ -45,6 +46,26 @@ def test_the_more_important_class_is_served_first() -> None:
     assert got.counts.tolist() == [4, 2]
     assert got.served_fraction.tolist() == [1.0, 0.5]
     assert got.served_fraction_bound == pytest.approx([1.0, 0.5])
+
+
+def test_a_row_that_follows_one_that_goes_short_asks_for_its_share_of_what_that_gets() -> None:
+    """Six units for ten wanted, half of it dear: three of the dear ones, where all six would fit.
+    Of two rows the one that goes short first asks for less."""
+    dear, cheap = (3.0, np.inf, {0: 1.0, 1: 1.0}, {0: 1.0}), (1.0, np.inf, {0: 1.0}, {0: 1.0})
+    alone = columns([dear, cheap], [10.0, 5.0], [6.0], [0, 1])
+    assert solve(alone, SolveOptions()).counts.tolist() == [5, 1]
+    problem = replace(alone, follows=(Follows(1, 0, 0.5, 0.0),))
+    got = solve(problem, SolveOptions())
+    assert got.status is Status.BEST_EFFORT
+    assert got.counts.tolist() == [3, 3]
+    assert got.served_fraction == pytest.approx([0.6, 1.0])
+    assert (
+        solve(replace(problem, follows=(Follows(1, 0, 0.5, -3.5),)), SolveOptions()).counts[0] == 0
+    )  # as much of it is there already
+    enough = replace(problem, capacity=np.array([10.0]))
+    assert solve(enough, SolveOptions()).counts.tolist() == [5, 5]
+    with pytest.raises(InvalidValue, match="earlier class"):
+        replace(problem, follows=(Follows(0, 1, 0.5, 0.0),))
 
 
 def test_enough_capacity_leaves_no_row_short_and_none_binding() -> None:

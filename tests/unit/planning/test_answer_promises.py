@@ -65,6 +65,32 @@ def test_the_spot_share_yields_where_nothing_else_is_to_be_had_and_that_is_said(
     assert any(note.startswith("m: spot <= 25%") for note in got.notes)
 
 
+@pytest.mark.parametrize(("urgency", "running"), [(FULL, 0), (URGENT, 0), (URGENT, 1)])
+def test_under_shortage_spot_may_hold_its_share_of_what_is_planned(
+    urgency: Urgency, running: int
+) -> None:
+    """Six nodes for a need of ten: three of them may be spot, not one."""
+    l4, l4_spot = (replace(p, max_of_both=6) for p in (L4, L4_SPOT))
+    cluster = one_model((l4, l4_spot), spot_share=0.5)
+    fleet = {"m:a1@r/l4/on-demand": running} if running else {}
+    wanted = 10.0 * 0.8 * at(cluster, "m:a1@r/l4/spot").req_per_s
+    got = ask(cluster, urgency, {"m": wanted}, fleet, rented_nodes=rented(fleet))
+    assert got.outcome is Outcome.BEST_EFFORT
+    assert dict(got.counts) == {"m:a1@r/l4/on-demand": 3, "m:a1@r/l4/spot": 3}
+    assert ("spot", "m", "spot <= 50%") in got.binding
+    assert got.broken == ()
+
+
+def test_what_stands_off_spot_may_be_all_that_a_short_model_has_to_have_there() -> None:
+    l4, l4_spot = (replace(p, max_of_both=6) for p in (L4, L4_SPOT))
+    cluster = one_model((l4, l4_spot), spot_share=0.5)
+    fleet = {"m:a1@r/l4/on-demand": 4}
+    wanted = 20.0 * 0.8 * at(cluster, "m:a1@r/l4/spot").req_per_s
+    got = ask(cluster, URGENT, {"m": wanted}, fleet, rented_nodes=rented(fleet))
+    assert dict(got.counts) == {"m:a1@r/l4/on-demand": 4, "m:a1@r/l4/spot": 2}
+    assert got.broken == ()
+
+
 def test_a_full_ceiling_of_small_instances_does_not_starve_a_model() -> None:
     cluster = one_model((L4, H100), max_instances=3)
     fleet = {"m:a1@r/l4/on-demand": 3}

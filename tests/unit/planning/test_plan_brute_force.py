@@ -31,6 +31,8 @@ POOLS = (
     pool("r", "rent", "L40S", 2, 2, Market.ON_DEMAND, 4.0),
     pool("r", "rent", "L40S", 2, 2, Market.SPOT, 1.5),
 )
+SHARED = tuple(replace(p, max_of_both=2) for p in POOLS[1:])
+"""Two rented nodes of both markets together."""
 POLICY = Policy(k_start=0.3, k_load=0.1, k_switch=0.02)
 
 
@@ -70,8 +72,9 @@ def steps(problem: PlanningProblem, models: tuple[str, ...]) -> list[Step]:
     return found
 
 
-def allocations(problem: PlanningProblem) -> Iterator[tuple[float, dict[str, float]]]:
-    """(cost + penalties, capacity per model) of every allocation that breaks no rule but demand."""
+def allocations(problem: PlanningProblem) -> Iterator[tuple[float, dict[str, float], bool]]:
+    """(cost + penalties, capacity per model, whether what was promised is kept) of every allocation
+    that there is room and money for."""
     models = problem.planned_models()
     options = steps(problem, models)
     fixed = [(problem.running[i], n) for i, n in problem.standing().items()]
@@ -95,19 +98,19 @@ def allocations(problem: PlanningProblem) -> Iterator[tuple[float, dict[str, flo
             if not is_spot(step.combo):
                 firm[step.combo.model] += n * step.combo.req_per_s
                 firm_number[step.combo.model] += n
-        promised = True
+        promised = allowed = True
         for model in models:
             declared = problem.cluster.service(model)
             offered = [*problem.candidates[model], *(c for c, _ in problem.running_of(model))]
             off_spot = 1.0 - declared.spot_share
             if not all(is_spot(one) for one in offered):
-                needed = off_spot * problem.needed_req_per_s(model)
+                needed = off_spot * min(problem.needed_req_per_s(model), capacity[model])
                 promised = promised and firm[model] >= needed - 1e-9
                 least = math.floor(off_spot * declared.min_instances + 1e-9)
                 promised = promised and firm_number[model] >= least
             promised = promised and number[model] >= declared.min_instances
-            promised = promised and not 0 < declared.max_instances < number[model]
-        if not promised:
+            allowed = allowed and not 0 < declared.max_instances < number[model]
+        if not allowed:
             continue
         bill = sum(n * problem.cluster.pool(p).price_usd_per_h for p, n in nodes.items())
         budget = policy.budget_usd_per_h
@@ -116,7 +119,7 @@ def allocations(problem: PlanningProblem) -> Iterator[tuple[float, dict[str, flo
         penalty = sum(
             n * k[s.kind] * ranking_usd_per_h(s.combo, problem.pools()) for s, n in chosen
         )
-        yield bill + penalty, capacity
+        yield bill + penalty, capacity, promised
 
 
 def _sources_suffice(problem: PlanningProblem, chosen: list[tuple[Step, int]]) -> bool:
@@ -137,6 +140,9 @@ def _nodes_suffice(
     for name, count in nodes.items():
         declared = problem.cluster.pool(name)
         if count > problem.nodes_now(declared) + problem.nodes_to_get(declared):
+            return False
+    for shared in problem.cluster.together().values():
+        if sum(nodes.get(p.id, 0) for p in shared) > shared[0].max_of_both:
             return False
     settled = fixed + [(s.combo, n) for s, n in chosen if s.kind != "start"]
     return all(
@@ -186,24 +192,26 @@ def declared(name: str, **more: object) -> Service:
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> PlanningProblem:
+def problems(
+    draw: st.DrawFn, most_models: int = 2, least_demand: int = 0, pools: tuple[Pool, ...] = POOLS
+) -> PlanningProblem:
     """One or two models, up to two combos each, on three pools with a running fleet."""
-    names = ["m", "n"][: draw(st.integers(1, 2))]
+    names = ["m", "n"][: draw(st.integers(1, most_models))]
     services, candidates, demands = [], {}, {}
     fleet: dict[str, int] = {}
-    free = {p.id: p.max_nodes * p.per_node for p in POOLS}
+    free = {p.id: p.max_nodes * p.per_node for p in pools}
     for name in names:
         combos = tuple(
             combo(
                 f"{name}:{index}",
                 req_per_s=draw(st.integers(2, 12)) / 2,
                 usd_per_h=0.0,
-                pool_id=draw(st.sampled_from([p.id for p in POOLS])),
+                pool_id=draw(st.sampled_from([p.id for p in pools])),
                 gpus=draw(st.sampled_from((1, 2))),
             )
             for index in range(draw(st.integers(1, 3 - len(names))))
         )
-        if draw(st.booleans()):
+        if pools is POOLS and draw(st.booleans()):
             combos = (*combos[:-1], pair(f"{name}:pair", draw(st.integers(2, 12)) / 2))
         candidates[name] = combos
         for one in combos:
@@ -220,7 +228,7 @@ def problems(draw: st.DrawFn) -> PlanningProblem:
                 min_instances=draw(st.integers(0, 1)),
             )
         )
-        demands[name] = draw(st.integers(0, 16)) / 2
+        demands[name] = draw(st.integers(least_demand, least_demand + 16)) / 2
     scope = tuple(names[:1]) if draw(st.booleans()) else ()
     budget = draw(st.sampled_from((0.0, 0.0, 6.0)))
     made = build(
@@ -228,7 +236,8 @@ def problems(draw: st.DrawFn) -> PlanningProblem:
         candidates,
         demands,
         fleet,
-        policy=replace(POLICY, budget_usd_per_h=budget),
+        pools,
+        replace(POLICY, budget_usd_per_h=budget),
         scope=scope,
     )
     # What a brute force can walk in a moment.
@@ -246,7 +255,9 @@ def test_no_allocation_is_cheaper_than_the_plan(problem: PlanningProblem) -> Non
     """The plan's objective is the brute force's, its bound is no higher, its status is right."""
     needed = {m: problem.needed_req_per_s(m) for m in problem.planned_models()}
     best, most = math.inf, 0.0
-    for cost, capacity in allocations(problem):
+    for cost, capacity, promised in allocations(problem):
+        if not promised:
+            continue
         fraction = min(
             (min(1.0, capacity[m] / need) for m, need in needed.items() if need), default=1.0
         )
@@ -264,3 +275,26 @@ def test_no_allocation_is_cheaper_than_the_plan(problem: PlanningProblem) -> Non
     assert plan.lower_bound_usd_per_h <= best + 2e-3
     assert plan.gap <= 1e-3
     assert not plan.shortfall_req_per_s
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
+@given(problems(most_models=1, least_demand=12, pools=SHARED))
+def test_nothing_is_cheaper_that_serves_as_much_where_not_all_can_be(
+    problem: PlanningProblem,
+) -> None:
+    """Of what serves most, the cheapest that keeps its promises, where any does."""
+    needed = problem.needed_req_per_s("m")
+    found = [(capacity["m"], cost, kept) for cost, capacity, kept in allocations(problem)]
+    most = max((rate for rate, _, _ in found), default=0.0)
+    assume(0.0 < most < needed)
+    best = min((cost for rate, cost, kept in found if kept and rate > most - 1e-9), default=None)
+    plan = Shoal().solve(problem)
+    assert plan.status is PlanStatus.BEST_EFFORT
+    assert plan.capacity_req_per_s["m"] == pytest.approx(most)
+    assert bool(plan.broken) == (best is None)
+    if best is not None:
+        assert plan.objective_usd_per_h == pytest.approx(best, abs=2e-3)
