@@ -47,18 +47,17 @@ def explain(
     short, eight at most.
     """
     if plan.status is PlanStatus.FAILED:
-        return Explanation((), plan.binding, (), spot_losses(problem, plan))
+        return Explanation((), (), spot_losses(problem, plan))
     planned = problem.planned_models()
     if plan.work is not None:
         models = tuple(_of_budget(problem, plan, model) for model in planned)
-        return Explanation(models, plan.binding, (), spot_losses(problem, plan))
+        return Explanation(models, (), spot_losses(problem, plan))
     asked = sorted(planned, key=lambda m: (-plan.shortfall_req_per_s.get(m, 0.0), -_usd(plan, m)))
     asked = asked[:_ASK_AT_MOST]
     return Explanation(
         models=tuple(
             _of_model(problem, plan, model, profile, strategy, model in asked) for model in planned
         ),
-        binding=plan.binding,
         relief=(*budget_relief(problem, plan, strategy), *node_reliefs(problem, plan, strategy)),
         spot_loss=spot_losses(problem, plan),
         savings=savings(problem, plan, strategy),
@@ -71,7 +70,6 @@ def _of_budget(problem: PlanningProblem, plan: Plan, model: str) -> ModelReasons
     return ModelReasons(
         model=model,
         demand_req_per_s=problem.demands[model].req_per_s,
-        needed_req_per_s=problem.needed_req_per_s(model),
         capacity_req_per_s=plan.capacity_req_per_s[model],
         bound_by=tuple(binding.detail for binding in plan.binding),
         rejected=(),
@@ -101,7 +99,6 @@ def _of_model(
     return ModelReasons(
         model=model,
         demand_req_per_s=problem.demands[model].req_per_s,
-        needed_req_per_s=problem.needed_req_per_s(model),
         capacity_req_per_s=plan.capacity_req_per_s[model],
         bound_by=_bound_by(problem, plan, model, profile),
         rejected=tuple(rejected),

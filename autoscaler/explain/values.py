@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoscaler.planning.plan import Binding
-
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
@@ -61,14 +59,13 @@ class SpotLoss:
 class ModelReasons:
     """Why a model's targets are what they are.
 
-    demand_req_per_s / needed_req_per_s: arrivals, and raw capacity after utilization.
+    demand_req_per_s: arrivals. capacity_req_per_s: raw, before utilization.
     load: demand / capacity. bound_by: the limits that set the rate of one combo, in words.
     uncertain: some capacity was estimated, not measured. measuring: GPUs on which it would pay.
     """
 
     model: str
     demand_req_per_s: float
-    needed_req_per_s: float
     capacity_req_per_s: float
     bound_by: tuple[str, ...]
     rejected: tuple[Rejected, ...]
@@ -97,13 +94,12 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All reasons of one plan, by model, with what binds the whole and what a loss would do.
+    """All reasons of one plan, by model, with what would relieve the whole or a loss do.
 
     savings: empty where no spot is used, or where the demand cannot be met without it.
     """
 
     models: tuple[ModelReasons, ...]
-    binding: tuple[Binding, ...]
     relief: tuple[Relief, ...]
     spot_loss: tuple[SpotLoss, ...]
     savings: tuple[Saving, ...] = ()

@@ -58,7 +58,6 @@ class Run:
     ttft_ms: npt.NDArray[np.float32]
     tpot_ms: npt.NDArray[np.float32]
     batch: float
-    busy: float
     memory_waits: float
 
 
@@ -206,12 +205,10 @@ class Engine:
         tpot[refused] = np.inf
         ttft = (first - arrival_ms)[counted]
         worked = max(stats[0], 1e-9)
-        wall = max(arrival_ms[-1], worked)
         run = Run(
             ttft.astype(np.float32),
             tpot.astype(np.float32),
             float(stats[1] / worked),
-            float(worked / wall),
             float(stats[2] / worked),
         )
         return run, first

@@ -22,12 +22,10 @@ from autoscaler.performance.shapes import LayerShape, experts_touched, layer_sha
 
 __all__ = [
     "Roofline",
-    "decode_step_ms",
     "fits",
     "kv_capacity_tokens",
     "kv_transfer_ms",
     "matmul_tflops",
-    "prefill_ms",
     "roofline",
 ]
 
@@ -193,35 +191,6 @@ def _blend(compute_ms: float, traffic_ms: float, exponent: float) -> float:
         return traffic_ms
     ratio = traffic_ms / compute_ms
     return compute_ms * math.pow(1.0 + math.pow(ratio, exponent), 1.0 / exponent)
-
-
-def prefill_ms(
-    model: ModelSpec,
-    gpu: GpuSpec,
-    tp: int,
-    tokens: float,
-    context_tokens: float = 0.0,
-    batch: int = 1,
-    eff: Efficiency = DEFAULT_EFFICIENCY,
-    layers: int | None = None,
-) -> float:
-    """Time in ms of one pass over `batch` prompts of `tokens` new tokens each (Cauchy eq. 3-4)."""
-    finite("tokens", tokens, 1.0, 1e8)
-    return roofline(model, gpu, tp, eff).prefill_ms(tokens, context_tokens, batch, layers)
-
-
-def decode_step_ms(
-    model: ModelSpec,
-    gpu: GpuSpec,
-    tp: int,
-    batch: float,
-    context_tokens: float,
-    eff: Efficiency = DEFAULT_EFFICIENCY,
-    layers: int | None = None,
-) -> float:
-    """Time in ms of one decode iteration for `batch` sequences (Cauchy eq. 6-10)."""
-    finite("batch", batch, 1.0, 1e7)
-    return roofline(model, gpu, tp, eff).decode_ms(batch, context_tokens, layers)
 
 
 def kv_transfer_ms(model: ModelSpec, tokens: float, gb_s: float) -> float:

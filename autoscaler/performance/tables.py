@@ -16,8 +16,6 @@ from autoscaler.domain.measurement import Architecture
 _NEAREST = 4
 # In doublings: points nearer than this are the same point.
 _SAME = 1e-3
-# How far outside of the measured box a table still speaks, in doublings.
-_MARGIN = 0.51
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +55,6 @@ class Correction:
         """The same with all times of prompts and of decode iterations times these factors."""
         return Correction(_times(self.prefill, prefill), _times(self.decode, decode))
 
-    def covers(self, length: float, batch: float, *, prefill: bool) -> bool:
-        """Whether the point lies within the measured lengths and batches."""
-        return _within(self.prefill if prefill else self.decode, length, batch)
-
 
 NO_CORRECTION = Correction()
 
@@ -81,16 +75,6 @@ def _times(
     if not known:
         return ((0.0, 0.0, math.log(factor)),)
     return tuple((x, y, value + math.log(factor)) for x, y, value in known)
-
-
-def _within(known: tuple[tuple[float, float, float], ...], length: float, batch: float) -> bool:
-    if not known:
-        return False
-    x, y = math.log2(max(length, 1.0)), math.log2(max(batch, 1.0))
-    return (
-        min(k[0] for k in known) - _MARGIN <= x <= max(k[0] for k in known) + _MARGIN
-        and min(k[1] for k in known) - _MARGIN <= y <= max(k[1] for k in known) + _MARGIN
-    )
 
 
 def _interpolated(

@@ -106,10 +106,6 @@ class Batcher:
         """The share of the KV cache that is taken, by sequences and by leases."""
         return self._used / self._limits.kv_tokens
 
-    def holds(self, request: int) -> bool:
-        """Whether the KV of this finished prefill is still held."""
-        return request in self._leases
-
     def next_event_ms(self) -> float:
         """Earliest time at which a first token, an end or an expiry can come out; inf if none.
 

@@ -23,13 +23,12 @@ LEAST_ORIGINS = 20
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """mean_error: mean absolute error in requests/s over `origins` moments of the past. over: in
+    """mean_error: mean absolute error in requests/s over moments of the past. over: in
     all but one of twenty of them, no more than this was forecast beyond what came."""
 
     strategy: Strategy
     mean_error: float
     over: float
-    origins: int
 
 
 def scores(
@@ -67,7 +66,7 @@ def scores(
 
 def _score(strategy: Strategy, errors: Rates) -> Score:
     over = max(0.0, float(np.quantile(errors, _SURELY)))
-    return Score(strategy, float(np.abs(errors).mean()), over, len(errors))
+    return Score(strategy, float(np.abs(errors).mean()), over)
 
 
 def least(found: Sequence[Score], family: str) -> Score | None:

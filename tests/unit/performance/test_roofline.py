@@ -17,11 +17,10 @@ from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY
 from autoscaler.performance.profile import default_profile, plain_profile
 from autoscaler.performance.profile_codec import decode, encode, make_profile
 from autoscaler.performance.roofline import (
-    decode_step_ms,
     fits,
     kv_capacity_tokens,
     kv_transfer_ms,
-    prefill_ms,
+    roofline,
 )
 from autoscaler.performance.shapes import experts_touched, layer_shape
 from autoscaler.performance.steps import step_times
@@ -74,24 +73,25 @@ def test_fewer_bits_take_less_memory_and_the_embeddings_stay() -> None:
 def test_prefill_is_never_faster_than_the_gpu_can_compute() -> None:
     """Cauchy eq. 4 at full peak is a lower bound."""
     floor_ms = 2 * (LLAMA.params - 2 * 4096 * 128256) * 4096 / (H100.bf16_tflops * 1e12) * 1e3
-    assert floor_ms < prefill_ms(LLAMA, H100, 1, 4096) < 10 * floor_ms
+    assert floor_ms < roofline(LLAMA, H100, 1).prefill_ms(4096) < 10 * floor_ms
 
 
 def test_decode_is_never_faster_than_reading_the_weights() -> None:
     """Cauchy eq. 10 at full bandwidth is a lower bound."""
     floor_ms = (LLAMA.weight_bytes - 2 * 4096 * 128256) / (H100.mem_bw_gb_s * 1e9) * 1e3
-    assert floor_ms < decode_step_ms(LLAMA, H100, 1, 1, 128) < 4 * floor_ms
+    assert floor_ms < roofline(LLAMA, H100, 1).decode_ms(1, 128) < 4 * floor_ms
 
 
 def test_a_longer_context_and_a_larger_batch_cost_more() -> None:
-    short = decode_step_ms(LLAMA, H100, 1, 32, 512)
-    assert short < decode_step_ms(LLAMA, H100, 1, 32, 8192)
-    assert short < decode_step_ms(LLAMA, H100, 1, 64, 512)
+    short = roofline(LLAMA, H100, 1).decode_ms(32, 512)
+    assert short < roofline(LLAMA, H100, 1).decode_ms(32, 8192)
+    assert short < roofline(LLAMA, H100, 1).decode_ms(64, 512)
 
 
 def test_a_sliding_window_saves_half_of_a_long_context() -> None:
     """GPT-OSS: every other layer sees 128 tokens only."""
-    grows = decode_step_ms(GPT, H100, 1, 64, 16384) - decode_step_ms(GPT, H100, 1, 64, 8192)
+    bound = roofline(GPT, H100, 1)
+    grows = bound.decode_ms(64, 16384) - bound.decode_ms(64, 8192)
     full = 64 * 8192 * GPT.kv_bytes_per_token / (H100.mem_bw_gb_s * 1e6)
     assert grows == pytest.approx(0.5 * full / DEFAULT_EFFICIENCY.kv, rel=0.05)
 
@@ -118,8 +118,8 @@ def test_kv_transfer_is_bytes_over_bandwidth() -> None:
 
 def test_a_pass_over_all_layers_is_the_sum_of_its_stages() -> None:
     """Each stage has an iteration of its own, so its fixed time comes once per stage."""
-    halves = prefill_ms(LLAMA, H100, 2, 2048, layers=16)
-    both = prefill_ms(LLAMA, H100, 2, 2048) + DEFAULT_EFFICIENCY.step_ms
+    halves = roofline(LLAMA, H100, 2).prefill_ms(2048, layers=16)
+    both = roofline(LLAMA, H100, 2).prefill_ms(2048) + DEFAULT_EFFICIENCY.step_ms
     assert 2 * halves == pytest.approx(both)
 
 
@@ -140,7 +140,7 @@ def test_the_stage_table_agrees_with_the_scalar_formulas() -> None:
     table = stage_table(LLAMA, [NodeSlice(H100, 1)], Phase.DECODE, slo, lengths, 1, plain_profile())
     best = 0.0
     for batch in range(1, 513):
-        step = decode_step_ms(LLAMA, H100, 1, batch, 1100)
+        step = roofline(LLAMA, H100, 1).decode_ms(batch, 1100)
         # The table counts the handing-over latency in pipelines only.
         if step <= slo and batch * 1100 <= kv_capacity_tokens(LLAMA, H100, 1):
             best = max(best, batch / step * 1e3 / 200)
