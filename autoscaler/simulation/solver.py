@@ -45,7 +45,6 @@ class SimSolver:
         self._free_ms = dict.fromkeys(Urgency, 0.0)
         self._due: list[tuple[float, PlanAnswer]] = []
         self.away_until_ms = 0.0
-        self.asked = dict.fromkeys(Urgency, 0)
 
     def ask(self, request: PlanRequest, cluster: Cluster, now_ms: float) -> float:
         """Take a question; when its answer is due. While the solver is away it comes back

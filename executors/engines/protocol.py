@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Protocol
 
 import aiohttp
@@ -43,14 +42,13 @@ class LaunchSpec:
     host: the address to listen on; advertise: the one under which gateways and other engines reach
     it. ports: as many as the kind asks for, consecutive; the first is for HTTP; rank 0 of a gang
     has one more, its last, where the other ranks find it. gang: its place in an instance over
-    several nodes, with the rendezvous known; only rank 0 serves HTTP. folder: for what this
-    instance writes. launched_ms: domain time of the launch. shutdown_timeout_s: domain s in
-    which requests in flight may finish after SIGTERM. api_key: what its /v1 paths ask for, "" for
-    none; it goes into the environment, never into argv. kv_gb_s, node_s: for simulated engines: how
-    fast KV comes to this node in 1e9 bytes/s (0: as usual), domain s until the machine is there.
+    several nodes, with the rendezvous known; only rank 0 serves HTTP. launched_ms: domain time of
+    the launch. shutdown_timeout_s: domain s in which requests in flight may finish after SIGTERM.
+    api_key: what its /v1 paths ask for, "" for none; it goes into the environment, never into argv.
+    kv_gb_s, node_s: for simulated engines: how fast KV comes to this node in 1e9 bytes/s (0: as
+    usual), domain s until the machine is there.
     """
 
-    instance: str
     model: str
     source: str
     weights: str
@@ -61,7 +59,6 @@ class LaunchSpec:
     host: str
     advertise: str
     ports: tuple[int, ...]
-    folder: Path
     time_base: TimeBase
     launched_ms: int
     shutdown_timeout_s: float

@@ -153,7 +153,6 @@ class EnginesHere:
             if gang is not None and leads:
                 gang = replace(gang, rendezvous=rendezvous(self._config.advertise, ports))
             spec = LaunchSpec(
-                instance=desired.instance,
                 model=desired.model,
                 source=model.source,
                 weights=model.weights,
@@ -164,7 +163,6 @@ class EnginesHere:
                 host=self._config.bind,
                 advertise=self._config.advertise,
                 ports=ports,
-                folder=self._store.work_folder(desired.instance),
                 time_base=self._config.time_base,
                 launched_ms=now_ms,
                 shutdown_timeout_s=SHUTDOWN_TIMEOUT_S,

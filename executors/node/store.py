@@ -109,10 +109,6 @@ class Store:
         """The file of a node."""
         return self.folder / f"{file_name(node)}.json"
 
-    def work_folder(self, instance: str) -> Path:
-        """For what an instance itself writes."""
-        return self.folder / "work" / file_name(instance)
-
     def save(self, state: NodeState, processes: Mapping[str, EngineProcess]) -> bool:
         """Write the node; False (reported once) when the folder cannot be written."""
         value = {

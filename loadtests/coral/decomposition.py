@@ -58,14 +58,13 @@ PROOF_TESTS = 30_000_000
 class Outcome:
     """A plan (None: nothing that fits was found), the proven bound, its multipliers (k,).
 
-    `infeasible`: proven that no plan serves the demand within the capacities. `nearest`: without a
-    plan, one that serves the demand but exceeds capacities; where less demand starts.
+    `nearest`: without a plan, one that serves the demand but exceeds capacities; where less demand
+    starts.
     """
 
     plan: Incumbent | None
     bound: float
     mu: Floats
-    infeasible: bool
     limits: tuple[str, ...]
     work: Work
     nearest: Incumbent | None = None
@@ -90,14 +89,14 @@ def solve_decomposed(
     rounds = QUICK_ROUNDS if options.gap >= 1.0 and given is not None else ASCENT_ROUNDS
     dual = ascend(problem, start, rounds, options=options.within(0.5))
     if dual is None:
-        return Outcome(None, float("inf"), start, True, (), Work(pricing_rounds=1))
+        return Outcome(None, float("inf"), start, (), Work(pricing_rounds=1))
     work = Work(pricing_rounds=dual.rounds)
     if (
         rounds == ASCENT_ROUNDS
         and dual.artificial > 1e-7
         and proven_infeasible(problem, options.within(0.5))
     ):
-        return Outcome(None, float("inf"), dual.mu, True, (), work)
+        return Outcome(None, float("inf"), dual.mu, (), work)
     marks = marks_for(resources, options.seed)
     scene = Scene(problem.money, problem.weight(dual.mu), problem.capacity, marks)
     bound, pools = _sharpen(problem, scene, dual.mu, options)
@@ -116,14 +115,14 @@ def solve_decomposed(
     if given is not None:
         pools = [joined(p, given.cover(k)) for k, p in enumerate(pools)]
     if any(len(p) == 0 for p in pools):
-        return Outcome(None, bound, dual.mu, False, ("no_cover_found",), work)
+        return Outcome(None, bound, dual.mu, ("no_cover_found",), work)
     penalty = penalty_of(pools, resources)
     plan = given
     if plan is None:
         plan, spent = first_plan(problem, scene, pools, penalty, options)
         work += spent
     if plan is None:
-        return Outcome(None, bound, dual.mu, False, ("first_plan",), work)
+        return Outcome(None, bound, dual.mu, ("first_plan",), work)
     limits: tuple[str, ...] = ()
     value = plan.penalised(problem, penalty)
     proven_for, raises = np.inf, 0
@@ -157,8 +156,8 @@ def solve_decomposed(
     if dual.cut and value - bound > options.gap * abs(value):
         limits = tuple(dict.fromkeys((*limits, "wall_clock")))
     if plan.excess(problem).any():
-        return Outcome(None, bound, dual.mu, False, (*limits, "no_plan_fits"), work, plan)
-    return Outcome(plan, min(bound, value), dual.mu, False, limits, work)
+        return Outcome(None, bound, dual.mu, (*limits, "no_plan_fits"), work, plan)
+    return Outcome(plan, min(bound, value), dual.mu, limits, work)
 
 
 def proven_infeasible(problem: Decomposed, options: SearchOptions | None = None) -> bool:

@@ -96,7 +96,6 @@ class Pairs:
     code: Ints
     money: Floats
     throughput: Floats
-    units: Ints
     indptr: Ints
     resource: Ints
     amount: Floats
@@ -118,7 +117,6 @@ def pairs(group: Group, money: Floats, codes: Ints) -> Pairs:
         code=codes,
         money=group.base[item] + price,
         throughput=group.throughput[item],
-        units=group.units[item],
         indptr=indptr,
         resource=where * features + feature,
         amount=group.amount[at],

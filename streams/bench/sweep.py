@@ -157,7 +157,6 @@ async def _one(session: aiohttp.ClientSession, wanted: Sweep, served: str, promp
 
 def _result(served: str, timed: Sequence[_Timed], load: int) -> Result:
     return Result(
-        "shoal profile measure",
         served,
         "",
         fmean(one.input_tokens for one in timed),

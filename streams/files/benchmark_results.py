@@ -24,10 +24,9 @@ _DAY = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
 class Result:
     """One run of a benchmark: mean lengths, requests under way, mean TTFT and TPOT in ms.
 
-    model: as the tool was told; day: YYYY-MM-DD, both "" where the file does not say.
+    model: as the benchmark was told; day: YYYY-MM-DD, both "" where the file does not say.
     """
 
-    tool: str
     model: str
     day: str
     input_tokens: float
@@ -109,7 +108,7 @@ def _vllm(raw: Mapping[str, Any]) -> Result | str:
     else:
         load = _number(raw, "request_throughput") * (ttft + outputs * tpot) / 1e3
     day = _day(str(raw.get("date", "")))
-    return _result("vllm bench serve", str(raw.get("model_id", "")), day, inputs, outputs, load,
+    return _result(str(raw.get("model_id", "")), day, inputs, outputs, load,
                    ttft, tpot)  # fmt: skip
 
 
@@ -135,7 +134,7 @@ def _guidellm(one: Any, raw: Mapping[str, Any]) -> Result | str:
     ttft, tpot = mean("time_to_first_token_ms"), mean("inter_token_latency_ms")
     model = _find(one, ("backend_model",)) or _find(one, ("model",)) or _find(raw, ("model",))
     start = _find(one, ("start_time",))
-    return _result("GuideLLM", str(model or ""), _day_of(start), mean("prompt_token_count"),
+    return _result(str(model or ""), _day_of(start), mean("prompt_token_count"),
                    mean("output_token_count"), mean("request_concurrency"), ttft, tpot)  # fmt: skip
 
 
@@ -157,12 +156,12 @@ def _aiperf(metrics: Mapping[str, Any], raw: Mapping[str, Any]) -> Result | str:
         load = average("request_throughput") * (ttft + outputs * tpot) / 1e3
     names = _find(raw.get("input_config", {}), ("model_names",))
     model = names[0] if isinstance(names, list) and names else names
-    return _result("aiperf", str(model or ""), _day_of(raw.get("start_time")),
+    return _result(str(model or ""), _day_of(raw.get("start_time")),
                    average("input_sequence_length"), outputs, float(load), ttft, tpot)  # fmt: skip
 
 
 def _result(
-    tool: str, model: str, day: str, inputs: float, outputs: float, load: float, ttft: float,
+    model: str, day: str, inputs: float, outputs: float, load: float, ttft: float,
     tpot: float,
 ) -> Result | str:  # fmt: skip
     if outputs < 2.0:
@@ -171,7 +170,7 @@ def _result(
         return "TTFT or TPOT is 0: the answers were not streamed"
     finite("input tokens", inputs, 1.0, 1e7)
     finite("requests under way", load, 1e-3, 1e6)
-    return Result(tool, model, day, inputs, outputs, max(1.0, load), ttft, tpot)
+    return Result(model, day, inputs, outputs, max(1.0, load), ttft, tpot)
 
 
 def _number(raw: Mapping[str, Any], name: str, least: float = 0.0) -> float:

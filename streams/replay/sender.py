@@ -67,11 +67,6 @@ class Sender:
         self._tasks: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
 
-    @property
-    def in_flight(self) -> int:
-        """Requests that are not answered yet."""
-        return len(self._tasks)
-
     async def run(self, jobs: Sequence[Job], end: asyncio.Event, drain_real_s: float) -> None:
         """Send all jobs, or those before `end` is set, then wait for answers (bounded).
 

@@ -52,7 +52,6 @@ class ModelRow:
     attainment: float | None
     percentile: float
     usd_per_h: float
-    in_flight: int
 
     @property
     def missed(self) -> bool:
@@ -232,15 +231,6 @@ class Picture:
                 found[pool.market] += pool.price_usd_per_h
         return found
 
-    def starting(self) -> int:
-        """Instances that are starting now."""
-        return sum(
-            1
-            for status in self.statuses.values()
-            for instance in status.instances
-            if instance.state == InstanceState.STARTING
-        )
-
     def endpoints(self) -> list[str]:
         """Addresses of all engines that answer."""
         return [
@@ -296,7 +286,6 @@ class Picture:
             attainment=sum(t.attained for t in recent) / ended if ended else None,
             percentile=service.percentile,
             usd_per_h=usd,
-            in_flight=sum(t.in_flight for t in {t.gateway: t for t in shown}.values()),
         )
 
 

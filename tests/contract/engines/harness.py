@@ -153,7 +153,6 @@ class Pool:
         if gang is not None and gang.leads:
             gang = replace(gang, rendezvous=rendezvous(HOST, ports))
         spec = LaunchSpec(
-            instance=name,
             model=MODEL,
             source="meta-llama/Llama-3.1-8B",
             weights=str(self._tiny),
@@ -164,7 +163,6 @@ class Pool:
             host=HOST,
             advertise=HOST,
             ports=ports,
-            folder=self._folder,
             time_base=TimeBase(1.0 if REAL else _SPEED, 1_700_000_000_000, time.monotonic_ns()),
             launched_ms=1_700_000_000_000,
             shutdown_timeout_s=wanted.shutdown_s,

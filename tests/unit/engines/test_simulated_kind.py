@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import orjson
 import pytest
 
@@ -24,8 +22,8 @@ SLOW = Measurement(architecture(SPEC), SPEC.weight_dtype, "L4", 1, 2.0, 3.0, 0.0
 
 def spec(**more: float) -> LaunchSpec:
     return LaunchSpec(
-        instance="i", model="m", source=SOURCE, weights="", max_len=8192, phase="decode", gpu="L4",
-        gpus=(0,), host="127.0.0.1", advertise="127.0.0.1", ports=(1,), folder=Path(),
+        model="m", source=SOURCE, weights="", max_len=8192, phase="decode", gpu="L4",
+        gpus=(0,), host="127.0.0.1", advertise="127.0.0.1", ports=(1,),
         time_base=TimeBase(1.0, 0, 0), launched_ms=0, shutdown_timeout_s=1.0, **more,  # type: ignore[arg-type]
     )  # fmt: skip
 

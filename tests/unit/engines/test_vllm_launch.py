@@ -24,11 +24,11 @@ def weights(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def spec(weights: Path, tmp_path: Path) -> LaunchSpec:
+def spec(weights: Path) -> LaunchSpec:
     return LaunchSpec(
-        instance="i-1", model="chat", source="meta-llama/Llama-3.1-8B", weights=str(weights),
+        model="chat", source="meta-llama/Llama-3.1-8B", weights=str(weights),
         max_len=4096, phase="decode", gpu="H100-SXM", gpus=(2, 3, 6, 7), host="10.0.0.5",
-        advertise="10.0.0.5", ports=(9000, 9001, 9002, 9003), folder=tmp_path,
+        advertise="10.0.0.5", ports=(9000, 9001, 9002, 9003),
         time_base=TimeBase(1.0, 0, 0), launched_ms=0, shutdown_timeout_s=20.0, api_key="s3cret",
     )  # fmt: skip
 

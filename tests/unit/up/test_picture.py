@@ -66,7 +66,6 @@ def test_a_nodes_price_is_shared_by_the_gpus_in_use_on_it(picture: Picture) -> N
     )  # fmt: skip
     assert row(picture).usd_per_h == pytest.approx(3.40 / 3)
     assert row(picture, "code").usd_per_h == pytest.approx(3.40 * 2 / 3)
-    assert picture.starting() == 1
 
 
 def test_reaction_runs_from_the_threshold_to_the_next_assignment(picture: Picture) -> None:
