@@ -20,7 +20,38 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 WHOLE, PREFILL, DECODE = 0, 1, 2
-_NEVER, _LAST = 1e300, 1 << 62
+_NEVER = 1e300
+
+
+@compiled
+def _rise(heap: Ints, at: int, ends_at: Ints) -> None:
+    """Move the request at `at` up to its place: none above ends later."""
+    r = heap[at]
+    while at > 0:
+        above = (at - 1) // 2
+        if ends_at[heap[above]] <= ends_at[r]:
+            break
+        heap[at] = heap[above]
+        at = above
+    heap[at] = r
+
+
+@compiled
+def _remove(heap: Ints, at: int, count: int, ends_at: Ints) -> None:
+    """Take the request at `at` out of the first `count` of `heap`, which the last one fills."""
+    last = count - 1
+    r = heap[last]
+    under = 2 * at + 1
+    while under < last:
+        if under + 1 < last and ends_at[heap[under + 1]] < ends_at[heap[under]]:
+            under += 1
+        if ends_at[heap[under]] >= ends_at[r]:
+            break
+        heap[at] = heap[under]
+        at = under
+        under = 2 * at + 1
+    heap[at] = r
+    _rise(heap, at, ends_at)
 
 
 @compiled
@@ -58,10 +89,10 @@ def serve(
     at_queue = 0  # next of them that was never admitted
     again = np.empty(max_seqs + 1, np.int64)  # preempted, last one first
     agains = 0
-    running = np.empty(max_seqs, np.int64)
+    running = np.empty(max_seqs, np.int64)  # a heap: the one that ends first is in front
     batch = 0
     fresh = 0  # of these, DECODEs that have made no step yet
-    soonest = _LAST  # the step at which the first of them ends
+    fresh_of = np.empty(max_seqs, np.int64)
     order = 0
     order_of = np.zeros(count, np.int64)
     ends_at = np.zeros(count, np.int64)
@@ -102,13 +133,14 @@ def serve(
                 loads -= 1
                 for j in range(i, loads):
                     loading[j] = loading[j + 1]
-                running[batch] = r
-                batch += 1
+                fresh_of[fresh] = r
                 fresh += 1
                 order += 1
                 order_of[r] = order
                 ends_at[r] = step + outputs[r]
-                soonest = min(soonest, ends_at[r])
+                running[batch] = r
+                _rise(running, batch, ends_at)
+                batch += 1
                 context_base[r] = inputs[r] - 1 - step
                 kept_base[r] = inputs[r] - 1 - step
                 contexts += inputs[r] - 1
@@ -127,16 +159,15 @@ def serve(
                     if order_of[running[j]] > order_of[running[at]]:
                         at = j
                 victim = running[at]
+                _remove(running, at, batch, ends_at)
                 batch -= 1
-                running[at] = running[batch]
-                if ends_at[victim] == soonest:
-                    soonest = _LAST
-                    for j in range(batch):
-                        soonest = min(soonest, ends_at[running[j]])
                 contexts -= context_base[victim] + step
                 made = outputs[victim] - (ends_at[victim] - step)
                 if kind == DECODE and made == 0:
                     fresh -= 1
+                    for j in range(fresh):
+                        if fresh_of[j] == victim:
+                            fresh_of[j] = fresh_of[fresh]
                     used -= inputs[victim]
                 else:
                     used -= kept_base[victim] + step
@@ -207,7 +238,7 @@ def serve(
             steps = 1
         elif batch > 0:
             middle = contexts / batch
-            steps = min(soonest - step, 1 + max(0, kv_tokens - used - growth) // batch)
+            steps = min(ends_at[running[0]] - step, 1 + max(0, kv_tokens - used - growth) // batch)
             until = _NEVER
             if arrived < count:
                 until = arrival_ms[arrived]
@@ -251,30 +282,21 @@ def serve(
             one = time
             if steps > 1:
                 one = decode_ms(scalars, dense, head, factors, batch, middle)
-            for j in range(batch):
-                r = running[j]
-                if first_ms[r] < 0.0:
-                    first_ms[r] = now + one
+            for j in range(fresh):
+                first_ms[fresh_of[j]] = now + one
         now += time
         step += steps
         contexts += steps * batch
         used += steps * batch - fresh
         fresh = 0
-        if soonest <= step:
-            soonest = _LAST
-            j = 0
-            while j < batch:
-                r = running[j]
-                if ends_at[r] <= step:
-                    last_ms[r] = now
-                    done += 1
-                    batch -= 1
-                    running[j] = running[batch]
-                    contexts -= context_base[r] + step
-                    used -= kept_base[r] + step
-                else:
-                    soonest = min(soonest, ends_at[r])
-                    j += 1
+        while batch > 0 and ends_at[running[0]] <= step:
+            r = running[0]
+            _remove(running, 0, batch, ends_at)
+            batch -= 1
+            last_ms[r] = now
+            done += 1
+            contexts -= context_base[r] + step
+            used -= kept_base[r] + step
         for j in range(chunks):
             r = chunk_of[j]
             if first_ms[r] < 0.0:
@@ -291,10 +313,10 @@ def serve(
                 else:
                     used -= todo
                 continue
-            running[batch] = r
-            batch += 1
             ends_at[r] = step + left
-            soonest = min(soonest, ends_at[r])
+            running[batch] = r
+            _rise(running, batch, ends_at)
+            batch += 1
             context_base[r] = todo - step
             kept_base[r] = todo - step
             contexts += todo

@@ -88,8 +88,9 @@ def instance_throughput(
     top = math.ceil(utilisation * GRID)
     low = top
     if built.share(built.at(top), slo) < share:
-        alone = built.at(0)
-        if built.share(alone, slo) < wanted:
+        # What half the load attains, requests alone attain too.
+        half = built.share(built.at(top // 2), slo)
+        if half < share and built.share(alone := built.at(0), slo) < wanted:
             bound = _late(built, alone, slo)
             return InstanceRate(0.0, 0.0, 0.0, 0.0, bound, times.uncertain)
         low, high = 0, top

@@ -10,7 +10,7 @@ from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
-from autoscaler.performance.attainment import engine
+from autoscaler.performance.attainment import Engine, Run, engine
 from autoscaler.performance.engine_limits import batched_tokens
 from autoscaler.performance.profile import default_profile
 from autoscaler.performance.steps import StepTimes, step_times
@@ -138,6 +138,23 @@ def test_long_prompts_are_out_of_reach_of_a_small_gpu_and_the_rate_says_so() -> 
     assert alone(MINI, L40S, MINI_SLO, LONG) > 0.97
     # Mean lengths would have it served.
     assert capacity(MINI, L4, MINI_SLO, Lengths(2000.0, 211.0)).req_per_s > 0.0
+
+
+def test_requests_alone_are_only_looked_at_where_half_the_load_is_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[int] = []
+    at = Engine.at
+
+    def seen(self: Engine, step: int) -> Run:
+        looked.append(step)
+        return at(self, step)
+
+    monkeypatch.setattr(Engine, "at", seen)
+    assert capacity(MINI, L40S, MINI_SLO, CHAT).bound_by != "compute"
+    assert 0 not in looked
+    assert capacity(MINI, L4, MINI_SLO, LONG).req_per_s == 0.0
+    assert 0 in looked
 
 
 def test_a_share_that_is_out_of_reach_is_attained_by_no_lower_rate() -> None:
