@@ -17,6 +17,7 @@ from autoscaler.domain.checks import InvalidValue, whole
 from autoscaler.domain.workload import Lengths, WorkloadType
 
 _ROUNDS = 100
+_LEAST_SHARE = 0.005
 
 
 def workload_types(
@@ -24,11 +25,10 @@ def workload_types(
     output_tokens: Sequence[int],
     inputs: int = 3,
     outputs: int = 3,
-    least_share: float = 0.005,
 ) -> tuple[WorkloadType, ...]:
     """Types of the requests with these lengths (0 counts as 1 token), largest share first.
 
-    inputs, outputs: classes of each length. Types below `least_share` of the requests join the
+    inputs, outputs: classes of each length. Types below _LEAST_SHARE of the requests join the
     nearest other one. InvalidValue where there is no request or the two have unequal lengths.
     """
     whole("classes of input length", inputs, 1, 20)
@@ -38,7 +38,7 @@ def workload_types(
     tokens = np.maximum(1.0, np.array([input_tokens, output_tokens], dtype=float))
     logs = np.log(tokens)
     cell = _classes(logs[0], inputs) * outputs + _classes(logs[1], outputs)
-    _join_small(cell, logs, least_share)
+    _join_small(cell, logs)
     found = []
     for one in np.unique(cell):
         mine = cell == one
@@ -64,10 +64,10 @@ def _classes(logs: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     return classes.astype(np.int64)
 
 
-def _join_small(cell: NDArray[np.int64], logs: NDArray[np.float64], least_share: float) -> None:
+def _join_small(cell: NDArray[np.int64], logs: NDArray[np.float64]) -> None:
     """Give the requests of small cells to the nearest large one, in place."""
     names, sizes = np.unique(cell, return_counts=True)
-    large = names[sizes >= least_share * len(cell)]
+    large = names[sizes >= _LEAST_SHARE * len(cell)]
     if not len(large):
         large = names[[int(np.argmax(sizes))]]
     centres = np.array([logs[:, cell == one].mean(axis=1) for one in large])

@@ -63,15 +63,9 @@ class StepTimes:
         )
 
 
-def step_times(
-    model: ModelSpec,
-    node: NodeSlice,
-    phase: Phase,
-    profile: Profile,
-    engine: str = DEFAULT_ENGINE,
-) -> StepTimes:
+def step_times(model: ModelSpec, node: NodeSlice, phase: Phase, profile: Profile) -> StepTimes:
     """Step times of `model` in `phase` on `node`, tensor parallel over all of its GPUs."""
-    bound, correction = bind(model, node.gpu, node.gpus, profile, engine)
+    bound, correction = bind(model, node.gpu, node.gpus, profile)
     return StepTimes(
         roofline=bound,
         correction=correction,

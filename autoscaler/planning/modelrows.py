@@ -64,12 +64,14 @@ class Rows:
     useful: dict[str, tuple[int, float]]
 
 
-class Classes:
-    """Priority classes, in the order of `next`; beyond `separate` ones the rest share the last."""
+_SEPARATE = 48
 
-    def __init__(self, separate: int = 48) -> None:
+
+class Classes:
+    """Priority classes, in the order of `next`; beyond _SEPARATE ones the rest share the last."""
+
+    def __init__(self) -> None:
         self._next = -1
-        self._last = separate
 
     @property
     def given(self) -> int:
@@ -78,7 +80,7 @@ class Classes:
 
     def next(self) -> int:
         """A class after all that were given out before."""
-        self._next = min(self._next + 1, self._last)
+        self._next = min(self._next + 1, _SEPARATE)
         return self._next
 
 

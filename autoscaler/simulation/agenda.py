@@ -24,14 +24,14 @@ class Agenda:
         self._noted += 1
         heapq.heappush(self._events, (max(at_ms, self.now_ms), self._noted, action))
 
-    def every(self, period_ms: float, action: Action, first_ms: float = 0.0) -> None:
-        """Do `action` at `first_ms` and each `period_ms` after it."""
+    def every(self, period_ms: float, action: Action) -> None:
+        """Do `action` at once and each `period_ms` after that."""
 
         def again() -> None:
             action()
             self.at(self.now_ms + period_ms, again)
 
-        self.at(first_ms, again)
+        self.at(self.now_ms, again)
 
     def run(self, until_ms: float) -> None:
         """Let everything happen that is due before or at `until_ms`."""

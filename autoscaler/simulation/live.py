@@ -27,11 +27,11 @@ See = Callable[[Mapping[str, ModelDemand]], Mapping[str, ModelDemand]]
 
 
 class LiveController:
-    """`decide`, its state kept from tick to tick. state: None = a first start. see: what of the
-    demand it is shown, None = all of it (experiments leave parts out)."""
+    """`decide`, its state kept from tick to tick. see: what of the demand
+    it is shown, None = all of it (experiments leave parts out)."""
 
-    def __init__(self, state: ControllerState | None = None, see: See | None = None) -> None:
-        self.state = state
+    def __init__(self, see: See | None = None) -> None:
+        self.state: ControllerState | None = None
         self._see = see
 
     def decide(self, seen: Seen, now_ms: int) -> Said:

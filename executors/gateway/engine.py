@@ -12,7 +12,7 @@ from types import TracebackType
 
 import orjson
 
-from executors.gateway.settings import Clock, Settings
+from executors.gateway.settings import Settings
 from executors.gateway.wire.blocks import Blocks
 from executors.gateway.wire.pool import Answer, Broken, NoSockets, Pool
 from topics.records import Endpoint
@@ -89,7 +89,7 @@ class EngineRefused(Exception):
 class Engines:
     """HTTP to all engines, over one pool of connections without a limit."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._pool = Pool(settings.connect_real_s, _KEEP_ALIVE_REAL_S, _MOST_ANSWER_BYTES)
         key = settings.engine_key
         self._key = f"Authorization: Bearer {key}\r\n".encode() if key else b""

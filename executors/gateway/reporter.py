@@ -24,6 +24,7 @@ from topics.records import Telemetry
 
 SPAN_MS = 1_000
 _BATCH = 64
+_MOST_KEPT = 10_000
 _RETRY_REAL_S = 0.2
 _SPOOL_AT = 256  # records; less than that is back before a disk would matter
 
@@ -39,7 +40,7 @@ class Publisher(Protocol):
 
 
 class Reporter:
-    """Reports what the meters saw. buffer: records kept while the broker is away; then the oldest
+    """Reports what the meters saw. Of _MOST_KEPT records kept while the broker is away the oldest
     are dropped and counted (a gap, which readers take for no data and not for zero traffic)."""
 
     def __init__(
@@ -50,7 +51,6 @@ class Reporter:
         routers: Mapping[str, Router],
         metrics: Metrics,
         publisher: Publisher,
-        buffer: int = 10_000,
         spool: Spool | None = None,
     ) -> None:
         self.boot = uuid.uuid4().hex
@@ -60,7 +60,6 @@ class Reporter:
         self._routers = routers
         self._metrics = metrics
         self._publisher = publisher
-        self._limit = buffer
         self._spool = spool
         self._reached = True
         self._pending: deque[Telemetry] = deque()
@@ -93,7 +92,7 @@ class Reporter:
                     leaving=leaving,
                 )
             )
-        while len(self._pending) > self._limit:
+        while len(self._pending) > _MOST_KEPT:
             self._pending.popleft()
             self._metrics.dropped.inc()
         self._metrics.buffered.set(len(self._pending))

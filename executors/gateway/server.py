@@ -51,7 +51,7 @@ class Gateway:
         self.metrics = Metrics()
         self.meters: dict[str, Meter] = {}
         self.table = RouteTable(self.metrics, state_dir, clock.real_s(_SETTLE_S), settings.policy)
-        self.engines = Engines(settings, clock)
+        self.engines = Engines(settings)
         relay = self.relay = Relay(settings, clock, self.table, self.engines, self.metrics)
         self.reporter = Reporter(
             settings.gateway_id,

@@ -21,7 +21,7 @@ from loadtests.invariants.clients import Followed, SimLeaderProducer, SimProduce
 from loadtests.invariants.log import T0, Entry, Link, Log, Reader
 from loadtests.invariants.virtual import Process
 from streams.clock import Clock
-from streams.controller.compose import sinks
+from streams.controller.compose import published
 from streams.controller.control_topics import FOLLOWED
 from streams.controller.election import Election
 from streams.controller.latest import Latest, into_latest
@@ -118,14 +118,14 @@ class Controller:
             broker.heard,
         )  # fmt: skip
         self.outbox = Outbox(producer, leads=self.seat.leads)
-        actuator, routes = sinks(cluster, self.outbox, Seal(KEYS, self.clock))
+        desired = published(cluster, self.outbox, Seal(KEYS, self.clock))
         self.loop = Loop(
             ControllerState(self.clock.now_ms()),
             cluster,
             self.windows,
             self.latest,
             Ports(
-                ExecutorStatuses(self.latest.statuses), actuator, routes, self.outbox, self.solver
+                ExecutorStatuses(self.latest.statuses), desired, desired, self.outbox, self.solver
             ),
             self.clock,
             leads=self.seat.leads,

@@ -123,9 +123,9 @@ def _drawn(
     return parts
 
 
-def ticks(low: float, high: float, about: int = 6) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Round numbers in [low, high]: multiples of 1, 2 or 5 times a power of ten."""
-    raw = (high - low) / about
+    raw = (high - low) / 6.0
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1.0, 2.0, 5.0, 10.0) if m * power >= raw * (1.0 - 1e-9))
     first = math.ceil(low / step - 1e-9)

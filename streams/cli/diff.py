@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     profile = profile_of(cluster)
     problem, made = planned(cluster, demands, fleet, profile, strategy_for(cluster.policy), options)
     if args.json:
-        sys.stdout.buffer.write(_json(problem, made, strangers))
+        sys.stdout.buffer.write(_json(made, strangers))
     else:
         print(f"from what runs to the plan for {whence}")
         for line in lines(problem, made, strangers):
@@ -140,7 +140,7 @@ def lines(problem: PlanningProblem, plan: Plan, strangers: tuple[str, ...] = ())
     yield "Nothing was changed."
 
 
-def _json(problem: PlanningProblem, plan: Plan, strangers: tuple[str, ...]) -> bytes:
+def _json(plan: Plan, strangers: tuple[str, ...]) -> bytes:
     value = {
         "now_usd_per_h": plan.now_usd_per_h,
         "cost_usd_per_h": plan.cost_usd_per_h,

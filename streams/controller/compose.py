@@ -35,21 +35,20 @@ from streams.controller.leadership import Seat
 from streams.controller.loop import Loop, Ports
 from streams.controller.operated import operated
 from streams.controller.options import Operated
-from streams.controller.outbox import Outbox, Publisher
+from streams.controller.outbox import Outbox
 from streams.controller.sources import asked_of_prometheus, demand_sources
 from streams.controller.term import Terms
 from streams.files.config import Config, load_config
 from streams.files.plan_inputs import load_demand, with_workload
 from streams.health.facts import Identity
 from streams.poison import Poison
-from streams.ports.actuator import Actuator, ExecutorActuator
 from streams.ports.demand import DemandSource, Sink
 from streams.ports.demand_topic import DemandTopic
+from streams.ports.desired import Published, Publisher
 from streams.ports.engine_views import LIMIT_S, EngineViews
 from streams.ports.observed import ExecutorStatuses
 from streams.ports.promql import prometheus
 from streams.ports.provision import Provisioner
-from streams.ports.routes import GatewayRoutes, RouteSink
 from streams.ports.seal import Seal, read_keys
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.ports.unmanaged import UnmanagedServers
@@ -130,14 +129,14 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     bury = _DeadLetters(outbox, latest, options.controller_id, seat.leads)
     windows = TelemetryWindows(config.cluster.policy.global_window_s)
     declared = Declared(config, latest)
-    actuator, routes = sinks(declared, outbox, seal)
+    desired = published(declared, outbox, seal)
     solver = Solver(solver_argv())
     loop = Loop(
         ControllerState(clock.now_ms()),
         declared,
         windows,
         latest,
-        Ports(ExecutorStatuses(latest.statuses), actuator, routes, outbox, solver),
+        Ports(ExecutorStatuses(latest.statuses), desired, desired, outbox, solver),
         clock,
         leads=seat.leads,
         refresh_ms=seal.valid_ms // 3,
@@ -300,18 +299,12 @@ class _DeadLetters:
                 self._outbox.put(poison.letter(self._reader))
 
 
-def sinks(
-    declared: Callable[[], Cluster], outbox: Publisher, seal: Seal
-) -> tuple[Actuator, RouteSink]:
+def published(declared: Callable[[], Cluster], outbox: Publisher, seal: Seal) -> Published:
     """Executors and gateways, while some model is in mode act; else nothing leaves at all.
 
     Models in other modes get no assignments from `decide` either: this is the second lock.
     """
-
-    def acting() -> bool:
-        return _acts(declared())
-
-    return ExecutorActuator(outbox, acting, seal), GatewayRoutes(outbox, acting, seal)
+    return Published(outbox, lambda: _acts(declared()), seal)
 
 
 def _acts(cluster: Cluster) -> bool:

@@ -27,11 +27,9 @@ from autoscaler.effects import (
 from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
 from streams.clock import Clock
 from streams.controller.latest import Latest
-from streams.controller.outbox import Publisher
 from streams.controller.pace import Pace
-from streams.ports.actuator import Actuator
+from streams.ports.desired import Actuator, Publisher, RouteSink
 from streams.ports.observed import ObservedInstances
-from streams.ports.routes import RouteSink
 from streams.solver.client import Solver
 from topics.records import Assignment, Routes
 

@@ -28,13 +28,6 @@ MAX_WAITING = 20_000
 _UNSENDABLE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
-class Publisher(Protocol):
-    """Where records go; the first one is `Outbox`, tests record."""
-
-    def put(self, record: Any) -> None:
-        """Hand over a record of `topics.records`; returns at once, delivery is not this call's."""
-
-
 class Producer(Protocol):
     """What the outbox needs of a Kafka producer; the first one is `LeaderProducer`."""
 

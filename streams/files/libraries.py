@@ -54,12 +54,11 @@ def load_or_build(
     requests: Sequence[LibraryRequest],
     profile: Profile,
     folder: Path | None = None,
-    quiet: bool = False,
 ) -> LoadedLibraries:
     """The libraries of `requests`, from `folder` (the user's cache) where it holds them.
 
-    A progress bar goes to standard error while something is built, if that is a terminal and not
-    `quiet`. What was built is kept for the next time. A damaged file is built again; a folder that
+    A progress bar goes to standard error while something is built, if that is a terminal.
+    What was built is kept for the next time. A damaged file is built again; a folder that
     cannot be written to is a notice, not an error.
     """
     place = cache_folder() if folder is None else folder
@@ -68,8 +67,8 @@ def load_or_build(
     found: list[Library] = []
     notices: list[str] = []
     built = 0
-    shown = console.is_terminal and not quiet
-    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
+    silent = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=silent) as bar:
         task = None
         for number, request in enumerate(requests, start=1):
             table = throughput_table(request, profile)

@@ -33,13 +33,11 @@ class EngineViews:
         models: Callable[[], Iterable[str]],
         now_ms: Callable[[], int],
         deliver: Deliver,
-        limit_s: float = LIMIT_S,
     ) -> None:
         self._asks = tuple(asks)
         self._models = models
         self._now_ms = now_ms
         self._deliver = deliver
-        self._limit_s = limit_s
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, alert: Alert) -> None:
@@ -57,13 +55,11 @@ class EngineViews:
             model: EngineView(at_ms=self._now_ms(), why="no answer in time") for model in models
         }
         try:
-            async with asyncio.timeout(self._limit_s):
+            async with asyncio.timeout(LIMIT_S):
                 found = await asyncio.gather(*(self._view(model) for model in models))
                 views = dict(zip(models, found, strict=True))
         except TimeoutError:
-            log.warning(
-                "alert %s: Prometheus did not answer within %g s", alert.name, self._limit_s
-            )
+            log.warning("alert %s: Prometheus did not answer within %g s", alert.name, LIMIT_S)
         self._deliver(alert, views)
 
     async def _view(self, model: str) -> EngineView:

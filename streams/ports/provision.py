@@ -56,8 +56,6 @@ class Provisioner:
         statuses: MutableMapping[str, Status],
         acting: Callable[[], bool],
         now_ms: Callable[[], int],
-        every_s: float = _EVERY_S,
-        idle_s: float = _IDLE_S,
     ) -> None:
         self._hooks = {pool: _words(pool, line) for pool, line in hooks.items()}
         self._cluster = cluster
@@ -65,8 +63,6 @@ class Provisioner:
         self._statuses = statuses
         self._acting = acting
         self._now_ms = now_ms
-        self._every_s = every_s
-        self._idle_s = idle_s
         self._asked: dict[str, frozenset[str]] = {}  # the instances that a node was created for
         self._idle_since_s: dict[str, float] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -79,7 +75,7 @@ class Provisioner:
             while True:
                 if self._acting():
                     await self.step(time.monotonic())
-                await asyncio.sleep(self._every_s)
+                await asyncio.sleep(_EVERY_S)
         finally:
             for task in self._tasks.values():
                 task.cancel()
@@ -125,7 +121,7 @@ class Provisioner:
                 self._idle_since_s.pop(node, None)
                 continue
             since_s = self._idle_since_s.setdefault(node, now_s)
-            if now_s - since_s >= self._idle_s:
+            if now_s - since_s >= _IDLE_S:
                 del self._idle_since_s[node]
                 self._begin(node, self._delete(command, node))
 

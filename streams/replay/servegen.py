@@ -66,7 +66,7 @@ def load_representatives(
     are. Lengths drawn here would wander for all that they stand for."""
     rows = read_rows(path)
     rates = _by_client(path, rows) if "client" in rows[0] else {"": _windows(path, rows, 0)}
-    width_s = _width(path, rates)
+    width_s = _width(rates)
     last_s = max(at for found in rates.values() for at in found) + width_s
     to_s = min(to_s, last_s)
     if from_s >= to_s:
@@ -157,7 +157,7 @@ def _number(path: Path, row: Row, column: str, most: float) -> float:
     return value
 
 
-def _width(path: Path, rates: Mapping[str, Mapping[float, _Window]]) -> float:
+def _width(rates: Mapping[str, Mapping[float, _Window]]) -> float:
     """Seconds of a window: the least distance between two."""
     starts = sorted({at for found in rates.values() for at in found})
     gaps = [b - a for a, b in pairwise(starts)]

@@ -31,9 +31,7 @@ class Score:
     over: float
 
 
-def scores(
-    rates: Rates, steps: int, strategies: Sequence[Strategy], origins: int = _ORIGINS
-) -> tuple[Score, ...]:
+def scores(rates: Rates, steps: int, strategies: Sequence[Strategy]) -> tuple[Score, ...]:
     """The strategies that had an answer at every origin at which the first of `strategies` had one,
     and at least LEAST_ORIGINS of them; in the order given. Origins lie evenly in the newer half of
     `rates`, at most a day of minutes."""
@@ -41,7 +39,7 @@ def scores(
     first = max(1, len(rates) // 2, len(rates) - 1440)
     if last - first < LEAST_ORIGINS:
         return ()
-    every = max(1, (last - first) // origins)
+    every = max(1, (last - first) // _ORIGINS)
     errors: dict[int, list[float]] = {k: [] for k in range(len(strategies))}
     for origin in range(last, first, -every):
         truth = rates[origin + steps]

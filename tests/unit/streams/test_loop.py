@@ -17,7 +17,7 @@ from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
 from streams.clock import Clock
-from streams.controller.compose import sinks
+from streams.controller.compose import published
 from streams.controller.latest import Latest
 from streams.controller.loop import Loop, Ports
 from streams.ports.observed import ExecutorStatuses
@@ -101,11 +101,11 @@ def make_loop(
     cluster: Cluster, records: Records, leads: Callable[[], bool] = lambda: True
 ) -> tuple[Loop, InlineSolver, Declared]:
     latest, solver, declared = Latest(), InlineSolver(), Declared(cluster)
-    actuator, routes = sinks(declared, records, SEAL)  # type: ignore[arg-type]
+    desired = published(declared, records, SEAL)  # type: ignore[arg-type]
     ports = Ports(
         ExecutorStatuses(latest.statuses),
-        actuator,
-        routes,
+        desired,
+        desired,
         records,
         solver,  # type: ignore[arg-type]
     )
@@ -180,14 +180,14 @@ def test_the_second_lock_holds_assignments_back_even_if_they_were_decided() -> N
     """Where no model may act, the ports themselves withhold; a service that may act opens them."""
     records = Records()
     declared = Declared(replace(CLUSTER, services=(replace(SERVICE, mode=Mode.RECOMMEND),)))
-    actuator, routes = sinks(declared, records, SEAL)  # type: ignore[arg-type]
+    desired = published(declared, records, SEAL)  # type: ignore[arg-type]
     assignment, route = Assignment("n", "p", 1, 1, 0), Routes("tiny", 1, 1, 0, 1.0, 1.0)
-    actuator.apply(assignment)
-    routes.apply(route)
+    desired.apply(assignment)
+    desired.apply(route)
     assert records.put_ == []
     declared.cluster = CLUSTER
-    actuator.apply(assignment)
-    routes.apply(route)
+    desired.apply(assignment)
+    desired.apply(route)
     assert records.put_ == [SEAL(assignment), SEAL(route)]
     assert all(record.signature for record in records.put_)
 

@@ -1,0 +1,53 @@
+"""Ports: who starts and stops instances, and who spreads requests over them.
+
+Both are told states, not orders; a copy does no harm. First implementation of both: the records
+are published, for our executors to reconcile and our gateways to follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from streams.ports.seal import Seal
+from topics.records import Assignment, Routes
+from topics.signing import Signed
+
+
+class Actuator(Protocol):
+    """Carries desired state to where it becomes real."""
+
+    def apply(self, desired: Assignment) -> None:
+        """Make `desired` what its node should run; returns at once."""
+
+
+class RouteSink(Protocol):
+    """Carries routes to whatever stands in front of the engines."""
+
+    def apply(self, desired: Routes) -> None:
+        """Make `desired` the routes of their model; returns at once."""
+
+
+class Publisher(Protocol):
+    """Where records go; the first one is the controller's outbox, tests record."""
+
+    def put(self, record: Any) -> None:
+        """Hand over a record of `topics.records`; returns at once, delivery is not this call's."""
+
+
+class Published:
+    """Our executors and gateways: what they should do is published for them.
+
+    acting: whether anything may be changed now; while it says no, records are withheld.
+    seal: dates and signs them.
+    """
+
+    def __init__(self, publisher: Publisher, acting: Callable[[], bool], seal: Seal) -> None:
+        self._publisher = publisher
+        self._acting = acting
+        self._seal = seal
+
+    def apply(self, desired: Signed) -> None:
+        """Publish it."""
+        if self._acting():
+            self._publisher.put(self._seal(desired))
