@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
+import numpy.typing as npt
 
 from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.remembered import remembered
 from autoscaler.demand.totals import BLOCK_S, Blocks
+
+Floats = npt.NDArray[np.float64]
 
 # Blocks: three to ten minutes. Real traffic rises for a minute or two and falls again.
 LENGTHS = (18, 24, 36, 60)
@@ -61,15 +64,14 @@ def rising(blocks: Blocks, significance: float) -> Rising | None:
             return None
         counts = np.array([count for _, count in newest], np.float64)
         mean = float(counts.mean())
-        at = np.arange(length) - 0.5 * (length - 1)
+        at = np.arange(length, dtype=np.float64) - 0.5 * (length - 1)
         squares = float(at @ at)
         slope, error = float(at @ counts) / squares, math.sqrt(claimed * mean / squares)
         contradicted = slope > steepest
         steepest = min(steepest, slope + _SURELY * error)
         if contradicted or slope <= limit * error or not error:
             continue
-        line = float(np.square(counts - mean - slope * at).sum())
-        if line < _best_step(counts):
+        if _unexplained(counts, mean + slope * at) < _best_step(counts):
             return Rising(
                 length * BLOCK_S,
                 (mean + slope * 0.5 * length) / BLOCK_S,
@@ -81,10 +83,25 @@ def rising(blocks: Blocks, significance: float) -> Rising | None:
     return None
 
 
-def _best_step(counts: np.typing.NDArray[np.float64]) -> float:
-    """What two levels, parted where they fit best, leave unexplained: a sum of squares."""
-    length = len(counts)
-    before = np.arange(1, length)
+def _unexplained(counts: Floats, means: Floats) -> float:
+    """What Poisson counts with these means leave unexplained: half their deviance. A line may fall
+    below zero: no mean counts as less than half a request."""
+    means = np.maximum(means, 0.5)
+    return float((_explained(counts, 1) - counts - counts * np.log(means) + means).sum())
+
+
+def _best_step(counts: Floats) -> float:
+    """The same of two levels, parted where they fit best: between two blocks, or within one, which
+    then may be anything. Unweighted squares would make the noise of the higher level hide what a
+    line leaves unexplained of the lower one."""
+    length, alone = len(counts), _explained(counts, 1)
     sums = np.cumsum(counts)
-    explained = sums[:-1] ** 2 / before + (sums[-1] - sums[:-1]) ** 2 / (length - before)
-    return float(np.square(counts).sum() - explained.max())
+    first, rest = np.arange(1, length), np.arange(length - 1, 0, -1)
+    before, after = _explained(sums[:-1], first), _explained(sums[-1] - sums[:-1], rest)
+    within = before[:-1] + alone[1:-1] + after[1:]
+    return float(alone.sum() - max((before + after).max(), within.max()))
+
+
+def _explained(arrivals: Floats, blocks: npt.NDArray[np.int64] | int) -> Floats:
+    """Of the likelihood of so many arrivals, what depends on how they are spread: a ln (a / n)."""
+    return arrivals * np.log(np.maximum(arrivals, 1.0) / blocks)

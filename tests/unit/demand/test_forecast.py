@@ -225,9 +225,9 @@ def test_a_constant_rate_and_one_that_jumped_do_not_rise() -> None:
 
 @pytest.mark.parametrize("rate", [1.0, 5.0, 20.0])
 def test_a_constant_poisson_rate_rises_less_than_every_other_day(rate: float) -> None:
-    """Forty days, looked at every ten seconds. A line that is not even 3.5 standard errors steep
+    """Sixty days, looked at every ten seconds. A line that is not even 3.5 standard errors steep
     over any length need not be looked at."""
-    days, window = 40, 180
+    days, window = 60, 180
     counts = np.random.default_rng(4).poisson(10 * rate, days * 8640 + window)
     whole, steep = blocks(*counts.tolist()), np.zeros(len(counts) + 1, bool)
     for length in LENGTHS:
@@ -250,6 +250,35 @@ def test_traffic_that_begins_is_no_rise() -> None:
         ends = range(25, len(counts) + 1)
         seen += any(rising(blocks(*counts[:end]), 5e-5) is not None for end in ends)
     assert seen <= 1
+
+
+@pytest.mark.parametrize(("rate", "idle"), [(0.2, 24), (1.0, 6), (1.0, 24), (5.0, 12)])
+def test_a_stray_request_before_traffic_begins_makes_it_no_rise(rate: float, idle: int) -> None:
+    """One request, then none for a minute or more, then a constant rate from some second on."""
+    seen = 0
+    for seed in range(100):
+        random = np.random.default_rng(seed)
+        counts = [0] * 24 + [1] + [0] * idle + [int(random.poisson(5 * rate))]
+        begins = len(counts)
+        counts += random.poisson(10 * rate, 40).tolist()
+        ends = range(begins, len(counts) + 1)
+        seen += any(rising(blocks(*counts[:end]), 5e-5) is not None for end in ends)
+    assert seen <= 2
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.05, 0.5), (0.2, 1.0), (1.0, 2.5)])
+def test_a_step_within_a_block_from_a_low_rate_is_mostly_no_rise(
+    before: float, after: float
+) -> None:
+    """The noise of the higher level, and the block that the step is in, hide it from squares."""
+    seen = 0
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        counts = random.poisson(10 * before, 60).tolist()
+        counts += [int(random.poisson(5 * (before + after)))]
+        counts += random.poisson(10 * after, 64).tolist()
+        seen += any(rising(blocks(*counts[:end]), 5e-5) is not None for end in range(62, 126))
+    assert seen <= 5
 
 
 def test_a_rise_that_is_over_is_not_continued() -> None:
