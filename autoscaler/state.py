@@ -84,7 +84,8 @@ class ModelState:
     capacity where SLOs were missed without a shortage, in (0, 1]; derated_ms: when it last moved.
     informed: windows have shown the rate, so the declared workload no longer counts. inherited: it
     ran when the controller started. over_since_ms: since when demand exceeds what is planned;
-    surge_ms: when that was last proven. in_flight: (when, requests in flight) at two moments
+    surge_ms: when that was last proven, rose_ms: when it was first, of the rise that is followed.
+    in_flight: (when, requests in flight) at two moments
     lately. no_data / said_no_data: telemetry stopped, and a decision says so. lost_ms: when
     capacity was lost that is not replaced yet. settled_ms: since when everything wanted is ready.
     last_out_ms, last_in_ms: of the last addition and removal.
@@ -112,6 +113,7 @@ class ModelState:
     inherited: bool = False
     over_since_ms: int = 0
     surge_ms: int = 0
+    rose_ms: int = 0
     in_flight: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
     no_data: bool = False
     said_no_data: bool = False

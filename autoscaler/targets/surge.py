@@ -18,7 +18,7 @@ from autoscaler.demand.totals import Blocks, Count
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.targets.sustained import sustained
-from autoscaler.targets.view import FOLLOW_MS, ModelView, Proposal
+from autoscaler.targets.view import ModelView, Proposal
 
 _LONGER = 1.5
 _AT_ONCE = 1.03, 1.1
@@ -69,10 +69,11 @@ def propose(view: ModelView) -> Proposal | None:
 
 def _at_once(view: ModelView, proving: list[Count]) -> float:
     """What is ordered whatever headroom half a minute of a rise would leave, until something was:
-    as much as was seen, but little. Instances that share a higher rate are worth up to a tenth more
-    each (of bursts each gets a smaller part), so that less might order nothing."""
-    planned, ordered_ms = view.planned_req_per_s, view.state.last_out_ms
-    if view.is_surging and ordered_ms and view.now_ms - ordered_ms <= FOLLOW_MS:
+    as much as was seen, but little. What was added before the rise was for something else.
+    Instances that share a higher rate are worth up to a tenth more each (of bursts each gets a
+    smaller part), so that less might order nothing."""
+    planned = view.planned_req_per_s
+    if view.is_surging and view.state.last_out_ms > view.state.rose_ms:
         return planned
     seen = max(arrivals / covered_s for covered_s, arrivals in proving)
     least, most = _AT_ONCE

@@ -49,7 +49,8 @@ def retarget(view: ModelView) -> ModelState:
     proposals = [proposal for rule in RAISING if (proposal := rule(view)) is not None]
     raised = max(proposals, key=lambda p: _worth(p, planned), default=None)
     if any(p.rule == "surge" and p.evident and not p.followed for p in proposals):
-        state = replace(state, surge_ms=view.now_ms)
+        rose_ms = state.rose_ms if view.is_surging else view.now_ms
+        state = replace(state, surge_ms=view.now_ms, rose_ms=rose_ms)
     is_inherited = raised is not None and raised.rule == "inherited"
     if raised is not None and is_inherited and raised.why == state.target_why and not state.lost_ms:
         # What was taken over is valued anew while lengths are learnt again: that is no demand.

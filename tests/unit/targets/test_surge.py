@@ -12,6 +12,7 @@ from autoscaler.demand.observed import ModelDemand, spans_s
 from autoscaler.demand.significance import poisson_tail
 from autoscaler.demand.windows import NoData
 from autoscaler.targets.surge import propose
+from autoscaler.targets.table import retarget
 from autoscaler.targets.view import Proposal
 from tests.unit.targets.target_views import POLICY, T0, stats, view
 
@@ -134,14 +135,28 @@ def test_the_first_proof_of_a_small_rise_orders_no_more_than_was_seen() -> None:
 
 
 def test_a_proof_orders_at_once_until_something_was_ordered() -> None:
-    """An answer that only valued anew what runs ordered nothing."""
+    """An answer that only valued anew what runs ordered nothing, and what was added half a minute
+    before the rise was not for it."""
     demand = step_after(2)
     plain = view(demand, 1.8)
-    surging = replace(plain.state, surge_ms=T0 - 1000)
+    surging = replace(plain.state, surge_ms=T0 - 1000, rose_ms=T0 - 1000)
+    before = replace(surging, last_out_ms=T0 - 30_000)
     ordered = replace(surging, last_out_ms=T0 - 500)
-    for state, wanted in ((surging, 1.1 * 1.8), (ordered, 1.8)):
+    for state, wanted in ((surging, 1.1 * 1.8), (before, 1.1 * 1.8), (ordered, 1.8)):
         found = propose(view(demand, 1.8, state=state))
         assert found is not None and found.req_per_s == pytest.approx(wanted)
+
+
+def test_a_rise_begins_with_its_first_proof_and_another_once_it_was_over() -> None:
+    """Proofs a second apart are of one rise; one that comes two minutes later is of another."""
+    state = view(step_after(2), 1.8).state
+    began = []
+    for after_ms in (0, 1000, 2000, 122_000):
+        seen = replace(step_after(2), seen_ms=T0 + after_ms)
+        state = retarget(replace(view(seen, 1.8, state=state), now_ms=T0 + after_ms))
+        assert state.surge_ms == T0 + after_ms
+        began.append(state.rose_ms - T0)
+    assert began == [0, 0, 0, 122_000]
 
 
 def test_what_arrived_before_the_rate_fell_proves_nothing() -> None:
