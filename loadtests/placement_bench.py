@@ -21,7 +21,7 @@ import numpy as np
 import orjson
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.templates.placement import PlacementSearch
+from loadtests.placement import PlacementSearch
 
 _TOLERANCE = 1e-6
 

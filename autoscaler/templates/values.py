@@ -13,8 +13,15 @@ import numpy.typing as npt
 
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
-from autoscaler.templates.placement import Stage
 from autoscaler.templates.request import LibraryRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One pipeline stage: its nodes (configuration indices, ascending), the layers each holds."""
+
+    nodes: tuple[int, ...]
+    layers: int
 
 
 @dataclass(frozen=True, slots=True)

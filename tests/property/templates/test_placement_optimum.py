@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.templates.placement import Placement, PlacementSearch
+from loadtests.placement import Placement, PlacementSearch
 from tests.property.templates.placement_oracle import (
     Floats,
     best_placement_by_dp,

@@ -14,9 +14,9 @@ from autoscaler.performance.profile import default_profile
 from autoscaler.performance.throughput import instance_throughput
 from autoscaler.templates.build import build_library
 from autoscaler.templates.engines import CORAL, VLLM, VLLM_PIPELINE
-from autoscaler.templates.placement import PlacementSearch
 from autoscaler.templates.request import LibraryRequest
 from autoscaler.templates.tables import throughput_table, uncertain_configs
+from loadtests.placement import PlacementSearch
 
 CONFIGS = tuple(
     NodeSlice(catalog.gpu(name), n) for name in ("L4", "L40S", "A10G") for n in (1, 2, 4)

@@ -1,7 +1,9 @@
-"""Exact placement of one model on one multiset of nodes.
+"""Exact placement of one model on one multiset of nodes, a case at a time.
 
-Owns the public search for a single case and its values. Building whole libraries walks the same
-kernels without coming through here. Knows nothing of models, SLOs or prices: T̂ comes as numbers.
+Libraries are built by the same search without coming through here, and only from tables that never
+rise in layers. A table given here may rise: then "a stage can hold up to J layers" no longer holds
+and bisection would be wrong, so every layer count of every stage is tried. Knows nothing of models,
+SLOs or prices: T̂ comes as numbers.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.domain.checks import InvalidValue
-from autoscaler.templates.exhaustive import search_any_shape
-from autoscaler.templates.partitions import MAX_NODES, partition_tables
-from autoscaler.templates.search import inspect_table, search_multiset
+from autoscaler.performance.compiled import compiled
+from autoscaler.templates.partitions import MAX_NODES, PATTERNS, partition_tables
+from autoscaler.templates.search import inspect_table, search_multiset, stage_rate
+from autoscaler.templates.values import Stage
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -23,14 +26,6 @@ Ints = npt.NDArray[np.int64]
 _RISES = 1
 _NOT_FINITE = 2
 _MAX_LAYERS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One pipeline stage: its nodes (configuration indices, ascending), the layers each holds."""
-
-    nodes: tuple[int, ...]
-    layers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +94,7 @@ class PlacementSearch:
             )
         n = len(ordered)
         self._nodes[:n] = ordered
-        kernel = search_any_shape if self._rises else search_multiset
+        kernel = _search_any_shape if self._rises else search_multiset
         rate, stages = kernel(
             self._table,
             self._work,
@@ -122,6 +117,72 @@ class PlacementSearch:
                 for s in range(stages)
             ),
         )
+
+
+@compiled
+def _search_any_shape(
+    table: Floats,
+    work: Floats,
+    nodes: Ints,
+    n: int,
+    incumbent: float,
+    only_chains: bool,
+    first: Ints,
+    count: Ints,
+    kinds: Ints,
+    members: Ints,
+    needed_first: Ints,
+    needed_count: Ints,
+    needed: Ints,
+    reach: Ints,
+    out_members: Ints,
+    out_layers: Ints,
+) -> tuple[float, int]:
+    """As `search_multiset`, for any finite non-negative table.
+
+    best[i][l] = the largest slowest-stage rate of the first i + 1 stages holding l layers =
+    max over j of min(rate(stage i, j), best[i - 1][l - j]). O(stages L²) per partition.
+    """
+    total_layers = table.shape[2]
+    pattern = 0
+    for i in range(n - 1):
+        if nodes[i] == nodes[i + 1]:
+            pattern |= 1 << i
+    rates = np.empty(total_layers + 1, np.float64)
+    value = np.empty((MAX_NODES, total_layers + 1), np.float64)
+    choice = np.zeros((MAX_NODES, total_layers + 1), np.int64)
+    best = incumbent
+    found = 0
+    for stages in range(1, min(n, table.shape[0], total_layers) + 1):
+        if only_chains and stages != n:
+            continue
+        group = (n * PATTERNS + pattern) * (MAX_NODES + 1) + stages
+        for p in range(count[group]):
+            at = first[group] + p * stages
+            for i in range(stages):
+                for j in range(1, total_layers + 1):
+                    rates[j] = stage_rate(table, stages - 1, nodes, n, kinds[at + i], j)
+                for held in range(total_layers + 1):
+                    value[i, held] = -1.0
+                    if i == 0:
+                        if held > 0:
+                            value[0, held] = rates[held]
+                            choice[0, held] = held
+                        continue
+                    for j in range(1, held):
+                        slowest = min(rates[j], value[i - 1, held - j])
+                        if slowest > value[i, held]:
+                            value[i, held] = slowest
+                            choice[i, held] = j
+            if value[stages - 1, total_layers] > best:
+                best = value[stages - 1, total_layers]
+                found = stages
+                left = total_layers
+                for i in range(stages - 1, -1, -1):
+                    out_members[i] = members[at + i]
+                    out_layers[i] = choice[i, left]
+                    left -= choice[i, left]
+    return best, found
 
 
 def _worst_entry(table: Floats) -> InvalidValue:
