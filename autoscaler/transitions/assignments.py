@@ -6,14 +6,17 @@ records, and a record is made anew only where it says something new.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from sys import intern
+from typing import Any
 
+from autoscaler.demand.remembered import remembered
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.transitions.cells import cell_route
 from autoscaler.transitions.gangs import drains
-from autoscaler.transitions.groups import Group, GroupView, Life, ready_req_per_s, slots
+from autoscaler.transitions.groups import Group, GroupView, Life, Placed, ready_req_per_s, slots
 from topics.fleet import Assignment, DesiredInstance
 from topics.routing import Endpoint, RequestKind, RouteGroup, Routes, TypeRoute
 
@@ -125,40 +128,53 @@ def route_groups(
             cell = cell_route(group, view, combo, before.get(group.name))
             found += [cell] if cell is not None else []
             continue
-        ends: dict[Phase, list[Endpoint]] = {}
-        for placed, address in view.ready:
-            if combo:
-                most = slots(combo, placed, lengths)
-            else:
-                most = _slots_of(placed.instance, before.get(group.name))
-            ends.setdefault(placed.phase, []).append(Endpoint(placed.instance, address, most))
-        both = Phase.PREFILL in ends and Phase.DECODE in ends
-        aggregated = tuple(ends.get(Phase.AGGREGATED, ()))
-        if not aggregated and not both:
-            continue
-        if combo:
-            weight = ready_req_per_s(combo, view)
+        if combo is not None:
+            # Addresses come anew with each status: equal ones are made one.
+            ready = [part for placed, at in view.ready for part in (placed, intern(at))]
+            route = _valued(group, combo, lengths, *ready)
         else:
-            weight = before[group.name].weight if group.name in before else 1.0
-        found.append(
-            RouteGroup(
-                group.name,
-                # Five digits: a weight that moves in the ninth is no news to gateways.
-                float(f"{max(weight, _LEAST_WEIGHT):.5g}"),
-                aggregated,
-                tuple(ends[Phase.PREFILL]) if both else (),
-                tuple(ends[Phase.DECODE]) if both else (),
-            )
-        )
+            last = before.get(group.name)
+            weight = last.weight if last is not None else 1.0
+            route = _route(group.name, view, weight, _published(last))
+        found += [route] if route is not None else []
     return tuple(sorted(found, key=lambda route: route.group))
 
 
-def _slots_of(instance: str, route: RouteGroup | None) -> int:
+@remembered(16_384)  # tick after tick the same, but for the few groups that come and go
+def _valued(group: Group, combo: Combo, lengths: Lengths, *ready: Any) -> RouteGroup | None:
+    """The route of a group that was valued as `combo`. ready: what is, each with its address."""
+    view = GroupView(tuple(zip(ready[::2], ready[1::2], strict=True)), True, "", False)
+    weight = ready_req_per_s(combo, view)
+    return _route(group.name, view, weight, lambda placed: slots(combo, placed, lengths))
+
+
+def _route(
+    name: str, view: GroupView, weight: float, most: Callable[[Placed], int]
+) -> RouteGroup | None:
+    """None where no request can be served in full."""
+    ends: dict[Phase, list[Endpoint]] = {}
+    for placed, address in view.ready:
+        end = Endpoint(placed.instance, address, most(placed))
+        ends.setdefault(placed.phase, []).append(end)
+    both = Phase.PREFILL in ends and Phase.DECODE in ends
+    aggregated = tuple(ends.get(Phase.AGGREGATED, ()))
+    if not aggregated and not both:
+        return None
+    return RouteGroup(
+        name,
+        # Five digits: a weight that moves in the ninth is no news to gateways.
+        float(f"{max(weight, _LEAST_WEIGHT):.5g}"),
+        aggregated,
+        tuple(ends[Phase.PREFILL]) if both else (),
+        tuple(ends[Phase.DECODE]) if both else (),
+    )
+
+
+def _published(route: RouteGroup | None) -> Callable[[Placed], int]:
     """The slots that a published route gives an instance; 0 where it names none."""
-    if route is None:
-        return 0
-    ends = (*route.aggregated, *route.prefill, *route.decode)
-    return next((end.slots for end in ends if end.instance == instance), 0)
+    ends = (*route.aggregated, *route.prefill, *route.decode) if route is not None else ()
+    given = {end.instance: end.slots for end in ends}
+    return lambda placed: given.get(placed.instance, 0)
 
 
 def changed_routes(

@@ -63,6 +63,21 @@ def test_a_pair_routes_only_with_both_phases_and_weighs_what_is_ready() -> None:
     assert whole.weight == 10.0 and len(whole.decode) == 2
 
 
+def test_a_route_is_made_anew_only_where_what_is_ready_or_its_worth_changes() -> None:
+    """Addresses that are equal are the same, though statuses come with new ones."""
+    combos = {PAIR.id: PAIR}
+    (first,) = route_groups([GROUP], view(0, 1, 2), combos, BUCKET)
+    ends = tuple((placed, "".join(("h:", str(k)))) for k, placed in enumerate(PLACED))
+    again = {GROUP.name: GroupView(ends, True, "", False)}
+    assert route_groups([GROUP], again, combos, BUCKET)[0] is first
+    moved = {GROUP.name: GroupView((*ends[:2], (PLACED[2], "h:9")), True, "", False)}
+    (other,) = route_groups([GROUP], moved, combos, BUCKET)
+    assert [end.address for end in other.prefill] == ["h:9"]
+    slower = replace(PAIR, req_per_s=0.5 * PAIR.req_per_s)
+    (worth_less,) = route_groups([GROUP], again, {PAIR.id: slower}, BUCKET)
+    assert worth_less.weight == 0.5 * first.weight
+
+
 def test_slots_are_twice_what_is_in_flight_at_capacity() -> None:
     """Little: 12/s x 0.3 s = 3.6 in a prefill instance; decode instances have no bound."""
     (pair,) = route_groups([GROUP], view(0, 1, 2), {PAIR.id: PAIR}, BUCKET)
