@@ -16,6 +16,10 @@ from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.exact import mip_solver
 from loadtests.coral.pool import Covers
 
+NO_PROBING = 2**15
+"""HiGHS's presolve without probing, which takes seconds to set thousands of exclusive binaries one
+by one and fixes few."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -41,10 +45,12 @@ def choose(
     seconds: float,
     gap: float,
     penalty: Floats | None = None,
+    last_fits: bool = False,
 ) -> Choice | None:
     """min money of parts that make up a cover per group within `capacity` (k,); None if none found.
 
-    With `penalty` (k,) capacities may be exceeded at that price per unit.
+    With `penalty` (k,) capacities may be exceeded at that price per unit. last_fits: the last parts
+    of all pools are whole covers that fit together, a choice to start from.
     """
     resources, groups = len(capacity), len(pools)
     covers = sum(len(p) for p in pools)
@@ -74,7 +80,14 @@ def choose(
     whole = highspy.HighsVarType.kInteger
     lp.integrality_ = [whole] * (total - slack) + [highspy.HighsVarType.kContinuous] * slack
     solver = mip_solver(nodes, seconds, gap)
+    solver.setOptionValue("presolve_rule_off", NO_PROBING)
     solver.passModel(lp)
+    if last_fits:
+        begin = np.zeros(total)
+        begin[np.cumsum([len(p) for p in pools]) - 1] = 1.0
+        solution = highspy.HighsSolution()
+        solution.col_value = begin.tolist()
+        solver.setSolution(solution)
     solver.run()
     info = solver.getInfo()
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:

@@ -248,6 +248,7 @@ def _prove(
         nodes=options.mip_nodes * 10,
         seconds=min(20.0, 0.8 * options.left_s()),
         gap=1e-9 if share >= 1.0 else options.gap / 10,
+        last_fits=True,
     )
     work += Work(mips=1, mip_columns=sum(len(p) for p in joint))
     if choice is None:

@@ -164,6 +164,7 @@ def _solve(
         seconds=min(10.0, options.left_s()),
         gap=1e-5,
         penalty=search.penalty if broken else None,
+        last_fits=not broken,
     )
     if choice is None:
         return None, work + Work(mips=1, mip_columns=sum(len(p) for p in pools))

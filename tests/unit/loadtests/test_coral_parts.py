@@ -102,6 +102,30 @@ def test_exceeding_a_capacity_has_its_price() -> None:
     assert got.excess.tolist() == [2.0]
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_a_choice_that_is_at_hand_is_kept_where_no_time_is_left(given: bool) -> None:
+    pools = [
+        Covers(
+            cost=np.array([1.0, 3.0]),
+            use=np.array([[2.0], [1.0]]),
+            offsets=np.arange(3),
+            pairs=np.arange(2),
+            share=np.ones(2),
+            upper=np.ones(2),
+            within=0.0,
+            tests=0,
+        )
+        for _ in range(2)
+    ]
+    got = choose(pools, np.array([3.0]), 10, 0.0, 1e-9, last_fits=given)
+    assert (got is not None) == given
+    if got is not None:
+        assert [c.tolist() for c in got.counts] == [[0, 1], [0, 1]]
+        assert got.cost == 6.0 and got.bound <= 4.0
+    best = choose(pools, np.array([3.0]), 10, np.inf, 1e-9, last_fits=given)
+    assert best is not None and best.cost == 4.0
+
+
 def test_the_bound_of_two_groups_on_one_node_is_that_of_the_best_mix() -> None:
     """Each wants the one cheap node (1 USD/h against 3): together they cost at least 4."""
     rows = [group([1.0, 1.0], [1.0, 3.0], 1.0) for _ in range(2)]
