@@ -13,6 +13,7 @@ the estimate stays where it is: noise does not move it, and what it is planned a
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -41,6 +42,8 @@ _SHAPE_TOLERANCE = 1.1
 _PLAIN_CV = 1.0
 _SHORTEST, _LONGEST = 1.0, 1e6
 _LOG_STEP = math.log(STEP)
+_MOST_FACTOR, _HALVINGS = 16.0, 40
+_AT, _SHARES = np.array(LEVELS), np.array(WEIGHTS)
 _MIDDLES = np.array([middle_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)])
 
 
@@ -63,7 +66,9 @@ def estimate(current: Lengths, declared: Lengths, demand: ModelDemand) -> Length
     `declared` times powers of 1.03. Worked value: requests with a standard deviation of their
     mean that become twice as long are planned for as 1.3 times as long after 50 of them, 1.55
     after 120, 1.8 after 600. Where a sketch contradicts the shape of the spread, beyond chance and
-    by more than 10%, the shape is measured again.
+    by more than 10%, the shape is measured again. A spread goes with its mean as far as the
+    quantiles that were seen allow: where prompts are cut at 4,000 tokens, more long ones make the
+    mean longer and none of them.
     """
     local, long = demand.local_lengths, demand.long_lengths
     much = _is_much(demand)
@@ -99,12 +104,15 @@ def _side(
     much: bool,
 ) -> tuple[float, Spread]:
     mean = _mean(current[0], declared, local, long, much)
-    shape = _shape(current, declared, long)
+    bounds = _bounds(long, local)
+    shape = _shape(current, declared, long, bounds)
     if shape is None:
         if mean == current[0]:
             return current
         shape = tuple(tokens / current[0] for tokens in current[1])
-    return mean, tuple(min(_LONGEST, max(_SHORTEST, mean * share)) for share in shape)
+    if not shape or bounds is None or long is None:
+        return mean, _clipped(mean * share for share in shape)
+    return mean, _clipped(_within(np.array(shape), mean, long, bounds))
 
 
 def _mean(
@@ -162,35 +170,100 @@ def _on_grid(tokens: float, declared: float, current: float, up: bool) -> float:
     return current if within else min(_LONGEST, max(_SHORTEST, found))
 
 
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Between what tokens each point of a spread lies, beyond chance; at LEVELS, (n,) each. What
+    is not known is 0, or infinite."""
+
+    low: Floats
+    high: Floats
+
+
+def _bounds(long: _Seen | None, local: _Seen | None) -> _Bounds | None:
+    """What the long window says of the spread; None where it has seen too few requests. A bound
+    that the local window contradicts is of before: there its own counts."""
+    if long is None or not len(long.counts) or long.counts.sum() < SHAPE_REQUESTS:
+        return None
+    chance = _SHAPE_SIGMAS * np.sqrt(_AT * (1.0 - _AT) / long.counts.sum())
+    low = np.where(chance < _AT, _tokens_at(long, _AT - chance), 0.0)
+    high = np.where(_AT + chance < 1.0, _tokens_at(long, _AT + chance), math.inf)
+    if local is not None and len(local.counts):
+        upto = np.append(0.0, local.counts.cumsum())
+        count = upto[-1]
+        chance = _SHAPE_SIGMAS * np.sqrt(_AT * (1.0 - _AT) / count)
+        under = upto[local.tokens.searchsorted(low, "left")] / count
+        over = 1.0 - upto[local.tokens.searchsorted(high, "right")] / count
+        low = np.where(under > _AT + chance, _tokens_at(local, _AT - chance), low)
+        high = np.where(over > 1.0 - _AT + chance, _tokens_at(local, _AT + chance), high)
+    return _Bounds(low, high)
+
+
+def _tokens_at(seen: _Seen, levels: Floats) -> Floats:
+    """The lengths that these shares of the requests in a sketch do not exceed."""
+    below = seen.counts.cumsum()
+    ranks = np.clip(np.ceil(levels * below[-1]), 1.0, below[-1])
+    found: Floats = seen.tokens[below.searchsorted(ranks)]
+    return found
+
+
+def _within(shape: Floats, mean: float, long: _Seen, bounds: _Bounds) -> Floats:
+    """Points around `mean`, as `shape` has them in means, but within `bounds`.
+
+    That a mean is longer does not say that the longest requests are: more of them may be long. What
+    the points at a bound lack the others get, as far as theirs allow; where all are at theirs, a
+    point may be as long as the next one.
+    """
+    spread = mean * shape
+    longest = np.maximum(long.tokens[-1], min(mean, long.mean) * shape)
+    high = np.maximum.accumulate(np.where(np.isfinite(bounds.high), bounds.high, longest))
+    while float((high * _SHARES).sum()) < mean and high[0] < high[-1]:
+        high = np.append(high[1:], high[-1])
+    low = np.minimum(np.where(bounds.low > 0.0, bounds.low, long.tokens[0]), high)
+
+    def scaled(factor: float) -> Floats:
+        points: Floats = np.clip(factor * spread, low, high)
+        return points
+
+    least, most = 1.0 / _MOST_FACTOR, _MOST_FACTOR
+    for _ in range(_HALVINGS):
+        factor = math.sqrt(least * most)
+        if float((scaled(factor) * _SHARES).sum()) < mean:
+            least = factor
+        else:
+            most = factor
+    points = np.maximum.accumulate(scaled(most))
+    result: Floats = points * (mean / float((points * _SHARES).sum()))
+    return result
+
+
+def _clipped(tokens: Iterable[float]) -> Spread:
+    return tuple(min(_LONGEST, max(_SHORTEST, float(one))) for one in tokens)
+
+
 def _shape(
-    current: tuple[float, Spread], declared: tuple[float, Spread], long: _Seen | None
+    current: tuple[float, Spread],
+    declared: tuple[float, Spread],
+    long: _Seen | None,
+    bounds: _Bounds | None,
 ) -> tuple[float, ...] | None:
-    """The measured spread in means, where the one in `current` is contradicted; else None."""
-    if long is None or not len(long.counts):
+    """The measured spread in means, where the one in `current` is contradicted, as it is and drawn
+    to the measured mean; else None."""
+    if long is None or bounds is None:
         return None
-    below = long.counts.cumsum()
-    seen = int(below[-1])
-    if seen < SHAPE_REQUESTS:
+    most = np.minimum(bounds.high, long.tokens[-1])
+    if float((most * _SHARES).sum()) < current[0]:
+        return None  # what is planned for is of another time than the window
+    planned = np.array(current[1] or (current[0],) * len(LEVELS))
+    scaled = planned * (long.mean / current[0])
+    short = np.maximum(planned, scaled) * _SHAPE_TOLERANCE < bounds.low
+    far = np.minimum(planned, scaled) > bounds.high * _SHAPE_TOLERANCE
+    if not (short | far).any():
         return None
-
-    def tokens_at(level: float) -> float:
-        rank = min(seen, max(1, math.ceil(level * seen)))
-        return float(long.tokens[below.searchsorted(rank)])
-
-    planned = current[1] or (current[0],) * len(LEVELS)
-    for level, tokens in zip(LEVELS, planned, strict=True):
-        chance = _SHAPE_SIGMAS * math.sqrt(level * (1.0 - level) / seen)
-        scaled = long.mean * tokens / current[0]
-        if level + chance < 1.0 and tokens_at(level + chance) * _SHAPE_TOLERANCE < scaled:
-            break
-        if level - chance > 0.0 and tokens_at(level - chance) > scaled * _SHAPE_TOLERANCE:
-            break
-    else:
-        return None
+    seen = float(long.counts.sum())
     prior = declared[1] or (declared[0],) * len(LEVELS)
     points = []
-    for level, expected in zip(LEVELS, prior, strict=True):
-        measured = tokens_at(level) / long.mean
+    for level, expected, tokens in zip(LEVELS, prior, _tokens_at(long, _AT), strict=True):
+        measured = float(tokens) / long.mean
         beyond = seen * min(level, 1.0 - level)  # requests that pin this point down
         weight = beyond / (beyond + 1.0)
         points.append(measured**weight * (expected / declared[0]) ** (1.0 - weight))

@@ -13,7 +13,7 @@ import pytest
 from autoscaler.demand.lengths import MANY_REQUESTS, MANY_S, STEP, estimate
 from autoscaler.demand.observed import UNKNOWN, ModelDemand
 from autoscaler.demand.windows import LengthsSeen, Stats
-from autoscaler.domain.workload import LEVELS, Lengths
+from autoscaler.domain.workload import LEVELS, WEIGHTS, Lengths
 from topics.sketch import bucket_of
 
 DECLARED = Lengths.expected(1000.0, 200.0)
@@ -155,3 +155,45 @@ def test_a_spread_as_declared_is_left_alone() -> None:
         found = estimate(DECLARED, DECLARED, seen(replace(window), window))
         share = [p / found.input_tokens for p in found.inputs]
         assert share == pytest.approx([p / 1000.0 for p in DECLARED.inputs])
+
+
+def cut_prompts(share_long: float, count: int, seed: int) -> np.ndarray:
+    """Prompts around 800 tokens, and `share_long` of them as long as the context allows: 4,000."""
+    rng = np.random.default_rng(seed)
+    return np.where(rng.random(count) < share_long, 4000.0, rng.lognormal(6.5, 0.5, count))
+
+
+def test_more_long_prompts_make_no_prompt_longer_than_any_that_came() -> None:
+    """6% of the prompts were cut at 4,000 tokens, now 20% are: a longer mean, the same longest
+    prompts. Once the mean is believed to be as before, so is the spread."""
+    before = cut_prompts(0.06, 3000, 1)
+    declared = Lengths.expected(float(before.mean()), 200.0)
+    outputs = np.full(3000, 200.0)
+    long = lengths_of(before, outputs)
+    base = estimate(declared, declared, seen(long, long))
+    more = cut_prompts(0.20, 250, 2)
+    found = estimate(base, declared, seen(lengths_of(more, outputs[:250]), long))
+    assert found.input_tokens > 1.1 * base.input_tokens
+    assert found.inputs[-2] < 4000.0 * 1.03 and found.inputs[-1] < before.max() * 1.03
+    shares = sum(w * x for w, x in zip(WEIGHTS, found.inputs, strict=True))
+    assert shares == pytest.approx(found.input_tokens)
+    assert estimate(found, declared, seen(lengths_of(more, outputs[:250]), long)) is found
+    back = estimate(found, declared, seen(long, long))
+    assert back.input_tokens < 1.1 * base.input_tokens
+    for level, tokens in zip(LEVELS, back.inputs, strict=True):
+        low, high = np.quantile(before, [max(0.0, level - 0.04), min(1.0, level + 0.04)])
+        assert 0.97 * low <= tokens <= 1.03 * high
+
+
+def test_prompts_that_are_all_longer_take_the_longest_with_them() -> None:
+    """Each is half as long again: what the long window knows of the longest is of before."""
+    before = cut_prompts(0.06, 3000, 1)
+    declared = Lengths.expected(float(before.mean()), 200.0)
+    outputs = np.full(3000, 200.0)
+    long = lengths_of(before, outputs)
+    base = estimate(declared, declared, seen(long, long))
+    local = lengths_of(1.5 * cut_prompts(0.06, 600, 3), outputs[:600])
+    found = estimate(base, declared, seen(local, long))
+    factor = found.input_tokens / base.input_tokens
+    assert factor > 1.2
+    assert found.inputs[-3] > 1.1 * base.inputs[-3]
