@@ -1,86 +1,105 @@
-"""What the fleet costs: billed node time, from the status records of its nodes.
+"""What the fleet costs: spans of node time at one price each, from the statuses of its nodes.
 
 Owns the rule of billing: a node is paid whole from the launch of its first instance until a status
-shows it without any, idle and starting time included. Knows no broker and no clock.
+shows it without any, idle and starting time included. A change of price ends a span and begins one.
+A node that is not heard of any more is billed on, because nobody said that it was given back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
-from autoscaler.domain.checks import InvalidValue, finite, whole
 from topics.fleet import Status
 
-_MS_PER_H = 3_600_000.0
-
 
 @dataclass(frozen=True, slots=True)
-class Tariff:
-    """What a node of a pool costs and holds; owned nodes cost 0 and count their GPU hours."""
+class NodeSpan:
+    """`node` was billed at `usd_per_h` from `from_s` to `to_s`, seconds from the bill's origin."""
 
-    usd_per_node_h: float
-    gpu: str
-    gpus: int
-
-    def __post_init__(self) -> None:
-        finite("tariff: usd_per_node_h", self.usd_per_node_h, 0.0, 1e6)
-        whole("tariff: gpus", self.gpus, 1, 64)
-
-
-@dataclass(frozen=True, slots=True)
-class Bill:
-    """Billed until now. gpu_hours: by GPU type, of whole nodes."""
-
-    usd: float = 0.0
-    gpu_hours: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Node:
+    node: str
     pool: str
-    seen_ms: int
-    open_ms: int = 0  # 0: not billed now
-    closed_ms: int = 0  # billed time of spans that have ended
+    usd_per_h: float
+    from_s: float
+    to_s: float
+
+    @property
+    def hours(self) -> float:
+        """How long it is."""
+        return (self.to_s - self.from_s) / 3600.0
+
+    @property
+    def usd(self) -> float:
+        """What it cost."""
+        return self.usd_per_h * (self.to_s - self.from_s) / 3600.0
 
 
-class Meter:
-    """Fold status records in with `record`, read the bill at any time with `bill`.
+class Bill:
+    """Fold in statuses, each node's in their order, and prices as they come; `close` once at the
+    end. usd_per_h: of a node, per pool."""
 
-    A status that is older than the last of its node changes nothing; a node that is not heard of
-    any more is billed on, because nobody said that it was given back.
-    """
+    def __init__(self, usd_per_h: Mapping[str, float], origin_ms: int) -> None:
+        self._usd_per_h = dict(usd_per_h)
+        self._origin_ms = origin_ms
+        self._open: dict[str, tuple[str, float]] = {}
+        self.spans: list[NodeSpan] = []
 
-    def __init__(self, tariffs: Mapping[str, Tariff]) -> None:
-        self._tariffs = dict(tariffs)
-        self._nodes: dict[str, _Node] = {}
+    def billed(self, pool: str) -> int:
+        """Nodes of `pool` that are billed now."""
+        return sum(where == pool for where, _ in self._open.values())
+
+    def newest(self, pool: str) -> list[str]:
+        """The nodes of `pool` that are billed now, the latest launched first."""
+        mine = [(from_s, node) for node, (where, from_s) in self._open.items() if where == pool]
+        return [node for _, node in sorted(mine, reverse=True)]
+
+    def is_billed(self, node: str) -> bool:
+        """Whether `node` is billed now."""
+        return node in self._open
 
     def record(self, status: Status) -> None:
-        """Take a node's status in; InvalidValue when its pool has no tariff."""
-        if status.pool not in self._tariffs:
-            raise InvalidValue("status.pool", status.pool, " or ".join(self._tariffs))
-        node = self._nodes.get(status.node)
-        if node is None:
-            node = self._nodes[status.node] = _Node(status.pool, status.at_ms)
-        elif status.at_ms < node.seen_ms:
+        """Take a node's status in."""
+        if not status.instances:
+            self.end_node(status.node, self._s(status.at_ms))
             return
-        node.seen_ms = status.at_ms
-        if node.open_ms and not status.instances:
-            node.closed_ms += max(0, status.at_ms - node.open_ms)
-            node.open_ms = 0
-        launched = [i.launched_ms for i in status.instances if i.launched_ms]
-        if not node.open_ms and launched:
-            node.open_ms = min(launched)
+        launched = [item.launched_ms for item in status.instances if item.launched_ms]
+        if launched and status.node not in self._open:
+            self._open[status.node] = status.pool, self._s(min(launched))
 
-    def bill(self, now_ms: int) -> Bill:
-        """Everything billed until `now_ms`."""
-        usd, gpu_hours = 0.0, dict[str, float]()
-        for node in self._nodes.values():
-            open_ms = max(0, now_ms - node.open_ms) if node.open_ms else 0
-            hours = (node.closed_ms + open_ms) / _MS_PER_H
-            if hours <= 0.0:
-                continue
-            tariff = self._tariffs[node.pool]
-            usd += hours * tariff.usd_per_node_h
-            gpu_hours[tariff.gpu] = gpu_hours.get(tariff.gpu, 0.0) + hours * tariff.gpus
-        return Bill(usd, gpu_hours)
+    def reprice(self, pool: str, usd_per_h: float, at_s: float) -> None:
+        """From `at_s` on a node of `pool` costs `usd_per_h`."""
+        running = [node for node, (where, _) in self._open.items() if where == pool]
+        for node in running:
+            self.end_node(node, at_s)
+        self._usd_per_h[pool] = usd_per_h
+        for node in running:
+            self._open[node] = pool, at_s
+
+    def end_node(self, node: str, at_s: float) -> None:
+        """A node is gone: nobody bills it any more."""
+        if node in self._open:
+            span = self._span(node, at_s)
+            del self._open[node]
+            if span.from_s < at_s:
+                self.spans.append(span)
+
+    def close(self, at_s: float) -> None:
+        """Nothing is billed beyond `at_s`."""
+        self.spans = self.until(at_s)
+        self._open.clear()
+
+    def until(self, at_s: float) -> list[NodeSpan]:
+        """The spans up to `at_s`, those that are still open included."""
+        still = [self._span(node, at_s) for node in self._open]
+        return [
+            replace(span, to_s=min(span.to_s, at_s))
+            for span in (*self.spans, *still)
+            if span.from_s < at_s
+        ]
+
+    def _span(self, node: str, to_s: float) -> NodeSpan:
+        pool, from_s = self._open[node]
+        return NodeSpan(node, pool, self._usd_per_h[pool], from_s, to_s)
+
+    def _s(self, epoch_ms: int) -> float:
+        return (epoch_ms - self._origin_ms) / 1000.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoscaler.planning.request import PlanAnswer, PlanRequest
-from autoscaler.simulation.bill import NodeSpan
+from autoscaler.serving.billing import NodeSpan
 from autoscaler.simulation.requests import Call, Ending
 from autoscaler.transitions.groups import combo_id_of
 from topics.decisions import Decision, PlanRecord

@@ -23,9 +23,9 @@ from autoscaler.domain.workload import Phase
 from autoscaler.performance.known import profile_of
 from autoscaler.performance.pipeline import PipelineSlices
 from autoscaler.planning.links import link_gb_s
+from autoscaler.serving.billing import Bill
 from autoscaler.serving.setup import EngineSetup, setup_on
 from autoscaler.simulation.agenda import Agenda
-from autoscaler.simulation.bill import Bill
 from autoscaler.simulation.decider import Decider, Said, Seen
 from autoscaler.simulation.gateway import LOOK_MS, SimGateway
 from autoscaler.simulation.node import HEARTBEAT_MS, SimNode

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from autoscaler.domain.cluster import Cluster, Market
-from autoscaler.serving.billing import Bill, Meter, Tariff
+from autoscaler.serving.billing import Bill
 from streams.up.demand_seen import DemandSeen
 from streams.up.services import ServiceRow, service_row
 from streams.up.story import Event, decided, losses
@@ -94,12 +94,7 @@ class Picture:
         self._models = frozenset(names)
         names += [route.name for route in cluster.routes]
         self._telemetry = {name: _Seen() for name in names}
-        self._meter = Meter(
-            {
-                pool.id: Tariff(pool.price_usd_per_h, pool.gpu.name, pool.per_node)
-                for pool in cluster.pools
-            }
-        )
+        self._bill = Bill({pool.id: pool.price_usd_per_h for pool in cluster.pools}, 0)
         self.statuses: dict[str, Status] = {}
         self.routes: dict[str, Routes] = {}
         self.decisions: list[Decision] = []
@@ -128,7 +123,8 @@ class Picture:
                 if launched and not self._first_launch_ms:
                     self._first_launch_ms = min(launched)
                 self.statuses[record.node] = record
-                self._meter.record(record)
+                if record.pool in self._pools:
+                    self._bill.record(record)
         elif isinstance(record, Routes):
             self.ways.plan(record)
             known = self.routes.get(record.model)
@@ -213,9 +209,17 @@ class Picture:
             found.append(service_row(route, self.routes.get(route.name), shown, recent))
         return found
 
-    def bill(self, now_ms: int) -> Bill:
+    def usd(self, now_ms: int) -> float:
         """What was spent until now."""
-        return self._meter.bill(now_ms)
+        return sum(span.usd for span in self._bill.until(now_ms / 1000.0))
+
+    def gpu_hours(self, now_ms: int) -> dict[str, float]:
+        """Billed until now by GPU type, of whole nodes, those that cost nothing included."""
+        found: dict[str, float] = {}
+        for span in self._bill.until(now_ms / 1000.0):
+            pool = self._pools[span.pool]
+            found[pool.gpu.name] = found.get(pool.gpu.name, 0.0) + span.hours * pool.per_node
+        return found
 
     @property
     def first_launch_ms(self) -> int:

@@ -52,7 +52,6 @@ def summarize(
     ended: Ended,
 ) -> dict[str, Any]:
     """The summary; `report` is the replayer's (empty where it never got to write one)."""
-    bill = picture.bill(now_ms)
     requests = report.get("requests") or {
         key: ended.told.get(key, 0) for key in ("sent", "served", "failed", "dropped")
     }
@@ -87,8 +86,10 @@ def summarize(
             for name, routes in sorted(picture.routes.items())
             if routes.split is not None
         },
-        "cost_usd": round(bill.usd, 4),
-        "gpu_hours": {name: round(hours, 4) for name, hours in sorted(bill.gpu_hours.items())},
+        "cost_usd": round(picture.usd(now_ms), 4),
+        "gpu_hours": {
+            name: round(hours, 4) for name, hours in sorted(picture.gpu_hours(now_ms).items())
+        },
         "decisions": dict(sorted(counted.items())),
         "reaction_s": [round(value, 3) for value in picture.reactions_s()],
         "speed": speed,
