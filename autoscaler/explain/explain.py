@@ -15,7 +15,6 @@ from autoscaler.explain.alternatives import (
     one_fewer,
     slo_reliefs,
 )
-from autoscaler.explain.components import binds
 from autoscaler.explain.impossible import impossible_pools
 from autoscaler.explain.measuring import measuring
 from autoscaler.explain.spot import savings, spot_losses
@@ -23,6 +22,7 @@ from autoscaler.explain.values import Explanation, ModelReasons, Rejected
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.memory import usable_gb
 from autoscaler.performance.profile import Profile
+from autoscaler.planning.component_cells import saturated
 from autoscaler.planning.instances import instance
 from autoscaler.planning.notes import why_hopeless
 from autoscaler.planning.plan import Binding, Plan, PlanStatus, Strategy
@@ -120,7 +120,8 @@ def _bound_by(
     found: list[str] = []
     for target in plan.of(model):
         if target.count and service.graph is not None:
-            found += binds(target.combo, service, problem.cluster.pools)
+            full = saturated(target.combo, service.graph, problem.cluster.pools)
+            found += [f"saturated: {', '.join(full)}"] if full else []
             continue
         for member in target.combo.members if target.count else ():
             if member.stage or member.count * member.req_per_s > target.combo.req_per_s * (

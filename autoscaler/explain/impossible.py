@@ -5,10 +5,12 @@ Owns these reasons. Knows no costs: candidates that lost on price are for `alter
 
 from __future__ import annotations
 
-from autoscaler.domain.cluster import Service
+from collections.abc import Iterable
+
+from autoscaler.domain.cluster import Pool, Service
+from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.workload import Phase
-from autoscaler.explain.components import without_deployments
 from autoscaler.explain.values import Rejected
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combos import usable_pools
@@ -22,7 +24,7 @@ def impossible_pools(
     """Pools that `service` may use and on which no slice of one node can serve it, with why."""
     found: dict[str, Rejected] = {}
     if service.graph is not None:
-        return without_deployments(service.graph, usable_pools(problem.cluster, service))
+        return _without_deployments(service.graph, usable_pools(problem.cluster, service))
     for pool in usable_pools(problem.cluster, service):
         sizes = [size for size in SLICE_SIZES if size <= pool.per_node]
         lengths = problem.demands[service.model].lengths
@@ -45,3 +47,13 @@ def impossible_pools(
             why = f"TPOT above {service.slo.tpot_ms:g} ms or TTFT above {service.slo.ttft_ms:g} ms"
         found.setdefault(pool.name, Rejected(f"{pool.name} ({pool.gpu.name})", why))
     return tuple(found.values())
+
+
+def _without_deployments(graph: ComponentGraph, pools: Iterable[Pool]) -> tuple[Rejected, ...]:
+    """Pools whose GPU no deployment has a rate for."""
+    rated = {gpu for option in graph.deployments for gpu in option.req_per_s}
+    names = {pool.name: pool.gpu.name for pool in pools if pool.gpu.name not in rated}
+    return tuple(
+        Rejected(f"{name} ({gpu})", "no deployment declares a rate on it")
+        for name, gpu in names.items()
+    )
