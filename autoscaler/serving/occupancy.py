@@ -81,6 +81,15 @@ class Occupancy:
             for end in ring.endpoints
         )
 
+    def busy(self, ring: Ring, out: Iterable[Endpoint]) -> bool:
+        """Whether all that are not `out` have as much to do as they can; of one without a bound,
+        anything at all."""
+        return all(
+            end in self.full if end in self._slots else self.load(end) > 0.0
+            for end in ring.endpoints
+            if end not in out
+        )
+
     def _is_full(self, endpoint: Endpoint) -> bool:
         used = self._in_flight.get(endpoint, 0) + self._others.get(endpoint, 0)
         return used >= self._slots.get(endpoint, used + 1)

@@ -27,7 +27,9 @@ class Inside(StrEnum):
     """Which instance of a combo takes a request.
 
     OPPORTUNISTIC (Cauchy 3.4.2): by default prefill here and decode at the least loaded; while one
-    side is busy, an idle instance of the other takes the whole request in place. ROUND_ROBIN:
+    side is busy, an idle instance of the other takes the whole request in place. Decode is busy
+    with as many requests as it decodes within the SLO, where routes tell: what is decoded beside
+    other prompts is slower, which is what the pair is there to avoid. ROUND_ROBIN:
     always prefill here and decode there, in turn. PREFIX: as OPPORTUNISTIC, but prompts that begin
     alike go to the same instance while it is not loaded much above the others, so that its prefix
     cache serves them.

@@ -84,7 +84,7 @@ class Router:
         slots = {
             bare(end): end.slots
             for group in routes.groups
-            for end in (*group.aggregated, *group.prefill)
+            for end in (*group.aggregated, *group.prefill, *group.decode)
             if end.slots
         }
         self._occupancy.bound(slots, live)
@@ -190,15 +190,12 @@ class Router:
             assert found is not None  # noqa: S101 - _has_room() said so
             return found, False
         if self.policy.inside is not Inside.ROUND_ROBIN:
-            can_prefill, can_decode = (
-                self._occupancy.idle(first, out),
-                self._occupancy.idle(decode, gone),
-            )
-            if can_decode and not can_prefill:
+            can_prefill = self._occupancy.idle(first, out)
+            if not can_prefill and self._occupancy.idle(decode, gone):
                 found = decode.least(gone, self._occupancy.load)
                 assert found is not None  # noqa: S101
                 return found, False
-            if can_prefill and not can_decode:
+            if can_prefill and self._occupancy.busy(decode, gone):
                 found = first.least(out, self._occupancy.load)
                 assert found is not None  # noqa: S101
                 return found, False

@@ -208,16 +208,18 @@ def slots(combo: Combo, placed: Placed, lengths: Lengths) -> int:
     it; a prefill instance has them for the TTFT only. Twice that: one batch computes, one waits, so
     it never runs dry between two decisions of a gateway; a few more for instances that hold less
     than one. E.g. 1.1 req/s x (1 s + 211 x 50 ms) = 12.7, so 30. More would only wait, in a queue
-    that no later instance can help with. A decode instance has no bound: it must take what was
-    prefilled for it.
+    that no later instance can help with. A decode instance must take what was prefilled for it: of
+    it these are the requests that it decodes at capacity, beyond which it is busy.
     """
-    if placed.phase is Phase.DECODE or combo.paths:
+    if combo.paths:
         return 0  # paths through cells ask no queue
     key = (placed.phase, placed.pool, len(placed.gpus))
     rates = [m.req_per_s for m in combo.members if (m.phase, m.pool, m.gpus) == key]
     if not rates:
         return 0
     output_tokens = combo.output_tokens or lengths.output_tokens
+    if placed.phase is Phase.DECODE:
+        return min(_MOST_SLOTS, math.ceil(max(rates) * combo.tpot_ms * output_tokens / 1000.0))
     tokens = output_tokens if placed.phase is Phase.AGGREGATED else 0.0
     in_flight = max(rates) * (combo.ttft_ms + combo.tpot_ms * tokens) / 1000.0
     return min(_MOST_SLOTS, math.ceil(_BATCHES * in_flight) + _SPARE_SLOTS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autoscaler.serving.ejections import PROBE_FIRST_MS, PROBE_LAST_MS
 from autoscaler.serving.policies import Between, Inside, Policy, Want
 from autoscaler.serving.routing import Applied, Pick, Router
@@ -183,6 +185,21 @@ def test_a_busy_side_of_a_combo_leaves_the_request_to_an_idle_instance_of_the_ot
     here.done(A)
     here.done(A)
     assert here.pick() == Pick("g", A, False)  # decode is busy, prefill is idle
+
+
+def test_requests_are_handed_over_while_decode_holds_less_than_it_can() -> None:
+    """Decoded beside the next prompts they would be slower, so an idle prefill instance takes a
+    whole request only where decode has no room for it."""
+    roomy = replace(B, slots=2)
+    here = router(RouteGroup("g", 1.0, prefill=(A,), decode=(roomy,)))
+    for _ in range(2):
+        assert here.pick() == Pick("g", A, True)
+        assert here.pick_decode("g") == B
+        here.done(A)
+    assert here.pick() == Pick("g", A, False)
+    here.done(A)
+    here.done(B)
+    assert here.pick() == Pick("g", A, True)
 
 
 def test_round_robin_hands_every_request_over() -> None:

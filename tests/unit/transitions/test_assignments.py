@@ -79,11 +79,12 @@ def test_a_route_is_made_anew_only_where_what_is_ready_or_its_worth_changes() ->
 
 
 def test_slots_are_twice_what_is_in_flight_at_capacity() -> None:
-    """Little: 12/s x 0.3 s = 3.6 in a prefill instance; decode instances have no bound."""
+    """Little: 12/s x 0.3 s = 3.6 in a prefill instance; a decode instance is busy with what it
+    decodes at capacity: 5/s x 200 x 20 ms."""
     (pair,) = route_groups([GROUP], view(0, 1, 2), {PAIR.id: PAIR}, BUCKET)
     assert (PAIR.ttft_ms, PAIR.tpot_ms) == (300.0, 20.0)
     assert [end.slots for end in pair.prefill] == [8 + 4]
-    assert [end.slots for end in pair.decode] == [0, 0]
+    assert [end.slots for end in pair.decode] == [20, 20]
     alone = combo("chat", [(Phase.AGGREGATED, 1, WHERE, 1, 2.0)])
     placed = Placed("chat-2-a0", Phase.AGGREGATED, NODE, WHERE.id, (5,))
     assert slots(alone, placed, BUCKET) == 18 + 4  # 2/s x (0.3 s + 200 x 20 ms)
