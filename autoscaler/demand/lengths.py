@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.sketches import Sketch
+from autoscaler.demand.turn import LEAST_REQUESTS, since_turn
 from autoscaler.demand.windows import LengthsSeen, Stats
 from autoscaler.domain.workload import LEVELS, WEIGHTS, Lengths, Spread
 from topics.sketch import HIGHEST, LOWEST, middle_ms
@@ -59,32 +60,42 @@ class _Seen:
     cv: float | None
 
 
-def estimate(current: Lengths, declared: Lengths, demand: ModelDemand) -> Lengths:
+def estimate(
+    current: Lengths, declared: Lengths, demand: ModelDemand, short: bool = False
+) -> Lengths:
     """The lengths to plan at, given those planned at now; `current` itself if nothing moved.
 
     Start with `declared`, which counts as much as 20 requests that were seen. Means are
     `declared` times powers of 1.03. Worked value: requests with a standard deviation of their
     mean that become twice as long are planned for as 1.3 times as long after 50 of them, 1.55
-    after 120, 1.8 after 600. Where a sketch contradicts the shape of the spread, beyond chance and
-    by more than 10%, the shape is measured again. A spread goes with its mean as far as the
-    quantiles that were seen allow: where prompts are cut at 4,000 tokens, more long ones make the
-    mean longer and none of them.
+    after 120, 1.8 after 600. Requests that turned (`demand.turn`) are judged by those since then
+    alone, and where the planner cannot add (`short`) shorter ones are then believed as soon as
+    longer ones: with the hardware that there is, neither side is the safe one. Where a sketch
+    contradicts the shape of the spread, beyond chance and by more than 10%, the shape is measured
+    again. A spread goes with its mean as far as the quantiles that were seen allow: where prompts
+    are cut at 4,000 tokens, more long ones make the mean longer and none of them.
     """
     local, long = demand.local_lengths, demand.long_lengths
-    much = _is_much(demand)
+    least = MANY_REQUESTS if _is_much(demand) else None
+    cvs = _cv_seen(_inputs(long)), _cv_seen(_outputs(long))
+    now = since_turn(demand, *cvs)
+    if now is not None and short:
+        local, long, least = now, now, LEAST_REQUESTS
     inputs = _side(
         (current.input_tokens, current.inputs),
         (declared.input_tokens, declared.inputs),
         _inputs(local),
-        _inputs(long),
-        much,
+        _inputs(long, cvs[0] if long is now else None),
+        least,
+        _inputs(now, cvs[0]) if now is not None else None,
     )
     outputs = _side(
         (current.output_tokens, current.outputs),
         (declared.output_tokens, declared.outputs),
         _outputs(local),
-        _outputs(long),
-        much,
+        _outputs(long, cvs[1] if long is now else None),
+        least,
+        _outputs(now, cvs[1]) if now is not None else None,
     )
     moved = Lengths(inputs[0], outputs[0], inputs[1], outputs[1])
     return current if moved == current else moved
@@ -101,9 +112,12 @@ def _side(
     declared: tuple[float, Spread],
     local: _Seen | None,
     long: _Seen | None,
-    much: bool,
+    least: int | None,
+    now: _Seen | None,
 ) -> tuple[float, Spread]:
-    mean = _mean(current[0], declared, local, long, much)
+    """least: requests of `long` from which on they may count as shorter; None: not yet. now: those
+    since requests turned, which alone may count as longer; None: they did not."""
+    mean = _mean(current[0], declared, now or local, long, least, now is not None)
     bounds = _bounds(long, local)
     shape = _shape(current, declared, long, bounds)
     if shape is None:
@@ -120,19 +134,20 @@ def _mean(
     declared: tuple[float, Spread],
     local: _Seen | None,
     long: _Seen | None,
-    much: bool,
+    least: int | None,
+    turned: bool,
 ) -> float:
-    least = max(
+    longer = max(
         (
             _least(seen, declared, current)
-            for seen in (local, long)
+            for seen in ((local,) if turned else (local, long))
             if seen is not None and seen.mean > current  # else no bound is above either
         ),
         default=0.0,
     )
-    if least > current:
-        return _on_grid(least, declared[0], current, up=True)
-    if long is None or not much or long.requests < MANY_REQUESTS or long.mean >= current:
+    if longer > current:
+        return _on_grid(longer, declared[0], current, up=True)
+    if long is None or least is None or long.requests < least or long.mean >= current:
         return current
     most = _bound(long, declared, SHORTER_SIGMAS)
     if most >= current or (local is not None and local.mean > most):
@@ -280,20 +295,25 @@ def _cv_of(lengths: tuple[float, Spread]) -> float:
     return math.sqrt(max(0.0, square / mean**2 - 1.0)) or _PLAIN_CV
 
 
-def _inputs(seen: LengthsSeen) -> _Seen | None:
-    return _seen(seen.arrivals, seen.mean_input_tokens, seen.inputs)
+def _inputs(seen: LengthsSeen, cv: float | None = None) -> _Seen | None:
+    return _seen(seen.arrivals, seen.mean_input_tokens, seen.inputs, cv)
 
 
-def _outputs(seen: LengthsSeen) -> _Seen | None:
-    return _seen(seen.completions, seen.mean_output_tokens, seen.outputs)
+def _outputs(seen: LengthsSeen, cv: float | None = None) -> _Seen | None:
+    return _seen(seen.completions, seen.mean_output_tokens, seen.outputs, cv)
 
 
-def _seen(requests: int, mean: float | None, sketch: Sketch) -> _Seen | None:
+def _seen(requests: int, mean: float | None, sketch: Sketch, cv: float | None) -> _Seen | None:
+    """cv: where there is no sketch to take it from."""
     if mean is None or mean <= 0.0 or requests <= 0:
         return None
     seen = np.array(sorted(sketch.items()), np.int64).reshape(-1, 2)
     tokens, counts = _MIDDLES[seen[:, 0] - LOWEST], seen[:, 1].astype(np.float64)
-    return _Seen(requests, mean, tokens, counts, _cv(tokens, counts))
+    return _Seen(requests, mean, tokens, counts, _cv(tokens, counts) if len(counts) else cv)
+
+
+def _cv_seen(seen: _Seen | None) -> float:
+    return _PLAIN_CV if seen is None or seen.cv is None else seen.cv
 
 
 def _cv(tokens: Floats, counts: Floats) -> float | None:

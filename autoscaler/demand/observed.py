@@ -14,11 +14,14 @@ from autoscaler.demand.windows import (
     LengthsSeen,
     NoData,
     TelemetryWindows,
+    Tokens,
     WindowStats,
 )
 from autoscaler.domain.cluster import Policy
 
 _NEVER = NoData(None)
+FRESH_S = (20, 40, 80)
+"""Spans, in seconds, in which a turn of requests is looked for within the local window."""
 SILENT_MS = 10_000
 """A gateway reports every second: after ten without a word it has fallen silent."""
 
@@ -30,9 +33,10 @@ class ModelDemand:
     recent: (covered seconds, arrivals) of each span of `spans_s`, shortest first, counted back
     from seen_ms, the end of the newest reported second (None: nothing was ever reported).
     local / long: the windows of policy.local_window_s and policy.global_window_s, and how long
-    requests were in them. gateways: those that spoke of the model within the long window and did
-    not sign off. blocks: counts of each whole 10 s block of the long window. kinds: requests of the
-    local window by their kind, of models that have several.
+    requests were in them; fresh: what was asked in the last FRESH_S seconds. gateways: those that
+    spoke of the model within the long window and did not sign off. blocks: counts of each whole 10
+    s block of the long window. kinds: requests of the local window by their kind, of models that
+    have several.
     """
 
     recent: tuple[Count, ...] = ()
@@ -44,6 +48,7 @@ class ModelDemand:
     local_lengths: LengthsSeen = field(default_factory=LengthsSeen)
     seen_ms: int | None = None
     kinds: Mapping[str, int] = field(default_factory=dict)
+    fresh: tuple[Tokens, ...] = ()
 
     @property
     def req_per_s(self) -> float:
@@ -93,6 +98,7 @@ def observe(
         windows.all_lengths(models, now_ms, local_s),
         windows.all_newest_ms(models, now_ms),
         [windows.kinds(model, now_ms, local_s) for model in models],
+        windows.all_tokens(models, now_ms, [span_s for span_s in FRESH_S if span_s < local_s]),
         strict=True,
     )
     return {model: ModelDemand(*of) for model, of in zip(models, seen, strict=True)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,15 @@ class LengthsSeen:
     completions: int = 0
     shapes: Mapping[int, int] = field(default_factory=dict)
     classes: Mapping[int, int] = field(default_factory=dict)
+
+
+class Tokens(NamedTuple):
+    """Requests that arrived with their prompts, requests that completed with their answers."""
+
+    arrivals: int
+    input_tokens: int
+    completions: int
+    output_tokens: int
 
 
 @dataclass(slots=True)  # to make frozen ones, one per gateway and model, takes three times as long

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from autoscaler.demand.gateways import Gateways
 from autoscaler.demand.kinds import Kinds
 from autoscaler.demand.seconds import spread
-from autoscaler.demand.seen import GatewaySeen, LengthsSeen, NoData, Stats, WindowStats
+from autoscaler.demand.seen import GatewaySeen, LengthsSeen, NoData, Stats, Tokens, WindowStats
 from autoscaler.demand.sketches import Seen, Sketches
 from autoscaler.demand.totals import Blocks, Count, Totals
 from autoscaler.domain.checks import whole
@@ -34,10 +34,12 @@ __all__ = [
     "NoData",
     "Stats",
     "TelemetryWindows",
+    "Tokens",
     "WindowStats",
 ]
 
 MAX_AHEAD_S = 60
+_TOKENS = [1, 6, 2, 8]  # of covered seconds and COUNTS: those of `Tokens`
 _MOST_WAITING = 5000
 _SWEEP_S = 60
 
@@ -234,6 +236,19 @@ class TelemetryWindows:
             _lengths(seen, number, counts)
             for number, counts in zip(numbers.tolist(), sums.tolist(), strict=True)
         ]
+
+    def all_tokens(
+        self, models: Sequence[str], now_ms: int, spans_s: Sequence[int]
+    ) -> list[tuple[Tokens, ...]]:
+        """What each of `models` was asked in each of the spans of `spans_s` whole seconds before
+        `now_ms`."""
+        self.advance(now_ms)
+        numbers, now_s = self._numbers(models), now_ms // 1000
+        found = [
+            self._totals.between(numbers, now_s - span_s, now_s)[:, _TOKENS].tolist()
+            for span_s in spans_s
+        ]
+        return [tuple(Tokens(*one[at]) for one in found) for at in range(len(models))]
 
     def all_recent(
         self, models: Sequence[str], now_ms: int, spans_s: Sequence[int]

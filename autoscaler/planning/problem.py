@@ -20,6 +20,7 @@ from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import candidate_combos, combo_named, late_combos
 from autoscaler.planning.reach import OutOfReach, out_of_reach
+from autoscaler.planning.roles import best_roles
 from autoscaler.planning.typed import TypedDemand, typed_candidates, typed_demands
 
 # How many candidates each order keeps; fewer in large problems, so that one MIP holds them all.
@@ -267,7 +268,8 @@ def make_problem(
         elif not found:
             nearest = out_of_reach(now, service, demand.lengths, profile)
             unreachable.update({} if nearest is None else {model: nearest})
-        candidates[model] = found
+        runs = [combo for combo in running.values() if combo.model == model]
+        candidates[model] = (*found, *_switched(runs, found, now, service, demand, profile))
     types: list[TypedDemand] = []
     if now.policy.spends_budget:
         idle = all(demand.req_per_s <= 0.0 for demand in planned.values())
@@ -298,6 +300,28 @@ def make_problem(
         unreachable=unreachable,
         types=tuple(types),
     )
+
+
+def _switched(
+    running: Iterable[Combo],
+    candidates: tuple[Combo, ...],
+    cluster: Cluster,
+    service: Service,
+    demand: Demand,
+    profile: Profile,
+) -> list[Combo]:
+    """What combos of `running` could become by changing roles, beyond the `candidates`."""
+    if not cluster.policy.switches_roles or service.scale_targets:
+        return []
+    arrivals = arrivals_of(demand, service)
+    known = {combo.id for combo in candidates}
+    best = {
+        found.id: found
+        for combo in running
+        if (found := best_roles(combo, cluster, service, demand.lengths, profile, arrivals))
+        is not combo
+    }
+    return [found for found in best.values() if found.id not in known]
 
 
 def _some_attain(cluster: Cluster, service: Service, profile: Profile) -> bool:

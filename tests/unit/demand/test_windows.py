@@ -273,3 +273,15 @@ def test_windows_that_are_asked_for_a_minute_apart_are_not_summed_up_anew() -> N
             windows.all_lengths(["chat"], T0 + k * 1000, 500)
             known.append(windows._sketches.windows[500])
     assert all(one is known[0] for one in known[1:])
+
+
+def test_tokens_of_several_spans_at_once() -> None:
+    """Of each model in turn, whole seconds back from now."""
+    windows = TelemetryWindows(600)
+    for k in range(1, 41):
+        said = {"arrivals": 2, "input_tokens_arrived": 20 * k, "completions": 1, "output_tokens": k}
+        windows.add(replace(BLANK, sequence=k, **said), T0 + k * 1000)
+    chat, nobody = windows.all_tokens(["chat", "nobody"], T0 + 40_000, (1, 2, 40))
+    assert chat == ((2, 800, 1, 40), (4, 1580, 2, 79), (80, 16_400, 40, 820))
+    assert nobody == ((0, 0, 0, 0),) * 3
+    assert windows.all_tokens(["chat"], T0 + 40_000, ()) == [()]

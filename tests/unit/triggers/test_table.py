@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 from autoscaler.domain.cluster import Cluster, Market, Policy
-from autoscaler.domain.workload import Phase
-from autoscaler.state import ControllerState
+from autoscaler.domain.workload import Lengths, Phase
+from autoscaler.state import ControllerState, ModelState
+from autoscaler.targets.view import ModelView
 from autoscaler.transitions.groups import Group, Placed
 from autoscaler.transitions.supply import GoodPrice, Offer, Supply
 from autoscaler.triggers.limits import MOST, WITHIN_MS, allowed
@@ -88,6 +91,21 @@ def test_a_flood_of_reasons_is_bounded_and_plans_everything() -> None:
     waiting = tuple(Trigger("leftover", (f"m{k}",), "x") for k in range(80))
     kept = collect(NEWS, waiting)
     assert len(kept) == 51 and kept[-1].why == "30 further reasons" and kept[-1].scope == ()
+
+
+def test_requests_that_turn_are_planned_for_as_a_whole() -> None:
+    """Prompts shorter and answers longer; not where both grow, or one alone."""
+
+    def moved(input_tokens: float, output_tokens: float) -> News:
+        now = SimpleNamespace(state=ModelState(Lengths(input_tokens, output_tokens)))
+        known = replace(STATE, models={"chat": ModelState(Lengths(6000.0, 150.0))})
+        return replace(NEWS, state=known, views={"chat": cast(ModelView, now)})
+
+    assert names(moved(7000.0, 200.0)) == names(moved(6000.0, 200.0)) == []
+    assert names(moved(6000.0, 150.0)) == []
+    (trigger,) = collect(moved(2000.0, 400.0), ())
+    assert (trigger.name, trigger.scope) == ("lengths", ("chat",))
+    assert names(moved(9000.0, 90.0)) == ["lengths"]
 
 
 def test_at_most_six_full_plans_in_any_minute() -> None:

@@ -1,0 +1,42 @@
+"""Running pairs at other ratios: the slices are the same, the roles are not."""
+
+from __future__ import annotations
+
+from autoscaler.domain.cluster import Cluster, Market, Policy
+from autoscaler.domain.workload import ALONE, Lengths, Slo
+from autoscaler.planning.combos import combo_named
+from autoscaler.planning.roles import best_roles
+from tests.unit.planning.answer_requests import FULL, PROFILE, ask
+from tests.unit.planning.planning_clusters import pool, service
+
+ALL = pool("r", "h100", "H100", 1, 6, Market.ON_DEMAND, 6.88)
+CHAT = service("m", "openai/gpt-oss-20b", Slo(2000.0, 10.0), max_len_tokens=32768)
+CLUSTER = Cluster((ALL,), (CHAT,), Policy())
+PROMPTS, ANSWERS = Lengths.expected(6000.0, 150.0, 0.7), Lengths.expected(2000.0, 400.0, 0.7)
+AT = "@r/h100/on-demand"
+MOST_PREFILL, MOST_DECODE = f"m:2p1{AT}+d1{AT}", f"m:p1{AT}+2d1{AT}"
+
+
+def roles(name: str, lengths: Lengths) -> str:
+    running = combo_named(name, CLUSTER, CHAT, lengths, PROFILE)
+    return best_roles(running, CLUSTER, CHAT, lengths, PROFILE, ALONE).id
+
+
+def test_the_ratio_follows_lengths_on_the_same_slices() -> None:
+    """Long prompts want prefill, long answers decode; what is best already stays itself."""
+    assert roles(MOST_DECODE, PROMPTS) == roles(MOST_PREFILL, PROMPTS) == MOST_PREFILL
+    assert roles(MOST_PREFILL, ANSWERS) == roles(MOST_DECODE, ANSWERS) == MOST_DECODE
+
+
+def test_a_single_instance_has_no_other_roles() -> None:
+    assert roles(f"m:a1{AT}", ANSWERS) == f"m:a1{AT}"
+
+
+def test_on_a_full_pool_pairs_switch_where_the_best_ratio_takes_other_slices() -> None:
+    """All six nodes run pairs of three; the cheapest request is that of another size."""
+    found = ask(CLUSTER, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS)
+    assert [(s.source, s.target, s.count) for s in found.switches] == [
+        (MOST_PREFILL, MOST_DECODE, 2)
+    ]
+    dear = Cluster((ALL,), (CHAT,), Policy(k_switch=100.0))
+    assert not ask(dear, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS).switches
