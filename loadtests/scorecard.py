@@ -114,11 +114,18 @@ def _hourly(
 def _roles(
     model: str, rate: float, span_s: float, _: Draw, random: np.random.Generator
 ) -> list[Arrival]:
-    """First half long prompts and short answers, then twice as many requests the other way."""
-    half_s = 0.5 * span_s
-    first, then = lognormal_lengths(6000.0, 100.0), lognormal_lengths(2000.0, 250.0)
-    long = poisson(model, [Step(0.0, 2.0 / 3.0 * rate)], half_s, first, random)
-    return long + poisson(model, [Step(half_s, 4.0 / 3.0 * rate)], span_s, then, random)
+    """Long prompts with short answers, a third of the time more requests the other way, and
+    back."""
+    third_s = span_s / 3.0
+    prompts, answers = lognormal_lengths(6000.0, 150.0, 0.7), lognormal_lengths(2000.0, 400.0, 0.7)
+    parts = ((0.82, prompts), (1.36, answers), (0.82, prompts))
+    return [
+        one
+        for number, (share, draw) in enumerate(parts)
+        for one in poisson(
+            model, [Step(number * third_s, share * rate)], (number + 1) * third_s, draw, random
+        )
+    ]
 
 
 def _mix(
@@ -176,11 +183,12 @@ SCENARIOS = (
     ),
     Scenario(
         "roles",
-        "10 min of 6,000 tokens in and 100 out at 8 req/s, then 10 of 2,000 and 250 at 16; one "
-        "model on three nodes, which is all there are (`loadtests/scorecard_roles.yaml`)",
-        1200.0,
+        "8 min of 6,000 tokens in and 150 out at 14.5 req/s, 8 of 2,000 and 400 at 24, 8 as "
+        "before; one model with 10 ms a token on six nodes, which is all there are "
+        "(`loadtests/scorecard_roles.yaml`)",
+        1440.0,
         _roles,
-        req_per_s=12.0,
+        req_per_s=17.67,
         config="scorecard_roles.yaml",
         models={"chat": 1.0},
         few=True,
