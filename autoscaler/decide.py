@@ -187,6 +187,7 @@ def decide(
     due = collect(news, of_declared(waiting, seen))
     asks: list[Pending] = []
     number, full_ms, planned_usd = state.request_number, state.full_ms, state.planned_usd_per_h
+    planned_lengths = state.planned_lengths
     needy = short_models(ground, worth)
     if needy and Urgency.URGENT not in pending:
         number += 1
@@ -208,6 +209,8 @@ def decide(
         asks.append(full(number, ground, scope, ripe))
         full_ms = (*(at_ms for at_ms in full_ms if now_ms - at_ms < _REMEMBER_MS), now_ms)
         due, planned_usd, planned_nodes = late, supply.prices_usd_per_h(), nodes
+        asked_at = {model: seen[model].state.lengths for model in scope}
+        planned_lengths = {**planned_lengths, **asked_at}
     pending.update({one.request.urgency: one for one in asks})
 
     after = replace(
@@ -227,6 +230,7 @@ def decide(
         failed_full_ms=failed_ms,
         told_failed_ms=told_ms,
         planned_usd_per_h=planned_usd,
+        planned_lengths=planned_lengths,
         planned_nodes=planned_nodes,
         gap=gap,
         next_serial=carried.site.serial,

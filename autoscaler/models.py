@@ -107,7 +107,7 @@ def _with_lengths(state: ModelState, service: Service, inputs: Inputs) -> ModelS
     if not _is_turn(service, inputs):
         return state
     demand = inputs.observation.demand.get(service.model, UNKNOWN)
-    short = inputs.now_ms < state.unmet_until_ms
+    short = state.lacks and inputs.now_ms < state.unmet_until_ms
     lengths = estimate(state.lengths, service.lengths, demand, short)
     cv = arrival_cv(state.clumps)
     if max(cv, state.arrival_cv) < _CV_MATTERS * min(cv, state.arrival_cv):

@@ -56,6 +56,7 @@ def propose(
         state,
         unmet_req_per_s=state.target_req_per_s,
         unmet_until_ms=scene.now_ms + _ASK_AGAIN_MS,
+        lacks=False,
     )
     known = state.proposal
     if known is not None and known.change == done.change:

@@ -90,9 +90,10 @@ class ModelState:
     capacity was lost that is not replaced yet. settled_ms: since when everything wanted is ready.
     last_out_ms, last_in_ms: of the last addition and removal.
     unmet_req_per_s / unmet_until_ms: what the planner could not add to, and until when it is not
-    asked again for as much. making_room_until_ms: something leaves so that something else finds
-    room, and until then only a full plan says who among the models concerned takes it. told_ms:
-    when it was last said that demand cannot be met; slo_told_ms: that no GPU meets the SLO;
+    asked again for as much; lacks: some demand goes unserved for it. making_room_until_ms:
+    something leaves so that something else finds room, and until then only a full plan says who
+    among the models concerned takes it. told_ms: when it was last said that demand cannot be met;
+    slo_told_ms: that no GPU meets the SLO;
     promise_told_ms / promise_told: that promises (which ones) cannot be kept. recommended /
     recommended_ms: counts last recommended, in modes that do not act. proposal: what waits for a
     person's word.
@@ -124,6 +125,7 @@ class ModelState:
     turns: Turns = field(default_factory=Turns)
     unmet_req_per_s: float = 0.0
     unmet_until_ms: int = 0
+    lacks: bool = False
     making_room_until_ms: int = 0
     told_ms: int = 0
     slo_told_ms: int = 0
@@ -177,7 +179,8 @@ class ControllerState:
     triggers that wait for the rate limit, as (trigger, scope, words). full_ms: times of the last
     full requests, last_full_ms: of the last full answer, failed_full_ms: of the last that brought
     no plan (0: none since), told_failed_ms: when that was last said. planned_usd_per_h: node
-    prices at the last full request, planned_nodes: nodes per pool under what counted then, or once
+    prices and planned_lengths: those of models of its scope at the last full request,
+    planned_nodes: nodes per pool under what counted then, or once
     its answer was carried out (None: no request yet). held: pauses, releases, scheduled floors and
     freezes in force, in words. strays: instances that run although nobody assigned them.
     splits: thresholds of services that stand for several models, by name. ticked_ms: of the last
@@ -204,6 +207,7 @@ class ControllerState:
     failed_full_ms: int = 0
     told_failed_ms: int = 0
     planned_usd_per_h: Mapping[str, float] = field(default_factory=dict)
+    planned_lengths: Mapping[str, Lengths] = field(default_factory=dict)
     planned_nodes: Mapping[str, int] | None = None
     gap: float = -1.0
     next_serial: int = 1

@@ -37,9 +37,10 @@ def unmet(
     """
     now_ms = scene.now_ms
     short, sought = short * state.derate, sought * state.derate
-    state = replace(state, unmet_req_per_s=sought, unmet_until_ms=now_ms + _ASK_AGAIN_MS)
-    runs = scene.views[service.model].groups
     served = short <= _LEAST
+    until_ms = now_ms + _ASK_AGAIN_MS
+    state = replace(state, unmet_req_per_s=sought, unmet_until_ms=until_ms, lacks=not served)
+    runs = scene.views[service.model].groups
     if served and runs >= service.min_instances:
         return [], state
     if state.told_ms and now_ms - state.told_ms < _SAY_AGAIN_MS:

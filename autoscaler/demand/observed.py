@@ -14,7 +14,7 @@ from autoscaler.demand.windows import (
     LengthsSeen,
     NoData,
     TelemetryWindows,
-    Tokens,
+    TokenSums,
     WindowStats,
 )
 from autoscaler.domain.cluster import Policy
@@ -48,7 +48,7 @@ class ModelDemand:
     local_lengths: LengthsSeen = field(default_factory=LengthsSeen)
     seen_ms: int | None = None
     kinds: Mapping[str, int] = field(default_factory=dict)
-    fresh: tuple[Tokens, ...] = ()
+    fresh: tuple[TokenSums, ...] = ()
 
     @property
     def req_per_s(self) -> float:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,8 @@ class LengthsSeen:
     classes: Mapping[int, int] = field(default_factory=dict)
 
 
-class Tokens(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TokenSums:
     """Requests that arrived with their prompts, requests that completed with their answers."""
 
     arrivals: int

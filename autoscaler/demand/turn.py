@@ -2,7 +2,7 @@
 
 Owns which part of the past is of the same requests as now. Requests that are only longer or only
 shorter ask for more or less of the same; a turn asks for other roles, and a mean over both sides of
-it is of requests that nobody sends.
+it describes requests that nobody sends.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.seen import LengthsSeen, Tokens
+from autoscaler.demand.seen import LengthsSeen, TokenSums
 
 LEAST_REQUESTS = 100
 _SIGMAS = 3.0
+_LEAST = 1.4
+"""Less than this, up on one side and down on the other, is drift: roles need not follow it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,9 @@ def since_turn(demand: ModelDemand, input_cv: float, output_cv: float) -> Length
     The longest of the fresh spans and the local window of which the rest is not surely of other
     requests than its last seconds. input_cv, output_cv: of lengths, by which chance is judged.
     """
-    cvs = _Cvs(input_cv, output_cv)
+    # Of requests that come in clumps of D alike, only one in D says something new.
+    clumps = math.sqrt(dispersion(demand.blocks).claimed)
+    cvs = _Cvs(input_cv * clumps, output_cv * clumps)
     local, long = _tokens(demand.local_lengths), _tokens(demand.long_lengths)
     windows = (*demand.fresh, local)
     rests = [_without(window, windows[0]) for window in windows]
@@ -44,7 +49,7 @@ def since_turn(demand: ModelDemand, input_cv: float, output_cv: float) -> Length
     return _lengths(windows[at]) if at + 1 < len(windows) else demand.local_lengths
 
 
-def _lengths(seen: Tokens) -> LengthsSeen:
+def _lengths(seen: TokenSums) -> LengthsSeen:
     """Without sketches. Of fewer than LEAST_REQUESTS there are no turns."""
     return LengthsSeen(
         mean_input_tokens=seen.input_tokens / seen.arrivals,
@@ -54,8 +59,8 @@ def _lengths(seen: Tokens) -> LengthsSeen:
     )
 
 
-def _tokens(seen: LengthsSeen) -> Tokens:
-    return Tokens(
+def _tokens(seen: LengthsSeen) -> TokenSums:
+    return TokenSums(
         seen.arrivals,
         round((seen.mean_input_tokens or 0.0) * seen.arrivals),
         seen.completions,
@@ -63,8 +68,13 @@ def _tokens(seen: LengthsSeen) -> Tokens:
     )
 
 
-def _without(window: Tokens, part: Tokens) -> Tokens:
-    return Tokens(*(max(0, whole - less) for whole, less in zip(window, part, strict=True)))
+def _without(window: TokenSums, part: TokenSums) -> TokenSums:
+    return TokenSums(
+        max(0, window.arrivals - part.arrivals),
+        max(0, window.input_tokens - part.input_tokens),
+        max(0, window.completions - part.completions),
+        max(0, window.output_tokens - part.output_tokens),
+    )
 
 
 def _is_turn(changes: tuple[int, int]) -> bool:
@@ -72,7 +82,7 @@ def _is_turn(changes: tuple[int, int]) -> bool:
     return changes[0] * changes[1] < 0
 
 
-def _changes(now: Tokens, before: Tokens, cvs: _Cvs) -> tuple[int, int]:
+def _changes(now: TokenSums, before: TokenSums, cvs: _Cvs) -> tuple[int, int]:
     """Of prompts and of answers: 1 where they are surely longer now, -1 shorter, 0 neither."""
     least = min(now.arrivals, now.completions, before.arrivals, before.completions)
     if least < LEAST_REQUESTS:
@@ -89,6 +99,6 @@ def _changes(now: Tokens, before: Tokens, cvs: _Cvs) -> tuple[int, int]:
 def _change(tokens: int, requests: int, tokens_before: int, requests_before: int, cv: float) -> int:
     now, before = tokens / requests, tokens_before / requests_before
     error = cv * math.sqrt(now * now / requests + before * before / requests_before)
-    if abs(now - before) <= _SIGMAS * error:
+    if max(now, before) < _LEAST * min(now, before) or abs(now - before) <= _SIGMAS * error:
         return 0
     return 1 if now > before else -1

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from autoscaler.demand.gateways import Gateways
 from autoscaler.demand.kinds import Kinds
 from autoscaler.demand.seconds import spread
-from autoscaler.demand.seen import GatewaySeen, LengthsSeen, NoData, Stats, Tokens, WindowStats
+from autoscaler.demand.seen import GatewaySeen, LengthsSeen, NoData, Stats, TokenSums, WindowStats
 from autoscaler.demand.sketches import Seen, Sketches
 from autoscaler.demand.totals import Blocks, Count, Totals
 from autoscaler.domain.checks import whole
@@ -34,12 +34,12 @@ __all__ = [
     "NoData",
     "Stats",
     "TelemetryWindows",
-    "Tokens",
+    "TokenSums",
     "WindowStats",
 ]
 
 MAX_AHEAD_S = 60
-_TOKENS = [1, 6, 2, 8]  # of covered seconds and COUNTS: those of `Tokens`
+_TOKENS = [1, 6, 2, 8]  # of covered seconds and COUNTS: those of `TokenSums`
 _MOST_WAITING = 5000
 _SWEEP_S = 60
 
@@ -239,7 +239,7 @@ class TelemetryWindows:
 
     def all_tokens(
         self, models: Sequence[str], now_ms: int, spans_s: Sequence[int]
-    ) -> list[tuple[Tokens, ...]]:
+    ) -> list[tuple[TokenSums, ...]]:
         """What each of `models` was asked in each of the spans of `spans_s` whole seconds before
         `now_ms`."""
         self.advance(now_ms)
@@ -248,7 +248,7 @@ class TelemetryWindows:
             self._totals.between(numbers, now_s - span_s, now_s)[:, _TOKENS].tolist()
             for span_s in spans_s
         ]
-        return [tuple(Tokens(*one[at]) for one in found) for at in range(len(models))]
+        return [tuple(TokenSums(*one[at]) for one in found) for at in range(len(models))]
 
     def all_recent(
         self, models: Sequence[str], now_ms: int, spans_s: Sequence[int]

@@ -35,13 +35,14 @@ class NodeSpan:
 
 
 class Bill:
-    """Fold in statuses, each node's in their order, and prices as they come; `close` once at the
-    end. usd_per_h: of a node, per pool."""
+    """Fold in statuses and prices as they come; `close` once at the end. usd_per_h: of a node, per
+    pool."""
 
     def __init__(self, usd_per_h: Mapping[str, float], origin_ms: int) -> None:
         self._usd_per_h = dict(usd_per_h)
         self._origin_ms = origin_ms
         self._open: dict[str, tuple[str, float]] = {}
+        self._heard_ms: dict[str, int] = {}
         self.spans: list[NodeSpan] = []
 
     def billed(self, pool: str) -> int:
@@ -58,7 +59,10 @@ class Bill:
         return node in self._open
 
     def record(self, status: Status) -> None:
-        """Take a node's status in."""
+        """Take a node's status in; one from before its last is late and says nothing new."""
+        if status.at_ms < self._heard_ms.get(status.node, status.at_ms):
+            return
+        self._heard_ms[status.node] = status.at_ms
         if not status.instances:
             self.end_node(status.node, self._s(status.at_ms))
             return

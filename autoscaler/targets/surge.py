@@ -18,7 +18,7 @@ from autoscaler.demand.totals import Blocks, Count
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.targets.sustained import sustained
-from autoscaler.targets.view import ModelView, Proposal
+from autoscaler.targets.view import SLIVER, ModelView, Proposal
 
 _LONGER = 1.5
 _AT_ONCE = 1.03, 1.1
@@ -53,7 +53,7 @@ def propose(view: ModelView) -> Proposal | None:
         proving = [span for span in proving if span[0] <= longest_s]
     raw = view.raw_req_per_s * view.state.derate
     if not proving and view.is_surging:
-        size = sustained(demand, policy).likely_req_per_s
+        size = _beyond_a_sliver(sustained(demand, policy).likely_req_per_s, planned)
         why = reasons.over(size, view.service.utilization, raw)
         return Proposal("surge", size, why, followed=True)
     if not proving:
@@ -61,10 +61,17 @@ def propose(view: ModelView) -> Proposal | None:
             return None
         why = f"{reasons.rate(seen.req_per_s)} req/s"
         return Proposal("surge", seen.req_per_s, why, evident=False)
-    size = max(sustained(demand, policy).likely_req_per_s, _at_once(view, proving))
+    likely = _beyond_a_sliver(sustained(demand, policy).likely_req_per_s, planned)
+    size = max(likely, _at_once(view, proving))
     since_ms = view.now_ms - seen.age_ms - min(proving)[0] * 1000
     why = reasons.over(size, view.service.utilization, raw)
     return Proposal("surge", size, why, since_ms)
+
+
+def _beyond_a_sliver(likely: float, planned: float) -> float:
+    """What is ordered for a rise that is likely to need more than is planned: so much that it is
+    ordered. A sliver short of a rate that stays is a queue that grows."""
+    return max(likely, 1.001 * planned / (1.0 - SLIVER)) if likely > planned else likely
 
 
 def _at_once(view: ModelView, proving: list[Count]) -> float:

@@ -9,19 +9,28 @@ from collections.abc import Iterator
 
 from autoscaler.triggers.news import News, Trigger
 
+_LEAST = 1.1
+
 
 def fire(news: News) -> Iterator[Trigger]:
-    """Models whose lengths to plan at moved in opposite directions in this tick."""
+    """Models whose lengths moved in opposite directions, by a tenth each, since the last full plan
+    was asked for."""
     for model, view in news.views.items():
-        before = news.state.models.get(model)
-        if before is None:
+        was, now = news.state.planned_lengths.get(model), view.state.lengths
+        if was is None:
             continue
-        was, now = before.lengths, view.state.lengths
-        longer = now.input_tokens - was.input_tokens
-        if longer * (now.output_tokens - was.output_tokens) < 0.0:
+        longer = _moved(was.input_tokens, now.input_tokens)
+        if longer * _moved(was.output_tokens, now.output_tokens) < 0:
             why = (
                 f"requests of {model} turned to {now.input_tokens:.0f} tokens in and "
                 f"{now.output_tokens:.0f} out (from {was.input_tokens:.0f} and "
                 f"{was.output_tokens:.0f})"
             )
             yield Trigger("lengths", (model,), why)
+
+
+def _moved(was: float, now: float) -> int:
+    """1 where `now` is longer, -1 where it is shorter, 0 where it is about the same."""
+    if max(was, now) < _LEAST * min(was, now):
+        return 0
+    return 1 if now > was else -1

@@ -211,7 +211,7 @@ class Picture:
 
     def usd(self, now_ms: int) -> float:
         """What was spent until now."""
-        return sum(span.usd for span in self._bill.until(now_ms / 1000.0))
+        return sum((span.usd for span in self._bill.until(now_ms / 1000.0)), 0.0)
 
     def gpu_hours(self, now_ms: int) -> dict[str, float]:
         """Billed until now by GPU type, of whole nodes, those that cost nothing included."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from autoscaler.demand.lengths import estimate
 from autoscaler.demand.observed import FRESH_S, ModelDemand
-from autoscaler.demand.seen import LengthsSeen, Stats, Tokens
+from autoscaler.demand.seen import LengthsSeen, Stats, TokenSums
 from autoscaler.demand.turn import since_turn
 from autoscaler.domain.workload import Lengths
 
@@ -18,15 +19,15 @@ DECLARED = Lengths.expected(*BEFORE, 0.7)
 RATE = 14.0
 
 
-def asked(seconds: dict[tuple[float, float], float], rate: float = RATE) -> Tokens:
+def asked(seconds: dict[tuple[float, float], float], rate: float = RATE) -> TokenSums:
     """Requests of those mean lengths for so many seconds each."""
     count = {kind: round(rate * span_s) for kind, span_s in seconds.items()}
     total = sum(count.values())
     inputs = round(sum(kind[0] * n for kind, n in count.items()))
-    return Tokens(total, inputs, total, round(sum(kind[1] * n for kind, n in count.items())))
+    return TokenSums(total, inputs, total, round(sum(kind[1] * n for kind, n in count.items())))
 
 
-def means(tokens: Tokens) -> LengthsSeen:
+def means(tokens: TokenSums) -> LengthsSeen:
     return LengthsSeen(
         {}, {}, tokens.input_tokens / tokens.arrivals, tokens.output_tokens / tokens.completions,
         tokens.arrivals, tokens.completions,
@@ -36,7 +37,7 @@ def means(tokens: Tokens) -> LengthsSeen:
 def seen(since_s: float, after: tuple[float, float] = AFTER, rate: float = RATE) -> ModelDemand:
     """Other requests for `since_s` now, after an hour of the same."""
 
-    def window(span_s: float) -> Tokens:
+    def window(span_s: float) -> TokenSums:
         new_s = min(since_s, span_s)
         return asked({BEFORE: span_s - new_s, after: new_s}, rate)
 
@@ -98,6 +99,15 @@ def test_one_side_alone_or_both_together_are_no_turn(after: tuple[float, float])
         assert since_turn(seen(since_s, after), 0.7, 0.7) is None
 
 
+def test_drift_is_no_turn_and_requests_that_come_in_clumps_prove_less() -> None:
+    """However sure: of a recorded trace some minutes are always a fifth longer than others."""
+    assert since_turn(seen(600.0, (5000.0, 180.0)), 0.7, 0.7) is None
+    clumps = tuple((10, 1400 if at % 6 == 0 else 1) for at in range(180))
+    turned = seen(20.0, (4000.0, 215.0))
+    assert since_turn(turned, 0.7, 0.7) is not None
+    assert since_turn(replace(turned, blocks=clumps), 0.7, 0.7) is None
+
+
 def test_few_requests_are_no_turn() -> None:
     assert since_turn(seen(60.0, rate=0.8), 0.7, 0.7) is None
     assert since_turn(seen(60.0), 0.7, 0.7) is not None
@@ -115,9 +125,9 @@ def test_noise_is_no_turn(seed: int) -> None:
         drawn = [random.lognormal(math.log(m) - sigma**2 / 2, sigma, n).sum() for m in BEFORE]
         sums[second + 1] = sums[second] + (n, *map(round, drawn))
 
-    def window(now: int, span_s: int) -> Tokens:
+    def window(now: int, span_s: int) -> TokenSums:
         n, inputs, outputs = map(int, sums[now] - sums[max(0, now - span_s)])
-        return Tokens(n, inputs, n, outputs)
+        return TokenSums(n, inputs, n, outputs)
 
     for now in range(300, 7200, 10):
         demand = ModelDemand(

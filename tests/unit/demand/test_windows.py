@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.demand.duplicates import Producer
-from autoscaler.demand.windows import NoData, Stats, TelemetryWindows
+from autoscaler.demand.windows import NoData, Stats, TelemetryWindows, TokenSums
 from topics.telemetry import Telemetry
 
 T0 = 1_700_000_000_000
@@ -282,6 +282,7 @@ def test_tokens_of_several_spans_at_once() -> None:
         said = {"arrivals": 2, "input_tokens_arrived": 20 * k, "completions": 1, "output_tokens": k}
         windows.add(replace(BLANK, sequence=k, **said), T0 + k * 1000)
     chat, nobody = windows.all_tokens(["chat", "nobody"], T0 + 40_000, (1, 2, 40))
-    assert chat == ((2, 800, 1, 40), (4, 1580, 2, 79), (80, 16_400, 40, 820))
-    assert nobody == ((0, 0, 0, 0),) * 3
+    sums = ((2, 800, 1, 40), (4, 1580, 2, 79), (80, 16_400, 40, 820))
+    assert chat == tuple(TokenSums(*one) for one in sums)
+    assert nobody == (TokenSums(0, 0, 0, 0),) * 3
     assert windows.all_tokens(["chat"], T0 + 40_000, ()) == [()]

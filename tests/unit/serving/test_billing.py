@@ -56,6 +56,12 @@ def test_copies_change_nothing() -> None:
     assert often.until(18_000.0) == billed(*records).until(18_000.0)
 
 
+def test_a_late_copy_of_an_older_status_bills_nothing_again() -> None:
+    """Launched at 1 h, empty at 3 h, and then what was said at 2 h comes once more."""
+    bill = billed(status(1.5, 1.0), status(3.0), status(2.0, 1.0))
+    assert usd(bill, 20.0) == pytest.approx(4.0)
+
+
 def test_owned_nodes_cost_nothing_but_their_hours_are_counted() -> None:
     (span,) = billed(status(1.0, 1.0, pool="r/b/owned")).until(7200.0)
     assert (span.usd, span.hours) == (0.0, pytest.approx(1.0))

@@ -147,6 +147,15 @@ def test_a_proof_orders_at_once_until_something_was_ordered() -> None:
         assert found is not None and found.req_per_s == pytest.approx(wanted)
 
 
+def test_a_rise_that_goes_on_is_ordered_however_little_is_missing() -> None:
+    """100 req/s stay, 98.5 are planned: within the sliver that any other target leaves."""
+    seen = ModelDemand((), stats(12_000, 120), seen_ms=T0)
+    plain = view(seen, 98.5).state
+    state = replace(plain, surge_ms=T0 - 1000, rose_ms=T0 - 9000, last_out_ms=T0 - 5000)
+    assert not view(seen, 98.5, state=retarget(view(seen, 98.5, state=state))).covers
+    assert view(seen, 98.5, state=retarget(view(seen, 98.5, state=plain))).covers
+
+
 def test_a_rise_begins_with_its_first_proof_and_another_once_it_was_over() -> None:
     """Proofs a second apart are of one rise; one that comes two minutes later is of another."""
     state = view(step_after(2), 1.8).state

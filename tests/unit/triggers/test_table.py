@@ -94,15 +94,16 @@ def test_a_flood_of_reasons_is_bounded_and_plans_everything() -> None:
 
 
 def test_requests_that_turn_are_planned_for_as_a_whole() -> None:
-    """Prompts shorter and answers longer; not where both grow, or one alone."""
+    """Prompts shorter and answers longer than at the last full plan, in one tick or in several;
+    not where both grow, or one alone, or both by little."""
 
     def moved(input_tokens: float, output_tokens: float) -> News:
         now = SimpleNamespace(state=ModelState(Lengths(input_tokens, output_tokens)))
-        known = replace(STATE, models={"chat": ModelState(Lengths(6000.0, 150.0))})
+        known = replace(STATE, planned_lengths={"chat": Lengths(6000.0, 150.0)})
         return replace(NEWS, state=known, views={"chat": cast(ModelView, now)})
 
     assert names(moved(7000.0, 200.0)) == names(moved(6000.0, 200.0)) == []
-    assert names(moved(6000.0, 150.0)) == []
+    assert names(moved(6000.0, 150.0)) == names(moved(5500.0, 160.0)) == []
     (trigger,) = collect(moved(2000.0, 400.0), ())
     assert (trigger.name, trigger.scope) == ("lengths", ("chat",))
     assert names(moved(9000.0, 90.0)) == ["lengths"]
