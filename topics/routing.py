@@ -18,9 +18,9 @@ class Endpoint:
 
     slots: most requests that may be in flight on it, 0 = no bound. A gateway counts its own and,
     while load feeds tell, those of the others; without feeds G gateways may put up to G x slots
-    there: a bound against queues that nobody can take back, not an exact share. A decode
-    instance takes what was prefilled for it, however many it has: with as many as this in flight it is
-    busy (0: with any), and idle prefill instances may take whole requests instead.
+    there: a bound against queues that nobody can take back, not an exact share. A decode instance
+    takes what was prefilled for it, however many it has: with as many as this in flight it is busy
+    (0: with any), and idle prefill instances may take whole requests instead.
     """
 
     instance: str
