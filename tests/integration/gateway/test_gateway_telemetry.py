@@ -138,9 +138,11 @@ async def test_a_gateway_that_dies_of_an_error_does_not_sign_off(bench: MakeBenc
     assert not any(record.leaving for record in b.link.records)
 
 
-async def test_a_full_buffer_drops_the_oldest_and_says_so(bench: MakeBench) -> None:
+async def test_a_full_buffer_drops_the_oldest_and_says_so(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter, "_MOST_KEPT", 5)
     b = await bench(speed=50.0)
-    b.gateway.reporter._limit = 5
     b.link.away = True
     b.route()
     await until(lambda: b.gateway.reporter._sequence >= 12)
