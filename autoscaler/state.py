@@ -179,9 +179,9 @@ class ControllerState:
     triggers that wait for the rate limit, as (trigger, scope, words). full_ms: times of the last
     full requests, last_full_ms: of the last full answer, failed_full_ms: of the last that brought
     no plan (0: none since), told_failed_ms: when that was last said. planned_usd_per_h: node
-    prices and planned_lengths: those of models of its scope at the last full request,
-    planned_nodes: nodes per pool under what counted then, or once
-    its answer was carried out (None: no request yet). held: pauses, releases, scheduled floors and
+    prices at the last full request, planned_lengths: of each model, at the last one that concerned
+    it, planned_nodes: nodes per pool under what counted at the last one, or once its answer was
+    carried out (None: no request yet). held: pauses, releases, scheduled floors and
     freezes in force, in words. strays: instances that run although nobody assigned them.
     splits: thresholds of services that stand for several models, by name. ticked_ms: of the last
     tick; listens_since_ms: since when ticks follow each other (a leader that was stopped, or cut

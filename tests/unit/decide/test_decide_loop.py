@@ -115,6 +115,22 @@ def test_what_cannot_be_had_is_said_once_and_not_tried_in_every_tick() -> None:
     w = world(lambda _m, t: 5.0 if t < 90 else 50.0, pools=(small,)).run(300)
     assert w.kinds().count("infeasible") == 1
     assert w.wanted("chat") == 1
+    assert w.state.models["chat"].lacks
+
+
+def test_nothing_lacks_where_a_person_is_asked_first() -> None:
+    """Room is there: what is short waits for a word, and shorter requests need not be believed."""
+    w = world(lambda _m, t: 5.0 if t < 90 else 50.0, service("chat", mode=Mode.APPROVE))
+    w.run(300)
+    state = w.state.models["chat"]
+    assert state.proposal is not None and state.unmet_until_ms and not state.lacks
+
+
+def test_full_plans_remember_the_lengths_that_they_were_asked_for() -> None:
+    """What requests that turn are compared with."""
+    w = world(5.0).run(320)
+    assert w.requests(Urgency.FULL)
+    assert w.state.planned_lengths == {"chat": w.state.models["chat"].lengths}
 
 
 def test_a_promise_that_cannot_be_kept_is_said_although_the_demand_is_served() -> None:
