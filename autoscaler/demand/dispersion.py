@@ -13,11 +13,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import chain
 from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
 
 from autoscaler.demand.remembered import remembered
 from autoscaler.demand.totals import BLOCK_S, Blocks
 from autoscaler.domain.checks import finite
+from autoscaler.performance.compiled import compiled
 
 _SIGMAS = 3.0  # claimed burstiness is beyond chance: one Poisson model in several hundred
 _LAGS = (1, 3)  # bursts of a block's length, and those of half a minute
@@ -52,8 +57,9 @@ def dispersion(blocks: Blocks) -> Dispersion:
     The lag that claims most counts. A few blocks never claim anything: at 27 pairs or fewer the
     standard error alone, sqrt(3 / pairs), is a third of the index.
     """
+    numbers = _numbers(blocks)
     return max(
-        (_at_lag(blocks, lag) for lag in _LAGS),
+        (_at_lag(numbers, lag) for lag in _LAGS),
         key=lambda found: (found.claimed, found.pairs),
     )
 
@@ -62,7 +68,8 @@ def dispersion(blocks: Blocks) -> Dispersion:
 def likely_dispersion(blocks: Blocks, count: int) -> float:
     """How much burstier than Poisson the last `count` blocks look: what a mean over them is worth
     is less by that. Steps of the rate count too."""
-    return max(_at_lag(blocks[-count:], lag).likely for lag in _LAGS)
+    numbers = _numbers(blocks[-count:])
+    return max(_at_lag(numbers, lag).likely for lag in _LAGS)
 
 
 def burst_req_per_s(blocks: Blocks, percentile: float, mean_req_per_s: float) -> float:
@@ -98,18 +105,15 @@ def _highest(blocks: Blocks) -> float:
     return highest
 
 
-def _at_lag(blocks: Blocks, lag: int) -> Dispersion:
-    ratios = []
-    for (first_s, first), (second_s, second) in zip(blocks, blocks[lag:], strict=False):
-        total = first + second
-        if total and first_s and second_s:
-            share = first_s / (first_s + second_s)
-            ratios.append((first - total * share) ** 2 / (total * share * (1.0 - share)))
-    pairs = len(ratios)
+def _numbers(blocks: Blocks) -> NDArray[np.int64]:
+    """`blocks` as (n, 2)."""
+    return np.fromiter(chain.from_iterable(blocks), np.int64, 2 * len(blocks)).reshape(-1, 2)
+
+
+def _at_lag(blocks: NDArray[np.int64], lag: int) -> Dispersion:
+    pairs, index, spread = _moments(blocks, lag)
     if pairs < 2:
         return POISSON
-    index = math.fsum(ratios) / pairs
-    spread = math.fsum((ratio - index) ** 2 for ratio in ratios) / (pairs - 1)
     # Squares of neighbouring differences are correlated by 1/4; at a longer lag those in between
     # are as good as copies where bursts are long.
     overlap = (1.0 + 0.5 * lag) / pairs
@@ -118,3 +122,24 @@ def _at_lag(blocks: Blocks, lag: int) -> Dispersion:
     weight = min(1.0, max(0.0, low - 1.0))
     likely = index if index > 1.0 + _SIGMAS * math.sqrt(2.0 * overlap) else 1.0
     return Dispersion(index, low, 1.0 + weight * max(0.0, index - 1.0), likely, pairs)
+
+
+@compiled
+def _moments(blocks: NDArray[np.int64], lag: int) -> tuple[int, float, float]:
+    """How many pairs of `blocks`, (n, 2), that far apart have requests; the mean of their ratios
+    (difference)^2 / expected, and its variance. Looked at every tick, so it is compiled."""
+    ratios = np.empty(max(0, len(blocks) - lag))
+    pairs = 0
+    for at in range(len(ratios)):
+        first_s, first = blocks[at]
+        second_s, second = blocks[at + lag]
+        total = first + second
+        if total and first_s and second_s:
+            share = first_s / (first_s + second_s)
+            mean = total * share
+            ratios[pairs] = (first - mean) ** 2 / (mean * (1.0 - share))
+            pairs += 1
+    if pairs < 2:
+        return pairs, 0.0, 0.0
+    index = ratios[:pairs].sum() / pairs
+    return pairs, index, ((ratios[:pairs] - index) ** 2).sum() / (pairs - 1)

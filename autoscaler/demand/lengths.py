@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.sketches import Sketch
+from autoscaler.demand.sketches import Sketch, numbers
 from autoscaler.demand.turn import LEAST_REQUESTS, since_turn
 from autoscaler.demand.windows import LengthsSeen, Stats
 from autoscaler.domain.workload import LEVELS, WEIGHTS, Lengths, Spread
@@ -77,25 +77,27 @@ def estimate(
     """
     local, long = demand.local_lengths, demand.long_lengths
     least = MANY_REQUESTS if _is_much(demand) else None
-    cvs = _cv_seen(_inputs(long)), _cv_seen(_outputs(long))
+    local_sides, long_sides = _sides(local), _sides(long)
+    cvs = _cv_seen(long_sides[0]), _cv_seen(long_sides[1])
     now = since_turn(demand, *cvs)
+    now_sides = _sides(now, cvs) if now is not None else (None, None)
     if now is not None and short:
-        local, long, least = now, now, LEAST_REQUESTS
+        local_sides, long_sides, least = now_sides, now_sides, LEAST_REQUESTS
     inputs = _side(
         (current.input_tokens, current.inputs),
         (declared.input_tokens, declared.inputs),
-        _inputs(local),
-        _inputs(long, cvs[0] if long is now else None),
+        local_sides[0],
+        long_sides[0],
         least,
-        _inputs(now, cvs[0]) if now is not None else None,
+        now_sides[0],
     )
     outputs = _side(
         (current.output_tokens, current.outputs),
         (declared.output_tokens, declared.outputs),
-        _outputs(local),
-        _outputs(long, cvs[1] if long is now else None),
+        local_sides[1],
+        long_sides[1],
         least,
-        _outputs(now, cvs[1]) if now is not None else None,
+        now_sides[1],
     )
     moved = Lengths(inputs[0], outputs[0], inputs[1], outputs[1])
     return current if moved == current else moved
@@ -295,20 +297,22 @@ def _cv_of(lengths: tuple[float, Spread]) -> float:
     return math.sqrt(max(0.0, square / mean**2 - 1.0)) or _PLAIN_CV
 
 
-def _inputs(seen: LengthsSeen, cv: float | None = None) -> _Seen | None:
-    return _seen(seen.arrivals, seen.mean_input_tokens, seen.inputs, cv)
-
-
-def _outputs(seen: LengthsSeen, cv: float | None = None) -> _Seen | None:
-    return _seen(seen.completions, seen.mean_output_tokens, seen.outputs, cv)
+def _sides(
+    seen: LengthsSeen, cvs: tuple[float | None, float | None] = (None, None)
+) -> tuple[_Seen | None, _Seen | None]:
+    """Prompts and answers. cvs: of each, where there is no sketch to take it from."""
+    return (
+        _seen(seen.arrivals, seen.mean_input_tokens, seen.inputs, cvs[0]),
+        _seen(seen.completions, seen.mean_output_tokens, seen.outputs, cvs[1]),
+    )
 
 
 def _seen(requests: int, mean: float | None, sketch: Sketch, cv: float | None) -> _Seen | None:
     """cv: where there is no sketch to take it from."""
     if mean is None or mean <= 0.0 or requests <= 0:
         return None
-    seen = np.array(sorted(sketch.items()), np.int64).reshape(-1, 2)
-    tokens, counts = _MIDDLES[seen[:, 0] - LOWEST], seen[:, 1].astype(np.float64)
+    buckets, seen = numbers(sketch)
+    tokens, counts = _MIDDLES[buckets - LOWEST], seen.astype(np.float64)
     return _Seen(requests, mean, tokens, counts, _cv(tokens, counts) if len(counts) else cv)
 
 

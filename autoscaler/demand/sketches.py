@@ -59,6 +59,18 @@ class SeenSketch(Mapping[int, int]):
         """As of the dict, without a look for each bucket."""
         return self._read().items()
 
+    def numbers(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Buckets, rising, and their counts, (n,) each."""
+        return self._seen.numbers(self._at)
+
+
+def numbers(sketch: Sketch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Buckets of `sketch`, rising, and their counts, (n,) each."""
+    if isinstance(sketch, SeenSketch):
+        return sketch.numbers()
+    found = np.array(sorted(sketch.items()), np.int64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
 
 class Seen:
     """The cells that are not empty of a window, and their counts. Sketches are numbered by model,
@@ -76,9 +88,13 @@ class Seen:
 
     def read(self, at: int) -> dict[int, int]:
         """Sketch number `at`."""
+        buckets, counts = self.numbers(at)
+        return dict(zip(buckets.tolist(), counts.tolist(), strict=True))
+
+    def numbers(self, at: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Buckets of sketch number `at`, rising, and their counts, (n,) each."""
         part = slice(*self._bounds[at : at + 2].tolist())
-        buckets = (self._cells[part] % WIDTH + LOWEST).tolist()
-        return dict(zip(buckets, self._counts[part].tolist(), strict=True))
+        return self._cells[part] % WIDTH + LOWEST, self._counts[part]
 
     def quantiles_ms(self, name: str, models: NDArray[np.int64], q: float) -> list[float | None]:
         """The q-quantile of the sketch called `name` of each of `models`; None where nothing was

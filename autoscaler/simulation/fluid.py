@@ -28,7 +28,7 @@ from autoscaler.simulation.fluid_flow import Cohort, Flow, Way, pace
 from autoscaler.simulation.gateway import GatewayLimits
 from autoscaler.simulation.inflow import Inflow
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.script import Happening
+from autoscaler.simulation.script import Happening, NodeLost
 from autoscaler.simulation.solver import Plan, plan_in_process
 from autoscaler.simulation.stage import AnyEngine, AnySetup
 from autoscaler.simulation.timeline import FlowRow, Timeline
@@ -261,6 +261,7 @@ class FlowWorld(World):
         self._last_s = 0
         self._next_s = 0
         self._changed = False
+        self._idle: dict[str, Status] = {}  # the last words of nodes on which nothing runs
 
     def engine(self, setup: AnySetup, address: str) -> AnyEngine:
         """A process that answers."""
@@ -272,14 +273,23 @@ class FlowWorld(World):
         """A node says how it is; a change of state is looked at within a second."""
         known = self.statuses.get(status.node)
         super().tell(status)
+        if status.instances:
+            self._idle.pop(status.node, None)
+        else:
+            self._idle[status.node] = status
         states = [(one.instance, one.state) for one in status.instances]
         if known is None or states != [(one.instance, one.state) for one in known.instances]:
             self._tick_at(math.floor(self.agenda.now_ms / 1000.0) + 1)
 
-    def still(self, status: Status, at_ms: int) -> None:
-        """A node says that it is as it was. Hundreds do at each tick, and nobody looks back: the
-        word that is known already is dated anew."""
-        date(status, at_ms)
+    def _beat(self) -> None:
+        # Hundreds of nodes are as they were at each tick, and nobody looks back: what they said is
+        # dated anew.
+        at_ms = self.epoch_ms(self.agenda.now_ms)
+        for status in self._idle.values():
+            date(status, at_ms)
+        for name, node in self.nodes.items():
+            if name not in self._idle and node.due_ms <= self.agenda.now_ms:
+                node.heartbeat(at_ms)
 
     def finish(self) -> Timeline:
         """As of `World`; what is under way may end."""
@@ -336,6 +346,8 @@ class FlowWorld(World):
 
     def _happen(self, event: Happening) -> None:
         super()._happen(event)
+        if isinstance(event, NodeLost):
+            self._idle.pop(event.node, None)
         self._tick_at(math.floor(self.agenda.now_ms / 1000.0) + 1)
 
     def _answer(self) -> None:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance.attainment import GRID, Engine, engine
+from autoscaler.performance.compiled import compiled
 from autoscaler.serving.setup import EngineSetup
 from autoscaler.simulation.inflow import Batch, Ints, no_counts
 from topics.sketch import GAMMA, HIGHEST, LOWEST
@@ -34,25 +35,24 @@ Sketch = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Of a sample of requests: ms to the first token, ms per token after it."""
+    """Of a sample of requests: ms to the first token, ms per token after it. known: what was
+    asked of those that waited for nothing."""
 
     ttft_ms: Floats
     tpot_ms: Floats
-    sketches: dict[float, tuple[Sketch, Sketch]] = field(default_factory=dict)
+    known: dict[Slo, tuple[float, Sketch, Sketch]] = field(default_factory=dict)
 
-    def seen(self, wait_ms: float) -> tuple[Sketch, Sketch]:
-        """What a gateway sees of TTFT and TPOT, as (buckets less LOWEST, cumulated shares)."""
-        found = self.sketches.get(wait_ms)
+    def seen(self, slo: Slo, wait_ms: float) -> tuple[float, Sketch, Sketch]:
+        """Where each has waited `wait_ms` before: the share within both limits, and what a gateway
+        sees of TTFT and TPOT, as (buckets less LOWEST, cumulated shares)."""
+        found = self.known.get(slo) if wait_ms == 0.0 else None
         if found is None:
-            found = _sketch(self.ttft_ms + np.float32(wait_ms)), _sketch(self.tpot_ms)
+            hit = (self.ttft_ms + wait_ms <= slo.ttft_ms) & (self.tpot_ms <= slo.tpot_ms)
+            share = float(np.count_nonzero(hit)) / len(hit)
+            found = share, _sketch(self.ttft_ms + np.float32(wait_ms)), _sketch(self.tpot_ms)
             if wait_ms == 0.0:
-                self.sketches[wait_ms] = found
+                self.known[slo] = found
         return found
-
-    def share(self, slo: Slo, wait_ms: float) -> float:
-        """Share within both limits where each has waited `wait_ms` before."""
-        hit = (self.ttft_ms + wait_ms <= slo.ttft_ms) & (self.tpot_ms <= slo.tpot_ms)
-        return float(np.count_nonzero(hit)) / len(hit)
 
 
 class Pace:
@@ -196,10 +196,10 @@ class Flow:
             starts_s = max(cohort.at_s, from_s + (done + 0.5 * part) / full)
             wait_ms = 1000.0 * (starts_s - cohort.at_s)
             for share, (latencies, _) in zip(shares, found, strict=True):
-                cohort.attained += part * share * latencies.share(self.slo, wait_ms)
-                ttft, tpot = latencies.seen(wait_ms)
-                _note(cohort.ttft, ttft, part * share)
-                _note(cohort.tpot, tpot, part * share)
+                attained, ttft, tpot = latencies.seen(self.slo, wait_ms)
+                cohort.attained += part * share * attained
+                _note(cohort.ttft, *ttft, part * share)
+                _note(cohort.tpot, *tpot, part * share)
             cohort.left -= part
             cohort.served += part
             done += part
@@ -238,11 +238,14 @@ def _sketch(values_ms: Floats) -> Sketch:
     return at, np.cumsum(seen[at]) / len(values_ms)
 
 
-def _note(counts: Ints, sketch: Sketch, requests: float) -> None:
-    """Count `requests` with the latencies of `sketch`."""
-    found = np.rint(sketch[1] * requests).astype(np.int64)
-    found[1:] -= found[:-1]
-    counts[sketch[0]] += found
+@compiled
+def _note(counts: Ints, places: Ints, upto: npt.NDArray[np.float64], requests: float) -> None:
+    """Count `requests` with the latencies of a sketch."""
+    before = 0
+    for at in range(len(places)):
+        now = int(np.rint(upto[at] * requests))
+        counts[places[at]] += now - before
+        before = now
 
 
 def scaled(counts: Ints, share: float) -> Ints:

@@ -25,6 +25,7 @@ from autoscaler.simulation.score import Score, score
 from autoscaler.simulation.world import simulate
 from streams.backtest.workload import Demand, Workload, load_workload
 from streams.files.errors import UserError
+from streams.garbage import collect_seldom
 
 BACKENDS = ("local", "dask", "ray")
 
@@ -56,6 +57,7 @@ def prepared(demand: Demand, seed: int) -> tuple[Workload, Setting]:
     setting = setting_of(workload.scenario)
     gc.collect()  # what is garbage by now would be kept for ever
     gc.freeze()  # arrivals never change: collections need not look at them again and again
+    collect_seldom()
     return workload, setting
 
 

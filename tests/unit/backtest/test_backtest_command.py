@@ -167,14 +167,17 @@ def test_arrivals_are_kept_out_of_collections_without_what_was_garbage_by_then(
             self.itself = self
 
     prepared.cache_clear()
+    before = gc.get_threshold()
     gc.disable()
     try:
         gone = weakref.ref(Node())
         prepared(Demand((str(trace),), CONFIG, to_s=20.0), 1)
         gc.unfreeze()
         assert gone() is None
+        assert gc.get_threshold()[0] == 50_000  # simulated ticks make little garbage in cycles
     finally:
         gc.enable()
+        gc.set_threshold(*before)
 
 
 def test_a_trace_is_read_once_for_each_seed(trace: Path) -> None:

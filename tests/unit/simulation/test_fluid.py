@@ -19,7 +19,7 @@ from autoscaler.simulation.inflow import Batch, Inflow
 from autoscaler.simulation.live import LiveController
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.score import Score, score
-from autoscaler.simulation.script import PriceChanged
+from autoscaler.simulation.script import NodeBack, NodeLost, PriceChanged
 from autoscaler.simulation.world import ORIGIN_MS, simulate
 from loadtests.arrivals import Step, lognormal_lengths, poisson
 from tests.unit.simulation.worlds import OD, ONE, cluster
@@ -125,6 +125,20 @@ def test_nodes_say_how_they_are_at_every_tick() -> None:
         assert all(status.at_ms >= ORIGIN_MS + 1000 * (480 - LONGEST_S) for status in said)
         busy.append(sum(one.in_flight for status in said for one in status.instances))
     assert busy[0] > busy[1]
+
+
+def test_a_lost_node_says_nothing_although_nothing_ran_there() -> None:
+    base = cluster(nodes=4)
+    scenario = Scenario(base, arrivals(6.0, 300.0), 300.0, 240.0)
+    world = FlowWorld(scenario, FixedFleet({ONE: 2}, base, measured_lengths(scenario.arrivals)))
+    world.advance(300.0)
+    idle = next(name for name, said in world.statuses.items() if not said.instances)
+    world._happen(NodeLost(300.0, idle))
+    world.advance(480.0)
+    assert world.statuses[idle].at_ms <= ORIGIN_MS + 300_000
+    world._happen(NodeBack(480.0, idle))
+    world.advance(540.0)
+    assert world.statuses[idle].at_ms > ORIGIN_MS + 480_000
 
 
 def test_a_flow_gives_the_same_timeline_twice() -> None:
