@@ -9,12 +9,14 @@ slices, regions and markets.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
+from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.workload import ALONE, Arrivals, Lengths, Phase
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import name_of, parsed
@@ -62,7 +64,7 @@ def candidate_combos(
     return _best(service, lengths, pools, profile, keep, arrivals)
 
 
-@lru_cache(maxsize=1024)  # plan after plan the same, until lengths or prices move
+@lru_cache(maxsize=1024)  # plan after plan the same, until demand, lengths or prices move
 def _best(
     service: Service,
     lengths: Lengths,
@@ -71,7 +73,8 @@ def _best(
     keep: int,
     arrivals: Arrivals,
 ) -> tuple[Combo, ...]:
-    return best_of_groups(_offers(service, lengths, pools, profile, 1.0, arrivals), keep)
+    built_of = _building(service, lengths, pools, profile, 1.0, arrivals)
+    return _combined(service.model, lengths, built_of, 1.0, keep)
 
 
 def late_combos(
@@ -89,8 +92,8 @@ def late_combos(
     found: tuple[Combo, ...] = ()
     stretch = 1.5
     while not found and stretch < 1e4:
-        loose = _offers(service, lengths, pools, profile, stretch, arrivals)
-        found = best_of_groups(loose, keep)
+        built_of = _building(service, lengths, pools, profile, stretch, arrivals)
+        found = _combined(service.model, lengths, built_of, stretch, keep)
         stretch *= 1.5
     return found
 
@@ -127,7 +130,7 @@ def combo_named(
             for members in named
         ]
         if all(part.req_per_s > 0.0 for _, part in parts):
-            return _combo(service, parts, stretch)
+            return _combo(service.model, parts, stretch)
         stretch *= 1.5
     raise InvalidValue("combo", combo_id, f"slices that hold model {service.model}")
 
@@ -156,82 +159,146 @@ def ranking_usd_per_h(combo: Combo, pools: Mapping[str, Pool]) -> float:
     return sum(gpus * gpu_usd_per_h(pools[pool]) for pool, gpus in combo.gpus_by_pool().items())
 
 
-def _offers(
+@dataclass(frozen=True, slots=True)
+class _Building:
+    """What combos are built of: `alone` serve by themselves; `apart` are instances of one phase,
+    of which `pairs` names the prefill and the decode ones that may stand together."""
+
+    alone: tuple[Part, ...]
+    apart: tuple[Part, ...]
+    pairs: tuple[tuple[int, int], ...]
+
+
+def _building(
     service: Service,
     lengths: Lengths,
     pools: tuple[Pool, ...],
     profile: Profile,
     stretch: float,
     arrivals: Arrivals,
-) -> list[Offer]:
-    by_phase = {
-        phase: parts_of(service, phase, lengths, pools, profile, stretch, arrivals)
-        for phase in Phase
-        # An external scaler keeps a count of equal replicas, not matched pairs.
-        if phase is Phase.AGGREGATED or (service.disaggregate and not service.scale_targets)
-    }
-    offers = [_offer(service, lengths, [(1, p)], stretch) for p in by_phase[Phase.AGGREGATED]]
-    decodes: dict[str, list[Part]] = {}
-    for decode in by_phase.get(Phase.DECODE, ()):
-        decodes.setdefault(decode.region, []).append(decode)
-    for prefill in by_phase.get(Phase.PREFILL, ()):
-        prompts_per_s = most_prompts_per_s(service.architecture, prefill, lengths, profile)
-        for decode in decodes.get(prefill.region, ()):
+) -> _Building:
+    def instances(phase: Phase) -> tuple[Part, ...]:
+        return tuple(parts_of(service, phase, lengths, pools, profile, stretch, arrivals))
+
+    alone = instances(Phase.AGGREGATED)
+    # An external scaler keeps a count of equal replicas, not matched pairs.
+    if not service.disaggregate or service.scale_targets:
+        return _Building(alone, (), ())
+    sides = instances(Phase.PREFILL), instances(Phase.DECODE)
+    apart: dict[tuple[Phase, int, float], int] = {}
+    parts: list[Part] = []
+
+    def place(side: tuple[Part, ...], index: int, over_gb_s: float) -> int:
+        key = side[index].phase, index, over_gb_s
+        if key not in apart:
+            apart[key] = len(parts)
+            made = over(service, side[index], over_gb_s, lengths, profile, stretch, arrivals)
+            parts.append(made)
+        return apart[key]
+
+    together = _that_may_stand_apart(service.architecture, lengths, profile, *sides)
+    placed = [
+        (place(sides[0], p, over_gb_s), place(sides[1], d, over_gb_s))
+        for p, d, over_gb_s in together
+    ]
+    pairs = tuple(pair for pair in placed if all(parts[i].req_per_s > 0.0 for i in pair))
+    return _Building(alone, tuple(parts), pairs)
+
+
+@lru_cache(maxsize=256)
+def _that_may_stand_apart(
+    spec: ModelSpec,
+    lengths: Lengths,
+    profile: Profile,
+    prefills: tuple[Part, ...],
+    decodes: tuple[Part, ...],
+) -> tuple[tuple[int, int, float], ...]:
+    """Indices of a prefill and a decode instance, and the network between them in 1e9 bytes/s."""
+    by_region: dict[str, list[tuple[int, Part]]] = {}
+    for d, decode in enumerate(decodes):
+        by_region.setdefault(decode.region, []).append((d, decode))
+    found = []
+    for p, prefill in enumerate(prefills):
+        prompts_per_s = most_prompts_per_s(spec, prefill, lengths, profile)
+        for d, decode in by_region.get(prefill.region, ()):
             if mixes(prefill.markets | decode.markets) or not may_stand_apart(
-                service.architecture, prefill, prompts_per_s, decode, lengths
+                spec, prefill, prompts_per_s, decode, lengths
             ):
                 continue
-            over_gb_s = link_gb_s(prefill.nodes[0][0], decode.nodes[0][0])
-            apart = [
-                over(service, part, over_gb_s, lengths, profile, stretch, arrivals)
-                for part in (prefill, decode)
-            ]
-            if all(part.req_per_s > 0.0 for part in apart):
-                offers.append(_best_ratio(service, lengths, apart[0], apart[1], stretch))
-    return offers
+            found.append((p, d, link_gb_s(prefill.nodes[0][0], decode.nodes[0][0])))
+    return tuple(found)
 
 
-def _best_ratio(
-    service: Service, lengths: Lengths, prefill: Part, decode: Part, stretch: float
-) -> Offer:
+@lru_cache(maxsize=256)  # a demand that moves mostly leaves the instances as they are
+def _combined(
+    model: str, lengths: Lengths, built_of: _Building, stretch: float, keep: int
+) -> tuple[Combo, ...]:
+    """The best combos of these instances, best cost efficiency first."""
+    offers = [_offer(model, lengths, ((1, part),)) for part in built_of.alone]
+    for p, d in built_of.pairs:
+        prefill, decode = built_of.apart[p], built_of.apart[d]
+        counts = _best_ratio(prefill, decode)
+        offers.append(_offer(model, lengths, ((counts[0], prefill), (counts[1], decode))))
+    return tuple(_combo(model, offer.parts, stretch) for offer in best_of_groups(offers, keep))
+
+
+def _best_ratio(prefill: Part, decode: Part) -> tuple[int, int]:
     """The ratio of counts with the cheapest request: the one whose throughputs match best."""
     prefill_usd, decode_usd = prefill.usd_per_h, decode.usd_per_h
-    p, d = min(
-        RATIOS,
-        key=lambda counts: (
-            (counts[0] * prefill_usd + counts[1] * decode_usd)
-            / min(counts[0] * prefill.req_per_s, counts[1] * decode.req_per_s),
-            counts,
-        ),
+    prefill_rate, decode_rate = prefill.req_per_s, decode.req_per_s
+    _, best = min(
+        ((p * prefill_usd + d * decode_usd) / min(p * prefill_rate, d * decode_rate), (p, d))
+        for p, d in RATIOS
     )
-    return _offer(service, lengths, [(p, prefill), (d, decode)], stretch)
+    return best
 
 
-def _offer(
-    service: Service, lengths: Lengths, parts: list[tuple[int, Part]], stretch: float
-) -> Offer:
-    combo = _combo(service, parts, stretch)
+def _offer(model: str, lengths: Lengths, parts: tuple[tuple[int, Part], ...]) -> Offer:
+    members = [members_of(count, part) for count, part in parts]
     usd = [count * part.usd_per_h for count, part in parts]
+    req_per_s = _slowest(parts)
     if len(parts) == 1:
-        tokens_per_usd = combo_tokens_per_usd(lengths, combo.req_per_s, usd[0])
+        tokens_per_usd = combo_tokens_per_usd(lengths, req_per_s, usd[0])
     else:
-        tokens_per_usd = phase_tokens_per_usd(lengths, combo.req_per_s, usd[0], usd[1])
+        tokens_per_usd = phase_tokens_per_usd(lengths, req_per_s, usd[0], usd[1])
+    gpus: dict[str, int] = {}
+    for member in (one for instances in members for one in instances):
+        gpus[member.pool] = gpus.get(member.pool, 0) + member.gpus * member.count
     nodes = [node for _, part in parts for node in part.nodes]
     return Offer(
-        combo=combo,
-        group=(combo.region, frozenset(pool.market for pool, _, _, _ in nodes)),
+        id=name_of(model, members),
+        parts=parts,
+        group=(parts[0][1].region, frozenset(pool.market for pool, _, _, _ in nodes)),
         gpu_pair=frozenset(slice_.gpu.name for _, slice_, _, _ in nodes),
+        gpus=gpus,
+        req_per_s=req_per_s,
+        usd_per_h=_billed(parts),
         tokens_per_usd=tokens_per_usd,
-        usd_per_req=sum(usd) / combo.req_per_s,
+        usd_per_req=sum(usd) / req_per_s,
     )
 
 
-def _combo(service: Service, parts: list[tuple[int, Part]], stretch: float) -> Combo:
+def _slowest(parts: Iterable[tuple[int, Part]]) -> float:
+    """Requests/s of so many of each part together: those of the slower phase."""
     rates: dict[Phase, float] = {}
-    names, members = [], []
-    usd_per_h = 0.0
     for count, part in parts:
         rates[part.phase] = rates.get(part.phase, 0.0) + count * part.req_per_s
+    return min(rates.values())
+
+
+def _billed(parts: Iterable[tuple[int, Part]]) -> float:
+    """USD/h for the GPUs of so many of each part; owned ones cost nothing."""
+    usd_per_h = 0.0
+    for count, part in parts:
+        usd_per_h += count * sum(
+            slice_.gpus * pool.price_usd_per_h / pool.per_node for pool, slice_, _, _ in part.nodes
+        )
+    return usd_per_h
+
+
+def _combo(model: str, parts: Sequence[tuple[int, Part]], stretch: float) -> Combo:
+    names, members = [], []
+    for count, part in parts:
         names.append(members_of(count, part))
         in_stage = Counter(stage for _, _, stage, _ in part.nodes)
         members += [
@@ -246,16 +313,13 @@ def _combo(service: Service, parts: list[tuple[int, Part]], stretch: float) -> C
             )
             for m in names[-1]
         ]
-        usd_per_h += count * sum(
-            slice_.gpus * pool.price_usd_per_h / pool.per_node for pool, slice_, _, _ in part.nodes
-        )
     return Combo(
-        id=name_of(service.model, names),
-        model=service.model,
+        id=name_of(model, names),
+        model=model,
         region=parts[0][1].region,
         members=tuple(members),
-        req_per_s=min(rates.values()),
-        usd_per_h=usd_per_h,
+        req_per_s=_slowest(parts),
+        usd_per_h=_billed(parts),
         ttft_ms=max(part.ttft_ms for _, part in parts),
         tpot_ms=max(part.tpot_ms for _, part in parts),
         start_s=max(part.start_s for _, part in parts),

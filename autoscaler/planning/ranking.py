@@ -6,25 +6,32 @@ region and markets. Knows nothing of how offers were made.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Market
-from autoscaler.domain.combo import Combo
-from autoscaler.domain.workload import Phase
+from autoscaler.planning.parts import Part
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A combo with what it is ranked by. group: its region and markets."""
+    """So many of each of some parts, as the combo `id`, with what it is ranked by.
 
-    combo: Combo
+    group: its region and markets. gpus: that it takes, by pool. usd_per_h: with owned GPUs at 0.
+    """
+
+    id: str
+    parts: tuple[tuple[int, Part], ...]
     group: tuple[str, frozenset[Market]]
     gpu_pair: frozenset[str]
+    gpus: Mapping[str, int]
+    req_per_s: float
+    usd_per_h: float
     tokens_per_usd: float
     usd_per_req: float
 
 
-def best_of_groups(offers: list[Offer], keep: int) -> tuple[Combo, ...]:
+def best_of_groups(offers: list[Offer], keep: int) -> list[Offer]:
     """Per region and markets: one direction per GPU pair, then the best few by three orders."""
     groups: dict[tuple[str, frozenset[Market]], list[Offer]] = {}
     for offer in _one_direction(offers):
@@ -32,13 +39,13 @@ def best_of_groups(offers: list[Offer], keep: int) -> tuple[Combo, ...]:
     kept: dict[str, Offer] = {}
     for offered in groups.values():
         members = _undominated(offered)
-        aggregated = [o for o in members if o.combo.members[0].phase is Phase.AGGREGATED]
-        pairs = [o for o in members if o.combo.members[0].phase is not Phase.AGGREGATED]
+        aggregated = [offer for offer in members if len(offer.parts) == 1]
+        pairs = [offer for offer in members if len(offer.parts) > 1]
         for part in (aggregated, pairs):
             for order in (_by_efficiency, _by_price_of_a_request, _by_size):
                 for offer in sorted(part, key=order)[:keep]:
-                    kept[offer.combo.id] = offer
-    return tuple(offer.combo for offer in sorted(kept.values(), key=_by_efficiency))
+                    kept[offer.id] = offer
+    return sorted(kept.values(), key=_by_efficiency)
 
 
 def _undominated(offers: list[Offer]) -> list[Offer]:
@@ -46,16 +53,12 @@ def _undominated(offers: list[Offer]) -> list[Offer]:
 
     Slices pack without a rest, so GPUs per pool are all that a combo takes.
     """
-    taken = {offer.combo.id: offer.combo.gpus_by_pool() for offer in offers}
     kept: list[Offer] = []
     # Only what has no less rate and no more GPUs can beat: in this order that came before.
-    for offer in sorted(
-        offers, key=lambda o: (-o.combo.req_per_s, sum(taken[o.combo.id].values()), o.combo.id)
-    ):
-        mine = taken[offer.combo.id]
+    for offer in sorted(offers, key=lambda o: (-o.req_per_s, sum(o.gpus.values()), o.id)):
+        mine = offer.gpus
         beaten = any(
-            all(gpus <= mine.get(pool, 0) for pool, gpus in taken[other.combo.id].items())
-            for other in kept
+            all(gpus <= mine.get(pool, 0) for pool, gpus in other.gpus.items()) for other in kept
         )
         if not beaten:
             kept.append(offer)
@@ -78,16 +81,16 @@ def _one_direction(offers: list[Offer]) -> list[Offer]:
 
 
 def _direction(offer: Offer) -> str:
-    return offer.combo.members[0].pool
+    return offer.parts[0][1].nodes[0][0].id
 
 
 def _by_efficiency(offer: Offer) -> tuple[float, str]:
-    return -offer.tokens_per_usd, offer.combo.id
+    return -offer.tokens_per_usd, offer.id
 
 
 def _by_price_of_a_request(offer: Offer) -> tuple[float, str]:
-    return offer.usd_per_req, offer.combo.id
+    return offer.usd_per_req, offer.id
 
 
 def _by_size(offer: Offer) -> tuple[float, str]:
-    return offer.combo.usd_per_h, offer.combo.id
+    return offer.usd_per_h, offer.id

@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market
-from autoscaler.domain.workload import Phase, Slo
+from autoscaler.domain.workload import Arrivals, Phase, Slo
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import candidate_combos, combo_named, late_combos
@@ -75,6 +75,18 @@ def test_an_slo_that_nothing_meets_has_no_candidates_and_late_ones_are_marked() 
     combos = late_combos(cluster, mini, CONVERSATION, PROFILE)
     assert combos
     assert not any(combo.meets_slo for combo in combos)
+
+
+def test_a_demand_that_moves_builds_no_combo_anew() -> None:
+    """As long as its arrivals look the same at every instance."""
+    cluster = small_cluster()
+    mini = cluster.service("mini")
+    built = [
+        candidate_combos(cluster, mini, CONVERSATION, PROFILE, arrivals=Arrivals(rate, 1.0))
+        for rate in (500.0, 505.0, 0.5)
+    ]
+    assert built[1] is built[0]
+    assert built[2] != built[0]
 
 
 def test_a_model_that_may_not_be_disaggregated_gets_no_pairs() -> None:
