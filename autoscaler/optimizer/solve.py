@@ -17,7 +17,7 @@ from autoscaler.optimizer.exact import minimise_cost, relaxed
 from autoscaler.optimizer.parts import parts
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions
-from autoscaler.optimizer.selection import MIP_COLUMNS, select
+from autoscaler.optimizer.selection import MIP_COLUMNS, by_relaxation, select
 
 _LEAST_S = 0.05
 """A part gets this much however small it is, unless it is all that is left."""
@@ -126,7 +126,11 @@ def _cheapest(
     the limits that struck."""
     if options.is_over():
         return None, 0.0, ("wall_clock",)
-    chosen, lower = select(problem, target, MIP_COLUMNS, start, options.left_s())
+    lower: float | None = None
+    if problem.columns > MIP_COLUMNS:
+        chosen, lower = select(problem, target, MIP_COLUMNS, start, options.left_s())
+    else:
+        chosen = by_relaxation(problem, None, MIP_COLUMNS, start)
     got = minimise_cost(
         chosen.problem,
         target,
@@ -136,6 +140,8 @@ def _cheapest(
         start=None if start is None else start[chosen.ids],
     )
     limits = (got.limit,) if got.limit else ()
+    if got.limit and lower is None and (relaxation := relaxed(problem, target, options.left_s())):
+        lower = relaxation.value  # a search that ends by proof has a bound of its own
     if got.counts is None:
         return None, lower or 0.0, limits
     counts = chosen.spread(got.counts)

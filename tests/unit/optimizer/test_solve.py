@@ -12,7 +12,7 @@ import pytest
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.optimizer import best_effort
 from autoscaler.optimizer.arrays import Floats
-from autoscaler.optimizer.exact import ExactResult, minimise_cost
+from autoscaler.optimizer.exact import ExactResult, minimise_cost, relaxed
 from autoscaler.optimizer.problem import AllocationProblem, Follows
 from autoscaler.optimizer.result import SolveOptions, Status
 from autoscaler.optimizer.solve import solve
@@ -185,6 +185,28 @@ def test_a_search_says_whether_time_or_work_ended_it() -> None:
     for nodes, seconds, limit in ((10**7, 0.2, "wall_clock"), (1, np.inf, "mip_nodes")):
         got = minimise_cost(problem, np.ones(4), nodes, seconds, 1e-6)
         assert got.counts is None and got.limit == limit
+
+
+def test_the_relaxation_is_solved_where_the_search_ends_without_a_proof(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A search that proves its plan has a bound that is no lower."""
+    solved = []
+
+    def counted(*args: object) -> object:
+        solved.append(args)
+        return relaxed(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("autoscaler.optimizer.solve.relaxed", counted)
+    monkeypatch.setattr("autoscaler.optimizer.selection.relaxed", counted)
+    assert solve(two_classes(9.0), SolveOptions()).status is Status.OPTIMAL
+    assert not solved
+    problem, _, _ = columns_of(lower(made(2, 0.9)))
+    cut = solve(problem, SolveOptions(gap=0.0, mip_nodes=1))
+    assert "mip_nodes" in cut.limits_hit and solved
+    least = relaxed(problem, cut.served_target, np.inf)
+    assert least is not None
+    assert least.value - 1e-6 <= cut.lower_bound_usd_per_h < cut.cost_usd_per_h
 
 
 def test_where_columns_are_left_out_those_stay_that_serve_the_most(
