@@ -21,6 +21,7 @@ Ints = npt.NDArray[np.int64]
 
 WHOLE, PREFILL, DECODE = 0, 1, 2
 _NEVER = 1e300
+_SURELY = 1.0 - 1e-6  # less than the error of `timing_grid`'s polynomial
 
 
 @compiled
@@ -250,7 +251,12 @@ def serve(
             if time >= span and steps > 1:
                 # The iteration under way at that moment still runs to its end.
                 low, high = 0, steps
+                # A later step is no faster, where none was measured: as many steps as would pass at
+                # the pace of all are too few.
                 guess = int(span / time * steps)
+                if factors.shape[1] == 1 and guess * time < steps * span * _SURELY:
+                    low = guess
+                    guess += 1
                 while high - low > 1:
                     k = min(max(guess, low + 1), high - 1)
                     centre = middle + 0.5 * (k - 1)
