@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.demand.lengths import MANY_REQUESTS, MANY_S, STEP, estimate
+from autoscaler.demand.lengths import MANY_REQUESTS, MANY_S, SOON, SOON_S, STEP, estimate
 from autoscaler.demand.observed import UNKNOWN, ModelDemand
+from autoscaler.demand.turn import LEAST_REQUESTS
 from autoscaler.demand.windows import LengthsSeen, Stats
 from autoscaler.domain.workload import LEVELS, WEIGHTS, Lengths
 from topics.sketch import bucket_of
@@ -65,14 +66,26 @@ def test_longer_requests_are_believed_as_evidence_grows(
 
 
 def test_shorter_requests_are_believed_after_many_and_minutes() -> None:
-    """Half as long: nothing on few requests or little time, near the mean on enough of both."""
-    half = means(500.0, 100.0, 4000)
-    few = means(500.0, 100.0, MANY_REQUESTS - 1)
-    assert estimate(DECLARED, DECLARED, seen(half, few)) is DECLARED
-    assert estimate(DECLARED, DECLARED, seen(half, half, MANY_S - 1)) is DECLARED
-    found = estimate(DECLARED, DECLARED, seen(half, half, MANY_S))
-    assert 500.0 <= found.input_tokens < 500.0 * 1.08
+    """Two thirds as long: nothing on few requests or little time, near the mean on enough."""
+    short = means(667.0, 133.0, 4000)
+    few = means(667.0, 133.0, MANY_REQUESTS - 1)
+    assert estimate(DECLARED, DECLARED, seen(short, few)) is DECLARED
+    assert estimate(DECLARED, DECLARED, seen(short, short, MANY_S - 1)) is DECLARED
+    found = estimate(DECLARED, DECLARED, seen(short, short, MANY_S))
+    assert 667.0 <= found.input_tokens < 667.0 * 1.08
     assert found.inputs[-1] / found.input_tokens == pytest.approx(DECLARED.inputs[-1] / 1000.0)
+
+
+def test_requests_a_quarter_as_long_are_believed_in_part_after_a_minute() -> None:
+    """AIBrix's trace at the declared lengths of the example: for eight minutes instances were
+    bought for requests four times as long as any that came."""
+    quarter, few = means(250.0, 50.0, 400), means(250.0, 50.0, LEAST_REQUESTS - 1)
+    found = estimate(DECLARED, DECLARED, seen(quarter, quarter, SOON_S))
+    assert 250.0 * SOON <= found.input_tokens < 250.0 * SOON * 1.25
+    assert estimate(DECLARED, DECLARED, seen(quarter, quarter, SOON_S - 1)) is DECLARED
+    assert estimate(DECLARED, DECLARED, seen(quarter, few, SOON_S)) is DECLARED
+    nearer = means(240.0, 48.0, 400)
+    assert estimate(found, DECLARED, seen(nearer, nearer, SOON_S + 10)) is found  # not worth it
 
 
 def test_the_past_being_shorter_does_not_lower_what_the_present_raised() -> None:
