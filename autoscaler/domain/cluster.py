@@ -67,8 +67,11 @@ class Pool:
     max_of_both: int = 0
     between_gb_s: float = 0.0
     provision_s: float = 0.0
+    id: str = field(init=False, compare=False)
+    """The pool's key on topics and in plans."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "id", f"{self.region}/{self.name}/{self.market}")
         who = f"pool {self.region}/{self.name}"
         if self.per_node not in (1, 2, 4, 8):
             raise InvalidValue(f"{who}: per_node", self.per_node, "1, 2, 4 or 8")
@@ -77,11 +80,6 @@ class Pool:
         whole(f"{who}: max_of_both", self.max_of_both, 0, 1_000_000)
         finite(f"{who}: between_gb_s", self.between_gb_s, 0.0, 1e6)
         finite(f"{who}: provision_s", self.provision_s, 0.0, 86400.0)
-
-    @property
-    def id(self) -> str:
-        """The pool's key on topics and in plans."""
-        return f"{self.region}/{self.name}/{self.market}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ costs nothing more to fill, and an empty one is released.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Market, Pool, Service
@@ -192,10 +193,18 @@ def _add_combos(
     there = {pool_id for pool_id, gpus in free_there.items() if gpus > 0}
     to_get = {pool.id for pool in pools.values() if problem.nodes_to_get(pool)}
     made: dict[str, list[tuple[int, Combo]]] = {}
+    takes: dict[str, _Takes] = {}
+
+    def taken_by(combo: Combo) -> _Takes:
+        if combo.id not in takes:
+            gpus = combo.gpus_by_pool()
+            takes[combo.id] = _Takes(gpus, ranking_usd_per_h(combo, pools), _owned_use(gpus, pools))
+        return takes[combo.id]
 
     def add(kind: Kind, combo: Combo, k: float, most: float, tie: int | None, source: str) -> None:
-        cost = k * ranking_usd_per_h(combo, pools) + _owned_use(combo, pools)
-        serve, use = _rows_of(kind, combo, rows)
+        own = taken_by(combo)
+        cost = k * own.usd_per_h + own.owned
+        serve, use = _rows_of(kind, combo, own.gpus, rows)
         if tie is not None:
             use[tie] = 1.0
         index = builder.column(Key(kind, combo.id, source), cost, most, serve, use)
@@ -216,8 +225,8 @@ def _add_combos(
             for twin in twins:
                 add(Kind.SWITCH, twin, policy.k_switch, float(count), tie, combo.id)
         for combo in candidates.values():
-            used = combo.gpus_by_pool().keys()
-            if all(gpus <= free_there[p] for p, gpus in combo.gpus_by_pool().items()):
+            used = taken_by(combo).gpus.keys()
+            if all(gpus <= free_there[p] for p, gpus in taken_by(combo).gpus.items()):
                 add(Kind.LOAD, combo, policy.k_load, float("inf"), None, "")
             if used & to_get and used <= there | to_get:
                 k_start = service.start_penalty(policy, combo.start_s)
@@ -225,7 +234,18 @@ def _add_combos(
     return made
 
 
-def _rows_of(kind: Kind, combo: Combo, rows: Rows) -> tuple[dict[int, float], dict[int, float]]:
+@dataclass(frozen=True, slots=True)
+class _Takes:
+    """What one combo takes: GPUs by pool, USD/h for ranking, and what orders equal bills."""
+
+    gpus: Mapping[str, int]
+    usd_per_h: float
+    owned: float
+
+
+def _rows_of(
+    kind: Kind, combo: Combo, gpus: Mapping[str, int], rows: Rows
+) -> tuple[dict[int, float], dict[int, float]]:
     """What one combo serves and uses, by row. Only a start may use nodes that are not there yet."""
     model = combo.model
     serve = {}
@@ -244,15 +264,15 @@ def _rows_of(kind: Kind, combo: Combo, rows: Rows) -> tuple[dict[int, float], di
     use: dict[int, float] = {}
     if model in rows.ceiling:
         use[rows.ceiling[model]] = 1.0
-    for pool, gpus in combo.gpus_by_pool().items():
-        use[rows.gpus[pool]] = float(gpus)
+    for pool, taken in gpus.items():
+        use[rows.gpus[pool]] = float(taken)
         if kind is not Kind.START and pool in rows.there:
-            use[rows.there[pool]] = float(gpus)
+            use[rows.there[pool]] = float(taken)
         if kind in (Kind.LOAD, Kind.START) and pool in rows.beside:
-            use[rows.beside[pool]] = float(gpus)
+            use[rows.beside[pool]] = float(taken)
     return serve, use
 
 
-def _owned_use(combo: Combo, pools: dict[str, Pool]) -> float:
-    owned = {i: g for i, g in combo.gpus_by_pool().items() if pools[i].market is Market.OWNED}
-    return _OWNED_USE * sum(gpus * pools[i].gpu.bf16_tflops * 1e-5 for i, gpus in owned.items())
+def _owned_use(gpus: Mapping[str, int], pools: dict[str, Pool]) -> float:
+    owned = {i: n for i, n in gpus.items() if pools[i].market is Market.OWNED}
+    return _OWNED_USE * sum(n * pools[i].gpu.bf16_tflops * 1e-5 for i, n in owned.items())

@@ -10,10 +10,12 @@ from collections import Counter
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.combo import Combo
 
+_SPOT = f"/{Market.SPOT}"
+
 
 def is_spot(combo: Combo) -> bool:
     """Whether losing spot nodes would take this combo away."""
-    return any(member.pool.endswith(f"/{Market.SPOT}") for member in combo.members)
+    return any(member.pool.endswith(_SPOT) for member in combo.members)
 
 
 def slices_of(combo: Combo) -> Counter[tuple[str, int]]:
