@@ -49,6 +49,13 @@ def attention_ms(scalars: Floats, tokens: float, sequences: float, context: floa
 
 
 @compiled
+def whole_prompts_ms(scalars: Floats, found: Floats) -> None:
+    """Fill `found`, (n,), with the attention of a prompt of so many tokens, nothing cached."""
+    for tokens in range(1, len(found)):
+        found[tokens] = attention_ms(scalars, tokens, 1.0, 0.0)
+
+
+@compiled
 def _factor_ms(factors: Floats, batch: int, context: float) -> float:
     """Correction of a decode iteration; columns are half doublings of the context."""
     if factors.shape[1] == 1:
@@ -64,7 +71,7 @@ def decode_ms(
     scalars: Floats, dense: Floats, head: Floats, factors: Floats, batch: int, context: float
 ) -> float:
     """`StepTimes.decode_ms`."""
-    time = dense[batch] + head[batch] + scalars[STEP] + batch * scalars[SEQUENCE]
+    time = dense[0, batch] + head[batch] + scalars[STEP] + batch * scalars[SEQUENCE]
     time += attention_ms(scalars, 1.0, batch, context)
     return float(_factor_ms(factors, batch, context) * time)
 
@@ -82,7 +89,8 @@ def mixed_ms(
 ) -> float:
     """`StepTimes.mixed_ms`, or `prefill_ms` where nothing decodes."""
     total = tokens + batch
-    time = dense[total] + attention_ms(scalars, tokens, 1.0, context) + scalars[STEP]
+    attention = dense[1, tokens] if context == 0.0 else attention_ms(scalars, tokens, 1.0, context)
+    time = dense[0, total] + attention + scalars[STEP]
     if batch > 0:
         time += attention_ms(scalars, 1.0, batch, batch_context) + batch * scalars[SEQUENCE]
     return float(prompt_factor[total] * (time + head[batch + 1]))

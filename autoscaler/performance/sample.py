@@ -78,8 +78,9 @@ def unit_arrivals(arrival_cv: float, seed: int, count: int = REQUESTS) -> Floats
     return found
 
 
+@lru_cache(maxsize=32)  # every phase and every way to arrive has the same
 def lengths_of(lengths: Lengths, most: int, seed: int, count: int = REQUESTS) -> tuple[Ints, Ints]:
-    """Input and output tokens of every request, no count above `most`."""
+    """Input and output tokens of every request, no count above `most`; not to be written to."""
     drawn = draws(seed, count)
     inputs = _spread(lengths.input_tokens, lengths.inputs, drawn.inputs)
     at = _beside(drawn, lengths.together) if lengths.together else drawn.outputs

@@ -27,7 +27,8 @@ _CONTEXT_COLUMNS = 42  # half doublings of the context: up to 2 million tokens
 class TimingGrid:
     """Arrays for `engine_kernel.serve`, all in ms.
 
-    dense: a pass over T tokens without attention, head and fixed times, (batched_tokens + 1,).
+    dense, (2, batched_tokens + 1): a pass over T tokens without attention, head and fixed times;
+    the attention of a prompt of T tokens of which nothing is cached.
     head: the output head for n sequences, (max_batch + 2,).  prompt_factor: measured over
     estimated, by T.  factors: the same of decode iterations, by batch and half doublings of the
     context; (1, 1) where nothing was measured.
@@ -70,9 +71,12 @@ def timing_grid(times: StepTimes, batched_tokens: int) -> TimingGrid:
     sequences = _sampled(times.max_batch + 1)
     head = [bound.head_ms(n) for n in sequences]
     every = np.arange(batched_tokens + 1, dtype=float)
+    passes = np.zeros((2, batched_tokens + 1))
+    passes[0] = np.interp(every, tokens, dense)
+    kernel.whole_prompts_ms(scalars, passes[1])
     return TimingGrid(
         scalars,
-        np.interp(every, tokens, dense),
+        passes,
         np.interp(np.arange(times.max_batch + 2, dtype=float), sequences, head),
         _prompt_factor(times, every, tokens),
         _decode_factors(times),

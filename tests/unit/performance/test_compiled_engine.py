@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 
 import numpy as np
 import numpy.typing as npt
@@ -138,13 +139,16 @@ def test_the_grid_says_what_the_step_times_say() -> None:
             for context in (17.0, 900.0, 20_000.0):
                 wanted = times.decode_ms(batch, context)
                 assert grid.decode_ms(batch, context) == pytest.approx(wanted, rel=0.01)
-                for tokens in (1, 300, 1700):
+                for tokens, cached in itertools.product((1, 300, 1700), (0.0, 640.0)):
                     mixed = pass_kernel.mixed_ms(
                         grid.scalars, grid.dense, grid.head, grid.prompt_factor,
-                        tokens, 640.0, batch, context,
+                        tokens, cached, batch, context,
                     )  # fmt: skip
-                    wanted = times.mixed_ms(tokens, 640.0, batch, context)
+                    wanted = times.mixed_ms(tokens, cached, batch, context)
                     assert mixed == pytest.approx(wanted, rel=0.01)
+        for tokens in (1, 300, 2048):  # known without powers
+            alone = pass_kernel.attention_ms(grid.scalars, tokens, 1.0, 0.0)
+            assert grid.dense[1, tokens] == alone
 
 
 def test_the_polynomial_of_one_token_attention_says_what_the_powers_say() -> None:
