@@ -1,13 +1,14 @@
 """The planner in virtual time: asked in process, its answer delivered after a modelled solve time.
 
 Owns the times and the questions under way. Urgent and full questions run beside each other, as
-they do in the solver process; of one kind, the later waits for the earlier.
+they do in the solver process; of one kind, the later waits for the earlier. A plan follows from its
+question alone, so what was asked last is not planned again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Cluster
@@ -44,6 +45,7 @@ class SimSolver:
         self._plan = plan
         self._free_ms = dict.fromkeys(Urgency, 0.0)
         self._due: list[tuple[float, PlanAnswer]] = []
+        self._last: tuple[PlanRequest, Cluster, PlanAnswer] | None = None
         self.away_until_ms = 0.0
 
     def ask(self, request: PlanRequest, cluster: Cluster, now_ms: float) -> float:
@@ -54,11 +56,18 @@ class SimSolver:
         if now_ms < self.away_until_ms:
             found = unanswered(request, "the solver is away")
         else:
-            found = self._plan(request, cluster)
+            found = self._planned(request, cluster)
         due_ms = max(now_ms, self._free_ms[request.urgency]) + takes_ms
         self._free_ms[request.urgency] = due_ms
         self._due.append((due_ms, found))
         return due_ms
+
+    def _planned(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
+        """The plan; quiet hours ask the same every five minutes."""
+        asked = replace(request, number=0, at_ms=0)
+        if self._last is None or self._last[:2] != (asked, cluster):
+            self._last = asked, cluster, self._plan(request, cluster)
+        return replace(self._last[2], number=request.number)
 
     def is_due(self, now_ms: float) -> bool:
         """Whether an answer has come by `now_ms` that was not handed out yet."""

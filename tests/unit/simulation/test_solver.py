@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autoscaler.domain.cluster import Cluster
@@ -44,6 +46,23 @@ def test_while_the_solver_is_away_questions_come_back_unanswered() -> None:
     solver.ask(question(2, Urgency.URGENT), cluster(), 5000.0)
     outcomes = [found.outcome for found in solver.answers(10_000.0)]
     assert outcomes == [Outcome.NONE, Outcome.PLANNED]
+
+
+def test_what_was_asked_last_is_not_planned_again() -> None:
+    made = []
+
+    def noted(request: PlanRequest, on: Cluster) -> PlanAnswer:
+        made.append(request.number)
+        return planned(request, on)
+
+    solver = SimSolver(SolveTimes(0.5, 3.0), noted)
+    later = replace(question(2, Urgency.FULL), at_ms=300_000)
+    for asked in (question(1, Urgency.FULL), later, replace(later, keeps=("mini",))):
+        solver.ask(asked, cluster(), 0.0)
+    dearer = replace(cluster(), policy=replace(cluster().policy, budget_usd_per_h=50.0))
+    solver.ask(replace(later, number=3, keeps=("mini",)), dearer, 0.0)
+    assert made == [1, 2, 3]
+    assert [found.number for found in solver.answers(60_000.0)] == [1, 2, 2, 3]
 
 
 def test_the_real_planner_answers_in_process() -> None:
