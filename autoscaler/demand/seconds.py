@@ -59,10 +59,11 @@ def spread(
     base_s, width = int(firsts.min()), int(models.max()) + 1
     row_keys = (second - base_s) * width + models[of]
     order = row_keys.argsort(kind="stable")
-    keys, begins, sizes = np.unique(row_keys[order], return_index=True, return_counts=True)
-    totals = np.add.reduceat(part[order], begins)
+    row_keys = row_keys[order]
+    begins, runs = _runs(row_keys)
+    keys, totals = row_keys[begins], np.add.reduceat(part[order], begins)
     group = np.empty(len(of), np.int64)
-    group[order] = np.arange(len(keys)).repeat(sizes)
+    group[order] = runs
     sketches = _sketches(keys, group[ends - 1], width, cells)
     told = [(base_s + second, kept) for second, kept in sketches]
     return Spread(base_s + keys // width, keys % width, totals, told)
@@ -74,13 +75,27 @@ def _sketches(
     """Sketches by second. keys: second x width + model, rising; group: which of them the last
     second of each record is."""
     order = group.argsort(kind="stable")
-    told, group = np.unique(group[order], return_inverse=True)
+    group = group[order]
+    begins, runs = _runs(group)
+    told = keys[group[begins]]
     wire = [cells[at] for at in order.tolist()]
-    (places, seen), cell = merged(wire, group, keys[told] % width)
-    seconds, begins = np.unique(keys[told] // width, return_index=True)
+    (places, seen), cell = merged(wire, runs, told % width)
+    seconds = told // width
+    begins, _ = _runs(seconds)
     bounds = cell[np.append(begins, len(told))].tolist()
     return [
         (second, (places[start:end].copy(), seen[start:end].copy()))
-        for second, start, end in zip(seconds.tolist(), bounds[:-1], bounds[1:], strict=True)
+        for second, start, end in zip(
+            seconds[begins].tolist(), bounds[:-1], bounds[1:], strict=True
+        )
         if start < end
     ]
+
+
+def _runs(rising: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each run of equal numbers begins in `rising`, (n,), and the number of the run that each
+    is in. Several times faster than `np.unique`, which sorts again."""
+    first = np.empty(len(rising), np.bool_)
+    first[0] = True
+    np.not_equal(rising[1:], rising[:-1], out=first[1:])
+    return first.nonzero()[0], first.cumsum() - 1

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from autoscaler.demand.forecast.choose import AUTO, least, scores
 from autoscaler.demand.forecast.history import MINUTE_S, History, Rates, absorbed
 from autoscaler.demand.forecast.strategy import NoForecast
@@ -93,15 +95,14 @@ def looked_ahead(
     outlook = replace(outlook, history=history, expected=None)
     if start_s <= 0.0:
         return outlook
-    rates = history.rates()
     ready_ms = now_ms + round(start_s * 1000)
     steps = max(1, ready_ms // 1000 // MINUTE_S - history.end_minute + 1)
     since = history.end_minute - outlook.chosen_minute
     again = since >= _CHOOSE_EVERY and (history.end_minute + turn) % _CHOOSE_EVERY == 0
     unknown = not outlook.last_error_req_per_s and since >= _LOOK_AGAIN
     if family != outlook.family or again or unknown or since >= 2 * _CHOOSE_EVERY:
-        outlook = _chosen(outlook, rates, steps, family)
-    return replace(outlook, expected=_expected(outlook, rates, steps, ready_ms))
+        outlook = _chosen(outlook, history.rates(), steps, family)
+    return replace(outlook, expected=_expected(outlook, steps, ready_ms))
 
 
 def _climb(blocks: Blocks, significance: float, start_s: float, now_ms: int) -> Climb | None:
@@ -132,15 +133,17 @@ def _chosen(outlook: Outlook, rates: Rates, steps: int, family: str) -> Outlook:
     )
 
 
-def _expected(outlook: Outlook, rates: Rates, steps: int, ready_ms: int) -> Expected | None:
+def _expected(outlook: Outlook, steps: int, ready_ms: int) -> Expected | None:
     strategy = of_name(outlook.strategy)
-    now = LAST.predict(rates, steps)
-    if strategy is None or isinstance(now, NoForecast):
+    if strategy is None:
+        return None
+    rates = outlook.history.rates()
+    if isinstance(LAST.predict(rates, steps), NoForecast):
         return None
     said = strategy.predict(rates, steps)
     if isinstance(said, NoForecast) or not math.isfinite(said):
         return None
-    highest = max(rate for rate in rates.tolist() if rate == rate)
+    highest = float(np.nanmax(rates))
     return Expected(
         max(0.0, min(said, _MOST * highest) - outlook.over_req_per_s),
         ready_ms,
