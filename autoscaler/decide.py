@@ -93,7 +93,7 @@ def decide(
 
     stray, told = state.strays, []
     if now_ms // 1000 % _LOOK_FOR_STRAYS_S == 0:
-        by_hand = strays(observation.statuses, state.assignments)
+        by_hand = strays(sight.fleet.running, state.assignments)
         told = [_stray(name, *by_hand[name], now_ms) for name in sorted(by_hand.keys() - stray)]
         stray = frozenset(by_hand)
     decisions += told
@@ -120,11 +120,7 @@ def decide(
     ground = Ground(priced, sight, groups, models, seen, supply, backoff, now_ms)
     splits, told = in_force(state.splits, seen, cluster, now_ms)
     decisions += told
-    heard = (
-        status
-        for node, status in observation.statuses.items()
-        if status.instances and node not in sight.gone
-    )
+    heard = (status for status in sight.fleet.running if status.node not in sight.gone)
     used = used_gpus(groups, heard)
     spare = spare_usd_per_h(priced, used.keys() - sight.silent)  # the lost have to be replaced
     site = Site(priced, used, ground.obtainable(), ground.shut(), state.next_serial, spare)

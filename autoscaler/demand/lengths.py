@@ -25,6 +25,7 @@ from autoscaler.demand.sketches import Sketch, numbers
 from autoscaler.demand.turn import LEAST_REQUESTS, since_turn
 from autoscaler.demand.windows import LengthsSeen, Stats
 from autoscaler.domain.workload import LEVELS, WEIGHTS, Lengths, Spread
+from autoscaler.performance.compiled import compiled
 from topics.sketch import HIGHEST, LOWEST, middle_ms
 
 Floats = npt.NDArray[np.float64]
@@ -228,26 +229,52 @@ def _bounds(long: _Seen | None, local: _Seen | None) -> _Bounds | None:
     that the local window contradicts is of before: there its own counts."""
     if long is None or not len(long.counts) or long.counts.sum() < SHAPE_REQUESTS:
         return None
-    chance = _SHAPE_SIGMAS * np.sqrt(_AT * (1.0 - _AT) / long.counts.sum())
-    low = np.where(chance < _AT, _tokens_at(long, _AT - chance), 0.0)
-    high = np.where(_AT + chance < 1.0, _tokens_at(long, _AT + chance), math.inf)
-    if local is not None and len(local.counts):
-        upto = np.append(0.0, local.counts.cumsum())
-        count = upto[-1]
-        chance = _SHAPE_SIGMAS * np.sqrt(_AT * (1.0 - _AT) / count)
-        under = upto[local.tokens.searchsorted(low, "left")] / count
-        over = 1.0 - upto[local.tokens.searchsorted(high, "right")] / count
-        low = np.where(under > _AT + chance, _tokens_at(local, _AT - chance), low)
-        high = np.where(over > 1.0 - _AT + chance, _tokens_at(local, _AT + chance), high)
+    own = local if local is not None else _Seen(0, 0.0, np.empty(0), np.empty(0), None)
+    low, high = np.empty(len(_AT)), np.empty(len(_AT))
+    _bound_all(_AT, long.tokens, long.counts.cumsum(), own.tokens, own.counts.cumsum(), low, high)
     return _Bounds(low, high)
+
+
+@compiled
+def _length_at(level: float, tokens: Floats, upto: Floats) -> float:
+    """The length that this share of the requests does not exceed."""
+    rank = min(max(math.ceil(level * upto[-1]), 1.0), upto[-1])
+    return float(tokens[np.searchsorted(upto, rank)])
+
+
+@compiled
+def _bound_all(
+    levels: Floats,
+    tokens: Floats,
+    upto: Floats,
+    own_tokens: Floats,
+    own_upto: Floats,
+    low: Floats,
+    high: Floats,
+) -> None:
+    """Write the bounds at `levels` to `low` and `high`, (n,) each. tokens, upto: the long window's
+    lengths and its requests up to each; own: the local window's, empty where it has none."""
+    for at, level in enumerate(levels):
+        chance = _SHAPE_SIGMAS * math.sqrt(level * (1.0 - level) / upto[-1])
+        low[at] = _length_at(level - chance, tokens, upto) if chance < level else 0.0
+        high[at] = _length_at(level + chance, tokens, upto) if level + chance < 1.0 else math.inf
+        if not len(own_upto):
+            continue
+        chance = _SHAPE_SIGMAS * math.sqrt(level * (1.0 - level) / own_upto[-1])
+        shorter = np.searchsorted(own_tokens, low[at], "left")
+        under = own_upto[shorter - 1] / own_upto[-1] if shorter else 0.0
+        within = np.searchsorted(own_tokens, high[at], "right")
+        over = 1.0 - (own_upto[within - 1] / own_upto[-1] if within else 0.0)
+        if under > level + chance:
+            low[at] = _length_at(level - chance, own_tokens, own_upto)
+        if over > 1.0 - level + chance:
+            high[at] = _length_at(level + chance, own_tokens, own_upto)
 
 
 def _tokens_at(seen: _Seen, levels: Floats) -> Floats:
     """The lengths that these shares of the requests in a sketch do not exceed."""
-    below = seen.counts.cumsum()
-    ranks = np.clip(np.ceil(levels * below[-1]), 1.0, below[-1])
-    found: Floats = seen.tokens[below.searchsorted(ranks)]
-    return found
+    upto = seen.counts.cumsum()
+    return np.array([_length_at(level, seen.tokens, upto) for level in levels])
 
 
 def _within(shape: Floats, mean: float, long: _Seen, bounds: _Bounds) -> Floats:

@@ -261,6 +261,7 @@ class FlowWorld(World):
         self._last_s = 0
         self._next_s = 0
         self._changed = False
+        self._moved = True  # since it was looked who serves
         self._idle: dict[str, Status] = {}  # the last words of nodes on which nothing runs
 
     def engine(self, setup: AnySetup, address: str) -> AnyEngine:
@@ -279,6 +280,7 @@ class FlowWorld(World):
             self._idle[status.node] = status
         states = [(one.instance, one.state) for one in status.instances]
         if known is None or states != [(one.instance, one.state) for one in known.instances]:
+            self._moved = True
             self._tick_at(math.floor(self.agenda.now_ms / 1000.0) + 1)
 
     def _beat(self) -> None:
@@ -320,7 +322,9 @@ class FlowWorld(World):
     def _come(self, at_s: int) -> None:
         if at_s != self._next_s:
             return  # another came before
-        self.gateway.look()
+        if self._moved:
+            self._moved = False
+            self.gateway.look()
         while self._last_s < at_s:
             to_s = min(at_s, (self._last_s // QUIET_S + 1) * QUIET_S)
             self.gateway.flow(self._last_s, to_s)
@@ -346,6 +350,7 @@ class FlowWorld(World):
 
     def _happen(self, event: Happening) -> None:
         super()._happen(event)
+        self._moved = True
         if isinstance(event, NodeLost):
             self._idle.pop(event.node, None)
         self._tick_at(math.floor(self.agenda.now_ms / 1000.0) + 1)
@@ -360,3 +365,7 @@ class FlowWorld(World):
         if said.assignments or said.routes:
             self._changed = True
             self._tick_at(math.floor(self.agenda.now_ms / 1000.0) + 1)
+
+    def _reach(self, said: Said) -> None:
+        super()._reach(said)
+        self._moved = True

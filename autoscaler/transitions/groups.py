@@ -108,16 +108,18 @@ def serial_of(group_name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """What executors report, by instance and by node."""
+    """What executors report, by instance and by node. running: of the nodes that run any."""
 
     instances: Mapping[str, ObservedInstance]
     statuses: Mapping[str, Status]
+    running: tuple[Status, ...] = ()
 
 
 def fleet_view(statuses: Mapping[str, Status]) -> FleetView:
     """Index `statuses` (latest per node) by instance."""
-    found = {seen.instance: seen for status in statuses.values() for seen in status.instances}
-    return FleetView(found, statuses)
+    running = tuple([status for status in statuses.values() if status.instances])
+    found = {seen.instance: seen for status in running for seen in status.instances}
+    return FleetView(found, statuses, running)
 
 
 @dataclass(frozen=True, slots=True)

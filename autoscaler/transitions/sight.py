@@ -102,11 +102,12 @@ def look_at(
     if now_ms - listens_since_ms < _may_be_silent_ms(silent_ms):
         silent_ms = now_ms  # longer than any silence
     # Thousands of nodes, every tick: all is well with most of them, and told by one comparison.
+    heard_ms = now_ms - silent_ms
     silent = frozenset(
         node
         for node, status in statuses.items()
-        if (age_ms := now_ms - status.at_ms) > silent_ms
-        and age_ms > silent_ms * (1 if status.instances else _IDLE)
+        if status.at_ms < heard_ms
+        and now_ms - status.at_ms > silent_ms * (1 if status.instances else _IDLE)
     )
     cut_pools = _cut_pools(cluster, statuses, now_ms, silent_ms) if silent else frozenset()
     gone = frozenset(

@@ -6,7 +6,7 @@ assignment says all that a node should run; here they are noticed, so that it ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from topics.fleet import Assignment, InstanceState, Status
 
@@ -14,17 +14,17 @@ _RUNS = (InstanceState.STARTING, InstanceState.READY)
 
 
 def strays(
-    statuses: Mapping[str, Status], assignments: Mapping[str, Assignment]
+    running: Iterable[Status], assignments: Mapping[str, Assignment]
 ) -> dict[str, tuple[str, str]]:
     """Instance -> (model, node) of what runs on a node whose executor acts upon the latest
-    assignment, and does not stand in it."""
+    assignment, and does not stand in it. running: of the nodes that run anything."""
     found = {}
-    for node, status in statuses.items():
-        assignment = assignments.get(node)
+    for status in running:
+        assignment = assignments.get(status.node)
         if assignment is None or status.observed_generation < assignment.generation:
             continue
         assigned = {item.instance for item in assignment.instances}
         for seen in status.instances:
             if seen.instance not in assigned and seen.state in _RUNS:
-                found[seen.instance] = seen.model, node
+                found[seen.instance] = seen.model, status.node
     return found

@@ -12,7 +12,7 @@ def fire(news: News) -> Iterator[Trigger]:
     """The nodes under what counts cost more, by over `policy.ratio`, than those that the last full
     plan was asked for with or led to. Both at today's prices, which have a trigger of their own."""
     planned = news.planned_nodes
-    if planned is None:
+    if planned is None or planned == news.nodes:
         return
     before, now = _usd_per_h(planned, news), _usd_per_h(news.nodes, news)
     if now > (1.0 + news.cluster.policy.ratio) * before:
