@@ -18,7 +18,7 @@ from autoscaler.explain import reasons
 from autoscaler.targets.burst import mean_and_burst
 from autoscaler.targets.expected import expected_req_per_s
 from autoscaler.targets.view import ModelView, Proposal
-from autoscaler.transitions.turns import Turns, turned_lately
+from autoscaler.transitions.turns import Turns, returned, turned_lately
 
 _COVERED = 0.9
 _MATTERS = 0.99
@@ -26,6 +26,7 @@ _LEAST_REQ_PER_S = 1e-3
 _SURELY = 1.96  # standard deviations: a short sample must not undershoot the rate
 _CLUMPED_LONGER = 2.0
 _CHANCE = 1.0  # standard deviations that the highest of several windows lies above them by chance
+_UNKNOWN = 27  # blocks that show nothing yet of how clumped arrivals are
 
 
 def propose(view: ModelView) -> Proposal | None:
@@ -71,20 +72,27 @@ def _idle(view: ModelView, must_s: float) -> Proposal | None:
 
 
 def lasting_s(service: Service, policy: Policy, turns: Turns, now_ms: int) -> float:
-    """How long an excess must last: `scale_in_after`, at least the local window; the long window
-    where demand has returned after a scale-in lately."""
+    """How long an excess must last: `scale_in_after`, at least the local window; twice as long for
+    each time that demand has returned after a scale-in lately, and the long window where it has
+    since."""
     least_s = max(service.scale_in_after_s, policy.local_window_s)
-    return max(least_s, policy.global_window_s) if turned_lately(turns, now_ms) else least_s
+    if turned_lately(turns, now_ms):
+        return max(least_s, policy.global_window_s)
+    return max(least_s, min(least_s * 2.0 ** returned(turns, now_ms), policy.global_window_s))
 
 
 def lasting_blocks(view: ModelView) -> int:
-    """The same in 10 s blocks, up to twice as many where arrivals look clumped: then a few minutes
-    of less are worth little. At most the long window, less the block that is cut at its start in
-    nine seconds of ten."""
+    """The same in 10 s blocks, up to twice as many where arrivals look clumped, or are so new that
+    nobody can tell: then a few minutes of less are worth little. At most the long window, less the
+    block that is cut at its start in nine seconds of ten."""
     must_s = lasting_s(view.service, view.policy, view.state.turns, view.now_ms)
     most = max(1, view.policy.global_window_s // BLOCK_S - 1)
     least = min(round(must_s / BLOCK_S), most)
-    clumped = likely_dispersion(view.demand.blocks, least)
+    blocks = view.demand.blocks
+    first = next((k for k, (_, arrivals) in enumerate(blocks) if arrivals), len(blocks))
+    if len(blocks) - first <= _UNKNOWN:
+        return min(max(least, min(round(least * _CLUMPED_LONGER), _UNKNOWN)), most)
+    clumped = likely_dispersion(blocks, least)
     return min(round(least * min(clumped, _CLUMPED_LONGER)), most)
 
 

@@ -36,6 +36,11 @@ def turned_lately(turns: Turns, now_ms: int) -> bool:
     return turns.last == "out" and _recent(turns, now_ms) > 0
 
 
+def returned(turns: Turns, now_ms: int) -> int:
+    """How often demand has returned lately after a scale-in: every second reversal."""
+    return _recent(turns, now_ms) // 2
+
+
 def may_go_in(turns: Turns, now_ms: int) -> bool:
     """Whether a scale-in keeps within the limit even if demand returns right after it.
 

@@ -58,6 +58,26 @@ def test_where_demand_has_returned_before_the_long_window_must_speak_for_less() 
     assert lower is not None and lower.req_per_s < 3.3
 
 
+def test_where_nobody_can_tell_how_clumped_arrivals_are_less_must_last_for_longer() -> None:
+    """Three minutes after the first request, where otherwise two would do."""
+    quick = replace(view(ModelDemand()).service, scale_in_after_s=120.0)
+    idle = [0.0] * 8
+    assert excess.propose(view(steady(*idle, 3.0, 3.0), service=quick)) is not None
+    begun = steady(*idle, 3.0, 3.0)
+    begun = replace(begun, blocks=(*begun.blocks[:-24], *[(10, 0)] * 6, *begun.blocks[-18:]))
+    assert excess.propose(view(begun, service=quick)) is None
+
+
+def test_each_return_of_demand_doubles_what_the_next_removal_takes() -> None:
+    """8 req/s three minutes ago. Out and in: going on takes two minutes; out and in again: four."""
+    quick = replace(view(ModelDemand()).service, scale_in_after_s=120.0)
+    seen = view(steady(*[8.0] * 12, 8.0, 3.0), service=quick)
+    for reversals, lowers in ((1, True), (3, False)):
+        state = replace(seen.state, turns=Turns("in", (T0 - 3_600_000,) * reversals))
+        found = excess.propose(replace(seen, state=state))
+        assert (found is not None and found.req_per_s < 4.0) == lowers
+
+
 def test_the_whole_long_window_may_speak_though_its_first_block_is_cut() -> None:
     """In nine seconds of ten the windows hold 179 whole blocks of the 180."""
     low = steady(*[3.0] * 15)

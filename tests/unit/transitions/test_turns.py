@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from autoscaler.transitions.turns import MOST_PER_H, Turns, may_go_in, moved, turned_lately
+from autoscaler.transitions.turns import (
+    MOST_PER_H,
+    Turns,
+    may_go_in,
+    moved,
+    returned,
+    turned_lately,
+)
 
 
 def test_the_same_move_again_is_no_reversal() -> None:
@@ -27,3 +34,11 @@ def test_only_turning_round_again_asks_for_longer_evidence() -> None:
     assert not turned_lately(Turns("in", (1,)), 1000)  # going on
     assert turned_lately(Turns("out", (1, 2)), 1000)
     assert not turned_lately(Turns("out", (1, 2)), 7_200_002)
+
+
+def test_demand_has_returned_with_every_second_reversal() -> None:
+    """out, in, out, in: once, and after two hours never."""
+    turns = Turns()
+    for k, move in enumerate(("out", "in", "out", "in")):
+        turns = moved(turns, move, k * 1000)
+    assert [returned(turns, now_ms) for now_ms in (4000, 7_202_500)] == [1, 0]
