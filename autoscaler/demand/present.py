@@ -1,6 +1,7 @@
 """The present arrival rate: the mean of the longest recent time in which it did not change.
 
-Owns the search for the last change of the rate. Knows nothing of capacity.
+Owns the search for the last change of the rate, and how evident a rise is. Knows nothing of
+capacity.
 
 A mean over a fixed window is late after a step and counts idle seconds before traffic. Here spans
 are lengthened into the past for as long as what each adds agrees with every shorter one, so the
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.remembered import remembered
-from autoscaler.demand.significance import bounds
+from autoscaler.demand.significance import apart, bounds
 from autoscaler.demand.totals import BLOCK_S, Blocks, Count
 from autoscaler.demand.windows import NoData
 from autoscaler.domain.cluster import Policy
@@ -57,11 +58,10 @@ NO_RATE = RateEstimate(0.0, 0.0, math.inf, 0, None)
 def present_rate(demand: ModelDemand, policy: Policy) -> RateEstimate:
     """The present rate of `demand`. E.g. three seconds after a step from 1 to 10 req/s, with 30
     arrivals: 10 (7.2 to 13.6), since 3 s; after a minute 10 (9.3 to 10.7)."""
-    spans = _spans(demand, policy)
+    spans, chosen = _changed(demand, policy)
     if not spans:
         return NO_RATE
     spread = math.sqrt(dispersion(demand.blocks).claimed)
-    chosen = _last_change(spans, _CHANGED * spread)
     covered_s, arrivals, age_s = spans[-1 if chosen is None else chosen]
     since_ms = None
     if chosen is not None and demand.seen_ms is not None:
@@ -72,8 +72,41 @@ def present_rate(demand: ModelDemand, policy: Policy) -> RateEstimate:
     )
 
 
+def evidence_of_rise(demand: ModelDemand, policy: Policy) -> float:
+    """How much likelier what arrived is with the last change of the rate than without it, as a
+    natural logarithm; 0 where the rate did not change, or had been as high before. The least of
+    all times between earlier changes counts. Of arrivals that come in clumps of D, only one in D
+    counts."""
+    spans, chosen = _changed(demand, policy)
+    if chosen is None:
+        return 0.0
+    spread = dispersion(demand.blocks).claimed
+    covered_s, arrivals, _ = spans[chosen]
+    least, rest = math.inf, spans
+    at: int | None = chosen
+    while at is not None:
+        gone_s, gone, _ = rest[at]
+        rest = [(c - gone_s, n - gone, age_s) for c, n, age_s in rest[at + 1 :]]
+        at = _last_change(rest, _CHANGED * math.sqrt(spread))
+        before_s, before, _ = rest[-1 if at is None else at]
+        if arrivals * before_s <= before * covered_s:
+            return 0.0
+        least = min(least, apart(arrivals, covered_s, before, before_s))
+    return least / spread
+
+
+@remembered(32)
+def _changed(demand: ModelDemand, policy: Policy) -> tuple[list[tuple[int, int, int]], int | None]:
+    """The spans of `demand`, and the index of the one that began with the last change."""
+    spans = _spans(demand, policy)
+    spread = math.sqrt(dispersion(demand.blocks).claimed)
+    return spans, _last_change(spans, _CHANGED * spread)
+
+
 def _last_change(spans: list[tuple[int, int, int]], limit: float) -> int | None:
     """The index of the span that began with the last change; None where there was none."""
+    if len(spans) < 2:
+        return None
     at = changed_at(np.array(spans, dtype=np.float64), limit)
     if at < 0:
         return None

@@ -84,6 +84,19 @@ def bounds(count: float, z: float) -> tuple[float, float]:
     return low, high
 
 
+def apart(count: float, seconds: float, other: float, other_s: float) -> float:
+    """How much likelier two Poisson counts are at two rates than at one, as a natural logarithm:
+    the generalised likelihood ratio. Worked value: 224 in 28 s beside 3000 in 600 s, 8 and 5
+    requests/s, are 20.2 apart. Seconds above 0, one of the counts too."""
+    both = (count + other) / (seconds + other_s)
+    return _own_rate(count, seconds, both) + _own_rate(other, other_s, both)
+
+
+def _own_rate(count: float, seconds: float, rate: float) -> float:
+    """How much likelier a count is at its own rate than at `rate`, but for terms that cancel."""
+    return count * math.log(count / (rate * seconds)) if count else 0.0
+
+
 def _log_mass(count: int, mean: float) -> float:
     return count * math.log(mean) - mean - math.lgamma(count + 1)
 

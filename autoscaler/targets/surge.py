@@ -1,17 +1,20 @@
 """More requests arrive than are planned for: at once where that is beyond chance.
 
-Owns the test and the size. Many spans are looked at, from one second to the whole long window: a
-tenfold burst shows within a second or two, a rise by a tenth within minutes. What lies within the
-planned capacity is followed without a test, because it costs nothing.
+Owns the tests and the size. Many spans are looked at, from one second to the whole long window: a
+tenfold burst shows within a second or two, a rise by a tenth within minutes. Where the plan leaves
+room above the rate so far, that the rate rose is proven sooner than that it is above the plan: then
+the one must be beyond doubt and the other likely. What lies within the planned capacity is followed
+without a test, because it costs nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.present import present_rate
+from autoscaler.demand.present import evidence_of_rise, present_rate
 from autoscaler.demand.remembered import remembered
 from autoscaler.demand.significance import beyond_chance
 from autoscaler.demand.totals import Blocks, Count
@@ -22,8 +25,7 @@ from autoscaler.targets.view import SLIVER, ModelView, Proposal
 
 _LONGER = 1.5
 _AT_ONCE = 1.03, 1.1
-_ALIKE_S = 5.0
-_MOST_LENIENT = 6.0
+_EVIDENT = 5.0
 
 
 def propose(view: ModelView) -> Proposal | None:
@@ -33,24 +35,7 @@ def propose(view: ModelView) -> Proposal | None:
     if not isinstance(seen, Stats) or seen.age_ms > policy.surge_window_s * 1000:
         return None
     planned = view.planned_req_per_s
-    # Of arrivals that come in clumps of D, only one in D says something new.
-    spread = dispersion(demand.blocks).claimed
-    proving = [
-        (covered_s, arrivals)
-        for covered_s, arrivals in spans(demand)
-        if arrivals >= policy.min_samples
-        and arrivals > planned * covered_s
-        and beyond_chance(
-            round(arrivals / spread),
-            planned * covered_s / spread,
-            _allowed(covered_s, policy.significance),
-        )
-    ]
-    if proving:
-        # Beyond the local window only what came since the rate last changed speaks of the present:
-        # half an hour of 10 req/s proves nothing ten minutes after it fell to 3.
-        longest_s = max(present_rate(demand, policy).window_s, seen.covered_s)
-        proving = [span for span in proving if span[0] <= longest_s]
+    proving = _over_plan(view, seen) or _risen(view)
     raw = view.raw_req_per_s * view.state.derate
     if not proving and view.is_surging:
         size = _beyond_a_sliver(sustained(demand, policy).likely_req_per_s, planned)
@@ -66,6 +51,53 @@ def propose(view: ModelView) -> Proposal | None:
     since_ms = view.now_ms - seen.age_ms - min(proving)[0] * 1000
     why = reasons.over(size, view.service.utilization, raw)
     return Proposal("surge", size, why, since_ms)
+
+
+def _over_plan(view: ModelView, seen: Stats) -> list[Count]:
+    """The spans that by themselves prove that more arrives than is planned for."""
+    demand, policy = view.demand, view.policy
+    proving = [
+        span
+        for span in spans(demand)
+        if span[1] >= policy.min_samples and _is_over(view, span, policy.significance)
+    ]
+    if not proving:
+        return []
+    # Beyond the local window only what came since the rate last changed speaks of the present:
+    # half an hour of 10 req/s proves nothing ten minutes after it fell to 3.
+    longest_s = max(present_rate(demand, policy).window_s, seen.covered_s)
+    return [span for span in proving if span[0] <= longest_s]
+
+
+def _risen(view: ModelView) -> list[Count]:
+    """The time since the rate rose, where that it did is beyond doubt (a likelihood ratio of five
+    by `significance`: any rate may be tested against itself all day, while a plan mostly lies above
+    it), and that it is above the plan is likely (the root of `significance`). One that something
+    was ordered for, or that is older than the local window, proves no more."""
+    demand, policy = view.demand, view.policy
+    rate = present_rate(demand, policy)
+    span = rate.window_s, round(rate.req_per_s * rate.window_s)
+    if (
+        rate.since_ms is not None
+        and view.state.last_out_ms <= rate.since_ms
+        and policy.surge_window_s <= rate.window_s <= policy.local_window_s
+        and _is_over(view, span, math.sqrt(policy.significance))
+        and evidence_of_rise(demand, policy) >= math.log(_EVIDENT / policy.significance)
+    ):
+        return [span]
+    return []
+
+
+def _is_over(view: ModelView, span: Count, significance: float) -> bool:
+    """Whether so many arrive by chance only with this probability, if no more are to come than is
+    planned for."""
+    covered_s, arrivals = span
+    expected = view.planned_req_per_s * covered_s
+    if arrivals <= expected:
+        return False
+    # Of arrivals that come in clumps of D, only one in D says something new.
+    spread = dispersion(view.demand.blocks).claimed
+    return beyond_chance(round(arrivals / spread), expected / spread, significance)
 
 
 def _beyond_a_sliver(likely: float, planned: float) -> float:
@@ -85,14 +117,6 @@ def _at_once(view: ModelView, proving: list[Count]) -> float:
     seen = max(arrivals / covered_s for covered_s, arrivals in proving)
     least, most = _AT_ONCE
     return min(max(seen, least * planned), most * planned)
-
-
-def _allowed(covered_s: int, significance: float) -> float:
-    """The probability of seeing so much by chance that is allowed of a span: `significance` of
-    short ones, up to six times that from half a minute on. Looks at 30 s, a second apart, are
-    nearly the same look, so all spans together raise about twice the false alarms, not six times
-    (simulated at 1, 5 and 20 req/s: 1.6 to 2 times)."""
-    return significance * min(_MOST_LENIENT, max(1.0, covered_s / _ALIKE_S))
 
 
 def spans(demand: ModelDemand) -> Iterator[tuple[int, int]]:

@@ -5,34 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoscaler.demand.observed import UNKNOWN, ModelDemand, spans_s
-from autoscaler.demand.present import NO_RATE, RateEstimate, present_rate
-from autoscaler.demand.windows import Stats
-from autoscaler.domain.cluster import Policy
-
-POLICY = Policy()
-T0 = 1_700_000_000_000
-
-
-def demand_of(counts: np.ndarray) -> ModelDemand:
-    """What is known at the end of `counts`, arrivals of each second."""
-    now = len(counts)
-    total = np.concatenate(([0], np.cumsum(counts)))
-
-    def count(span: int) -> tuple[int, int]:
-        span = min(span, now)
-        return span, int(total[now] - total[now - span])
-
-    local_s, local = count(POLICY.local_window_s)
-    first = -(-max(0, now - POLICY.global_window_s) // 10)
-    return ModelDemand(
-        tuple(count(span) for span in spans_s(POLICY)),
-        Stats(local_s, 0, local, 0, 0, 0, 0, local / local_s, None, None, None, None),
-        blocks=tuple(
-            (10, int(total[10 * k + 10] - total[10 * k])) for k in range(first, now // 10)
-        ),
-        seen_ms=T0 + now * 1000,
-    )
+from autoscaler.demand.observed import UNKNOWN
+from autoscaler.demand.present import NO_RATE, RateEstimate, evidence_of_rise, present_rate
+from autoscaler.demand.significance import apart
+from tests.unit.demand.counted import POLICY, T0, demand_of
 
 
 def after_step(before: float, after: float, seconds: int, seeds: int = 60) -> list[RateEstimate]:
@@ -103,3 +79,44 @@ def test_nothing_known_is_no_rate_of_zero() -> None:
     assert present_rate(UNKNOWN, POLICY) == NO_RATE
     idle = present_rate(demand_of(np.zeros(600, dtype=int)), POLICY)
     assert idle.req_per_s == 0.0 and 0.0 < idle.high < 0.01
+
+
+def test_a_rise_is_as_evident_as_two_rates_beside_one() -> None:
+    """30 s of 8/s after ten minutes of 5/s."""
+    counts = np.array([5] * 600 + [8] * 30)
+    found = evidence_of_rise(demand_of(counts), POLICY)
+    assert found == pytest.approx(apart(240, 30, 3000, 600), rel=0.1)
+    assert found > 15.0
+
+
+def test_what_came_before_an_earlier_change_is_no_evidence_of_a_rise() -> None:
+    """Twenty minutes of 1/s before five of 5/s make 8/s no likelier."""
+    counts = np.array([1] * 1200 + [5] * 300 + [8] * 30)
+    found = evidence_of_rise(demand_of(counts), POLICY)
+    assert found == pytest.approx(apart(240, 30, 1500, 300), rel=0.2)
+    assert found < 0.3 * apart(240, 30, 2700, 1500)
+
+
+def test_a_rate_that_came_before_is_no_rise() -> None:
+    """Five minutes of 40/s, five of 8/s, by turns: the next 40/s are nothing new, 60/s are."""
+    swings = ([40] * 300 + [8] * 300) * 3
+    assert evidence_of_rise(demand_of(np.array(swings + [40] * 30)), POLICY) < 1.0
+    assert evidence_of_rise(demand_of(np.array(swings + [60] * 30)), POLICY) > 50.0
+
+
+def test_a_constant_rate_a_fall_and_silence_are_no_rise() -> None:
+    """Nor is next to nothing known."""
+    for counts in ([5] * 900, [8] * 900 + [3] * 40, [0] * 900, [5]):
+        assert evidence_of_rise(demand_of(np.array(counts)), POLICY) == 0.0
+    assert evidence_of_rise(UNKNOWN, POLICY) == 0.0
+
+
+def test_clumps_are_less_evidence_than_single_requests() -> None:
+    """Where requests come by tens, thirty seconds of more are a few clumps."""
+    rng = np.random.default_rng(3)
+    single = rng.poisson(5.0, 1800)
+    clumped = np.where(rng.random(1800) < 0.05, 100, 0)
+    risen = [8] * 30
+    plain = evidence_of_rise(demand_of(np.concatenate((single, risen))), POLICY)
+    assert plain > 10.0
+    assert evidence_of_rise(demand_of(np.concatenate((clumped, risen))), POLICY) < 0.2 * plain

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from autoscaler.demand.significance import bounds, lower_rate, poisson_tail
+from autoscaler.demand.significance import apart, bounds, lower_rate, poisson_tail
 
 
 @pytest.mark.parametrize("mean", [0.3, 2.0, 17.0, 150.0])
@@ -44,3 +44,18 @@ def test_the_quick_bounds_are_the_exact_ones_within_a_hundredth(count: int) -> N
     assert low == pytest.approx(lower_rate(count, 1.0, 0.05), rel=0.25 if count == 1 else 0.01)
     assert 1.0 - poisson_tail(count + 1, high) == pytest.approx(0.05, rel=0.05)
     assert bounds(0, 1.6448536)[0] == 0.0
+
+
+def test_two_counts_are_as_far_apart_as_their_likelihoods() -> None:
+    """Against the masses themselves, each at its own rate and both at one."""
+
+    def mass(count: int, mean: float) -> float:
+        return count * math.log(mean) - mean - math.lgamma(count + 1)
+
+    own = mass(224, 224.0) + mass(3000, 3000.0)
+    both = 3224.0 / 628.0
+    assert apart(224, 28, 3000, 600) == pytest.approx(
+        own - mass(224, 28.0 * both) - mass(3000, 600.0 * both)
+    )
+    assert apart(10, 2, 50, 10) == pytest.approx(0.0, abs=1e-12)
+    assert apart(4, 2, 0, 10) == pytest.approx(4.0 * math.log(6.0))

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from autoscaler.demand.observed import ModelDemand, spans_s
-from autoscaler.demand.significance import poisson_tail
 from autoscaler.demand.windows import NoData
 from autoscaler.targets.surge import propose
 from autoscaler.targets.table import retarget
 from autoscaler.targets.view import Proposal
+from tests.unit.demand.counted import demand_at
 from tests.unit.targets.target_views import POLICY, T0, stats, view
 
 DAY_S = 86_400
@@ -29,32 +29,43 @@ def test_noise_at_three_quarters_of_what_is_planned_hardly_ever_raises_an_alarm(
     rate: float,
 ) -> None:
     """Fifty model-days of Poisson arrivals at `rate`, 75% of what is planned for: fewer than one
-    false alarm in two model-days (at 1 req/s some 0.3 a day, at 5 req/s 0.05, at 20 none).
+    false alarm in two model-days (at 1 req/s some 0.4 a day, at 5 req/s 0.1, at 20 none).
 
-    The rule runs wherever a span is 3.3 standard deviations above what is planned or more (below
-    that its tail is above 4.8e-4, more than what is allowed of any span).
+    The rule runs wherever a span is so far above what is planned that it could be proof: 3.3
+    standard deviations of a short one, 2.4 of one that may also prove that the rate rose.
     """
     planned = rate / 0.75
-    lengths = (*spans_s(POLICY), POLICY.local_window_s)
+    lengths = (*spans_s(POLICY), POLICY.local_window_s, 150, 190, 240)
     false = looked = 0
     for seed in range(50):
         counts = np.random.default_rng(seed).poisson(rate, DAY_S)
         total = np.concatenate(([0], np.cumsum(counts)))
-        start = POLICY.local_window_s
+        start = POLICY.global_window_s
         up = np.zeros(DAY_S + 1 - start, dtype=bool)
         for length in lengths:
             window = total[start:] - total[start - length : DAY_S + 1 - length]
-            up |= window >= planned * length + 3.3 * math.sqrt(planned * length)
+            sigmas = 3.3 if length < POLICY.surge_window_s else 2.4
+            up |= window >= planned * length + sigmas * math.sqrt(planned * length)
         last_alarm = -DAY_S
         for second in np.flatnonzero(up) + start:
             looked += 1
-            recent = tuple((n, int(total[second] - total[second - n])) for n in spans_s(POLICY))
-            local = stats(int(total[second] - total[second - start]), start)
-            if second - last_alarm > 120 and proven(ModelDemand(recent, local), planned):
+            if second - last_alarm > 120 and proven(demand_at(total, int(second)), planned):
                 false += 1
                 last_alarm = int(second)
     assert looked > 10  # the filter let the interesting seconds through
     assert false < 25
+
+
+def test_a_rise_shows_within_half_a_minute_where_a_fifth_more_is_planned_than_came() -> None:
+    """From 5 to 8 req/s on 5.95 planned: that more comes than is planned takes 38 s to prove in one
+    run of twenty, that it is more than before 28."""
+    late = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        counts = np.concatenate((rng.poisson(5.0, 1000), rng.poisson(8.0, 30)))
+        total = np.concatenate(([0], np.cumsum(counts)))
+        late += not any(proven(demand_at(total, 1000 + s), 5.95) for s in range(1, 30))
+    assert late <= 14
 
 
 def test_there_is_no_dead_band_on_top_of_utilization() -> None:
@@ -82,15 +93,6 @@ def test_a_doubling_at_one_request_per_second_does_not_wait_for_the_local_window
     found = proven(ModelDemand(recent, stats(110, 120)), 1.0)
     assert found is not None and 1.9 < found.req_per_s < 3.0
     assert proven(ModelDemand((), stats(110, 120)), 1.0) is None
-
-
-def test_a_long_span_proves_a_rise_at_odds_that_a_short_one_does_not() -> None:
-    """Of both the chance is one in ten thousand: looks a second apart at 30 s are nearly the same
-    look, so fewer of them are made by chance in a day."""
-    for covered_s, arrivals, planned in ((30, 240, 6.2), (3, 21, 2.7)):
-        assert 8e-5 < poisson_tail(arrivals, planned * covered_s) < 1.2e-4
-        seen = ModelDemand(((covered_s, arrivals),), stats(round(planned * 80), 120))
-        assert (proven(seen, planned) is not None) == (covered_s == 30)
 
 
 @pytest.mark.parametrize(
