@@ -13,9 +13,12 @@ import logging
 import numpy as np
 
 from autoscaler.demand.backlog import erlang_c
+from autoscaler.demand.dispersion import dispersion
+from autoscaler.demand.lengths import SHAPE_REQUESTS, estimate
+from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.present import changed_at
 from autoscaler.demand.significance import poisson_tail
-from autoscaler.demand.windows import TelemetryWindows
+from autoscaler.demand.windows import LengthsSeen, TelemetryWindows
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
@@ -60,6 +63,11 @@ def warm_up() -> None:
     erlang_c(1, 0.5)
     for count in (1, 2):  # on either side of the mean
         poisson_tail(count, 1.0)
+    dispersion(((10, 1), (10, 2)))
+    many = {1: SHAPE_REQUESTS}
+    seen = LengthsSeen(many, many, 1.0, 1.0, SHAPE_REQUESTS, SHAPE_REQUESTS)
+    declared = Lengths.expected(500.0, 100.0)
+    estimate(declared, declared, ModelDemand(local_lengths=seen, long_lengths=seen))
 
 
 def warm_plans(pipelines: bool) -> None:

@@ -38,12 +38,12 @@ estate.declare(2)
 cluster, models = estate.cluster, ["m0", "m1"]
 state = ControllerState(started_ms=NOW_MS)
 random = np.random.default_rng(1)
-for second in range(6):
+for second in range(15):
     now_ms = NOW_MS + 1000 * second
     said = [
         Telemetry(
             model, gateway, "b", second, now_ms, 1000, 5, *random.integers(0, 90, 10).tolist(),
-            ttft_ms={5: 7}, shapes={3: 1},
+            ttft_ms={5: 7}, input_lengths={50: 40, 60: 9}, output_lengths={40: 30}, shapes={3: 1},
         )
         for model in models
         for gateway in ("g", "h")
