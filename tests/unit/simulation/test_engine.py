@@ -27,7 +27,8 @@ def flat_grid(_times: object, batched_tokens: int) -> TimingGrid:
     scalars = np.zeros(pass_kernel.SCALARS)
     scalars[pass_kernel.BLEND], scalars[pass_kernel.STEP] = 1.0, 10.0
     tokens = np.arange(batched_tokens + 1, dtype=float)
-    return TimingGrid(scalars, 0.1 * tokens, np.zeros(64), np.ones(len(tokens)), np.ones((1, 1)))
+    passes = np.stack([0.1 * tokens, np.zeros(len(tokens))])
+    return TimingGrid(scalars, passes, np.zeros(64), np.ones(len(tokens)), np.ones((1, 1)))
 
 
 @pytest.fixture(autouse=True)
