@@ -22,7 +22,6 @@ from autoscaler.targets import (
     surge,
     wake,
 )
-from autoscaler.targets.sustained import sustained
 from autoscaler.targets.view import ModelView, Proposal
 
 Rule = Callable[[ModelView], Proposal | None]
@@ -62,34 +61,12 @@ def retarget(view: ModelView) -> ModelState:
         lowered = [proposal for rule in LOWERING if (proposal := rule(view)) is not None]
         if lowered:
             best = max(lowered, key=lambda proposal: proposal.req_per_s)
-            state = replace(
+            return replace(
                 state, target_req_per_s=best.req_per_s, target_why=best.why, over_since_ms=0
             )
-        if _is_valued_less(view, state):
-            state = replace(state, target_req_per_s=min(state.target_req_per_s, _present(view)))
     if state.target_req_per_s <= planned and (state.over_since_ms or state.told_ms):
         return replace(state, over_since_ms=0, told_ms=0)
     return state
-
-
-def _is_valued_less(view: ModelView, state: ModelState) -> bool:
-    """Whether what runs falls short of the target because requests grew longer, not because more
-    came: then what has to be added is for the present rate, not for one that is remembered."""
-    return (
-        state.target_req_per_s > view.planned_req_per_s
-        and not (state.over_since_ms or state.lost_ms)
-        and state.derate == 1.0
-        and view.groups > 0
-        and not excess.doubt(view)
-    )
-
-
-def _present(view: ModelView) -> float:
-    """Requests/s that what runs is planned for, or what is likely needed now or soon, if more."""
-    mean, rate = burst.mean_and_burst(view)
-    bursts = rate if rate > mean else 0.0
-    likely = sustained(view.demand, view.policy).likely_req_per_s
-    return max(view.planned_req_per_s, likely, bursts, expected.expected_req_per_s(view))
 
 
 def _raised(view: ModelView, proposal: Proposal) -> ModelState:

@@ -198,15 +198,3 @@ def test_a_long_window_is_enough_evidence_for_a_step_where_little_arrives() -> N
     for long, derate in ((few, 0.8), (many, 0.8 * 1.03)):
         seen = view(ModelDemand(local=few, long=long), planned=0.12, state=state)
         assert slo.derated(seen).derate == pytest.approx(derate)
-
-
-def test_a_fleet_that_is_worth_less_is_made_good_for_the_present_rate() -> None:
-    """8 req/s came until six minutes ago, 5 come since, and longer requests leave capacity for 7.
-    Where more come than that, it is added, and where a node was lost, all that was wanted."""
-    calm = view(steady(*[8.0] * 12, 5.0, 5.0, 5.0), planned=7.0)
-    wanted = replace(calm.state, target_req_per_s=8.0)
-    assert retarget(replace(calm, state=wanted)).target_req_per_s == 7.0
-    busy = replace(calm, demand=steady(*[8.1] * 15), state=wanted)
-    assert retarget(busy).target_req_per_s > 8.0
-    lost = replace(wanted, lost_ms=T0 - 5_000)
-    assert retarget(replace(calm, state=lost)).target_req_per_s > 7.7
