@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -41,8 +41,8 @@ MANY_S = 600
 SOON_S = 60
 SOON = 1.5
 """What is measured for a minute, but not for ten, counts as this much longer. From any minute of
-Azure's, Mooncake's and AIBrix's traces on, the mean of the next ten was at most 1.35 times the
-upper bound of that minute in 99 of 100 cases."""
+Azure's, Mooncake's and AIBrix's traces on, the mean of those that arrived in the next ten was at
+most 1.35 times the upper bound of those of that minute in 99 of 100 cases."""
 SHAPE_REQUESTS = 100
 _SHAPE_SIGMAS = 3.5
 _SHAPE_TOLERANCE = 1.1
@@ -50,6 +50,7 @@ _PLAIN_CV = 1.0
 _SHORTEST, _LONGEST = 1.0, 1e6
 _LOG_STEP = math.log(STEP)
 _WORTH = 1.1
+_NEARLY_ALL = 0.9
 _MOST_FACTOR, _HALVINGS = 16.0, 40
 _AT, _SHARES = np.array(LEVELS), np.array(WEIGHTS)
 _MIDDLES = np.array([middle_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)])
@@ -83,14 +84,16 @@ def estimate(
     are cut at 4,000 tokens, more long ones make the mean longer and none of them.
     """
     local, long = demand.local_lengths, demand.long_lengths
-    trust = _trust(demand)
+    trust = trust_outputs = _trust(demand)
+    if long.completions < _NEARLY_ALL * long.arrivals:
+        trust_outputs = replace(trust, soon=None)
     local_sides, long_sides = _sides(local), _sides(long)
     cvs = _cv_seen(long_sides[0]), _cv_seen(long_sides[1])
     now = since_turn(demand, *cvs)
     now_sides = _sides(now, cvs) if now is not None else (None, None)
     if now is not None and short:
         local_sides, long_sides = now_sides, now_sides
-        trust = _Trust(LEAST_REQUESTS, LEAST_REQUESTS)
+        trust = trust_outputs = _Trust(LEAST_REQUESTS, LEAST_REQUESTS)
     inputs = _side(
         (current.input_tokens, current.inputs),
         (declared.input_tokens, declared.inputs),
@@ -104,7 +107,7 @@ def estimate(
         (declared.output_tokens, declared.outputs),
         local_sides[1],
         long_sides[1],
-        trust,
+        trust_outputs,
         now_sides[1],
     )
     moved = Lengths(inputs[0], outputs[0], inputs[1], outputs[1])
@@ -129,9 +132,13 @@ class _Trust:
 
 
 def _trust(demand: ModelDemand) -> _Trust:
-    """By the time that the long window covers."""
+    """By the time that the long window covers since requests came."""
+    blocks = demand.blocks
     covered_s = demand.long.covered_s if isinstance(demand.long, Stats) else 0
-    enough_s = min(MANY_S, 5 * len(demand.blocks)) if demand.blocks else MANY_S
+    if blocks:
+        first = next((k for k, (_, arrivals) in enumerate(blocks) if arrivals), len(blocks))
+        covered_s = min(covered_s, sum(seconds for seconds, _ in blocks[first:]))
+    enough_s = min(MANY_S, 5 * len(blocks)) if blocks else MANY_S
     return _Trust(
         LEAST_REQUESTS if covered_s >= min(SOON_S, enough_s) else None,
         MANY_REQUESTS if covered_s >= enough_s else None,

@@ -81,6 +81,7 @@ def _risen(view: ModelView) -> list[Count]:
         rate.since_ms is not None
         and view.state.last_out_ms <= rate.since_ms
         and policy.surge_window_s <= rate.window_s <= policy.local_window_s
+        and span[1] >= policy.min_samples
         and _is_over(view, span, math.sqrt(policy.significance))
         and evidence_of_rise(demand, policy) >= math.log(_EVIDENT / policy.significance)
     ):

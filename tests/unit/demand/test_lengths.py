@@ -88,6 +88,21 @@ def test_requests_a_quarter_as_long_are_believed_in_part_after_a_minute() -> Non
     assert estimate(found, DECLARED, seen(nearer, nearer, SOON_S + 10)) is found  # not worth it
 
 
+def test_answers_that_ended_first_are_not_taken_for_all_of_them() -> None:
+    """A minute after traffic began the long answers are under way: those that ended are short."""
+    ended = replace(means(250.0, 50.0, 400), completions=350)
+    found = estimate(DECLARED, DECLARED, seen(ended, ended, SOON_S))
+    assert found.input_tokens < 500.0
+    assert found.output_tokens == DECLARED.output_tokens
+
+
+def test_idle_minutes_are_no_time_in_which_requests_were_seen() -> None:
+    quarter = means(250.0, 50.0, 400)
+    demand = seen(quarter, quarter)
+    idle = replace(demand, blocks=((10, 0),) * 175 + ((10, 80),) * 5)
+    assert estimate(DECLARED, DECLARED, idle) is DECLARED
+
+
 def test_the_past_being_shorter_does_not_lower_what_the_present_raised() -> None:
     """After a step up the long window still says short: the estimate must not go back and forth."""
     demand = seen(means(2000.0, 200.0, 300), means(1100.0, 200.0, 3000))

@@ -68,6 +68,15 @@ def test_where_nobody_can_tell_how_clumped_arrivals_are_less_must_last_for_longe
     assert excess.propose(view(begun, service=quick)) is None
 
 
+def test_a_model_that_nobody_asks_for_is_not_held_for_longer() -> None:
+    """One stray request four minutes ago: three minutes without any are not clumped."""
+    quick = replace(view(ModelDemand()).service, scale_in_after_s=120.0)
+    idle = steady(*[0.0] * 15)
+    stray = replace(idle, blocks=(*idle.blocks[:-24], (10, 1), *idle.blocks[-23:]))
+    for demand in (idle, stray):
+        assert excess.lasting_blocks(view(demand, service=quick)) == 12
+
+
 def test_each_return_of_demand_doubles_what_the_next_removal_takes() -> None:
     """8 req/s three minutes ago. Out and in: going on takes two minutes; out and in again: four."""
     quick = replace(view(ModelDemand()).service, scale_in_after_s=120.0)

@@ -79,6 +79,15 @@ def test_a_burst_of_two_requests_on_nothing_is_no_sample() -> None:
     assert proven(ModelDemand(((1, 2),), stats(2, 120)), 1e-6) is None
 
 
+@pytest.mark.parametrize(("min_samples", "alarm"), [(3, True), (50, False)])
+def test_no_rise_is_proven_by_fewer_requests_than_a_sample(min_samples: int, alarm: bool) -> None:
+    """Twenty requests in ten seconds after a quarter of an hour without any."""
+    counts = np.concatenate((np.zeros(1000, np.int64), np.full(10, 2)))
+    demand = demand_at(np.concatenate(([0], np.cumsum(counts))), 1010)
+    found = propose(view(demand, 1.0, policy=replace(POLICY, min_samples=min_samples)))
+    assert (found is not None and found.evident) == alarm
+
+
 def test_the_start_of_a_surge_is_dated_by_its_shortest_proof() -> None:
     """4 s of 50/s after 5/s: it began 4 s ago at the earliest, not 10."""
     recent = tuple((n, 50 * min(n, 4) + 5 * max(0, n - 4)) for n in range(1, 11))
