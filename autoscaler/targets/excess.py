@@ -84,8 +84,8 @@ def lasting_s(service: Service, policy: Policy, turns: Turns, now_ms: int) -> fl
 def lasting_blocks(view: ModelView) -> int:
     """The same in 10 s blocks, up to twice as many where arrivals look clumped, or are so new that
     nobody can tell: then a few minutes of less are worth little. Where nothing came, nothing is
-    clumped. At most the long window, less the
-    block that is cut at its start in nine seconds of ten."""
+    clumped. At most the long window, less the block that is cut at its start in nine seconds of
+    ten."""
     must_s = lasting_s(view.service, view.policy, view.state.turns, view.now_ms)
     most = max(1, view.policy.global_window_s // BLOCK_S - 1)
     least = min(round(must_s / BLOCK_S), most)
