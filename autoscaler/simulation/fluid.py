@@ -38,7 +38,7 @@ from topics.fleet import Status
 from topics.reported import Reported, from_rows
 from topics.routing import Endpoint, RouteGroup, Routes
 
-QUIET_S, LONGEST_S = 10, 60
+QUIET_S, LONGEST_S = 10, 120
 """Between ticks while nothing changes: where rates do, and where they stay what they were."""
 _SETTLE_S = 600.0
 
