@@ -7,6 +7,7 @@ failure means for the engine is `executors.gateway.engine`'s business. Parsing i
 from __future__ import annotations
 
 import asyncio
+import select
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -200,6 +201,17 @@ class _Line(asyncio.Protocol):
     def open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
+    @property
+    def idle(self) -> bool:
+        """Open, and nothing to read: on a connection that nothing was asked on, that would be its
+        end, which the loop has not seen to yet. What is sent after it is lost, and nobody could
+        say any more that the engine did not die of it."""
+        if not self.open or self._transport is None:
+            return False
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
+
     def pause(self) -> None:
         if self.open and self._transport is not None:
             self._transport.pause_reading()
@@ -340,7 +352,7 @@ class Pool:
         oldest = asyncio.get_running_loop().time() - self._idle_s
         while idle:
             line = idle.pop()
-            if line.open and line.since >= oldest:
+            if line.since >= oldest and line.idle:
                 return line
             line.abort()
         return None

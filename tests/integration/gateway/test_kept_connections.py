@@ -1,0 +1,54 @@
+"""Connections that are kept, and end while nobody looks."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from executors.gateway.engine import Engines, EngineUnreached
+from executors.gateway.settings import Settings
+from topics.records import Endpoint
+
+BODY = b'{"model":"chat"}'
+
+
+async def answer_one(listener: socket.socket) -> socket.socket:
+    """Take a connection and answer a request on it; the connection."""
+    loop = asyncio.get_running_loop()
+    taken, _ = await loop.sock_accept(listener)
+    taken.setblocking(False)
+    heard = b""
+    while not heard.endswith(BODY):
+        heard += await loop.sock_recv(taken, 4096)
+    await loop.sock_sendall(taken, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+    return taken
+
+
+@pytest.mark.parametrize("lives", [False, True])
+async def test_a_request_is_not_sent_on_a_connection_that_has_ended(lives: bool) -> None:
+    """The engine ended between two requests, and the loop had no turn yet to hear of it: nobody
+    can say that it died of the second one, so another may be asked. One that only closed its idle
+    connection gets it on a new one."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        endpoint = Endpoint("one", f"127.0.0.1:{listener.getsockname()[1]}")
+        async with Engines(Settings("gateway-1")) as engines:
+
+            async def ask() -> int:
+                answer = await engines.post(endpoint, "chat", "/v1/completions", (BODY,), b"")
+                await answer.read()
+                return answer.status
+
+            status, kept = await asyncio.gather(ask(), answer_one(listener))
+            assert status == 200
+            kept.close()
+            if lives:
+                status, fresh = await asyncio.gather(ask(), answer_one(listener))
+                assert status == 200
+                fresh.close()
+            else:
+                listener.close()
+                with pytest.raises(EngineUnreached):
+                    await ask()
