@@ -28,6 +28,9 @@ from autoscaler.performance.compiled import compiled
 
 Floats = npt.NDArray[np.float64]
 
+Span = tuple[int, int, int]
+"""Covered seconds, arrivals in them, and how many seconds ago they began."""
+
 CONFIDENCE = 0.95
 _Z = 1.645  # each bound is wrong with probability 1 - CONFIDENCE
 _CHANGED = 3.3  # sigmas: some 150 comparisons share one false change in about fifteen estimates
@@ -72,38 +75,46 @@ def present_rate(demand: ModelDemand, policy: Policy) -> RateEstimate:
     )
 
 
-def evidence_of_rise(demand: ModelDemand, policy: Policy) -> float:
-    """How much likelier what arrived is with the last change of the rate than without it, as a
-    natural logarithm; 0 where the rate did not change, or had been as high before. The least of
-    all times between earlier changes counts. Of arrivals that come in clumps of D, only one in D
-    counts."""
+def present_spans(demand: ModelDemand, policy: Policy) -> list[Span]:
+    """The spans back from now that speak of the present, shortest first: none reaches back to
+    before a fall of the rate."""
     spans, chosen = _changed(demand, policy)
-    if chosen is None:
-        return 0.0
+    if not spans:
+        return []
+    now_s, now, _ = spans[-1 if chosen is None else chosen]
+    return [span for span in spans if span[0] <= now_s or span[1] * now_s <= now * span[0]]
+
+
+def evidence_of_rise(demand: ModelDemand, policy: Policy, span: Span) -> float:
+    """How much likelier what arrived is with a change of the rate where `span`, one of
+    `present_spans`, began than without it, as a natural logarithm; 0 where the rate had been as
+    high before. The least of all times between earlier changes counts. Of arrivals that come in
+    clumps of D, only one in D counts."""
     spread = dispersion(demand.blocks).claimed
-    covered_s, arrivals, _ = spans[chosen]
-    least, rest = math.inf, spans
-    at: int | None = chosen
-    while at is not None:
+    covered_s, arrivals, _ = span
+    rest, _ = _changed(demand, policy)
+    least, at = math.inf, rest.index(span)
+    while at + 1 < len(rest):
         gone_s, gone, _ = rest[at]
         rest = [(c - gone_s, n - gone, age_s) for c, n, age_s in rest[at + 1 :]]
-        at = _last_change(rest, _CHANGED * math.sqrt(spread))
-        before_s, before, _ = rest[-1 if at is None else at]
+        change = _last_change(rest, _CHANGED * math.sqrt(spread))
+        at = len(rest) - 1 if change is None else change
+        before_s, before, _ = rest[at]
         if arrivals * before_s <= before * covered_s:
             return 0.0
         least = min(least, apart(arrivals, covered_s, before, before_s))
-    return least / spread
+    return least / spread if least < math.inf else 0.0
 
 
 @remembered(32)
-def _changed(demand: ModelDemand, policy: Policy) -> tuple[list[tuple[int, int, int]], int | None]:
+def _changed(demand: ModelDemand, policy: Policy) -> tuple[list[Span], int | None]:
     """The spans of `demand`, and the index of the one that began with the last change."""
     spans = _spans(demand, policy)
     spread = math.sqrt(dispersion(demand.blocks).claimed)
     return spans, _last_change(spans, _CHANGED * spread)
 
 
-def _last_change(spans: list[tuple[int, int, int]], limit: float) -> int | None:
+def _last_change(spans: list[Span], limit: float) -> int | None:
     """The index of the span that began with the last change; None where there was none."""
     if len(spans) < 2:
         return None
@@ -136,7 +147,7 @@ def changed_at(spans: Floats, limit: float) -> int:
     return -1
 
 
-def _without_straddler(spans: list[tuple[int, int, int]], roots: list[float], at: int) -> int:
+def _without_straddler(spans: list[Span], roots: list[float], at: int) -> int:
     """`at`, or the span before it where what `at` added looks like both sides of the change."""
     if at == 0:
         return at
@@ -147,15 +158,12 @@ def _without_straddler(spans: list[tuple[int, int, int]], roots: list[float], at
     return at - 1 if sigmas > _STRADDLES else at
 
 
-def _spans(demand: ModelDemand, policy: Policy) -> list[tuple[int, int, int]]:
-    """(covered seconds, arrivals, seconds ago that it began), each within the next.
-
-    The recent spans, thinned to about a third longer each time, then the local window, then that
-    with more and more of the older blocks.
-    """
+def _spans(demand: ModelDemand, policy: Policy) -> list[Span]:
+    """Each within the next: the recent ones, thinned to about a third longer each time, then the
+    local window, then that with more and more of the older blocks."""
     if isinstance(demand.local, NoData):
         return []
-    found: list[tuple[int, int, int]] = []
+    found: list[Span] = []
     for covered_s, arrivals in demand.recent:
         if not found or covered_s >= found[-1][0] * 1.2:
             found.append((covered_s, arrivals, covered_s))
@@ -171,7 +179,7 @@ def _spans(demand: ModelDemand, policy: Policy) -> list[tuple[int, int, int]]:
 
 
 @remembered(4096)  # as long as `dispersion` is
-def _older(blocks: Blocks, local_s: int) -> list[tuple[int, int, int]]:
+def _older(blocks: Blocks, local_s: int) -> list[Span]:
     """What more and more of the blocks before the local window add to it: (covered seconds,
     arrivals, seconds ago that it began)."""
     found = []

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.present import evidence_of_rise, present_rate
+from autoscaler.demand.present import Span, evidence_of_rise, present_rate, present_spans
 from autoscaler.demand.remembered import remembered
 from autoscaler.demand.significance import beyond_chance
 from autoscaler.demand.totals import Blocks, Count
@@ -25,7 +25,7 @@ from autoscaler.targets.view import SLIVER, ModelView, Proposal
 
 _LONGER = 1.5
 _AT_ONCE = 1.03, 1.1
-_EVIDENT = 5.0
+_EVIDENT = 2.0
 
 
 def propose(view: ModelView) -> Proposal | None:
@@ -54,12 +54,14 @@ def propose(view: ModelView) -> Proposal | None:
 
 
 def _over_plan(view: ModelView, seen: Stats) -> list[Count]:
-    """The spans that by themselves prove that more arrives than is planned for."""
+    """The spans that by themselves prove that more arrives than is planned for. There are ten times
+    as many of one second in a day as of ten, so each of them may err a tenth as often."""
     demand, policy = view.demand, view.policy
     proving = [
         span
         for span in spans(demand)
-        if span[1] >= policy.min_samples and _is_over(view, span, policy.significance)
+        if span[1] >= policy.min_samples
+        and _is_over(view, span, policy.significance * min(1.0, span[0] / policy.surge_window_s))
     ]
     if not proving:
         return []
@@ -70,23 +72,32 @@ def _over_plan(view: ModelView, seen: Stats) -> list[Count]:
 
 
 def _risen(view: ModelView) -> list[Count]:
-    """The time since the rate rose, where that it did is beyond doubt (a likelihood ratio of five
-    by `significance`: any rate may be tested against itself all day, while a plan mostly lies above
-    it), and that it is above the plan is likely (the root of `significance`). One that something
-    was ordered for, or that is older than the local window, proves no more."""
+    """The spans since whose beginning the rate is higher beyond doubt (a likelihood ratio of twice
+    1 / `significance`: any rate may be tested against itself all day, while a plan mostly lies
+    above it) and above the plan likely (the root of `significance`)."""
     demand, policy = view.demand, view.policy
-    rate = present_rate(demand, policy)
-    span = rate.window_s, round(rate.req_per_s * rate.window_s)
-    if (
-        rate.since_ms is not None
-        and view.state.last_out_ms <= rate.since_ms
-        and policy.surge_window_s <= rate.window_s <= policy.local_window_s
-        and span[1] >= policy.min_samples
-        and _is_over(view, span, math.sqrt(policy.significance))
-        and evidence_of_rise(demand, policy) >= math.log(_EVIDENT / policy.significance)
-    ):
-        return [span]
-    return []
+    if demand.seen_ms is None:
+        return []
+    enough = math.log(_EVIDENT / policy.significance)
+    return [
+        span[:2]
+        for span in present_spans(demand, policy)
+        if _may_rise(view, span, demand.seen_ms)
+        and _is_over(view, span[:2], math.sqrt(policy.significance))
+        and evidence_of_rise(demand, policy, span) >= enough
+    ]
+
+
+def _may_rise(view: ModelView, span: Span, seen_ms: int) -> bool:
+    """Whether a rise may have begun with `span`: one that something was ordered for, or that is
+    older than the local window, proves no more."""
+    policy = view.policy
+    covered_s, arrivals, age_s = span
+    return (
+        policy.surge_window_s <= covered_s <= policy.local_window_s
+        and arrivals >= policy.min_samples
+        and view.state.last_out_ms <= seen_ms - age_s * 1000
+    )
 
 
 def _is_over(view: ModelView, span: Count, significance: float) -> bool:

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from autoscaler.demand.observed import UNKNOWN
-from autoscaler.demand.present import NO_RATE, RateEstimate, evidence_of_rise, present_rate
+from autoscaler.demand.present import (
+    NO_RATE,
+    RateEstimate,
+    evidence_of_rise,
+    present_rate,
+    present_spans,
+)
 from autoscaler.demand.significance import apart
 from tests.unit.demand.counted import POLICY, T0, demand_of
 
@@ -81,10 +87,25 @@ def test_nothing_known_is_no_rate_of_zero() -> None:
     assert idle.req_per_s == 0.0 and 0.0 < idle.high < 0.01
 
 
+def most_evident(counts: np.ndarray) -> float:
+    """The evidence of the span of the local window that has most."""
+    demand = demand_of(counts)
+    spans = [s for s in present_spans(demand, POLICY) if s[0] <= POLICY.local_window_s]
+    return max(evidence_of_rise(demand, POLICY, span) for span in spans)
+
+
+def test_no_span_speaks_of_the_present_that_reaches_back_to_before_a_fall() -> None:
+    """Of 20/s that were over 40 s ago nothing is left, of 5/s before a rise everything."""
+    fallen = present_spans(demand_of(np.array([5] * 900 + [20] * 60 + [2] * 40)), POLICY)
+    assert 28 <= max(fallen)[0] <= 40
+    risen = present_spans(demand_of(np.array([5] * 900 + [20] * 40)), POLICY)
+    assert max(risen)[0] > 900
+
+
 def test_a_rise_is_as_evident_as_two_rates_beside_one() -> None:
     """30 s of 8/s after ten minutes of 5/s."""
     counts = np.array([5] * 600 + [8] * 30)
-    found = evidence_of_rise(demand_of(counts), POLICY)
+    found = most_evident(counts)
     assert found == pytest.approx(apart(240, 30, 3000, 600), rel=0.1)
     assert found > 15.0
 
@@ -92,7 +113,7 @@ def test_a_rise_is_as_evident_as_two_rates_beside_one() -> None:
 def test_what_came_before_an_earlier_change_is_no_evidence_of_a_rise() -> None:
     """Twenty minutes of 1/s before five of 5/s make 8/s no likelier."""
     counts = np.array([1] * 1200 + [5] * 300 + [8] * 30)
-    found = evidence_of_rise(demand_of(counts), POLICY)
+    found = most_evident(counts)
     assert found == pytest.approx(apart(240, 30, 1500, 300), rel=0.2)
     assert found < 0.3 * apart(240, 30, 2700, 1500)
 
@@ -100,15 +121,15 @@ def test_what_came_before_an_earlier_change_is_no_evidence_of_a_rise() -> None:
 def test_a_rate_that_came_before_is_no_rise() -> None:
     """Five minutes of 40/s, five of 8/s, by turns: the next 40/s are nothing new, 60/s are."""
     swings = ([40] * 300 + [8] * 300) * 3
-    assert evidence_of_rise(demand_of(np.array(swings + [40] * 30)), POLICY) < 1.0
-    assert evidence_of_rise(demand_of(np.array(swings + [60] * 30)), POLICY) > 50.0
+    assert most_evident(np.array(swings + [40] * 30)) < 1.0
+    assert most_evident(np.array(swings + [60] * 30)) > 50.0
 
 
 def test_a_constant_rate_a_fall_and_silence_are_no_rise() -> None:
     """Nor is next to nothing known."""
     for counts in ([5] * 900, [8] * 900 + [3] * 40, [0] * 900, [5]):
-        assert evidence_of_rise(demand_of(np.array(counts)), POLICY) == 0.0
-    assert evidence_of_rise(UNKNOWN, POLICY) == 0.0
+        assert most_evident(np.array(counts)) == 0.0
+    assert not present_spans(UNKNOWN, POLICY)
 
 
 def test_clumps_are_less_evidence_than_single_requests() -> None:
@@ -117,6 +138,6 @@ def test_clumps_are_less_evidence_than_single_requests() -> None:
     single = rng.poisson(5.0, 1800)
     clumped = np.where(rng.random(1800) < 0.05, 100, 0)
     risen = [8] * 30
-    plain = evidence_of_rise(demand_of(np.concatenate((single, risen))), POLICY)
+    plain = most_evident(np.concatenate((single, risen)))
     assert plain > 10.0
-    assert evidence_of_rise(demand_of(np.concatenate((clumped, risen))), POLICY) < 0.2 * plain
+    assert most_evident(np.concatenate((clumped, risen))) < 0.2 * plain

@@ -24,12 +24,14 @@ def proven(demand: ModelDemand, planned: float) -> Proposal | None:
     return found if found is not None and found.evident else None
 
 
-@pytest.mark.parametrize("rate", [1.0, 5.0, 20.0])
+@pytest.mark.parametrize(
+    ("rate", "days", "most"), [(0.3, 20, 14), (1.0, 50, 16), (5.0, 50, 16), (20.0, 50, 16)]
+)
 def test_noise_at_three_quarters_of_what_is_planned_hardly_ever_raises_an_alarm(
-    rate: float,
+    rate: float, days: int, most: int
 ) -> None:
-    """Fifty model-days of Poisson arrivals at `rate`, 75% of what is planned for: fewer than one
-    false alarm in two model-days (at 1 req/s some 0.4 a day, at 5 req/s 0.1, at 20 none).
+    """Model-days of Poisson arrivals at `rate`, 75% of what is planned for: fewer than one false
+    alarm in two model-days (at 0.3 req/s some 0.4 a day, at 1 0.3, at 5 0.1, at 20 none).
 
     The rule runs wherever a span is so far above what is planned that it could be proof: 3.3
     standard deviations of a short one, 2.4 of one that may also prove that the rate rose.
@@ -37,7 +39,7 @@ def test_noise_at_three_quarters_of_what_is_planned_hardly_ever_raises_an_alarm(
     planned = rate / 0.75
     lengths = (*spans_s(POLICY), POLICY.local_window_s, 150, 190, 240)
     false = looked = 0
-    for seed in range(50):
+    for seed in range(days):
         counts = np.random.default_rng(seed).poisson(rate, DAY_S)
         total = np.concatenate(([0], np.cumsum(counts)))
         start = POLICY.global_window_s
@@ -53,7 +55,7 @@ def test_noise_at_three_quarters_of_what_is_planned_hardly_ever_raises_an_alarm(
                 false += 1
                 last_alarm = int(second)
     assert looked > 10  # the filter let the interesting seconds through
-    assert false < 25
+    assert false <= most
 
 
 def test_a_rise_shows_within_half_a_minute_where_a_fifth_more_is_planned_than_came() -> None:
@@ -65,7 +67,7 @@ def test_a_rise_shows_within_half_a_minute_where_a_fifth_more_is_planned_than_ca
         counts = np.concatenate((rng.poisson(5.0, 1000), rng.poisson(8.0, 30)))
         total = np.concatenate(([0], np.cumsum(counts)))
         late += not any(proven(demand_at(total, 1000 + s), 5.95) for s in range(1, 30))
-    assert late <= 14
+    assert late <= 8
 
 
 def test_there_is_no_dead_band_on_top_of_utilization() -> None:
