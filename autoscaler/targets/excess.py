@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from autoscaler.demand.dispersion import likely_dispersion
 from autoscaler.demand.freshness import is_stale, objection
+from autoscaler.demand.lengths import are_longer
 from autoscaler.demand.present import present_rate
 from autoscaler.demand.remembered import remembered
 from autoscaler.demand.significance import bounds
@@ -132,6 +133,8 @@ def doubt(view: ModelView) -> str:
         return "no full window since the start"
     if is_stale(view.demand):
         return "telemetry is stale"
+    if are_longer(view.state.lengths, view.demand):
+        return "requests look longer than is planned for"
     return objection(view.demand, view.policy, view.route_generation, view.held)
 
 

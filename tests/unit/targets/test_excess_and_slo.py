@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.demand.observed import ModelDemand
+from autoscaler.demand.windows import LengthsSeen
 from autoscaler.targets import excess, slo
 from autoscaler.targets.inherited import propose as inherited
 from autoscaler.targets.table import retarget
 from autoscaler.transitions.turns import Turns
+from tests.unit.decide.decide_catalogue import BUCKET
 from tests.unit.targets.target_views import T0, stats, view
 
 
@@ -24,6 +26,16 @@ def steady(*rates: float) -> ModelDemand:
 def test_ten_minutes_of_less_lower_the_target_to_what_they_speak_for() -> None:
     found = excess.propose(view(steady(8.0, 3.0, 3.0, 3.0, 3.0, 3.0)))
     assert found is not None and 3.0 < found.req_per_s < 3.3
+
+
+def test_nothing_leaves_while_requests_look_longer_than_planned_for() -> None:
+    """A third instance went and was bought back 7 s later, at the lengths that had come by then."""
+    demand = steady(8.0, 3.0, 3.0, 3.0, 3.0, 3.0)
+    inputs, outputs = BUCKET.input_tokens, BUCKET.output_tokens
+    same = LengthsSeen({}, {}, inputs, outputs, 360, 360)
+    assert excess.propose(view(replace(demand, local_lengths=same))) is not None
+    longer = LengthsSeen({}, {}, inputs, 1.2 * outputs, 360, 360)
+    assert excess.propose(view(replace(demand, local_lengths=longer))) is None
 
 
 @pytest.mark.parametrize("at", range(5))
