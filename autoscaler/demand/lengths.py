@@ -8,8 +8,6 @@ the fleet, so a mean counts as longer once the lower bound of either window says
 are shorter only save money, so a mean counts as shorter once the upper bound of the long window
 says so, over many requests and minutes, and the local window does not object. Between the bounds
 the estimate stays where it is: noise does not move it, and what it is planned at hits the caches.
-Where lengths of the last ten minutes are surely others than those before, they alone stand for the
-long window.
 """
 
 from __future__ import annotations
@@ -22,12 +20,10 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.demand.dispersion import dispersion
-from autoscaler.demand.observed import LATELY_S, ModelDemand
+from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.sketches import Sketch, numbers
-from autoscaler.demand.totals import BLOCK_S
-from autoscaler.demand.turn import LEAST_REQUESTS, are_others, since_turn, tokens_of, without
-from autoscaler.demand.windows import LengthsSeen, Stats, TokenSums
+from autoscaler.demand.turn import LEAST_REQUESTS, since_turn
+from autoscaler.demand.windows import LengthsSeen, Stats
 from autoscaler.domain.workload import LEVELS, WEIGHTS, Lengths, Spread
 from autoscaler.performance.compiled import compiled
 from topics.sketch import HIGHEST, LOWEST, middle_ms
@@ -41,7 +37,7 @@ SURE_SIGMAS = 3.0
 ONCE_SURE_SIGMAS = 1.5
 SHORTER_SIGMAS = 2.0
 MANY_REQUESTS = 300
-MANY_S = LATELY_S
+MANY_S = 600
 SOON_S = 60
 SOON = 1.5
 """What is measured for a minute, but not for ten, counts as this much longer. From any minute of
@@ -56,7 +52,6 @@ _LOG_STEP = math.log(STEP)
 _WORTH = 1.1
 _NEARLY_ALL = 0.9
 _MOST_FACTOR, _HALVINGS = 16.0, 40
-_NONE = np.empty(0)
 _AT, _SHARES = np.array(LEVELS), np.array(WEIGHTS)
 _MIDDLES = np.array([middle_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)])
 
@@ -96,9 +91,8 @@ def estimate(
     cvs = _cv_seen(long_sides[0]), _cv_seen(long_sides[1])
     now = since_turn(demand, *cvs)
     now_sides = _sides(now, cvs) if now is not None else (None, None)
-    lately = _lately(demand, cvs)
     if now is not None and short:
-        local_sides, long_sides, lately = now_sides, now_sides, (None, None)
+        local_sides, long_sides = now_sides, now_sides
         trust = trust_outputs = _Trust(LEAST_REQUESTS, LEAST_REQUESTS)
     inputs = _side(
         (current.input_tokens, current.inputs),
@@ -107,7 +101,6 @@ def estimate(
         long_sides[0],
         trust,
         now_sides[0],
-        lately[0],
     )
     outputs = _side(
         (current.output_tokens, current.outputs),
@@ -116,64 +109,9 @@ def estimate(
         long_sides[1],
         trust_outputs,
         now_sides[1],
-        lately[1],
     )
     moved = Lengths(inputs[0], outputs[0], inputs[1], outputs[1])
     return current if moved == current else moved
-
-
-def are_longer(planned: Lengths, demand: ModelDemand) -> bool:
-    """Whether requests of the local window look longer than planned for, on either side. It takes
-    less than to plan for longer ones: what those would need should not leave just before."""
-    seen = demand.local_lengths
-    sides = (
-        (seen.arrivals, seen.mean_input_tokens, planned.input_tokens, planned.inputs),
-        (seen.completions, seen.mean_output_tokens, planned.output_tokens, planned.outputs),
-    )
-    return any(
-        mean is not None
-        and mean > tokens
-        and _bound(_alone(requests, mean), (tokens, spread), -SHORTER_SIGMAS) > tokens
-        for requests, mean, tokens, spread in sides
-    )
-
-
-def _lately(demand: ModelDemand, cvs: tuple[float, float]) -> tuple[_Seen | None, _Seen | None]:
-    """Prompts and answers of the last ten minutes, where they were of one kind, and surely of
-    another mean length than those before them in the long window: the mean over both is that of
-    neither. Lengths that are still on their way to others may come back as soon as they went."""
-    blocks = demand.blocks[-(LATELY_S // BLOCK_S) :]
-    if BLOCK_S * sum(1 for _, arrivals in blocks if arrivals) < _NEARLY_ALL * LATELY_S:
-        return None, None  # it was for seconds, or so few that they show nothing
-    clumps = math.sqrt(dispersion(demand.blocks).claimed)
-    cvs = clumps * cvs[0], clumps * cvs[1]
-    new, last = demand.lately, tokens_of(demand.local_lengths)
-    if any(_differ(last, without(new, last), cvs)):
-        return None, None
-    others = _differ(new, without(tokens_of(demand.long_lengths), new), cvs)
-    return (
-        _alone(new.arrivals, new.input_tokens / new.arrivals, cvs[0])
-        if others[0] and new.arrivals >= MANY_REQUESTS
-        else None,
-        _alone(new.completions, new.output_tokens / new.completions, cvs[1])
-        if others[1] and new.completions >= MANY_REQUESTS
-        else None,
-    )
-
-
-def _differ(now: TokenSums, before: TokenSums, cvs: tuple[float, float]) -> tuple[bool, bool]:
-    """Whether prompts and answers are surely of other mean lengths than those before."""
-    inputs = now.input_tokens, now.arrivals, before.input_tokens, before.arrivals
-    outputs = now.output_tokens, now.completions, before.output_tokens, before.completions
-    return (
-        min(now.arrivals, before.arrivals) >= LEAST_REQUESTS and are_others(*inputs, cvs[0]),
-        min(now.completions, before.completions) >= LEAST_REQUESTS and are_others(*outputs, cvs[1]),
-    )
-
-
-def _alone(requests: int, mean: float, cv: float | None = None) -> _Seen:
-    """A mean without a sketch."""
-    return _Seen(requests, mean, _NONE, _NONE, cv)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +152,9 @@ def _side(
     long: _Seen | None,
     trust: _Trust,
     now: _Seen | None,
-    lately: _Seen | None,
 ) -> tuple[float, Spread]:
-    """now: requests since they turned, which alone may count as longer; None: they did not.
-    lately: those of the last ten minutes where the rest of the long window is of others."""
-    mean = _mean(current[0], declared, now or local, lately or long, trust, now is not None)
+    """now: requests since they turned, which alone may count as longer; None: they did not."""
+    mean = _mean(current[0], declared, now or local, long, trust, now is not None)
     bounds = _bounds(long, local)
     shape = _shape(current, declared, long, bounds)
     if shape is None:

@@ -20,11 +20,8 @@ from autoscaler.demand.windows import (
 from autoscaler.domain.cluster import Policy
 
 _NEVER = NoData(None)
-_NOTHING = TokenSums(0, 0, 0, 0)
 FRESH_S = (20, 40, 80)
 """Spans, in seconds, in which a turn of requests is looked for within the local window."""
-LATELY_S = 600
-"""So long that what is seen of lengths is believed, in both directions."""
 SILENT_MS = 10_000
 """A gateway reports every second: after ten without a word it has fallen silent."""
 
@@ -36,10 +33,10 @@ class ModelDemand:
     recent: (covered seconds, arrivals) of each span of `spans_s`, shortest first, counted back
     from seen_ms, the end of the newest reported second (None: nothing was ever reported).
     local / long: the windows of policy.local_window_s and policy.global_window_s, and how long
-    requests were in them; fresh: what was asked in the last FRESH_S seconds, lately: in the last
-    LATELY_S. gateways: those that spoke of the model within the long window and did not sign off.
-    blocks: counts of each whole 10 s block of the long window. kinds: requests of the local window
-    by their kind, of models that have several.
+    requests were in them; fresh: what was asked in the last FRESH_S seconds. gateways: those that
+    spoke of the model within the long window and did not sign off. blocks: counts of each whole 10
+    s block of the long window. kinds: requests of the local window by their kind, of models that
+    have several.
     """
 
     recent: tuple[Count, ...] = ()
@@ -52,7 +49,6 @@ class ModelDemand:
     seen_ms: int | None = None
     kinds: Mapping[str, int] = field(default_factory=dict)
     fresh: tuple[TokenSums, ...] = ()
-    lately: TokenSums = _NOTHING
 
     @property
     def req_per_s(self) -> float:
@@ -92,8 +88,6 @@ def observe(
     """The demand for each of `models` at `now_ms`, in domain ms."""
     models = list(models)
     local_s, long_s = policy.local_window_s, policy.global_window_s
-    fresh_s = (span_s for span_s in FRESH_S if span_s < local_s)
-    tokens = windows.all_tokens(models, now_ms, [*fresh_s, min(LATELY_S, long_s)])
     seen = zip(
         windows.all_recent(models, now_ms, spans_s(policy)),
         windows.all_stats(models, now_ms, local_s),
@@ -104,8 +98,7 @@ def observe(
         windows.all_lengths(models, now_ms, local_s),
         windows.all_newest_ms(models, now_ms),
         [windows.kinds(model, now_ms, local_s) for model in models],
-        [asked[:-1] for asked in tokens],
-        [asked[-1] for asked in tokens],
+        windows.all_tokens(models, now_ms, [span_s for span_s in FRESH_S if span_s < local_s]),
         strict=True,
     )
     return {model: ModelDemand(*of) for model, of in zip(models, seen, strict=True)}

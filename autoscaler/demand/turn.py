@@ -37,11 +37,11 @@ def since_turn(demand: ModelDemand, input_cv: float, output_cv: float) -> Length
     # Of requests that come in clumps of D alike, only one in D says something new.
     clumps = math.sqrt(dispersion(demand.blocks).claimed)
     cvs = _Cvs(input_cv * clumps, output_cv * clumps)
-    local, long = tokens_of(demand.local_lengths), tokens_of(demand.long_lengths)
+    local, long = _tokens(demand.local_lengths), _tokens(demand.long_lengths)
     windows = (*demand.fresh, local)
-    rests = [without(window, windows[0]) for window in windows]
+    rests = [_without(window, windows[0]) for window in windows]
     turned = any(_is_turn(_changes(windows[0], rest, cvs)) for rest in rests)
-    if not turned and not _is_turn(_changes(local, without(long, local), cvs)):
+    if not turned and not _is_turn(_changes(local, _without(long, local), cvs)):
         return None
     at = len(windows) - 1
     while at and any(_changes(windows[0], rests[at], cvs)):
@@ -59,8 +59,7 @@ def _lengths(seen: TokenSums) -> LengthsSeen:
     )
 
 
-def tokens_of(seen: LengthsSeen) -> TokenSums:
-    """The sums that its means are of."""
+def _tokens(seen: LengthsSeen) -> TokenSums:
     return TokenSums(
         seen.arrivals,
         round((seen.mean_input_tokens or 0.0) * seen.arrivals),
@@ -69,8 +68,7 @@ def tokens_of(seen: LengthsSeen) -> TokenSums:
     )
 
 
-def without(window: TokenSums, part: TokenSums) -> TokenSums:
-    """What came in `window` before `part` began, which ends with it."""
+def _without(window: TokenSums, part: TokenSums) -> TokenSums:
     return TokenSums(
         max(0, window.arrivals - part.arrivals),
         max(0, window.input_tokens - part.input_tokens),
@@ -100,17 +98,7 @@ def _changes(now: TokenSums, before: TokenSums, cvs: _Cvs) -> tuple[int, int]:
 
 def _change(tokens: int, requests: int, tokens_before: int, requests_before: int, cv: float) -> int:
     now, before = tokens / requests, tokens_before / requests_before
-    if max(now, before) < _LEAST * min(now, before):
-        return 0
-    if not are_others(tokens, requests, tokens_before, requests_before, cv):
+    error = cv * math.sqrt(now * now / requests + before * before / requests_before)
+    if max(now, before) < _LEAST * min(now, before) or abs(now - before) <= _SIGMAS * error:
         return 0
     return 1 if now > before else -1
-
-
-def are_others(
-    tokens: int, requests: int, tokens_before: int, requests_before: int, cv: float
-) -> bool:
-    """Whether these requests are, beyond chance, of another mean length than those before."""
-    now, before = tokens / requests, tokens_before / requests_before
-    error = cv * math.sqrt(now * now / requests + before * before / requests_before)
-    return abs(now - before) > _SIGMAS * error

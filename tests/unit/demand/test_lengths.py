@@ -10,18 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.demand.lengths import (
-    MANY_REQUESTS,
-    MANY_S,
-    SOON,
-    SOON_S,
-    STEP,
-    are_longer,
-    estimate,
-)
-from autoscaler.demand.observed import LATELY_S, UNKNOWN, ModelDemand
+from autoscaler.demand.lengths import MANY_REQUESTS, MANY_S, SOON, SOON_S, STEP, estimate
+from autoscaler.demand.observed import UNKNOWN, ModelDemand
 from autoscaler.demand.turn import LEAST_REQUESTS
-from autoscaler.demand.windows import LengthsSeen, Stats, TokenSums
+from autoscaler.demand.windows import LengthsSeen, Stats
 from autoscaler.domain.workload import LEVELS, WEIGHTS, Lengths
 from topics.sketch import bucket_of
 
@@ -94,62 +86,6 @@ def test_requests_a_quarter_as_long_are_believed_in_part_after_a_minute() -> Non
     assert estimate(DECLARED, DECLARED, seen(quarter, few, SOON_S)) is DECLARED
     nearer = means(240.0, 48.0, 400)
     assert estimate(found, DECLARED, seen(nearer, nearer, SOON_S + 10)) is found  # not worth it
-
-
-def changed(now: tuple[float, float], before: tuple[float, float], per_s: float) -> ModelDemand:
-    """Half an hour of `per_s`, the last ten minutes of it of other means (inputs, outputs)."""
-    new, old = round(LATELY_S * per_s), round((1800 - LATELY_S) * per_s)
-    both = [(a * new + b * old) / (new + old) for a, b in zip(now, before, strict=True)]
-    demand = seen(means(*now, new // 5), means(*both, new + old))
-    sums = TokenSums(new, round(now[0] * new), new, round(now[1] * new))
-    blocks = ((10, max(1, round(10 * per_s))),) * 180
-    return replace(demand, blocks=blocks, lately=sums)
-
-
-def test_ten_minutes_of_shorter_requests_are_believed_as_they_are_after_others_too() -> None:
-    """The bundled conversation: answers had become a third shorter, and for 20 minutes instances
-    were bought for the mean of them and of those before."""
-    demand = changed((1000.0, 140.0), (1000.0, 200.0), per_s=2.0)
-    found = estimate(DECLARED, DECLARED, demand)
-    assert 140.0 < found.output_tokens < 155.0
-    assert found.input_tokens == DECLARED.input_tokens
-    assert estimate(found, DECLARED, demand) is found  # those before do not bring it back
-
-
-def test_few_requests_or_seconds_of_them_do_not_stand_for_ten_minutes() -> None:
-    few = changed((1000.0, 140.0), (1000.0, 200.0), per_s=0.45)
-    assert estimate(DECLARED, DECLARED, few).output_tokens > 170.0
-    demand = changed((1000.0, 140.0), (1000.0, 200.0), per_s=2.0)
-    of_seconds = replace(demand, blocks=((10, 20),) * 120 + ((10, 0),) * 50 + ((10, 120),) * 10)
-    assert estimate(DECLARED, DECLARED, of_seconds).output_tokens > 170.0
-
-
-def test_lengths_on_their_way_to_others_do_not_stand_for_ten_minutes() -> None:
-    """Mixes that swing: what is shorter now is longer in ten minutes, and instances would have
-    left meanwhile."""
-    demand = changed((1000.0, 140.0), (1000.0, 200.0), per_s=5.0)
-    assert estimate(DECLARED, DECLARED, demand).output_tokens < 155.0
-    for now in ((1000.0, 110.0), (1300.0, 140.0)):  # either side
-        moving = replace(demand, local_lengths=means(*now, 600))
-        assert estimate(DECLARED, DECLARED, moving).output_tokens > 170.0
-
-
-def test_lengths_that_did_not_change_are_judged_by_the_whole_long_window() -> None:
-    """Ten minutes that are shorter by chance are no reason to leave 20 others out."""
-    demand = changed((1000.0, 192.0), (1000.0, 200.0), per_s=1.0)
-    assert estimate(DECLARED, DECLARED, demand) is DECLARED
-
-
-def test_requests_look_longer_before_they_are_planned_for_as_such() -> None:
-    """250 requests: at cv 1 their mean is known to within 6%."""
-    long = means(1000.0, 200.0, 3000)
-    same, bit, much = (means(1000.0, 200.0 * by, 250) for by in (1.0, 1.1, 1.17))
-    assert not are_longer(DECLARED, seen(same, long))
-    assert not are_longer(DECLARED, seen(bit, long))
-    assert are_longer(DECLARED, seen(much, long))
-    assert estimate(DECLARED, DECLARED, seen(much, long)) is DECLARED
-    assert not are_longer(DECLARED, seen(means(3000.0, 600.0, 2), long))
-    assert not are_longer(DECLARED, UNKNOWN)
 
 
 def test_answers_that_ended_first_are_not_taken_for_all_of_them() -> None:

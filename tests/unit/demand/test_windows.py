@@ -9,9 +9,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.demand.duplicates import Producer
-from autoscaler.demand.observed import FRESH_S, LATELY_S, observe
 from autoscaler.demand.windows import NoData, Stats, TelemetryWindows, TokenSums
-from autoscaler.domain.cluster import Policy
 from topics.telemetry import Telemetry
 
 T0 = 1_700_000_000_000
@@ -288,16 +286,3 @@ def test_tokens_of_several_spans_at_once() -> None:
     assert chat == tuple(TokenSums(*one) for one in sums)
     assert nobody == (TokenSums(0, 0, 0, 0),) * 3
     assert windows.all_tokens(["chat"], T0 + 40_000, ()) == [()]
-
-
-def test_demand_says_what_was_asked_in_the_last_ten_minutes_and_in_the_last_seconds() -> None:
-    """A request a second for 20 minutes: of 100 tokens, of 300 in the last ten."""
-    policy, windows = Policy(), TelemetryWindows(1800)
-    for second in range(1, 1201):
-        tokens = 100 if second <= 600 else 300
-        record = replace(BLANK, sequence=second, arrivals=1, input_tokens_arrived=tokens)
-        windows.add(record, T0 + 1000 * second)
-    seen = observe(windows, ["chat"], policy, T0 + 1_200_000)["chat"]
-    assert seen.lately.input_tokens == 600 * 300
-    assert seen.lately.arrivals == LATELY_S == 600
-    assert [one.input_tokens for one in seen.fresh] == [300 * span_s for span_s in FRESH_S]
