@@ -6,9 +6,10 @@ SLOs and rising latency hold removals back when an answer is carried out (`deman
 
 from __future__ import annotations
 
+import math
+
 from autoscaler.demand.dispersion import likely_dispersion
 from autoscaler.demand.freshness import is_stale, objection
-from autoscaler.demand.lengths import are_longer
 from autoscaler.demand.present import present_rate
 from autoscaler.demand.remembered import remembered
 from autoscaler.demand.significance import bounds
@@ -23,6 +24,9 @@ from autoscaler.transitions.turns import Turns, returned, turned_lately
 
 _COVERED = 0.9
 _MATTERS = 0.99
+_WORTH_A_TURN, _TURNS_FREELY_MS = 0.9, 3_600_000
+"""Few reversals are allowed: within an hour of an addition, less than this share of what is planned
+is worth one."""
 _LEAST_REQ_PER_S = 1e-3
 _SURELY = 1.96  # standard deviations: a short sample must not undershoot the rate
 _CLUMPED_LONGER = 2.0
@@ -133,16 +137,18 @@ def doubt(view: ModelView) -> str:
         return "no full window since the start"
     if is_stale(view.demand):
         return "telemetry is stale"
-    if are_longer(view.state.lengths, view.demand):
-        return "requests look longer than is planned for"
     return objection(view.demand, view.policy, view.route_generation, view.held)
 
 
 def _lower(view: ModelView, rate: float, why: str) -> Proposal | None:
-    added_ms = view.state.last_out_ms
-    if added_ms and view.now_ms - added_ms < view.service.scale_in_after_s * 1000:
+    added_ms, planned = view.state.last_out_ms, view.planned_req_per_s
+    since_ms = view.now_ms - added_ms if added_ms else math.inf
+    if since_ms < view.service.scale_in_after_s * 1000:
         # What was added since has not been in excess for as long; a target beyond it may fall.
-        rate = max(rate, view.planned_req_per_s)
+        rate = max(rate, planned)
     if rate >= _MATTERS * view.state.target_req_per_s:
+        return None
+    turns = view.state.turns.last == "out" and since_ms < _TURNS_FREELY_MS
+    if turns and rate > _WORTH_A_TURN * planned:
         return None
     return Proposal("excess", rate, why)

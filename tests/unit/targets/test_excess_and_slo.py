@@ -7,12 +7,10 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.windows import LengthsSeen
 from autoscaler.targets import excess, slo
 from autoscaler.targets.inherited import propose as inherited
 from autoscaler.targets.table import retarget
 from autoscaler.transitions.turns import Turns
-from tests.unit.decide.decide_catalogue import BUCKET
 from tests.unit.targets.target_views import T0, stats, view
 
 
@@ -28,14 +26,16 @@ def test_ten_minutes_of_less_lower_the_target_to_what_they_speak_for() -> None:
     assert found is not None and 3.0 < found.req_per_s < 3.3
 
 
-def test_nothing_leaves_while_requests_look_longer_than_planned_for() -> None:
-    """A third instance went and was bought back 7 s later, at the lengths that had come by then."""
-    demand = steady(8.0, 3.0, 3.0, 3.0, 3.0, 3.0)
-    inputs, outputs = BUCKET.input_tokens, BUCKET.output_tokens
-    same = LengthsSeen({}, {}, inputs, outputs, 360, 360)
-    assert excess.propose(view(replace(demand, local_lengths=same))) is not None
-    longer = LengthsSeen({}, {}, inputs, 1.2 * outputs, 360, 360)
-    assert excess.propose(view(replace(demand, local_lengths=longer))) is None
+@pytest.mark.parametrize(("rate", "last", "added_min", "lowered"), [
+    (7.2, "out", 50, False), (7.2, "out", 70, True), (7.2, "in", 50, True), (6.0, "out", 50, True),
+])  # fmt: skip
+def test_less_than_a_tenth_is_not_worth_a_reversal_within_an_hour(
+    rate: float, last: str, added_min: int, lowered: bool
+) -> None:
+    """Few are allowed: a large fleet that gave back its smallest instance then kept all else."""
+    seen = view(steady(8.0, *[rate] * 5))
+    state = replace(seen.state, turns=Turns(last), last_out_ms=T0 - 60_000 * added_min)
+    assert (excess.propose(replace(seen, state=state)) is not None) == lowered
 
 
 @pytest.mark.parametrize("at", range(5))
