@@ -44,6 +44,7 @@ from streams.backtest.runs import prepared
 from streams.backtest.workload import DEFAULT_CONFIG, Demand
 from streams.files.config import load_config
 from streams.files.errors import UserError
+from streams.garbage import keep
 from streams.replay.traces import load_trace
 
 _LEAD_S = 240.0
@@ -163,6 +164,7 @@ def day(span_s: float, draw: Draw) -> None:
     request and with rates."""
     scenario = _swings(_DAY, span_s, draw)
     lengths = measured_lengths(scenario.arrivals)
+    keep()
     scores = []
     for name, run in (("requests", simulate), ("rates", simulate_flow)):
         timed = Timed(LiveController(), scenario.end_s)

@@ -34,12 +34,15 @@ from autoscaler.simulation.stage import AnyEngine, AnySetup
 from autoscaler.simulation.timeline import FlowRow, Timeline
 from autoscaler.simulation.told import date
 from autoscaler.simulation.world import World
-from topics.fleet import Status
+from topics.fleet import InstanceState, Status
 from topics.reported import Reported, from_rows
 from topics.routing import Endpoint, RouteGroup, Routes
 
-QUIET_S, LONGEST_S = 10, 120
+QUIET_S, LONGEST_S = 10, 90
 """Between ticks while nothing changes: where rates do, and where they stay what they were."""
+_CALLS = {InstanceState.READY, InstanceState.ASLEEP, InstanceState.STOPPED, InstanceState.FAILED}
+"""What an instance comes to that there may be something to decide then: not at its start, which
+was ordered, nor while it drains."""
 _SETTLE_S = 600.0
 
 
@@ -137,12 +140,12 @@ class FlowGateway:
         return any(flow.in_flight for flow in self._flows.values())
 
     def is_usual(self, from_s: float, to_s: float) -> bool:
-        """Whether the rates of [from_s, to_s), still to come, are those of lately, and nothing
-        waits."""
-        coming = {
-            model: inflow.coming(from_s - self._lead_s, to_s - self._lead_s)
-            for model, inflow in self._inflows.items()
-        }
+        """Whether the rates of [from_s, to_s), still to come, are those of lately, requests as long
+        as they were, and nothing waits."""
+        since_s, until_s = from_s - self._lead_s, to_s - self._lead_s
+        if not all(inflow.is_alike(since_s, until_s) for inflow in self._inflows.values()):
+            return False
+        coming = {m: inflow.coming(since_s, until_s) for m, inflow in self._inflows.items()}
         return all(
             flow.is_usual(coming.get(m, 0.0), to_s - from_s) for m, flow in self._flows.items()
         )
@@ -278,9 +281,10 @@ class FlowWorld(World):
             self._idle.pop(status.node, None)
         else:
             self._idle[status.node] = status
-        states = [(one.instance, one.state) for one in status.instances]
-        if known is None or states != [(one.instance, one.state) for one in known.instances]:
-            self._moved = True
+        was = {one.instance: one.state for one in known.instances} if known else {}
+        now = {one.instance: one.state for one in status.instances}
+        self._moved |= known is None or was != now
+        if known is None or any(s in _CALLS and was.get(one) != s for one, s in now.items()):
             self._tick_at(math.floor(self.agenda.now_ms / 1000.0) + 1)
 
     def _beat(self) -> None:
@@ -362,7 +366,7 @@ class FlowWorld(World):
 
     def _carry_out(self, said: Said) -> None:
         super()._carry_out(said)
-        if said.assignments or said.routes:
+        if said.routes:
             self._changed = True
             self._tick_at(math.floor(self.agenda.now_ms / 1000.0) + 1)
 

@@ -26,7 +26,8 @@ from autoscaler.simulation.inflow import Batch, Ints, no_counts
 from topics.sketch import GAMMA, HIGHEST, LOWEST
 
 _SMOOTH_S = 15.0
-"""The load that latencies are read off at is a mean over about as long as a request stays."""
+"""Where the load has just changed it is a mean over about as long as a request stays."""
+_SETTLES_S, _MEAN_S = 60.0, 300.0
 _SIGMAS, _CHANGE = 3.0, 0.03
 
 Floats = npt.NDArray[np.float32]
@@ -152,6 +153,8 @@ class Flow:
     under_way: deque[Cohort] = field(default_factory=deque)
     req_per_s: float = 0.0
     stay_s: float = 0.0
+    _lately: float = 0.0
+    _steady_s: float = 0.0
 
     @property
     def in_flight(self) -> int:
@@ -168,8 +171,7 @@ class Flow:
     def go_on(self, batch: Batch, from_s: float, to_s: float, ways: Sequence[Way]) -> list[Cohort]:
         """`batch` came in [from_s, to_s); what of everything has ended by `to_s`."""
         span_s = to_s - from_s
-        come = batch.taken / span_s
-        self.req_per_s += (1.0 - math.exp(-span_s / _SMOOTH_S)) * (come - self.req_per_s)
+        self._see(batch.taken / span_s, span_s)
         if batch.requests:
             self.waiting.append(Cohort(0.5 * (from_s + to_s), batch, batch.taken))
         full = sum(way.req_per_s for way in ways)
@@ -180,6 +182,23 @@ class Flow:
         while self.under_way and self.under_way[0].due_s <= to_s:
             ended.append(self.under_way.popleft())
         return ended
+
+    def _see(self, come: float, span_s: float) -> None:
+        """The load after a span in which `come` requests/s came.
+
+        Latencies at a load contain what chance does to it: a mean over a few seconds would count
+        that twice. So the mean since the last change beyond chance counts.
+        """
+        self._lately += (1.0 - math.exp(-span_s / _SMOOTH_S)) * (come - self._lately)
+        self._steady_s = min(_MEAN_S, self._steady_s + span_s)
+        if self._steady_s > _SETTLES_S:
+            self.req_per_s += span_s / self._steady_s * (come - self.req_per_s)
+            usual = max(self.req_per_s, 1.0 / _SMOOTH_S)
+            chance = _SIGMAS * math.sqrt(usual / (2.0 * _SMOOTH_S))
+            if abs(self._lately - self.req_per_s) <= max(chance, _CHANGE * usual):
+                return
+            self._steady_s = 0.0
+        self.req_per_s = self._lately
 
     def _serve(self, from_s: float, to_s: float, ways: Sequence[Way], full: float) -> None:
         room = full * (to_s - from_s)

@@ -107,10 +107,13 @@ class Inflow:
             low, high = np.interp((from_s, to_s), self._edges_s, self._upto)
         return float(self._weight * (high - low))
 
+    def is_alike(self, from_s: float, to_s: float) -> bool:
+        """Whether requests are as long all through [from_s, to_s], and the two minutes before."""
+        return self._stretch(from_s - _LOOK_S) == self._stretch(to_s)
+
     def lengths(self, at_s: float) -> Lengths | None:
         """How long requests are around `at_s`; None where there are none."""
-        look = min(int(max(0.0, at_s) // _LOOK_S), len(self._stretches) - 1)
-        low, high = self._stretches[look]
+        low, high = self._stretch(at_s)
         if low == high:
             low, high = 0, len(self._at_s)
         if (low, high) not in self._lengths:
@@ -122,6 +125,9 @@ class Inflow:
             together = _correlated(self._inputs[low:high][fits], self._outputs[low:high][fits])
             self._lengths[low, high] = replace(next(iter(found.values())), together=together)
         return self._lengths[low, high]
+
+    def _stretch(self, at_s: float) -> tuple[int, int]:
+        return self._stretches[min(int(max(0.0, at_s) // _LOOK_S), len(self._stretches) - 1)]
 
     def _alike(self) -> list[tuple[int, int]]:
         """Per look, the arrivals of the stretch that it is in, as [low, high). One without any

@@ -6,7 +6,6 @@ on the user's Dask or Ray cluster. A worker reads the traces itself and keeps wh
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -25,7 +24,7 @@ from autoscaler.simulation.score import Score, score
 from autoscaler.simulation.world import simulate
 from streams.backtest.workload import Demand, Workload, load_workload
 from streams.files.errors import UserError
-from streams.garbage import collect_seldom
+from streams.garbage import keep
 
 BACKENDS = ("local", "dask", "ray")
 
@@ -55,9 +54,7 @@ def prepared(demand: Demand, seed: int) -> tuple[Workload, Setting]:
     """The workload of `demand` and what policies may know of it."""
     workload = load_workload(demand, seed)
     setting = setting_of(workload.scenario)
-    gc.collect()  # what is garbage by now would be kept for ever
-    gc.freeze()  # arrivals never change: collections need not look at them again and again
-    collect_seldom()
+    keep()
     return workload, setting
 
 

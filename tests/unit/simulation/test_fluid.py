@@ -223,6 +223,26 @@ def test_what_exceeds_the_capacity_waits_and_misses() -> None:
     assert attained / served < 0.3
 
 
+def test_chance_counts_once() -> None:
+    """Latencies at a load contain it: counts that scatter around a rate are that rate."""
+    flow, random = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000), np.random.default_rng(1)
+    seen = []
+    for at in range(0, 3600, 10):
+        flow.go_on(Batch(int(random.poisson(50.0))), float(at), at + 10.0, [way()])
+        seen.append(flow.req_per_s)
+    settled = np.array(seen[30:])
+    assert settled.mean() == pytest.approx(5.0, rel=0.02)
+    assert settled.std() < 0.05 * 5.0
+
+
+@pytest.mark.parametrize("before", [0, 50])
+def test_a_step_of_the_rate_is_followed_within_a_minute(before: int) -> None:
+    flow = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000)
+    for at in range(0, 1260, 10):
+        flow.go_on(Batch(before if at < 1200 else 100), float(at), at + 10.0, [way()])
+    assert flow.req_per_s == pytest.approx(10.0, rel=0.03)
+
+
 def test_where_nothing_serves_requests_are_refused_after_the_hold() -> None:
     flow = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000)
     assert flow.go_on(Batch(7), 0.0, 10.0, []) == []
