@@ -64,7 +64,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--gateways", type=int, default=1)
     parser.add_argument("--timeline", type=Path, help="JSON lines of the first run")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--static", action="store_true", help="sweep fixed fleets beside ours")
+    parser.add_argument("--static", action="store_true", help="sweep fixed fleets, per seed")
     parser.add_argument("--fluid", action="store_true", help="simulate rates, not requests: days")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     return parser
@@ -143,10 +143,12 @@ def _run(args: argparse.Namespace) -> int:
         for case in wanted:
             mine = [one for one in found if one.scenario == case.name]
             print("\n".join(summary(mine)), flush=True)
-            if args.static:
-                sweeps = _sweeps(case, mine[0], go)
-                print("\n".join(report(mine[0], sweeps)), flush=True)
-                fixed.append(static_json(mine[0], sweeps))
+            for ours in mine if args.static else ():
+                if len(mine) > 1:
+                    print(f"  seed {ours.seed}, {ours.cost_usd:.2f} USD:")
+                sweeps = _sweeps(case, ours, go)
+                print("\n".join(report(ours, sweeps)), flush=True)
+                fixed.append(static_json(ours, sweeps))
     if args.json is not None:
         args.json.write_bytes(as_json(found, {"static": fixed} if fixed else None))
     return 0

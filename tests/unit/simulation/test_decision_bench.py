@@ -190,12 +190,13 @@ def test_the_command_runs_a_swing_as_rates_beside_fixed_fleets(
 ) -> None:
     out = tmp_path / "out.json"
     argv = ["--fluid", "--static", "--swing", "4", "--duration", "600", "--config", str(CONFIG)]
-    assert main([*argv, "--json", str(out)]) == 0
-    assert "fixed, every model at 97%" in capsys.readouterr().out
+    assert main([*argv, "--seeds", "2", "--json", str(out)]) == 0
+    assert capsys.readouterr().out.count("fixed, every model at 97%") == 2
     found = orjson.loads(out.read_bytes())
     assert found["runs"][0]["models"]["mini"]["requests"] > 2000
     assert found["runs"][0]["models"]["mini"]["of_p99_need"] is None
-    assert found["static"][0]["models"]["mini"]
+    assert [one["seed"] for one in found["static"]] == [1, 2]
+    assert found["static"][1]["models"]["mini"]
 
 
 def prepared_at(req_per_s: float) -> Prepared:
