@@ -3,9 +3,9 @@
 Owns what differs from `world`: a gateway that lets counts of requests flow (`fluid_flow`) and
 reports every `QUIET_S`, so that windows see how demand scatters; engines that only know their load;
 and ticks that come at each second where something changes, else every `QUIET_S`, or up to
-`LONGEST_S` apart while rates stay what they were (the world knows what comes, the decider does
-not). Nodes, the planner, prices, reclaims and the bill are those of `world`. What was in an engine
-that is lost counts as served.
+`LONGEST_S` apart while rates and lengths stay what they were (the world knows what comes, the
+decider does not). Nodes, the planner, prices, reclaims and the bill are those of `world`. What was
+in an engine that is lost counts as served.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from topics.reported import Reported, from_rows
 from topics.routing import Endpoint, RouteGroup, Routes
 
 QUIET_S, LONGEST_S = 10, 90
-"""Between ticks while nothing changes: where rates do, and where they stay what they were."""
+"""Between ticks while no instance changes: where rates or lengths do, and where they do not."""
 _CALLS = {InstanceState.READY, InstanceState.ASLEEP, InstanceState.STOPPED, InstanceState.FAILED}
 """What an instance comes to that there may be something to decide then: not at its start, which
 was ordered, nor while it drains."""
