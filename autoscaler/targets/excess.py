@@ -143,12 +143,13 @@ def doubt(view: ModelView) -> str:
 def _lower(view: ModelView, rate: float, why: str) -> Proposal | None:
     added_ms, planned = view.state.last_out_ms, view.planned_req_per_s
     since_ms = view.now_ms - added_ms if added_ms else math.inf
-    if since_ms < view.service.scale_in_after_s * 1000:
-        # What was added since has not been in excess for as long; a target beyond it may fall.
+    turns = view.state.turns.last == "out" and since_ms < _TURNS_FREELY_MS
+    # What was added since has not been in excess for as long, and a little is not worth a reversal;
+    # a target beyond what is planned may fall.
+    if since_ms < view.service.scale_in_after_s * 1000 or (
+        turns and rate > _WORTH_A_TURN * planned
+    ):
         rate = max(rate, planned)
     if rate >= _MATTERS * view.state.target_req_per_s:
-        return None
-    turns = view.state.turns.last == "out" and since_ms < _TURNS_FREELY_MS
-    if turns and rate > _WORTH_A_TURN * planned:
         return None
     return Proposal("excess", rate, why)

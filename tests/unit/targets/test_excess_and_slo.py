@@ -38,6 +38,16 @@ def test_less_than_a_tenth_is_not_worth_a_reversal_within_an_hour(
     assert (excess.propose(replace(seen, state=state)) is not None) == lowered
 
 
+def test_a_target_beyond_what_is_planned_falls_within_that_hour_too() -> None:
+    """There was no room for more: nothing leaves, and nothing more is asked for."""
+    seen = view(steady(8.0, *[7.4] * 5))
+    state = replace(
+        seen.state, turns=Turns("out"), last_out_ms=T0 - 3_000_000, target_req_per_s=12.0
+    )
+    found = excess.propose(replace(seen, state=state))
+    assert found is not None and found.req_per_s == pytest.approx(8.0)
+
+
 @pytest.mark.parametrize("at", range(5))
 def test_two_minutes_of_more_within_them_hold_the_target(at: int) -> None:
     """Wherever in the ten minutes they were: no mean over all of them counts."""
