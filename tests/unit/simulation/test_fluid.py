@@ -223,6 +223,15 @@ def test_what_exceeds_the_capacity_waits_and_misses() -> None:
     assert attained / served < 0.3
 
 
+@pytest.mark.parametrize(("from_s", "to_s", "alike"), [
+    (300.0, 590.0, True), (500.0, 700.0, False), (700.0, 710.0, False), (900.0, 1000.0, True),
+])  # fmt: skip
+def test_lengths_that_change_are_no_quiet_time(from_s: float, to_s: float, alike: bool) -> None:
+    """Nor are the two minutes after it: the decider is to see them come."""
+    came = [Arrival(float(at), MODEL, 100 if at < 600 else 400, 50) for at in range(1200)]
+    assert Inflow(came, 8192, 1.0, np.random.default_rng(1)).is_alike(from_s, to_s) == alike
+
+
 def test_chance_counts_once() -> None:
     """Latencies at a load contain it: counts that scatter around a rate are that rate."""
     flow, random = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000), np.random.default_rng(1)
