@@ -63,7 +63,7 @@ def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]
     starts = starts_s(inputs.combos.values(), inputs.state.models)
     found = {}
     for service in inputs.cluster.services:
-        state = inputs.state.models.get(service.model, ModelState(service.lengths))
+        state = inputs.state.models.get(service.model) or ModelState(service.lengths)
         seen = inputs.observation.unmanaged.get(service.model)
         own = running.get(service.model, ())
         state = taken_in(state, service, seen, own)
@@ -73,7 +73,9 @@ def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]
         if service.model in hit:
             state = replace(state, lost_ms=inputs.now_ms, unmet_until_ms=0)
         demand = inputs.observation.demand.get(service.model, UNKNOWN)
-        state = replace(state, clumps=observed(state.clumps, demand))
+        clumps = observed(state.clumps, demand)
+        if clumps is not state.clumps:
+            state = replace(state, clumps=clumps)
         state = _with_mix(_with_lengths(state, service, inputs), service, inputs)
         found[service.model] = _with_outlook(state, service, inputs, starts)
     return found

@@ -105,6 +105,8 @@ def publish(
         plan_number += 1
         effects.append(PublishPlan(_plan(after, groups, sight, cluster, plan_number, now_ms)))
     effects += _rates(before, after, cluster, now_ms)
+    if not effects and groups == after.groups:
+        return after, ()
     return (
         replace(
             after,

@@ -43,9 +43,13 @@ LOWERING: tuple[Rule, ...] = (excess.propose,)
 
 def retarget(view: ModelView) -> ModelState:
     """The model's state with the target, and the derating, that its view speaks for."""
-    state = replace(_informed(view, slo.derated(view)), in_flight=backlog.remembered(view))
-    view = replace(view, state=state)
-    state, planned = view.state, view.planned_req_per_s
+    state = _informed(view, slo.derated(view))
+    in_flight = backlog.remembered(view)
+    if in_flight != state.in_flight:
+        state = replace(state, in_flight=in_flight)
+    if state is not view.state:
+        view = replace(view, state=state)
+    planned = view.planned_req_per_s
     proposals = [proposal for rule in RAISING if (proposal := rule(view)) is not None]
     raised = max(proposals, key=lambda p: _worth(p, planned), default=None)
     if any(p.rule == "surge" and p.evident and not p.followed for p in proposals):
