@@ -89,16 +89,31 @@ def observe(
     models = list(models)
     local_s, long_s = policy.local_window_s, policy.global_window_s
     seen = zip(
+        models,
         windows.all_recent(models, now_ms, spans_s(policy)),
         windows.all_stats(models, now_ms, local_s),
         windows.all_stats(models, now_ms, long_s),
         windows.all_gateways(models, now_ms, long_s),
         windows.all_blocks(models, now_ms, long_s),
-        windows.all_lengths(models, now_ms, long_s),
-        windows.all_lengths(models, now_ms, local_s),
         windows.all_newest_ms(models, now_ms),
-        [windows.kinds(model, now_ms, local_s) for model in models],
         windows.all_tokens(models, now_ms, [span_s for span_s in FRESH_S if span_s < local_s]),
         strict=True,
     )
-    return {model: ModelDemand(*of) for model, of in zip(models, seen, strict=True)}
+    return {
+        model: ModelDemand(
+            recent=recent,
+            local=local,
+            long=long,
+            gateways=gateways,
+            blocks=blocks,
+            long_lengths=long_lengths,
+            local_lengths=local_lengths,
+            seen_ms=seen_ms,
+            kinds=windows.kinds(model, now_ms, local_s),
+            fresh=fresh,
+        )
+        for (
+            model, recent, (local, local_lengths), (long, long_lengths), gateways, blocks, seen_ms,
+            fresh,
+        ) in seen
+    }  # fmt: skip

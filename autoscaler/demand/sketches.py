@@ -8,7 +8,7 @@ early. Knows models by number, and neither who reported nor any clock.
 from __future__ import annotations
 
 import math
-from collections.abc import ItemsView, Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -79,7 +79,8 @@ class Seen:
     def __init__(self, counts: NDArray[np.int64]) -> None:
         (self._cells,) = (counts != 0).nonzero()  # of flags it is several times faster
         self._counts = counts[self._cells]
-        self._upto = np.append(0, self._counts.cumsum())
+        self._upto = np.zeros(len(self._cells) + 1, np.int64)
+        self._counts.cumsum(out=self._upto[1:])
         self._bounds = self._cells.searchsorted(np.arange(0, len(counts) + 1, WIDTH))
 
     def sketch(self, name: str, model: int) -> SeenSketch:
@@ -96,18 +97,21 @@ class Seen:
         part = slice(*self._bounds[at : at + 2].tolist())
         return self._cells[part] % WIDTH + LOWEST, self._counts[part]
 
-    def quantiles_ms(self, name: str, models: NDArray[np.int64], q: float) -> list[float | None]:
-        """The q-quantile of the sketch called `name` of each of `models`; None where nothing was
-        seen."""
-        found: list[float | None] = [None] * len(models)
-        at = models * len(SKETCHES) + SKETCHES.index(name)
+    def quantiles_ms(
+        self, names: Sequence[str], models: NDArray[np.int64], q: float
+    ) -> list[tuple[float | None, ...]]:
+        """Of each of `models` the q-quantile of each of the sketches called `names`; None where
+        nothing was seen."""
+        places = np.array([SKETCHES.index(name) for name in names])
+        at = (models[:, None] * len(SKETCHES) + places).ravel()
+        found: list[float | None] = [None] * len(at)
         before, upto = self._upto[self._bounds[at]], self._upto[self._bounds[at + 1]]
         (known,) = (upto > before).nonzero()
         ranks = np.maximum(1, np.ceil(q * (upto - before)[known])).astype(np.int64)
         cells = self._cells[self._upto[1:].searchsorted(before[known] + ranks)]
         for place, value in zip(known.tolist(), _MIDDLES[cells % WIDTH].tolist(), strict=True):
             found[place] = value
-        return found
+        return [*zip(*[iter(found)] * len(names), strict=True)]
 
 
 @dataclass(slots=True)

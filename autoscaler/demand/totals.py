@@ -80,8 +80,10 @@ class Totals:
 
     def between(self, models: Numbers, start_s: int, end_s: int) -> NDArray[np.int64]:
         """Covered seconds, and COUNTS, of each of `models` from `start_s` until before `end_s`."""
-        start, end = self._ats(np.array((start_s, end_s))).tolist()
-        found: NDArray[np.int64] = self.rows[end, models] - self.rows[start, models]
+        start, end = (
+            min(max(0, second - self.base_s), self.seconds) for second in (start_s, end_s)
+        )
+        found: NDArray[np.int64] = (self.rows[end] - self.rows[start])[models]
         return found
 
     def spans(self, models: Numbers, now_s: int, spans_s: Sequence[int]) -> list[list[Count]]:
@@ -120,7 +122,8 @@ class Totals:
         return [list(map(tuple, of)) for of in counts.tolist()]
 
     def _ats(self, seconds: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.clip(seconds - self.base_s, 0, self.seconds)
+        # Each tick: `np.clip` takes three times as long for a few numbers.
+        return np.minimum(np.maximum(seconds - self.base_s, 0), self.seconds)
 
     def _begin(self, start_s: int) -> None:
         """Begin at `start_s`, earlier than so far."""

@@ -199,21 +199,26 @@ class TelemetryWindows:
 
     def stats(self, model: str, now_ms: int, window_s: int) -> WindowStats:
         """What was seen of `model` in the `window_s` whole seconds before `now_ms`."""
-        return self.all_stats([model], now_ms, window_s)[0]
+        return self.all_stats([model], now_ms, window_s)[0][0]
 
-    def all_stats(self, models: Sequence[str], now_ms: int, window_s: int) -> list[WindowStats]:
-        """`stats` of each of `models`."""
+    def all_stats(
+        self, models: Sequence[str], now_ms: int, window_s: int
+    ) -> list[tuple[WindowStats, LengthsSeen]]:
+        """`stats` of each of `models`, and how long the requests of the window were."""
         self.advance(now_ms)
         numbers = self._numbers(models)
         now_s, window_s = now_ms // 1000, min(window_s, self._horizon_s)
         seen = self._sketches.window(window_s, now_s)
         return [
-            _stats(counts, min(end_s, now_s) * 1000 if end_s else None, now_ms, ttft_ms, tpot_ms)
-            for counts, end_s, ttft_ms, tpot_ms in zip(
+            (
+                _stats(counts, min(end_s, now_s) * 1000 if end_s else None, now_ms, *p95_ms),
+                _lengths(seen, number, counts),
+            )
+            for number, counts, end_s, p95_ms in zip(
+                numbers.tolist(),
                 self._totals.between(numbers, now_s - window_s, now_s).tolist(),
                 self._totals.ends_s[numbers].tolist(),
-                seen.quantiles_ms("ttft_ms", numbers, 0.95),
-                seen.quantiles_ms("tpot_ms", numbers, 0.95),
+                seen.quantiles_ms(("ttft_ms", "tpot_ms"), numbers, 0.95),
                 strict=True,
             )
         ]
@@ -223,19 +228,6 @@ class TelemetryWindows:
         found = self._kinds.get(model)
         now_s = now_ms // 1000
         return found.within(now_s - window_s, now_s) if found is not None else {}
-
-    def all_lengths(self, models: Sequence[str], now_ms: int, window_s: int) -> list[LengthsSeen]:
-        """How long the requests of each of `models` were in the `window_s` whole seconds before
-        `now_ms`."""
-        self.advance(now_ms)
-        numbers = self._numbers(models)
-        now_s, window_s = now_ms // 1000, min(window_s, self._horizon_s)
-        seen = self._sketches.window(window_s, now_s)
-        sums = self._totals.between(numbers, now_s - window_s, now_s)
-        return [
-            _lengths(seen, number, counts)
-            for number, counts in zip(numbers.tolist(), sums.tolist(), strict=True)
-        ]
 
     def all_tokens(
         self, models: Sequence[str], now_ms: int, spans_s: Sequence[int]

@@ -122,7 +122,7 @@ def test_spans_blocks_and_lengths_equal_a_recount(
         assert windows.all_blocks(["chat"], now_ms, window_s)[0] == tuple(
             brute_force(seen, (block + 1) * 10_000, 10)[:2] for block in blocks
         )
-        lengths = windows.all_lengths(["chat"], now_ms, window_s)[0]
+        lengths = windows.all_stats(["chat"], now_ms, window_s)[0][1]
         distinct = {(r.gateway, r.sequence): (r, at) for r, at in seen}
         inside = [r for r, at in distinct.values() if now_s - window_s < at // 1000 <= now_s]
         assert dict(lengths.inputs) == merge(r.input_lengths for r in inside)

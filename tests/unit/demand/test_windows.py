@@ -144,7 +144,7 @@ def test_names_that_spoke_once_are_forgotten_and_show_nothing_of_each_other() ->
             asked = (record.model, now_ms + 1, 600)
             assert windows.stats(*asked) == alone.stats(*asked)
             all_asked = ([record.model], now_ms + 1, 600)
-            one, other = (each.all_lengths(*all_asked)[0] for each in (windows, alone))
+            one, other = (each.all_stats(*all_asked)[0][1] for each in (windows, alone))
             assert dict(one.inputs) == dict(other.inputs)
             assert windows.all_blocks(*all_asked) == alone.all_blocks(*all_asked)
             assert windows.gateways(*asked[:2]) == alone.gateways(*asked[:2])
@@ -254,11 +254,11 @@ def test_long_windows_forget_sketches_in_blocks_and_short_ones_by_the_second(eve
         record = replace(BLANK, sequence=k, arrivals=1, input_lengths={k - 118: 1})
         windows.add(record, T0 + k * 1000)
         if k % every == 0:
-            windows.all_lengths(["chat"], T0 + k * 1000, 500)[0]
-            windows.all_lengths(["chat"], T0 + k * 1000, 100)[0]
-    short = windows.all_lengths(["chat"], T0 + 700_000, 100)[0]
+            windows.all_stats(["chat"], T0 + k * 1000, 500)[0][1]
+            windows.all_stats(["chat"], T0 + k * 1000, 100)[0][1]
+    short = windows.all_stats(["chat"], T0 + 700_000, 100)[0][1]
     assert set(short.inputs) == {k - 118 for k in range(601, 701)}
-    long = windows.all_lengths(["chat"], T0 + 700_000, 500)[0]
+    long = windows.all_stats(["chat"], T0 + 700_000, 500)[0][1]
     first = min(long.inputs) + 118
     assert 201 - 30 < first <= 201 and (T0 // 1000 + first - 1) % 30 == 0
     assert set(long.inputs) == {k - 118 for k in range(first, 701)} and long.arrivals == 500
@@ -270,7 +270,7 @@ def test_windows_that_are_asked_for_a_minute_apart_are_not_summed_up_anew() -> N
     for k in range(1, 701):
         windows.add(replace(BLANK, sequence=k, input_lengths={k - 118: 1}), T0 + k * 1000)
         if k % 60 == 0:
-            windows.all_lengths(["chat"], T0 + k * 1000, 500)
+            windows.all_stats(["chat"], T0 + k * 1000, 500)
             known.append(windows._sketches.windows[500])
     assert all(one is known[0] for one in known[1:])
 

@@ -184,7 +184,7 @@ def test_sketches_that_a_later_version_adds_are_left_out() -> None:
     windows = TelemetryWindows()
     records, _ = read_reported([data])
     assert windows.add_all(records, np.array([T0_MS])) == 1
-    assert dict(windows.all_lengths(["chat"], T0_MS, 60)[0].classes) == {5: 3}
+    assert dict(windows.all_stats(["chat"], T0_MS, 60)[0][1].classes) == {5: 3}
 
 
 @pytest.mark.parametrize("cells", ["!!!", "!! !", '!!"!', "!!\\!", "!!é!", "!!\n!", 7, None])
@@ -240,5 +240,5 @@ def test_windows_say_the_same_of_batches_and_of_records_one_by_one(
     for model in models:
         assert single.stats(model, now_ms, 60) == batched.stats(model, now_ms, 60)
         assert single.gateways(model, now_ms, 60) == batched.gateways(model, now_ms, 60)
-        one, other = (windows.all_lengths([model], now_ms, 60)[0] for windows in (single, batched))
+        one, other = (windows.all_stats([model], now_ms, 60)[0][1] for windows in (single, batched))
         assert (dict(one.shapes), dict(one.inputs)) == (dict(other.shapes), dict(other.inputs))
