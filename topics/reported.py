@@ -5,15 +5,16 @@ Owns that form. Knows nothing of how records are read (`streams.ports.telemetry_
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topics.sketch import CELL_CHARS, MOST_IN_CELL, NUMBERS, to_text
+from topics.sketch import CELL_CHARS, MOST_IN_CELL, NUMBERS, to_numbers
 from topics.telemetry import COUNTS, SKETCHES, Telemetry
 
 COLUMNS = (*COUNTS, "sequence", "span_ms", "age_ms", "in_flight", "route_generation", "leaving")
@@ -63,26 +64,33 @@ class Reported:
 
 
 def from_rows(
-    names: Sequence[Name], rows: Sequence[Sequence[int]], cells: Sequence[bytes]
+    names: Sequence[Name],
+    rows: Sequence[Sequence[int]],
+    cells: Sequence[bytes],
+    kinds: Mapping[int, Kinds] | None = None,
 ) -> Reported:
     """rows: COLUMNS of each record."""
-    return Reported(names, np.array(rows, np.int64).reshape(-1, len(COLUMNS)), cells)
+    return Reported(names, np.array(rows, np.int64).reshape(-1, len(COLUMNS)), cells, kinds or {})
 
 
 def reported(records: Sequence[Telemetry]) -> Reported:
     """`records` as windows count them."""
-    found = from_rows(
+    return from_rows(
         [(record.model, record.gateway, record.boot) for record in records],
         [_columns_of(record) for record in records],
-        [cells_of(to_text(_sketches_of(record))) or b"" for record in records],
+        [cells_with(_sketches_of(record)) for record in records],
+        {at: kinds_of(record.sent) for at, record in enumerate(records) if record.sent},
     )
-    kinds = {at: kinds_of(record.sent) for at, record in enumerate(records) if record.sent}
-    return replace(found, kinds=kinds) if kinds else found
 
 
 def kinds_of(sent: Mapping[str, Mapping[str, int]]) -> Kinds:
     """What `Telemetry.sent` says, wherever the requests went."""
     return tuple(sorted((kind, sum(ways.values())) for kind, ways in sent.items()))
+
+
+def cells_with(sketches: Iterable[Mapping[int, int]]) -> bytes:
+    """The cells of `sketches`; their places count."""
+    return array("h", to_numbers(sketches)).tobytes()
 
 
 def cells_of(text: str) -> bytes | None:

@@ -28,7 +28,6 @@ NUMBERS = tuple(high + low for high in DIGITS for low in DIGITS)
 MOST_IN_CELL = len(NUMBERS) - 1
 CELL_CHARS = 4
 _VALUES = {text: number for number, text in enumerate(NUMBERS)}
-_FULL = NUMBERS[MOST_IN_CELL]
 
 
 def bucket_of(value_ms: float) -> int:
@@ -45,15 +44,20 @@ def middle_ms(bucket: int) -> float:
 
 def to_text(sketches: Iterable[Mapping[int, int]]) -> str:
     """The wire form of `sketches`; their places count."""
-    found = []
+    return "".join([NUMBERS[number] for number in to_numbers(sketches)])
+
+
+def to_numbers(sketches: Iterable[Mapping[int, int]]) -> list[int]:
+    """The numbers of the cells of `sketches`: place and count in turn."""
+    found: list[int] = []
     for number, sketch in enumerate(sketches):
         first = WIDTH * number - LOWEST
         for bucket, count in sketch.items():
-            place = NUMBERS[first + bucket]
-            full, rest = divmod(count, MOST_IN_CELL)
-            found += [place, _FULL] * full
-            found += [place, NUMBERS[rest]]
-    return "".join(found)
+            while count >= MOST_IN_CELL:
+                found += (first + bucket, MOST_IN_CELL)
+                count -= MOST_IN_CELL
+            found += (first + bucket, count)
+    return found
 
 
 def from_text(field: str, text: object, sketches: int) -> list[dict[int, int]]:

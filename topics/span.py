@@ -125,13 +125,17 @@ class Span:
             sent=self.sent_to,
             classes=self.classes,
         )
+        self.begin()
+        return record
+
+    def begin(self) -> None:
+        """The next span begins: what is in flight stays."""
         self.arrivals = self.completions = self.failures = self.refused = self.attained = 0
         self.withdrawn = 0
         self.input_tokens_arrived = self.input_tokens = self.output_tokens = 0
         self.ttft_ms, self.tpot_ms = {}, {}
         self.input_lengths, self.output_lengths = {}, {}
         self.shapes, self.sent_to, self.classes = {}, {}, {}
-        return record
 
 
 def _count(sketch: dict[int, int], bucket: int) -> None:

@@ -22,7 +22,7 @@ from autoscaler.simulation.jobs import Answer, AtStage, Prefill
 from autoscaler.simulation.meter import Meter
 from autoscaler.simulation.requests import Call, Ending
 from autoscaler.simulation.stage import AnyEngine, SimStage
-from topics.reported import Reported, reported
+from topics.reported import Kinds, Name, Reported, from_rows
 from topics.routing import Endpoint, Routes
 from topics.scoring import EVERY, FELL_BACK, ScoreSplit
 
@@ -112,23 +112,22 @@ class SimGateway:
 
     def report(self, end_ms: int, span_ms: int) -> Reported:
         """One record per model whose routes are known, zeros included; times since the epoch."""
-        found = []
+        names: list[Name] = []
+        rows: list[list[int]] = []
+        cells: list[bytes] = []
+        kinds: dict[int, Kinds] = {}
         for front in self._fronts.values():
             routes = front.router.routes
             if routes is None:
                 continue
             self._sequence += 1
-            record = front.meter.report(
-                model=front.model,
-                gateway=self.name,
-                boot="simulated",
-                sequence=self._sequence,
-                end_ms=end_ms,
-                span_ms=span_ms,
-                route_generation=routes.generation,
-            )
-            found.append(record)
-        return reported(found)
+            row, own_cells, sent = front.meter.told(self._sequence, span_ms, routes.generation)
+            if sent:
+                kinds[len(rows)] = sent
+            names.append((front.model, self.name, "simulated"))
+            rows.append(row)
+            cells.append(own_cells)
+        return from_rows(names, rows, cells, kinds)
 
     # -- one request --------------------------------------------------------------------------
 

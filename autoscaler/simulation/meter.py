@@ -6,9 +6,15 @@ Owns which ending of a call counts as what. Knows nothing of routes or engines.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 from autoscaler.simulation.requests import Call, Ending
+from topics.reported import Kinds, cells_with, kinds_of
 from topics.span import Span
+from topics.telemetry import COUNTS, SKETCHES
+
+_counts_of = attrgetter(*COUNTS)
+_sketches_of = attrgetter(*SKETCHES)
 
 
 @dataclass(slots=True)
@@ -33,3 +39,13 @@ class Meter(Span):
                 ttft_limit_ms,
                 tpot_limit_ms,
             )
+
+    def told(
+        self, sequence: int, span_ms: int, route_generation: int
+    ) -> tuple[list[int], bytes, Kinds]:
+        """The span that ends now, zeros included, as windows take it: a row of `Reported.numbers`,
+        cells and kinds; the next one begins. No record is made of it, nor checked."""
+        row = [*_counts_of(self), sequence, span_ms, 0, self.in_flight, route_generation, 0]
+        found = row, cells_with(_sketches_of(self)), kinds_of(self.sent_to)
+        self.begin()
+        return found
