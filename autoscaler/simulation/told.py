@@ -11,7 +11,7 @@ from topics.fleet import ObservedInstance, Status
 
 Told = TypeVar("Told", Status, ObservedInstance)
 _SLOTS = {
-    kind: tuple((key, kind.__dict__[key].__get__, kind.__dict__[key].__set__) for key in slots)
+    kind: {key: (kind.__dict__[key].__get__, kind.__dict__[key].__set__) for key in slots}
     for kind, slots in ((Status, Status.__slots__), (ObservedInstance, ObservedInstance.__slots__))
 }
 
@@ -20,9 +20,11 @@ def like(told: Told, **changes: object) -> Told:
     """`told` with `changes`, its fields not checked again: nodes say the same again and again, and
     the checks were half of the time that a simulation took."""
     kind = type(told)
-    found = object.__new__(kind)
-    for key, get, put in _SLOTS[kind]:
-        put(found, changes[key] if key in changes else get(told))
+    found, slots = object.__new__(kind), _SLOTS[kind]
+    for get, put in slots.values():
+        put(found, get(told))
+    for key, value in changes.items():
+        slots[key][1](found, value)
     return found
 
 

@@ -47,7 +47,7 @@ from autoscaler.simulation.script import (
 from autoscaler.simulation.solver import Plan, SimSolver, plan_in_process
 from autoscaler.simulation.stage import AnyEngine, AnySetup, engine_on, stage_setup
 from autoscaler.simulation.timeline import Ordered, Timeline, ordered_counts
-from autoscaler.simulation.told import like
+from autoscaler.simulation.told import date
 from topics.alerts import Alert
 from topics.fleet import Assignment, DesiredInstance, Status
 from topics.reported import Reported
@@ -226,8 +226,9 @@ class World:
         self._bill.record(status)
 
     def still(self, status: Status, at_ms: int) -> None:
-        """A node says that it is as it was."""
-        self.statuses[status.node] = like(status, at_ms=at_ms)
+        """A node says that it is as it was. Nobody looks back: what it said is dated anew."""
+        date(status, at_ms)
+        self.statuses[status.node] = status
 
     # -- the second ---------------------------------------------------------------------------
 
