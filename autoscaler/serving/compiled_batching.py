@@ -56,7 +56,8 @@ class CompiledBatcher:
         return float(self._clocks[kernel.NEXT_MS])
 
     def submit(self, work: Work) -> None:
-        """As `Batcher.submit`."""
+        """As `Batcher.submit`. `next_event_ms` may be asked at once: it is not after now where
+        nothing is under way, so that `advance` begins with it, else it joins as that ends."""
         need = work.prompt_tokens + work.output_tokens
         if need > self._kv_tokens:
             raise InvalidValue("tokens", need, f"at most {self._kv_tokens} (KV cache)")
@@ -75,6 +76,9 @@ class CompiledBatcher:
         self._lists[kernel.WAITING, counts[kernel.WAITING]] = row
         counts[kernel.WAITING] += 1
         counts[kernel.CHANGED] = 1
+        clocks = self._clocks
+        begins_ms = clocks[kernel.END_MS if counts[kernel.UNDER_WAY] else kernel.NOW_MS]
+        clocks[kernel.NEXT_MS] = min(clocks[kernel.NEXT_MS], begins_ms)
 
     def advance(self, to_ms: float) -> list[FirstToken | Finished]:
         """As `Batcher.advance`: first tokens and ends, in order of time."""

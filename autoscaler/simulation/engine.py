@@ -65,7 +65,8 @@ class SimEngine:
         self._step()
         self._batcher.submit(work)
         self._jobs[work.id] = job
-        self._step()
+        if self._batcher.next_event_ms() <= self._agenda.now_ms:
+            self._step()
         self._schedule()
 
     def give_kv(self, request: int, transfer_ms: float) -> bool:

@@ -88,7 +88,9 @@ def lived(
             extra.pop(0)
         while todo and todo[0][0] <= now:
             machine.submit(todo.pop(0)[1])
-        machine.advance(now)  # takes up what was submitted, as a simulated engine does
+        # A simulated engine does not ask where nothing of what was submitted can begin.
+        if isinstance(machine, Batcher) or machine.next_event_ms() <= now:
+            machine.advance(now)
     raise AssertionError("it does not end")
 
 
