@@ -32,6 +32,10 @@ class Endpoint:
         checks.name("address", self.address)
         checks.count("slots", self.slots, 1_000_000)
 
+    def __hash__(self) -> int:
+        # A gateway looks an instance up ten times for each request.
+        return hash(self.address)
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:

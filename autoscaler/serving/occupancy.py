@@ -35,18 +35,14 @@ class Occupancy:
     def sent(self, endpoint: Endpoint) -> None:
         """One more request is in flight there until `done`."""
         self._in_flight[endpoint] = self._in_flight.get(endpoint, 0) + 1
-        if self._is_full(endpoint):
-            self.full.add(endpoint)
+        self._count(endpoint)
 
     def done(self, endpoint: Endpoint) -> None:
         """A request that was sent to `endpoint` has left it, whatever became of it."""
-        left = self._in_flight[endpoint] - 1
+        left = self._in_flight.pop(endpoint) - 1
         if left:
             self._in_flight[endpoint] = left
-        else:
-            del self._in_flight[endpoint]
-        if not self._is_full(endpoint):
-            self.full.discard(endpoint)
+        self._count(endpoint)
 
     def in_flight(self, endpoint: Endpoint) -> int:
         """Requests that were sent to `endpoint` and that are there still."""
@@ -67,7 +63,7 @@ class Occupancy:
 
     def told(self, endpoints: Iterable[Endpoint]) -> bool:
         """Whether all of them say what they hold."""
-        return all(end in self._others for end in endpoints)
+        return bool(self._others) and all(end in self._others for end in endpoints)
 
     def load(self, endpoint: Endpoint) -> float:
         """Requests and held KV that are known of."""
@@ -91,11 +87,13 @@ class Occupancy:
         )
 
     def _is_full(self, endpoint: Endpoint) -> bool:
-        used = self._in_flight.get(endpoint, 0) + self._others.get(endpoint, 0)
-        return used >= self._slots.get(endpoint, used + 1)
+        slots = self._slots.get(endpoint)
+        if slots is None:
+            return False
+        return self._in_flight.get(endpoint, 0) + self._others.get(endpoint, 0) >= slots
 
     def _count(self, endpoint: Endpoint) -> None:
         if self._is_full(endpoint):
             self.full.add(endpoint)
-        else:
+        elif self.full:
             self.full.discard(endpoint)
