@@ -29,35 +29,42 @@ def merged(
 ) -> tuple[Kept, NDArray[np.int64]]:
     """What the records of each group saw together, group by group, and where the cells of each
     group begin. wire: the cells of each record, as `Reported` has them; group: the number of its
-    group, rising; owners: the model of each group. Places of unknown sketches are left out."""
+    group; owners: the model of each group. Places of unknown sketches are left out."""
     sizes = np.array([len(one) for one in wire], np.int64) // 4
-    ends = np.append(0, sizes.cumsum())[group.searchsorted(np.arange(len(owners) + 1))]
-    pairs = np.frombuffer(b"".join(wire), np.int16)
-    return _merged(pairs, ends, owners)
+    return _merged(np.frombuffer(b"".join(wire), np.int16), sizes, group, owners)
 
 
 @compiled
 def _merged(
-    pairs: NDArray[np.int16], ends: NDArray[np.int64], owners: NDArray[np.int64]
+    pairs: NDArray[np.int16],
+    sizes: NDArray[np.int64],
+    group: NDArray[np.int64],
+    owners: NDArray[np.int64],
 ) -> tuple[Kept, NDArray[np.int64]]:
-    """pairs: places and counts in turn; ends: where each group's cells begin, and the last ends."""
+    """pairs: places and counts in turn; sizes: how many of each record."""
     most = min(len(pairs) // 2, len(owners) * CELLS)
     cells, counts = np.empty(most, np.uint32), np.empty(most, np.uint32)
     begins = np.zeros(len(owners) + 1, np.int64)
     seen = np.zeros(CELLS, np.int64)
-    found = 0
-    for group in range(len(owners)):
-        for at in range(ends[group], ends[group + 1]):
-            place = pairs[2 * at]
-            if place < CELLS:
-                seen[place] += pairs[2 * at + 1]
-        for place in range(CELLS):
+    ends = sizes.cumsum()
+    order = group.argsort(kind="mergesort")
+    found = record = 0
+    for number in range(len(owners)):
+        first = record
+        while record < len(order) and group[order[record]] == number:
+            end = ends[order[record]]
+            for at in range(end - sizes[order[record]], end):
+                place = pairs[2 * at]
+                if place < CELLS:
+                    seen[place] += pairs[2 * at + 1]
+            record += 1
+        for place in range(CELLS if record > first else 0):
             if seen[place]:
-                cells[found] = owners[group] * CELLS + place
+                cells[found] = owners[number] * CELLS + place
                 counts[found] = min(seen[place], _MOST)
                 seen[place] = 0
                 found += 1
-        begins[group + 1] = found
+        begins[number + 1] = found
     return (cells[:found].copy(), counts[:found].copy()), begins
 
 

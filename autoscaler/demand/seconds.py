@@ -12,8 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.demand.cells import Kept, merged
+from autoscaler.performance.compiled import compiled
 from topics.reported import SPAN_MS
 from topics.telemetry import COUNTS
+
+_COUNTS = len(COUNTS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,49 +43,62 @@ def spread(
     that they add up exactly; sketches go to the last second. A span of 0 ms falls on the second
     before its end.
     """
-    counts = numbers[:, : len(COUNTS)]
     if not len(models):
-        return Spread(models, models, counts, [])
-    lengths = np.maximum(1, numbers[:, SPAN_MS])
-    starts = ends_ms - lengths
-    firsts, lasts = starts // 1000, (ends_ms - 1) // 1000
-    touched = lasts - firsts + 1
+        return Spread(models, models, numbers[:, :_COUNTS], [])
+    seconds, owners, totals, last = _by_second(models, ends_ms, numbers)
+    return Spread(seconds, owners, totals, _sketches(seconds, owners, last, cells))
+
+
+@compiled
+def _by_second(
+    models: NDArray[np.int64], ends_ms: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """As `spread`: seconds, models and counts of each pair of the two, and which of the pairs the
+    last second of each record is. Each tick, of few records: compiled for the sake of these."""
+    spans = np.maximum(1, numbers[:, SPAN_MS])
+    starts = ends_ms - spans
+    rows = int(((ends_ms - 1) // 1000 - starts // 1000 + 1).sum())
     # A row for each second that a span touches.
-    of = np.arange(len(models)).repeat(touched)
-    ends = touched.cumsum()
-    second = np.arange(len(of)) - (ends - touched - firsts)[of]
-    until = np.minimum((second + 1) * 1000, ends_ms[of]) - starts[of]
-    upto = counts[of] * until[:, None] // lengths[of][:, None]
-    part = upto.copy()
-    part[1:] -= np.where((of[1:] == of[:-1])[:, None], upto[:-1], 0)
+    seconds, owners = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    parts = np.empty((rows, _COUNTS), np.int64)
+    last = np.empty(len(models), np.int64)
+    row = 0
+    for record in range(len(models)):
+        before_ms = 0
+        for second in range(starts[record] // 1000, (ends_ms[record] - 1) // 1000 + 1):
+            until_ms = min((second + 1) * 1000, ends_ms[record]) - starts[record]
+            seconds[row], owners[row] = second, models[record]
+            for count in range(_COUNTS):
+                seen = numbers[record, count]
+                upto = seen * until_ms // spans[record]
+                parts[row, count] = upto - seen * before_ms // spans[record]
+            before_ms = until_ms
+            row += 1
+        last[record] = row - 1
     # Rows of the same second and model are added up.
-    base_s, width = int(firsts.min()), int(models.max()) + 1
-    row_keys = (second - base_s) * width + models[of]
-    order = row_keys.argsort(kind="stable")
-    row_keys = row_keys[order]
-    begins, runs = _runs(row_keys)
-    keys, totals = row_keys[begins], np.add.reduceat(part[order], begins)
-    group = np.empty(len(of), np.int64)
-    group[order] = runs
-    sketches = _sketches(keys, group[ends - 1], width, cells)
-    told = [(base_s + second, kept) for second, kept in sketches]
-    return Spread(base_s + keys // width, keys % width, totals, told)
+    order = ((seconds - seconds.min()) * (owners.max() + 1) + owners).argsort(kind="mergesort")
+    pair_s, pair, pair_of = np.empty_like(seconds), np.empty_like(owners), np.empty_like(owners)
+    totals = np.zeros_like(parts)
+    at = -1
+    for row in order:
+        if at < 0 or seconds[row] != pair_s[at] or owners[row] != pair[at]:
+            at += 1
+            pair_s[at], pair[at] = seconds[row], owners[row]
+        totals[at] += parts[row]
+        pair_of[row] = at
+    return pair_s[: at + 1], pair[: at + 1], totals[: at + 1], pair_of[last]
 
 
 def _sketches(
-    keys: NDArray[np.int64], group: NDArray[np.int64], width: int, cells: Sequence[bytes]
+    seconds: NDArray[np.int64],
+    owners: NDArray[np.int64],
+    last: NDArray[np.int64],
+    cells: Sequence[bytes],
 ) -> list[tuple[int, Kept]]:
-    """Sketches by second. keys: second x width + model, rising; group: which of them the last
-    second of each record is."""
-    order = group.argsort(kind="stable")
-    group = group[order]
-    begins, runs = _runs(group)
-    told = keys[group[begins]]
-    wire = [cells[at] for at in order.tolist()]
-    (places, seen), cell = merged(wire, runs, told % width)
-    seconds = told // width
-    begins, _ = _runs(seconds)
-    bounds = cell[np.append(begins, len(told))].tolist()
+    """Sketches by second, of the pairs of `seconds` and models; last: as of `_by_second`."""
+    (places, seen), cell = merged(cells, last, owners)
+    (begins,) = np.append(True, seconds[1:] != seconds[:-1]).nonzero()
+    bounds = cell[np.append(begins, len(seconds))].tolist()
     return [
         (second, (places[start:end].copy(), seen[start:end].copy()))
         for second, start, end in zip(
@@ -90,12 +106,3 @@ def _sketches(
         )
         if start < end
     ]
-
-
-def _runs(rising: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each run of equal numbers begins in `rising`, (n,), and the number of the run that each
-    is in. Several times faster than `np.unique`, which sorts again."""
-    first = np.empty(len(rising), np.bool_)
-    first[0] = True
-    np.not_equal(rising[1:], rising[:-1], out=first[1:])
-    return first.nonzero()[0], first.cumsum() - 1
