@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Between(StrEnum):
@@ -48,8 +49,7 @@ class Policy:
     inside: Inside = Inside.OPPORTUNISTIC
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(NamedTuple):
     """What a request asks for. tokens: of prompt and answer, roughly. single: one prompt and one
     answer; anything else cannot be handed over and is served in place. prefix: a number that
     prompts with a common beginning share. kind: which of the routes' types it is, "" = none."""

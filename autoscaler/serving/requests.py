@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from autoscaler.domain.checks import InvalidValue, finite, whole
 
@@ -84,8 +84,7 @@ class Work:
             raise InvalidValue("output_tokens", self.output_tokens, "1 for a prefill")
 
 
-@dataclass(frozen=True, slots=True)
-class FirstToken:
+class FirstToken(NamedTuple):
     """The first token of a request came out."""
 
     id: int
@@ -101,8 +100,7 @@ class Tokens:
     at_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """A request made all of its tokens; of a PREFILL the KV is now held under a lease."""
 
     id: int

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from autoscaler.serving.ejections import Ejections
 from autoscaler.serving.occupancy import Occupancy
@@ -32,8 +33,7 @@ class Applied(StrEnum):
     STALE = "stale"  # from an older leader, or an older generation of the same leader
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(NamedTuple):
     """Where a request goes first. prefill: it is prefilled here and decoded elsewhere in the same
     group (`Router.pick_decode`, asked when the prefill is done); otherwise this instance, of
     whatever role, does all of it. way: of a request through a model of components, whose first hop
