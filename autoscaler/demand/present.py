@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -118,7 +119,8 @@ def _last_change(spans: list[Span], limit: float) -> int | None:
     """The index of the span that began with the last change; None where there was none."""
     if len(spans) < 2:
         return None
-    at = changed_at(np.array(spans, dtype=np.float64), limit)
+    numbers = np.fromiter(chain.from_iterable(spans), np.float64, 3 * len(spans))
+    at = changed_at(numbers.reshape(-1, 3), limit)
     if at < 0:
         return None
     roots = [math.sqrt((arrivals + 0.375) / covered_s) for covered_s, arrivals, _ in spans]

@@ -21,7 +21,7 @@ def remembered(kept: int) -> Callable[[Asked], Asked]:
 
         def asked(*args: Any) -> Any:
             # A number is no id: in a tuple of its own it is not taken for one.
-            key = tuple((arg,) if type(arg) is int else id(arg) for arg in args)
+            key = tuple([(arg,) if type(arg) is int else id(arg) for arg in args])
             found = known.get(key)
             if found is None:
                 if len(known) >= kept:

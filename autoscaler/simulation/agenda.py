@@ -22,7 +22,8 @@ class Agenda:
     def at(self, at_ms: float, action: Action) -> None:
         """Do `action` at `at_ms`; at once, but after what runs now, if that has passed."""
         self._noted += 1
-        heapq.heappush(self._events, (max(at_ms, self.now_ms), self._noted, action))
+        due_ms = at_ms if at_ms > self.now_ms else self.now_ms
+        heapq.heappush(self._events, (due_ms, self._noted, action))
 
     def every(self, period_ms: float, action: Action) -> None:
         """Do `action` at once and each `period_ms` after that."""

@@ -13,7 +13,9 @@ from autoscaler.targets.view import ModelView, Proposal
 
 def propose(view: ModelView) -> Proposal | None:
     """What the capacity taken over is good for, for as long as an excess must last."""
+    if not view.state.inherited:
+        return None
     waits_ms = lasting_blocks(view) * BLOCK_S * 1000
-    if not view.state.inherited or view.now_ms - view.started_ms >= waits_ms:
+    if view.now_ms - view.started_ms >= waits_ms:
         return None
     return Proposal("inherited", view.planned_req_per_s, "capacity taken over at the start")

@@ -56,11 +56,12 @@ def propose(view: ModelView) -> Proposal | None:
 def _over_plan(view: ModelView, seen: Stats) -> list[Count]:
     """The spans that by themselves prove that more arrives than is planned for. There are ten times
     as many of one second in a day as of ten, so each of them may err a tenth as often."""
-    demand, policy = view.demand, view.policy
+    demand, policy, planned = view.demand, view.policy, view.planned_req_per_s
     proving = [
         span
         for span in spans(demand)
-        if span[1] >= policy.min_samples
+        if span[1] > planned * span[0]
+        and span[1] >= policy.min_samples
         and _is_over(view, span, policy.significance * min(1.0, span[0] / policy.surge_window_s))
     ]
     if not proving:
@@ -75,14 +76,15 @@ def _risen(view: ModelView) -> list[Count]:
     """The spans since whose beginning the rate is higher beyond doubt (a likelihood ratio of twice
     1 / `significance`: any rate may be tested against itself all day, while a plan mostly lies
     above it) and above the plan likely (the root of `significance`)."""
-    demand, policy = view.demand, view.policy
+    demand, policy, planned = view.demand, view.policy, view.planned_req_per_s
     if demand.seen_ms is None:
         return []
     enough = math.log(_EVIDENT / policy.significance)
     return [
         span[:2]
         for span in present_spans(demand, policy)
-        if _may_rise(view, span, demand.seen_ms)
+        if span[1] > planned * span[0]
+        and _may_rise(view, span, demand.seen_ms)
         and _is_over(view, span[:2], math.sqrt(policy.significance))
         and evidence_of_rise(demand, policy, span) >= enough
     ]
@@ -101,12 +103,10 @@ def _may_rise(view: ModelView, span: Span, seen_ms: int) -> bool:
 
 
 def _is_over(view: ModelView, span: Count, significance: float) -> bool:
-    """Whether so many arrive by chance only with this probability, if no more are to come than is
-    planned for."""
+    """Whether so many, of a span in which more came than is planned for, arrive by chance only with
+    this probability if no more are to come."""
     covered_s, arrivals = span
     expected = view.planned_req_per_s * covered_s
-    if arrivals <= expected:
-        return False
     # Of arrivals that come in clumps of D, only one in D says something new.
     spread = dispersion(view.demand.blocks).claimed
     return beyond_chance(round(arrivals / spread), expected / spread, significance)
