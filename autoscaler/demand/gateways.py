@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from autoscaler.demand.duplicates import Producer
 from autoscaler.demand.seen import GatewaySeen
+from autoscaler.performance.compiled import compiled
 from topics.reported import IN_FLIGHT, LEAVING, ROUTE_GENERATION, Name
 from topics.telemetry import COUNTS
 
 Numbers = NDArray[np.int64]
 
-_BUSY = [COUNTS.index("arrivals"), COUNTS.index("completions"), IN_FLIGHT]
-_SAID = [IN_FLIGHT, ROUTE_GENERATION, LEAVING]
+_ARRIVALS, _COMPLETIONS = COUNTS.index("arrivals"), COUNTS.index("completions")
 _NEVER = -(2**62)
 _MODEL, _PLACE, _NEWEST_MS = range(3)  # of a boot
-_BOOT, _SEEN_MS, _SERVED_MS, _LEFT = 0, 1, 2, 5  # of a gateway; between them, what it said
+_BOOT, _SEEN_MS, _SERVED_MS, _IN_FLIGHT, _GENERATION, _LEFT = range(6)  # of a gateway
 _UNHEARD = (-1, _NEVER, 0, 0, 0, 0)
 
 
@@ -63,31 +63,12 @@ class Gateways:
 
     def heard(self, boots: Numbers, ends_ms: Numbers) -> None:
         """Records of these boots whose spans ended then were counted."""
-        np.maximum.at(self._boots[:, _NEWEST_MS], boots, ends_ms)
+        _heard(self._boots, boots, ends_ms)
 
     def hear(self, boots: Numbers, ends_ms: Numbers, numbers: Numbers) -> None:
         """Take what these records say as the last words of their gateways, where none is newer.
         numbers: as in `Reported`. After it signed off nothing of a boot is taken."""
-        self.heard(boots, ends_ms)
-        leaving = numbers[:, LEAVING] != 0
-        fits = self._staying(boots, leaving)
-        places = self._boots[boots, _PLACE]
-        busy = fits & numbers[:, _BUSY].any(axis=1)
-        np.maximum.at(self._words[:, _SERVED_MS], places[busy], ends_ms[busy])
-        order = ends_ms.argsort(kind="stable")
-        order = order[fits[order]]
-        newest = np.full(len(self._words), -1)
-        newest[places[order]] = order  # the last one assigned stays
-        (places,) = (newest >= 0).nonzero()
-        newest = newest[places]
-        fresh = ends_ms[newest] >= self._words[places, _SEEN_MS]
-        places, newest = places[fresh], newest[fresh]
-        self._words[places, _BOOT] = boots[newest]
-        self._words[places, _SEEN_MS] = ends_ms[newest]
-        self._words[places, _LEFT - 2 :] = numbers[newest][:, _SAID]
-        left = boots[leaving]  # whose last words may be dated a little later than its sign-off
-        left = left[self._words[self._boots[left, _PLACE], _BOOT] == left]
-        self._words[self._boots[left, _PLACE], _LEFT] = 1
+        _hear(self._boots, self._words, boots, ends_ms, numbers)
 
     def seen(self, models: Sequence[int], now_ms: int, since_ms: int) -> list[list[GatewaySeen]]:
         """Of each of `models` the gateways whose last word is not older than `since_ms` and no
@@ -133,17 +114,6 @@ class Gateways:
         self._free[2].append(number)
         return number
 
-    def _staying(self, boots: Numbers, leaving: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which records are of boots that had not signed off before."""
-        words = self._words[self._boots[boots, _PLACE]]
-        found: NDArray[np.bool_] = (words[:, _LEFT] == 0) | (words[:, _BOOT] != boots)
-        if leaving.any():
-            at = np.arange(len(boots))
-            last = np.full(len(self._boots), len(boots))
-            np.minimum.at(last, boots[leaving], at[leaving])
-            found &= at <= last[boots]
-        return found
-
     def _new(self, name: Name) -> Producer:
         model, gateway, _ = name
         number = self.models.get(model)
@@ -169,3 +139,38 @@ class Gateways:
         self._boots[boot] = number, place, _NEVER
         found = self._producers[name] = Producer(boot)
         return found
+
+
+@compiled
+def _heard(known: Numbers, boots: Numbers, ends_ms: Numbers) -> None:
+    """As `Gateways.heard`; known: a row for each boot."""
+    for at in range(len(boots)):
+        known[boots[at], _NEWEST_MS] = max(known[boots[at], _NEWEST_MS], ends_ms[at])
+
+
+@compiled
+def _hear(
+    known: Numbers, words: Numbers, boots: Numbers, ends_ms: Numbers, numbers: Numbers
+) -> None:
+    """As `Gateways.hear`; known: a row for each boot, words: for each gateway. Each tick, of few
+    records: compiled for the sake of these."""
+    _heard(known, boots, ends_ms)
+    fits = np.empty(len(boots), np.bool_)  # not of boots that signed off before
+    leaves_at = np.full(len(known), len(boots))
+    for at in range(len(boots)):
+        boot, word = boots[at], words[known[boots[at], _PLACE]]
+        fits[at] = at <= leaves_at[boot] and (word[_LEFT] == 0 or word[_BOOT] != boot)
+        if numbers[at, LEAVING] and leaves_at[boot] == len(boots):
+            leaves_at[boot] = at
+    for at in ends_ms.argsort(kind="mergesort"):
+        word, said = words[known[boots[at], _PLACE]], numbers[at]
+        if fits[at] and (said[_ARRIVALS] or said[_COMPLETIONS] or said[IN_FLIGHT]):
+            word[_SERVED_MS] = max(word[_SERVED_MS], ends_ms[at])
+        if fits[at] and ends_ms[at] >= word[_SEEN_MS]:
+            word[_BOOT], word[_SEEN_MS] = boots[at], ends_ms[at]
+            word[_IN_FLIGHT], word[_GENERATION] = said[IN_FLIGHT], said[ROUTE_GENERATION]
+            word[_LEFT] = said[LEAVING]
+    for at in range(len(boots)):  # others of it may be dated a little later than its sign-off
+        word = words[known[boots[at], _PLACE]]
+        if numbers[at, LEAVING] and word[_BOOT] == boots[at]:
+            word[_LEFT] = 1
