@@ -24,7 +24,7 @@ FINE_S = 120
 BLOCK_S = 30
 _LAG_S = 60
 """So long ago a window may have been asked for last, and go on from there."""
-_MIDDLES = np.array([middle_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)])
+_MIDDLES = [middle_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)]
 
 Sketch: TypeAlias = Mapping[int, int]
 """Counts by bucket."""
@@ -104,13 +104,10 @@ class Seen:
         nothing was seen."""
         places = np.array([SKETCHES.index(name) for name in names])
         at = (models[:, None] * len(SKETCHES) + places).ravel()
-        found: list[float | None] = [None] * len(at)
-        before, upto = self._upto[self._bounds[at]], self._upto[self._bounds[at + 1]]
-        (known,) = (upto > before).nonzero()
-        ranks = np.maximum(1, np.ceil(q * (upto - before)[known])).astype(np.int64)
-        cells = self._cells[self._upto[1:].searchsorted(before[known] + ranks)]
-        for place, value in zip(known.tolist(), _MIDDLES[cells % WIDTH].tolist(), strict=True):
-            found[place] = value
+        found = [
+            _MIDDLES[cell % WIDTH] if cell >= 0 else None
+            for cell in _quantiles(self._cells, self._upto, self._bounds, at, q).tolist()
+        ]
         return [*zip(*[iter(found)] * len(names), strict=True)]
 
 
@@ -238,3 +235,22 @@ def _add(
     """Count `counts` of `cells` in as often as `times` says."""
     for at in range(len(cells)):
         sums[cells[at]] += times * np.int64(counts[at])
+
+
+@compiled
+def _quantiles(
+    cells: NDArray[np.int64],
+    upto: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    sketches: NDArray[np.int64],
+    q: float,
+) -> NDArray[np.int64]:
+    """The cell that the q-quantile of each of `sketches` is in, -1 where it is empty. cells, upto,
+    bounds: of `Seen`."""
+    found = np.full(len(sketches), -1)
+    for number, at in enumerate(sketches):
+        before, seen = upto[bounds[at]], upto[bounds[at + 1]] - upto[bounds[at]]
+        if seen:
+            rank = before + max(1, math.ceil(q * seen))
+            found[number] = cells[np.searchsorted(upto, rank) - 1]
+    return found
