@@ -190,6 +190,24 @@ def _mean_context(rows: Ints, lists: Ints, counts: Ints) -> float:
 
 
 @compiled
+def submit(
+    row: int, kind: int, prompt: int, output: int, transfer_ms: float,
+    rows: Ints, row_ms: Floats, lists: Ints, counts: Ints, clocks: Floats,
+) -> None:  # fmt: skip
+    """`Batcher.submit`: a request in a free `row`. It joins as what is under way ends, or now."""
+    rows[row] = 0
+    rows[row, KIND], rows[row, PROMPT], rows[row, OUTPUT] = kind, prompt, output
+    rows[row, TODO] = prompt
+    row_ms[row] = 0.0
+    row_ms[row, TRANSFER_MS] = transfer_ms
+    lists[WAITING, counts[WAITING]] = row
+    counts[WAITING] += 1
+    counts[CHANGED] = 1
+    begins_ms = clocks[END_MS] if counts[UNDER_WAY] else clocks[NOW_MS]
+    clocks[NEXT_MS] = min(clocks[NEXT_MS], begins_ms)
+
+
+@compiled
 def advance(
     to_ms: float,
     rows: Ints,

@@ -68,17 +68,10 @@ class CompiledBatcher:
         row = self._free.pop()
         self._ids[row] = work.id
         self._row_of[work.id] = row
-        self._rows[row] = (
-            _KINDS[work.part], work.prompt_tokens, work.output_tokens, work.prompt_tokens, 0, 0, 0,
+        kernel.submit(
+            row, _KINDS[work.part], work.prompt_tokens, work.output_tokens, work.transfer_ms,
+            self._rows, self._row_ms, self._lists, self._counts, self._clocks,
         )  # fmt: skip
-        self._row_ms[row] = (0.0, work.transfer_ms, 0.0)
-        counts = self._counts
-        self._lists[kernel.WAITING, counts[kernel.WAITING]] = row
-        counts[kernel.WAITING] += 1
-        counts[kernel.CHANGED] = 1
-        clocks = self._clocks
-        begins_ms = clocks[kernel.END_MS if counts[kernel.UNDER_WAY] else kernel.NOW_MS]
-        clocks[kernel.NEXT_MS] = min(clocks[kernel.NEXT_MS], begins_ms)
 
     def advance(self, to_ms: float) -> list[FirstToken | Finished]:
         """As `Batcher.advance`: first tokens and ends, in order of time."""

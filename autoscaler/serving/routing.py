@@ -112,8 +112,9 @@ class Router:
         usable = [lane for lane in way if self._has_room(lane, gone, out)]
         if not usable:
             return None
-        whole = [lane for lane in usable if lane.decode is None]
-        allowed = usable if want.single or not whole else whole
+        allowed = usable
+        if not want.single:
+            allowed = [lane for lane in usable if lane.decode is None] or usable
         if way is self._lanes:
             lane = self._next_lane(allowed, want)
         else:
@@ -212,10 +213,12 @@ class Router:
         return found
 
     def _has_room(self, lane: Lane, gone: frozenset[Endpoint], out: frozenset[Endpoint]) -> bool:
-        if not lane.decodes(gone) or not lane.first.any_in(gone):
+        if not lane.decodes(gone):
             return False
         if lane.first.any_in(out):
             return True
+        if not lane.first.any_in(gone):
+            return False
         opportunistic = self.policy.inside is not Inside.ROUND_ROBIN
         return opportunistic and lane.decode is not None and self._occupancy.idle(lane.decode, gone)
 
