@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from autoscaler.planning.request import PlanAnswer, PlanRequest
 from autoscaler.serving.billing import NodeSpan
@@ -20,8 +20,7 @@ from topics.fleet import Assignment
 _DIGITS = 6  # microseconds
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRow:
+class RequestRow(NamedTuple):
     """One request. first_token_s, end_s: None where there was none."""
 
     id: int
