@@ -14,13 +14,13 @@ from collections.abc import Iterator
 
 from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.present import Span, evidence_of_rise, present_rate, present_spans
+from autoscaler.demand.present import Span, Z, evidence_of_rise, present_rate, present_spans
 from autoscaler.demand.remembered import remembered
 from autoscaler.demand.significance import beyond_chance
 from autoscaler.demand.totals import Blocks, Count
 from autoscaler.demand.windows import Stats
 from autoscaler.explain import reasons
-from autoscaler.targets.sustained import sustained
+from autoscaler.targets.sustained import LASTS_S, sustained
 from autoscaler.targets.view import SLIVER, ModelView, Proposal
 
 _LONGER = 1.5
@@ -37,7 +37,7 @@ def propose(view: ModelView) -> Proposal | None:
     planned = view.planned_req_per_s
     proving = _over_plan(view, seen) or _risen(view)
     raw = view.raw_req_per_s * view.state.derate
-    if not proving and view.is_surging:
+    if not proving and view.is_surging and _goes_on(view):
         size = _beyond_a_sliver(sustained(demand, policy).likely_req_per_s, planned)
         why = reasons.over(size, view.service.utilization, raw)
         return Proposal("surge", size, why, followed=True)
@@ -100,6 +100,16 @@ def _may_rise(view: ModelView, span: Span, seen_ms: int) -> bool:
         and arrivals >= policy.min_samples
         and view.state.last_out_ms <= seen_ms - age_s * 1000
     )
+
+
+def _goes_on(view: ModelView) -> bool:
+    """Whether a rise that was proven asks for more than was ordered for it. In its first half
+    minute what is believed of it grows, and orders with it. Then it was ordered for with room to
+    spare, and whatever chance adds to the mean would have one more instance bought: it must exceed
+    the plan by a standard deviation."""
+    rate = present_rate(view.demand, view.policy)
+    surely = rate.req_per_s - (rate.req_per_s - rate.low) / Z
+    return rate.window_s < LASTS_S or surely > view.planned_req_per_s
 
 
 def _is_over(view: ModelView, span: Count, significance: float) -> bool:
