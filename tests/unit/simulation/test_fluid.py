@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -23,6 +24,7 @@ from autoscaler.simulation.script import NodeBack, NodeLost, PriceChanged
 from autoscaler.simulation.world import ORIGIN_MS, simulate
 from loadtests.arrivals import Step, lognormal_lengths, poisson
 from tests.unit.simulation.worlds import OD, ONE, cluster
+from topics.fleet import InstanceState
 
 MODEL = "mini"
 DRAW = lognormal_lengths(500.0, 100.0)
@@ -99,6 +101,26 @@ def test_the_clock_leaps_over_what_changes_nothing_and_stops_where_anything_does
     assert 778 in decider.asked
     # Ten times the rate: seen within the span in which it begins.
     assert {1230, 1240, 1250} <= set(decider.asked)
+
+
+@pytest.mark.parametrize(
+    ("state", "calls"), [(InstanceState.DRAINING, False), (InstanceState.STOPPED, True)]
+)
+def test_the_clock_stops_where_an_instance_ends_and_not_where_it_drains(
+    state: InstanceState, calls: bool
+) -> None:
+    scenario = Scenario(cluster(nodes=4), arrivals(4.0, 600.0), 600.0, 240.0)
+    decider = Noting({ONE: 3}, scenario.cluster, measured_lengths(scenario.arrivals))
+    world = FlowWorld(scenario, decider)
+    world.advance(500.5)
+    while decider.asked[-1] > world.agenda.now_ms / 1000.0 - 2.0:
+        world.advance(world.agenda.now_ms / 1000.0 + 1.0)
+    status = next(one for one in world.statuses.values() if one.instances)
+    (instance,) = status.instances
+    world.tell(replace(status, instances=(replace(instance, state=state),)))
+    now_s = math.floor(world.agenda.now_ms / 1000.0)
+    world.advance(now_s + 2.0)
+    assert (now_s + 1 in decider.asked) is calls
 
 
 def test_groups_of_a_kind_are_one_way() -> None:

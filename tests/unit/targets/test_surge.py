@@ -31,7 +31,8 @@ def test_noise_at_three_quarters_of_what_is_planned_hardly_ever_raises_an_alarm(
     rate: float, days: int, most: int
 ) -> None:
     """Model-days of Poisson arrivals at `rate`, 75% of what is planned for: fewer than one false
-    alarm in two model-days (at 0.3 req/s some 0.4 a day, at 1 0.3, at 5 0.1, at 20 none).
+    alarm in two model-days (at 0.3 req/s some 0.4 a day, of which chance makes up to 14 in the 20
+    days of this test; at 1 0.3, at 5 0.1, at 20 none).
 
     The rule runs wherever a span is so far above what is planned that it could be proof: 3.3
     standard deviations of a short one, 2.4 of one that may also prove that the rate rose.
