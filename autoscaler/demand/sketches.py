@@ -108,7 +108,8 @@ class Seen:
             _MIDDLES[cell % WIDTH] if cell >= 0 else None
             for cell in _quantiles(self._cells, self._upto, self._bounds, at, q).tolist()
         ]
-        return [*zip(*[iter(found)] * len(names), strict=True)]
+        wide = len(names)
+        return [tuple(found[first : first + wide]) for first in range(0, len(found), wide)]
 
 
 @dataclass(slots=True)

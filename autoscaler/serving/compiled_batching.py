@@ -52,7 +52,7 @@ class CompiledBatcher:
         return int(self._counts[kernel.PREEMPTED])
 
     def next_event_ms(self) -> float:
-        """As `Batcher.next_event_ms`; ask after `advance`."""
+        """As `Batcher.next_event_ms`; ask after `advance` or `submit`, not after `release`."""
         return float(self._clocks[kernel.NEXT_MS])
 
     def submit(self, work: Work) -> None:

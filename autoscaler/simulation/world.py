@@ -226,7 +226,7 @@ class World:
         self._bill.record(status)
 
     def still(self, status: Status, at_ms: int) -> None:
-        """A node says that it is as it was. Nobody looks back: what it said is dated anew."""
+        """A node says that it is as it was. Its last word is dated anew: nobody keeps it."""
         date(status, at_ms)
         self.statuses[status.node] = status
 

@@ -37,8 +37,9 @@ def propose(view: ModelView) -> Proposal | None:
     planned = view.planned_req_per_s
     proving = _over_plan(view, seen) or _risen(view)
     raw = view.raw_req_per_s * view.state.derate
-    if not proving and view.is_surging and _goes_on(view):
-        size = _beyond_a_sliver(sustained(demand, policy).likely_req_per_s, planned)
+    if not proving and view.is_surging:
+        likely = sustained(demand, policy).likely_req_per_s
+        size = _beyond_a_sliver(likely, planned) if _goes_on(view) else min(likely, planned)
         why = reasons.over(size, view.service.utilization, raw)
         return Proposal("surge", size, why, followed=True)
     if not proving:
@@ -103,13 +104,16 @@ def _may_rise(view: ModelView, span: Span, seen_ms: int) -> bool:
 
 
 def _goes_on(view: ModelView) -> bool:
-    """Whether a rise that was proven asks for more than was ordered for it. In its first half
-    minute what is believed of it grows, and orders with it. Then it was ordered for with room to
-    spare, and whatever chance adds to the mean would have one more instance bought: it must exceed
-    the plan by a standard deviation."""
+    """Whether a rise that was proven asks for more than is planned by now.
+
+    In its first half minute what is believed of it grows, and orders with it. What is ordered later
+    leaves room above the mean, and whatever chance adds would have one more instance bought: then
+    the mean must exceed the plan by about a standard deviation. A rate that creeps up without a
+    step has no first half minute: it waits for that too.
+    """
     rate = present_rate(view.demand, view.policy)
-    surely = rate.req_per_s - (rate.req_per_s - rate.low) / Z
-    return rate.window_s < LASTS_S or surely > view.planned_req_per_s
+    least = rate.req_per_s - (rate.req_per_s - rate.low) / Z
+    return rate.window_s < LASTS_S or least > view.planned_req_per_s
 
 
 def _is_over(view: ModelView, span: Count, significance: float) -> bool:

@@ -8,6 +8,7 @@ from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.flow_meter import FlowMeter
 from autoscaler.simulation.fluid_flow import Cohort
 from autoscaler.simulation.inflow import Batch, Inflow
+from autoscaler.simulation.meter import Meter
 from topics.reported import Reported, from_rows, reported
 from topics.sketch import LOWEST, MOST_IN_CELL
 from topics.span import Span
@@ -67,3 +68,23 @@ def test_a_count_beyond_a_cell_is_several() -> None:
     batch = Batch(many, inputs=many * one.inputs, shapes=many * one.shapes)
     meter.came(batch)
     assert cells(by_column(meter)) == cells(by_record(span))
+
+
+def test_a_gateway_tells_windows_what_its_record_would() -> None:
+    """Requests answered, in flight and sent on by kind; then nothing but zeros."""
+    told, record = Meter(), Span()
+    for meter in (told, record):
+        for one in CAME:
+            meter.count_arrival(one.input_tokens, one.output_tokens)
+            meter.count_sent("long", "there")
+        meter.count_sent("", "here")
+        meter.count_answer(50.0, 1500.0, 500, 100, 1e3, 1e3)
+        meter.refused += 1
+    for _ in range(2):
+        row, found, kinds = told.told(7, 1000, 2)
+        one = from_rows([("m", "g", "b")], [row], [found], {0: kinds} if kinds else {})
+        other = by_record(record)
+        assert one.numbers.tolist() == other.numbers.tolist()
+        assert one.cells == other.cells
+        assert one.kinds == other.kinds
+        assert (told.in_flight, told.arrivals) == (record.in_flight, record.arrivals)

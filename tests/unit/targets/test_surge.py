@@ -183,6 +183,14 @@ def test_a_rise_that_was_ordered_for_asks_for_more_than_chance_before_it_gets_mo
         assert (after.target_req_per_s > planned) is more
 
 
+def test_within_the_plan_a_rise_is_followed_as_it_is() -> None:
+    """40 s of 8 req/s after 5, on 10.5 that were ordered for it: the mean of two minutes is 6."""
+    seen = step_after(40, 5.0, 8.0)
+    plain = view(seen, 10.5).state
+    state = replace(plain, target_req_per_s=5.5, surge_ms=T0 - 20_000, last_out_ms=T0 - 20_000)
+    assert 7.9 < retarget(view(seen, 10.5, state=state)).target_req_per_s < 8.6
+
+
 def test_a_rise_begins_with_its_first_proof_and_another_once_it_was_over() -> None:
     """Proofs a second apart are of one rise; one that comes two minutes later is of another."""
     state = view(step_after(2), 1.8).state
