@@ -33,8 +33,7 @@ Span = tuple[int, int, int]
 """Covered seconds, arrivals in them, and how many seconds ago they began."""
 
 CONFIDENCE = 0.95
-Z = 1.645
-"""Standard deviations from a rate to its bounds: each is wrong with probability 1 - CONFIDENCE."""
+_Z = 1.645  # each bound is wrong with probability 1 - CONFIDENCE
 _CHANGED = 3.3  # sigmas: some 150 comparisons share one false change in about fifteen estimates
 _STRADDLES = 1.5
 
@@ -71,7 +70,7 @@ def present_rate(demand: ModelDemand, policy: Policy) -> RateEstimate:
     since_ms = None
     if chosen is not None and demand.seen_ms is not None:
         since_ms = demand.seen_ms - age_s * 1000
-    low, high = bounds(arrivals, Z * spread)
+    low, high = bounds(arrivals, _Z * spread)
     return RateEstimate(
         arrivals / covered_s, low / covered_s, high / covered_s, covered_s, since_ms
     )

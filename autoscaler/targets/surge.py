@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.present import Span, Z, evidence_of_rise, present_rate, present_spans
+from autoscaler.demand.present import Span, evidence_of_rise, present_rate, present_spans
 from autoscaler.demand.remembered import remembered
 from autoscaler.demand.significance import beyond_chance
 from autoscaler.demand.totals import Blocks, Count
@@ -107,13 +107,11 @@ def _goes_on(view: ModelView) -> bool:
     """Whether a rise that was proven asks for more than is planned by now.
 
     In its first half minute what is believed of it grows, and orders with it. What is ordered later
-    leaves room above the mean, and whatever chance adds would have one more instance bought: then
-    the mean must exceed the plan by about a standard deviation. A rate that creeps up without a
-    step has no first half minute: it waits for that too.
+    leaves room above the mean, and whatever chance adds to what is believed would have one more
+    instance bought: then the mean itself must exceed the plan.
     """
     rate = present_rate(view.demand, view.policy)
-    least = rate.req_per_s - (rate.req_per_s - rate.low) / Z
-    return rate.window_s < LASTS_S or least > view.planned_req_per_s
+    return rate.window_s < LASTS_S or rate.req_per_s > view.planned_req_per_s
 
 
 def _is_over(view: ModelView, span: Count, significance: float) -> bool:

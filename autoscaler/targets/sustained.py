@@ -13,12 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.present import Z, present_rate
+from autoscaler.demand.present import present_rate
 from autoscaler.demand.significance import bounds
 from autoscaler.demand.totals import BLOCK_S
 from autoscaler.domain.cluster import Policy
 
 LASTS_S = 30
+_Z = 1.645
 _TOWARDS_HIGH = 0.4
 
 
@@ -41,7 +42,7 @@ def sustained(demand: ModelDemand, policy: Policy) -> Sustained:
     covered_s, arrivals = next((c for c in demand.recent if c[0] >= LASTS_S), longest)
     seconds = max(covered_s, LASTS_S)
     mean = arrivals / seconds
-    high = mean if covered_s < LASTS_S else bounds(arrivals, Z)[1] / seconds
+    high = mean if covered_s < LASTS_S else bounds(arrivals, _Z)[1] / seconds
     order = mean + _TOWARDS_HIGH * (high - mean)
     if rate.since_ms is not None and rate.window_s >= BLOCK_S:
         order = max(order, rate.low + (likely - rate.low) * rate.window_s / LASTS_S)
