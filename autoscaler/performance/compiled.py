@@ -1,4 +1,4 @@
-"""The one place that names numba: a typed `compiled` decorator.
+"""The one place that names numba: typed decorators, `compiled` and `inlined`.
 
 Owns how kernels are compiled: no fast-math, so that sums are never reassociated, and the machine
 code kept on disk. Knows nothing of what they compute.
@@ -29,10 +29,20 @@ def compiled(function: Kernel) -> Kernel:
     and of the stamps of the kernels there. Where nothing can be kept on disk, every process
     compiles for itself.
     """
+    return _kept(function, "never")
+
+
+def inlined(function: Kernel) -> Kernel:
+    """As `compiled`, and its code becomes that of each kernel that calls it: to hand over ten
+    arrays takes longer than most formulas that read one number of each."""
+    return _kept(function, "always")
+
+
+def _kept(function: Kernel, inline: str) -> Kernel:
     try:
-        kernel = njit(cache=True)(function)
+        kernel = njit(cache=True, inline=inline)(function)
     except RuntimeError:  # numba found no folder that it may write to
-        return cast(Kernel, njit(function))
+        return cast(Kernel, njit(inline=inline)(function))
     if _stamp_of(kernel):
         stamp = hashlib.sha256(_folder_stamp(Path(function.__code__.co_filename).parent).encode())
         for name, value in constants(function).items():

@@ -21,38 +21,40 @@ Ints = npt.NDArray[np.int64]
 
 WHOLE, PREFILL, DECODE = 0, 1, 2
 _NEVER = 1e300
+_BITS = 24  # of a heap's entry: which request it is
+_REQUEST = (1 << _BITS) - 1
 _SURELY = 1.0 - 1e-6  # less than the error of `timing_grid`'s polynomial
 
 
 @compiled
-def _rise(heap: Ints, at: int, ends_at: Ints) -> None:
-    """Move the request at `at` up to its place: none above ends later."""
-    r = heap[at]
+def _rise(heap: Ints, at: int) -> None:
+    """Move the entry at `at` up to its place: none above is greater."""
+    one = heap[at]
     while at > 0:
         above = (at - 1) // 2
-        if ends_at[heap[above]] <= ends_at[r]:
+        if heap[above] <= one:
             break
         heap[at] = heap[above]
         at = above
-    heap[at] = r
+    heap[at] = one
 
 
 @compiled
-def _remove(heap: Ints, at: int, count: int, ends_at: Ints) -> None:
-    """Take the request at `at` out of the first `count` of `heap`, which the last one fills."""
+def _remove(heap: Ints, at: int, count: int) -> None:
+    """Take the entry at `at` out of the first `count` of `heap`, which the last one fills."""
     last = count - 1
-    r = heap[last]
+    one = heap[last]
     under = 2 * at + 1
     while under < last:
-        if under + 1 < last and ends_at[heap[under + 1]] < ends_at[heap[under]]:
+        if under + 1 < last and heap[under + 1] < heap[under]:
             under += 1
-        if ends_at[heap[under]] >= ends_at[r]:
+        if heap[under] >= one:
             break
         heap[at] = heap[under]
         at = under
         under = 2 * at + 1
-    heap[at] = r
-    _rise(heap, at, ends_at)
+    heap[at] = one
+    _rise(heap, at)
 
 
 @compiled
@@ -90,15 +92,13 @@ def serve(
     at_queue = 0  # next of them that was never admitted
     again = np.empty(max_seqs + 1, np.int64)  # preempted, last one first
     agains = 0
-    running = np.empty(max_seqs, np.int64)  # a heap: the one that ends first is in front
+    # A heap: the one that ends first is in front. Each: the step at which it ends, and the request.
+    running = np.empty(max_seqs, np.int64)
     batch = 0
     fresh = 0  # of these, DECODEs that have made no step yet
     fresh_of = np.empty(max_seqs, np.int64)
     order = 0
     order_of = np.zeros(count, np.int64)
-    ends_at = np.zeros(count, np.int64)
-    context_base = np.zeros(count, np.int64)
-    kept_base = np.zeros(count, np.int64)
     produced = np.zeros(count, np.int64)
     lost = np.zeros(count, np.bool_)  # preempted: its KV is computed again, here
     contexts = 0  # sum over the batch
@@ -138,12 +138,9 @@ def serve(
                 fresh += 1
                 order += 1
                 order_of[r] = order
-                ends_at[r] = step + outputs[r]
-                running[batch] = r
-                _rise(running, batch, ends_at)
+                running[batch] = (step + outputs[r]) << _BITS | r
+                _rise(running, batch)
                 batch += 1
-                context_base[r] = inputs[r] - 1 - step
-                kept_base[r] = inputs[r] - 1 - step
                 contexts += inputs[r] - 1
             else:
                 i += 1
@@ -157,13 +154,13 @@ def serve(
             else:
                 at = 0
                 for j in range(1, batch):
-                    if order_of[running[j]] > order_of[running[at]]:
+                    if order_of[running[j] & _REQUEST] > order_of[running[at] & _REQUEST]:
                         at = j
-                victim = running[at]
-                _remove(running, at, batch, ends_at)
+                victim = running[at] & _REQUEST
+                made = outputs[victim] - ((running[at] >> _BITS) - step)
+                _remove(running, at, batch)
                 batch -= 1
-                contexts -= context_base[victim] + step
-                made = outputs[victim] - (ends_at[victim] - step)
+                contexts -= inputs[victim] + made - 1
                 if kind == DECODE and made == 0:
                     fresh -= 1
                     for j in range(fresh):
@@ -171,7 +168,7 @@ def serve(
                             fresh_of[j] = fresh_of[fresh]
                     used -= inputs[victim]
                 else:
-                    used -= kept_base[victim] + step
+                    used -= inputs[victim] + made - 1
                 produced[victim] = made
             lost[victim] = True
             again[agains] = victim
@@ -239,7 +236,9 @@ def serve(
             steps = 1
         elif batch > 0:
             middle = contexts / batch
-            steps = min(ends_at[running[0]] - step, 1 + max(0, kv_tokens - used - growth) // batch)
+            steps = (running[0] >> _BITS) - step
+            if (steps - 1) * batch > kv_tokens - used - growth:
+                steps = 1 + max(0, kv_tokens - used - growth) // batch
             until = _NEVER
             if arrived < count:
                 until = arrival_ms[arrived]
@@ -295,14 +294,14 @@ def serve(
         contexts += steps * batch
         used += steps * batch - fresh
         fresh = 0
-        while batch > 0 and ends_at[running[0]] <= step:
-            r = running[0]
-            _remove(running, 0, batch, ends_at)
+        while batch > 0 and running[0] >> _BITS <= step:
+            r = running[0] & _REQUEST
+            _remove(running, 0, batch)
             batch -= 1
             last_ms[r] = now
             done += 1
-            contexts -= context_base[r] + step
-            used -= kept_base[r] + step
+            contexts -= inputs[r] + outputs[r] - 1
+            used -= inputs[r] + outputs[r] - 1
         for j in range(chunks):
             r = chunk_of[j]
             if first_ms[r] < 0.0:
@@ -319,10 +318,7 @@ def serve(
                 else:
                     used -= todo
                 continue
-            ends_at[r] = step + left
-            running[batch] = r
-            _rise(running, batch, ends_at)
+            running[batch] = (step + left) << _BITS | r
+            _rise(running, batch)
             batch += 1
-            context_base[r] = todo - step
-            kept_base[r] = todo - step
             contexts += todo

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.compiled import compiled, inlined
 
 Floats = npt.NDArray[np.float64]
 
@@ -18,7 +18,7 @@ DEGREE = 9
 SCALARS = FIT + DEGREE + 1
 
 
-@compiled
+@inlined
 def _blended(s: Floats, x: float) -> float:
     """The polynomial FIT at `x`. Two powers in its place are half of the time of all that is
     computed here."""
@@ -28,7 +28,7 @@ def _blended(s: Floats, x: float) -> float:
     return float(low + (high + (s[i + 8] + s[i + 9] * x) * (x2 * x2)) * (x2 * x2))
 
 
-@compiled
+@inlined
 def attention_ms(scalars: Floats, tokens: float, sequences: float, context: float) -> float:
     """`Roofline.attention_ms` of all layers."""
     seen = context + 0.5 * tokens
@@ -55,7 +55,7 @@ def whole_prompts_ms(scalars: Floats, found: Floats) -> None:
         found[tokens] = attention_ms(scalars, tokens, 1.0, 0.0)
 
 
-@compiled
+@inlined
 def _factor_ms(factors: Floats, batch: int, context: float) -> float:
     """Correction of a decode iteration; columns are half doublings of the context."""
     if factors.shape[1] == 1:
@@ -66,7 +66,7 @@ def _factor_ms(factors: Floats, batch: int, context: float) -> float:
     return float(factors[batch, low] * (1.0 - part) + factors[batch, low + 1] * part)
 
 
-@compiled
+@inlined
 def decode_ms(
     scalars: Floats, dense: Floats, head: Floats, factors: Floats, batch: int, context: float
 ) -> float:
@@ -76,7 +76,7 @@ def decode_ms(
     return float(_factor_ms(factors, batch, context) * time)
 
 
-@compiled
+@inlined
 def mixed_ms(
     scalars: Floats,
     dense: Floats,

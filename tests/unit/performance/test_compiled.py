@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from autoscaler.performance import compiled as compiled_module
 
 CALLEE = (
-    "from autoscaler.performance.compiled import compiled\n\n\n"
-    "@compiled\ndef inner(x):\n    return x + {}\n"
+    "from autoscaler.performance.compiled import {how}\n\n\n"
+    "@{how}\ndef inner(x):\n    return x + {value}\n"
 )
 CALLER = (
     "from autoscaler.performance.compiled import compiled\nfrom inner import inner\n\n\n"
@@ -38,12 +39,13 @@ def answer(folder: Path) -> tuple[int, int]:
     return int(value), int(hits)
 
 
-def test_a_changed_callee_is_compiled_into_its_callers_again(tmp_path: Path) -> None:
-    (tmp_path / "inner.py").write_text(CALLEE.format(1))
+@pytest.mark.parametrize("how", ["compiled", "inlined"])
+def test_a_changed_callee_is_compiled_into_its_callers_again(tmp_path: Path, how: str) -> None:
+    (tmp_path / "inner.py").write_text(CALLEE.format(how=how, value=1))
     (tmp_path / "outer.py").write_text(CALLER)
     assert answer(tmp_path) == (8, 0)
     assert answer(tmp_path) == (8, 1)
-    (tmp_path / "inner.py").write_text(CALLEE.format(2))
+    (tmp_path / "inner.py").write_text(CALLEE.format(how=how, value=2))
     assert answer(tmp_path) == (10, 0)
 
 
@@ -69,7 +71,7 @@ def test_the_stamp_of_every_kernel_covers_all_globals_that_it_reads() -> None:
     root = Path(compiled_module.__file__).parents[2]
     seen = 0
     for path in [path for top in ("autoscaler", "streams") for path in (root / top).rglob("*.py")]:
-        if "import compiled\n" not in path.read_text():
+        if "performance.compiled import" not in path.read_text():
             continue
         name = ".".join(path.relative_to(root).with_suffix("").parts)
         for kernel in vars(importlib.import_module(name)).values():
@@ -86,7 +88,7 @@ def test_the_stamp_of_every_kernel_covers_all_globals_that_it_reads() -> None:
 
 def test_without_a_place_for_machine_code_kernels_still_run(tmp_path: Path) -> None:
     """Files stand where every such folder would be, as on a read-only system."""
-    (tmp_path / "inner.py").write_text(CALLEE.format(1))
+    (tmp_path / "inner.py").write_text(CALLEE.format(how="compiled", value=1))
     (tmp_path / "outer.py").write_text(CALLER)
     blocked = tmp_path / "blocked"
     blocked.write_text("")
