@@ -10,6 +10,7 @@ with zero arrivals). Windows cover whole seconds before the one that `now_ms` is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -142,14 +143,14 @@ class TelemetryWindows:
         """Those whose event times are believed, now that it is now."""
         if self._now_ms is None:
             return records, ends_ms
-        ahead = ends_ms > self._now_ms + MAX_AHEAD_S * 1000
-        late = ends_ms < self._now_ms - back_ms if back_ms is not None else ahead & False
-        odd = ahead | late
-        if not odd.any():
+        latest_ms = self._now_ms + MAX_AHEAD_S * 1000
+        earliest_ms = self._now_ms - back_ms if back_ms is not None else -math.inf
+        if not len(ends_ms) or (ends_ms.min() >= earliest_ms and ends_ms.max() <= latest_ms):
             return records, ends_ms
+        ahead, late = ends_ms > latest_ms, ends_ms < earliest_ms
         self.counters.ahead += int(ahead.sum())
         self.counters.late += int(late.sum())
-        places = np.flatnonzero(~odd).tolist()
+        places = np.flatnonzero(~(ahead | late)).tolist()
         return records.at(places), ends_ms[places]
 
     def _wait(self, came: _Came) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.workload import LEVELS, Lengths
@@ -40,13 +41,14 @@ def measured_lengths(arrivals: Iterable[Arrival]) -> dict[str, Lengths]:
     for arrival in arrivals:
         pair = arrival.input_tokens, arrival.output_tokens
         by_model.setdefault(arrival.model, []).append(pair)
-    found = {}
-    for model, pairs in by_model.items():
-        values = np.array(pairs, dtype=float)
-        spreads = [tuple(map(float, np.quantile(values[:, i], LEVELS))) for i in (0, 1)]
-        means = values.mean(axis=0)
-        found[model] = Lengths(float(means[0]), float(means[1]), spreads[0], spreads[1])
-    return found
+    return {model: lengths_of(np.array(pairs, dtype=float)) for model, pairs in by_model.items()}
+
+
+def lengths_of(pairs: npt.NDArray[np.float64]) -> Lengths:
+    """Means and spreads of requests; pairs, (n, 2): tokens of their inputs and outputs."""
+    inputs, outputs = (tuple(map(float, np.quantile(pairs[:, i], LEVELS))) for i in (0, 1))
+    means = pairs.mean(axis=0)
+    return Lengths(float(means[0]), float(means[1]), inputs, outputs)
 
 
 def p99_of_10s_rates(arrivals_s: Sequence[float], span_s: tuple[float, float]) -> float:

@@ -24,9 +24,11 @@ class FlowMeter:
         self.in_flight = 0
         self._counts = dict.fromkeys(COUNTS, 0)
         self._cells = np.zeros((len(SKETCHES), WIDTH), np.int64)
+        self._seen = False  # anything since the last report
 
     def came(self, batch: Batch) -> None:
         """These requests came in."""
+        self._seen = True
         counts = self._counts
         counts["arrivals"] += batch.requests
         counts["input_tokens_arrived"] += batch.input_tokens
@@ -36,6 +38,7 @@ class FlowMeter:
     def ended(self, cohort: Cohort) -> None:
         """These requests were answered or refused."""
         batch, share = cohort.batch, cohort.served / max(1, cohort.batch.taken)
+        self._seen = True
         counts = self._counts
         counts["completions"] += cohort.served
         counts["refused"] += cohort.refused
@@ -50,9 +53,12 @@ class FlowMeter:
         """The span that ends now, zeros included, as a row of `Reported.numbers` and cells; the
         next one begins."""
         row = [*self._counts.values(), sequence, span_ms, 0, self.in_flight, route_generation, 0]
+        if not self._seen:
+            return row, b""
         flat = self._cells.ravel()
-        places = flat.nonzero()[0]
+        places = (flat != 0).nonzero()[0]  # of flags it is several times faster
         cells = pairs_of(places, flat[places]).tobytes()
         self._counts = dict.fromkeys(COUNTS, 0)
         self._cells[:] = 0
+        self._seen = False
         return row, cells

@@ -166,7 +166,8 @@ class FlowGateway:
                 continue
             since_s = from_s - self._lead_s
             batch = inflow.take(since_s, to_s - self._lead_s) if open_ else inflow.take(0.0, 0.0)
-            meter.came(batch)
+            if batch.requests:
+                meter.came(batch)
             lengths = inflow.lengths(since_s)
             ways = self._ways_of(model, lengths) if lengths else []
             for cohort in flow.go_on(batch, from_s, to_s, ways):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from autoscaler.domain.workload import Lengths
 from autoscaler.performance.compiled import compiled
-from autoscaler.simulation.arrivals import Arrival, measured_lengths
+from autoscaler.simulation.arrivals import Arrival, lengths_of
 from topics.shapes import shape_of
 from topics.sketch import LOWEST, WIDTH, bucket_of
 
@@ -74,22 +74,19 @@ class Inflow:
         self._fits = self._inputs + self._outputs <= max_len_tokens
         ins = _coded(self._inputs, lambda tokens: bucket_of(float(tokens)) - LOWEST)
         outs = _coded(self._outputs, lambda tokens: bucket_of(float(tokens)) - LOWEST)
-        pairs = np.stack([self._inputs, self._outputs], axis=1)
-        kinds, back = np.unique(pairs, axis=0, return_inverse=True)
-        shapes = np.array([shape_of(int(a), int(b)) - LOWEST for a, b in kinds], np.int64)
-        shaped = shapes[back.ravel()] if len(kinds) else np.zeros(0, np.int64)
-        self._places = np.stack((ins, outs, shaped))
+        # A shape is a place by its input plus one by its output.
+        shapes = _coded(self._inputs, lambda tokens: shape_of(tokens, 0.0) - LOWEST)
+        shapes += _coded(self._outputs, lambda tokens: shape_of(0.0, tokens) - LOWEST)
+        self._places = np.stack((ins, outs, shapes))
         # Where each stands for many, arrivals flow evenly from one to the next.
         self._edges_s = np.append(self._at_s, self._at_s[-1:] + 1e-9)
-        self._upto = np.arange(len(self._edges_s), dtype=float)
         self._weight, self._random = weight, random
-        self._arrivals = arrivals
         self._stretches = self._alike()
         self._lengths: dict[tuple[int, int], Lengths] = {}
 
     def take(self, from_s: float, to_s: float) -> Batch:
         """What came in [from_s, to_s)."""
-        low, high = self._at_s.searchsorted((from_s, to_s))
+        low, high = self._between(from_s, to_s)
         if self._weight == 1.0:
             rows = np.arange(low, high)
         else:
@@ -102,10 +99,14 @@ class Inflow:
     def coming(self, from_s: float, to_s: float) -> float:
         """How many are to be expected in [from_s, to_s)."""
         if self._weight == 1.0:
-            low, high = self._at_s.searchsorted((from_s, to_s))
-        else:
-            low, high = np.interp((from_s, to_s), self._edges_s, self._upto)
-        return float(self._weight * (high - low))
+            low, high = self._between(from_s, to_s)
+            return float(high - low)
+        return self._weight * (_upto(self._edges_s, to_s) - _upto(self._edges_s, from_s))
+
+    def _between(self, from_s: float, to_s: float) -> tuple[int, int]:
+        """Those in [from_s, to_s)."""
+        low, high = self._at_s.searchsorted((from_s, to_s)).tolist()
+        return low, high
 
     def is_alike(self, from_s: float, to_s: float) -> bool:
         """Whether requests are as long all through [from_s, to_s], and the two minutes before."""
@@ -117,13 +118,12 @@ class Inflow:
         if low == high:
             low, high = 0, len(self._at_s)
         if (low, high) not in self._lengths:
-            inside = zip(self._arrivals[low:high], self._fits[low:high], strict=True)
-            found = measured_lengths(arrival for arrival, fits in inside if fits)
-            if not found:
-                return None
             fits = self._fits[low:high]
-            together = _correlated(self._inputs[low:high][fits], self._outputs[low:high][fits])
-            self._lengths[low, high] = replace(next(iter(found.values())), together=together)
+            pair = self._inputs[low:high][fits], self._outputs[low:high][fits]
+            if not fits.any():
+                return None
+            found = lengths_of(np.array(pair, dtype=float).T.copy())
+            self._lengths[low, high] = replace(found, together=_correlated(*pair))
         return self._lengths[low, high]
 
     def _stretch(self, at_s: float) -> tuple[int, int]:
@@ -157,6 +157,15 @@ class Inflow:
             rows, self._fits, self._inputs, self._outputs, self._places, counts
         )
         return Batch(len(rows), too_long, input_tokens, output_tokens, *counts)
+
+
+@compiled
+def _upto(edges_s: Floats, at_s: float) -> float:
+    """How many have come by `at_s`, where they flow evenly from one edge to the next."""
+    at = int(np.searchsorted(edges_s, at_s, side="right")) - 1
+    if at < 0 or at == len(edges_s) - 1:
+        return float(max(at, 0))
+    return float(1.0 / (edges_s[at + 1] - edges_s[at]) * (at_s - edges_s[at]) + at)
 
 
 @compiled

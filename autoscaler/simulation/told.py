@@ -5,6 +5,7 @@ Owns the copying of records of the fleet. Knows nothing of what they mean.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 from topics.fleet import ObservedInstance, Status
@@ -28,9 +29,5 @@ def like(told: Told, **changes: object) -> Told:
     return found
 
 
-def date(status: Status, at_ms: int) -> None:
-    """Say that `status` is of `at_ms`, for whoever alone has it."""
-    _put_at_ms(status, at_ms)
-
-
-_put_at_ms = Status.__dict__["at_ms"].__set__
+date: Callable[[Status, int], None] = Status.__dict__["at_ms"].__set__
+"""Say that a status is of this moment, for whoever alone has it; of hundreds of nodes at a time."""
