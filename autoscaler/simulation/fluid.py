@@ -115,8 +115,10 @@ class FlowGateway:
         engines: Mapping[str, AnyEngine],
         limits: GatewayLimits,
         lead_s: float,
+        random: np.random.Generator,
     ) -> None:
         self.name = "gateway-0"
+        self._random = random
         self._agenda = agenda
         self._engines = engines
         self._lead_s = lead_s
@@ -235,7 +237,7 @@ class FlowGateway:
         for (setup, behind, decodes, weight), count in kinds.values():
             phase = Phase.PREFILL if behind else Phase.AGGREGATED
             each = pace((setup, phase), (behind, decodes) if behind else None, lengths, cv)
-            made.append(Way(count * weight, count, each))
+            made.append(Way(count * weight, count, each, self._random))
         self._ways[model] = key, made
         return made
 
@@ -259,7 +261,13 @@ class FlowWorld(World):
                     mine, service.max_len_tokens, scenario.weight, random
                 )
         self.gateway = FlowGateway(
-            self.cluster, inflows, self.agenda, self.engines, scenario.limits, scenario.lead_s
+            self.cluster,
+            inflows,
+            self.agenda,
+            self.engines,
+            scenario.limits,
+            scenario.lead_s,
+            random.spawn(1)[0],
         )
         self.gateways = (self.gateway,)
         self._last_s = 0

@@ -3,8 +3,11 @@
 Owns the queue in front of them, what share of a flow attains its SLO and when it has left. An
 instance's latencies are those of the sizing model's engine at its load (`performance.attainment`),
 read off at 64ths of saturation; what exceeds the capacity waits in order of arrival, and its wait
-counts against its TTFT. Round robin over n instances makes Poisson arrivals more even: the gaps at
-each have a coefficient of variation of 1 / sqrt(n). Knows no clock and no routes' history.
+counts against its TTFT. Misses come together, as one long prompt or a short burst makes them, so an
+instance goes along the sampled requests in their order, for a while from each place that is drawn
+(the stationary bootstrap of Politis and Romano, 1994). Round robin over n instances makes Poisson
+arrivals more even: the gaps at each have a coefficient of variation of 1 / sqrt(n). Knows no clock
+and no routes' history.
 """
 
 from __future__ import annotations
@@ -28,10 +31,15 @@ from topics.sketch import GAMMA, HIGHEST, LOWEST
 _SMOOTH_S = 15.0
 """Where the load has just changed it is a mean over about as long as a request stays."""
 _SETTLES_S, _MEAN_S = 60.0, 300.0
+_TOGETHER_S = 60.0
+"""For about so long an instance goes along the sample before it is somewhere else in it."""
 _SIGMAS, _CHANGE = 3.0, 0.03
 
 Floats = npt.NDArray[np.float32]
 Sketch = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
+Looks = tuple[Ints, Sketch, Sketch]
+"""Of a sample: how many of its first 0, 1, ... requests are within both limits, (n + 1,), and what
+a gateway sees of TTFT and TPOT, as (buckets less LOWEST, cumulated shares)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +49,15 @@ class Latencies:
 
     ttft_ms: Floats
     tpot_ms: Floats
-    known: dict[Slo, tuple[float, Sketch, Sketch]] = field(default_factory=dict)
+    known: dict[Slo, Looks] = field(default_factory=dict)
 
-    def seen(self, slo: Slo, wait_ms: float) -> tuple[float, Sketch, Sketch]:
-        """Where each has waited `wait_ms` before: the share within both limits, and what a gateway
-        sees of TTFT and TPOT, as (buckets less LOWEST, cumulated shares)."""
+    def seen(self, slo: Slo, wait_ms: float) -> Looks:
+        """Where each has waited `wait_ms` before."""
         found = self.known.get(slo) if wait_ms == 0.0 else None
         if found is None:
             hit = (self.ttft_ms + wait_ms <= slo.ttft_ms) & (self.tpot_ms <= slo.tpot_ms)
-            share = float(np.count_nonzero(hit)) / len(hit)
-            found = share, _sketch(self.ttft_ms + np.float32(wait_ms)), _sketch(self.tpot_ms)
+            upto = np.concatenate((np.zeros(1, np.int64), np.cumsum(hit)))
+            found = upto, _sketch(self.ttft_ms + np.float32(wait_ms)), _sketch(self.tpot_ms)
             if wait_ms == 0.0:
                 self.known[slo] = found
         return found
@@ -106,15 +113,25 @@ pace = lru_cache(maxsize=256)(Pace)
 class Way:
     """Groups of the routes that are of one kind: `count` first instances, of `weight` together."""
 
-    def __init__(self, weight: float, count: int, each: Pace) -> None:
+    def __init__(self, weight: float, count: int, each: Pace, random: np.random.Generator) -> None:
         self.weight = weight
         self.req_per_s = count * each.req_per_s
         self._each = each
+        self._random = random
+        self._places = random.random(count)  # of the instances in the sample, as shares of it
 
     def at(self, req_per_s: float) -> tuple[Latencies, float]:
         """Latencies at this rate, and the seconds that a request stays."""
         full = self.req_per_s
         return self._each.at(min(GRID, round(GRID * req_per_s / full)) if full else GRID)
+
+    def attained(self, upto: Ints, requests: float, span_s: float) -> float:
+        """How many of `requests` within `span_s` are within both limits; `upto` as in `Looks`."""
+        used = min(len(self._places), max(1, round(requests)))
+        draws = self._random.random((2, used))
+        moves = min(1.0, span_s / _TOGETHER_S)
+        each = max(1, round(requests / used))
+        return requests * _go_along(upto, self._places, each, moves, draws)
 
 
 def _step(one: Engine, req_per_s: float) -> int:
@@ -214,9 +231,9 @@ class Flow:
             part = min(cohort.left, math.ceil(room - done))
             starts_s = max(cohort.at_s, from_s + (done + 0.5 * part) / full)
             wait_ms = 1000.0 * (starts_s - cohort.at_s)
-            for share, (latencies, _) in zip(shares, found, strict=True):
-                attained, ttft, tpot = latencies.seen(self.slo, wait_ms)
-                cohort.attained += part * share * attained
+            for way, share, (latencies, _) in zip(ways, shares, found, strict=True):
+                upto, ttft, tpot = latencies.seen(self.slo, wait_ms)
+                cohort.attained += way.attained(upto, part * share, to_s - from_s)
                 _note(cohort.ttft, *ttft, part * share)
                 _note(cohort.tpot, *tpot, part * share)
             cohort.left -= part
@@ -255,6 +272,30 @@ def _sketch(values_ms: Floats) -> Sketch:
     seen = np.bincount(buckets)
     at = np.flatnonzero(seen)
     return at, np.cumsum(seen[at]) / len(values_ms)
+
+
+@compiled
+def _go_along(
+    upto: Ints,
+    places: npt.NDArray[np.float64],
+    each: int,
+    moves: float,
+    draws: npt.NDArray[np.float64],
+) -> float:
+    """The share that is within the limits of the next `each` requests of the sample at each of the
+    first places, one per column of draws, (2, used); each place is drawn anew with the probability
+    `moves`. The sample begins again where it ends."""
+    count = len(upto) - 1
+    used = draws.shape[1]
+    hits = 0
+    for one in range(used):
+        if draws[0, one] < moves:
+            places[one] = draws[1, one]
+        begin = int(places[one] * count)
+        rounds, end = divmod(begin + each, count)
+        hits += rounds * upto[count] + upto[end] - upto[begin]
+        places[one] = (end + 0.5) / count
+    return hits / (each * used)
 
 
 @compiled

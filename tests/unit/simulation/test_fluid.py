@@ -44,7 +44,8 @@ def scored(scenario: Scenario, fluid: bool, fleet: int) -> Score:
 
 def way(count: int = 2) -> Way:
     setup = engine_setup("openai/gpt-oss-20b", "L40S", 1, "aggregated", 8192)
-    return Way(1.0, count, pace((setup, Phase.AGGREGATED), None, LENGTHS, 1.0))
+    each = pace((setup, Phase.AGGREGATED), None, LENGTHS, 1.0)
+    return Way(1.0, count, each, np.random.default_rng(1))
 
 
 @pytest.mark.parametrize("load", [0.6, 1.3])
@@ -264,6 +265,26 @@ def test_chance_counts_once() -> None:
     settled = np.array(seen[30:])
     assert settled.mean() == pytest.approx(5.0, rel=0.02)
     assert settled.std() < 0.05 * 5.0
+
+
+def test_misses_come_together() -> None:
+    """A rule that looks at five minutes must see them as it would request by request: their mean is
+    that of the sample, and they scatter by more than if each came by itself."""
+    slo, one = Slo(2000.0, 100.0), way()
+    flow, count = Flow(slo, 30.0, 600.0, 10_000), round(8.0 * one.req_per_s)
+    missed = [0.0]
+    for at in range(0, 36_000, 10):
+        missed[-1] += sum(
+            cohort.served - cohort.attained
+            for cohort in flow.go_on(Batch(count), float(at), at + 10.0, [one])
+        )
+        if at % 300 == 290:
+            missed.append(0.0)
+    windows = np.array(missed[1:-1])
+    upto = one.at(count / 10.0)[0].seen(slo, 0.0)[0]
+    expected = 30 * count * (1.0 - upto[-1] / (len(upto) - 1))
+    assert windows.mean() == pytest.approx(expected, rel=0.15)
+    assert windows.var() > 2.0 * windows.mean()
 
 
 @pytest.mark.parametrize("before", [0, 50])
