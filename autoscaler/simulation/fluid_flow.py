@@ -56,7 +56,7 @@ class Latencies:
         found = self.known.get(slo) if wait_ms == 0.0 else None
         if found is None:
             hit = (self.ttft_ms + wait_ms <= slo.ttft_ms) & (self.tpot_ms <= slo.tpot_ms)
-            upto = np.concatenate((np.zeros(1, np.int64), np.cumsum(hit)))
+            upto = np.append(0, np.cumsum(hit)).astype(np.int64)
             found = upto, _sketch(self.ttft_ms + np.float32(wait_ms)), _sketch(self.tpot_ms)
             if wait_ms == 0.0:
                 self.known[slo] = found
@@ -286,7 +286,7 @@ def _go_along(
     first places, one per column of draws, (2, used); each place is drawn anew with the probability
     `moves`. The sample begins again where it ends."""
     count = len(upto) - 1
-    used = draws.shape[1]
+    used = len(draws[0])
     hits = 0
     for one in range(used):
         if draws[0, one] < moves:
