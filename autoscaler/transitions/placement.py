@@ -56,7 +56,8 @@ def place(
         pool = cluster.pool(member.pool)
         for _ in range(member.count):
             new_left = obtainable.get(pool.id, pool.max_nodes) - rented.get(pool.id, 0)
-            new_left = min(new_left, _left_of_both(cluster, pool, after))
+            if new_left > 0:
+                new_left = min(new_left, _left_of_both(cluster, pool, after))
             spot = _find(pool, member.gpus, after, new_left, shut)
             if spot is None:
                 return None
@@ -89,7 +90,7 @@ def _find(
             continue
         taken = used.get(node, frozenset())
         paid = bool(taken) or pool.market is Market.OWNED
-        if not paid and new_left <= 0:
+        if len(taken) + gpus > pool.per_node or (not paid and new_left <= 0):
             continue
         for start, size in _blocks(pool.per_node, taken):
             # Paid nodes before new ones, tight blocks before roomy ones, then by order.
