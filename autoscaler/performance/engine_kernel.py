@@ -4,8 +4,9 @@ Owns the same machine as `autoscaler.serving.batching.Batcher`, without its even
 requests goes in, the latencies of each come out. A differential test holds the two together; the
 Batcher is what counts. Knows nothing of rates, SLOs or distributions.
 
-Sequences that decode step together, so a request is two numbers: the global decode step at which
-it ends, and its context less that counter. Only one prompt can be half computed at a time.
+Sequences that decode step together, so one that decodes is the global decode step at which it
+ends, in a single number with its place in the list, of which there may be 2^24. Only one prompt can
+be half computed at a time.
 """
 
 from __future__ import annotations

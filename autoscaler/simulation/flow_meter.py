@@ -6,6 +6,8 @@ nothing of routes or of time.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -25,6 +27,7 @@ class FlowMeter:
         self.in_flight = 0
         self._counts = dict.fromkeys(COUNTS, 0)
         self._cells = np.zeros((len(SKETCHES), WIDTH), np.int64)
+        self._attained = 0.0  # less the whole ones that were counted
         self._seen = False  # anything since the last report
 
     def came(self, batch: Batch) -> None:
@@ -43,7 +46,11 @@ class FlowMeter:
         counts = self._counts
         counts["completions"] += cohort.served
         counts["refused"] += cohort.refused
-        counts["attained"] += min(cohort.served, round(cohort.attained))
+        # Of what is left of one the next has its part, or few at a time would always be rounded so.
+        self._attained += cohort.attained
+        whole = min(cohort.served, math.floor(self._attained + 0.5))
+        self._attained -= whole
+        counts["attained"] += whole
         counts["input_tokens"] += round(share * batch.input_tokens)
         counts["output_tokens"] += round(share * batch.output_tokens)
         self._cells[_OUTPUTS] += scaled(batch.outputs, share)

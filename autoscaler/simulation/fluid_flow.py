@@ -111,7 +111,8 @@ pace = lru_cache(maxsize=256)(Pace)
 
 
 class Way:
-    """Groups of the routes that are of one kind: `count` first instances, of `weight` together."""
+    """Groups of the routes that are of one kind: `count` first instances, of `weight` together.
+    Where each is in the sample of requests lasts as long as this object."""
 
     def __init__(self, weight: float, count: int, each: Pace, random: np.random.Generator) -> None:
         self.weight = weight
@@ -126,12 +127,12 @@ class Way:
         return self._each.at(min(GRID, round(GRID * req_per_s / full)) if full else GRID)
 
     def attained(self, upto: Ints, requests: float, span_s: float) -> float:
-        """How many of `requests` within `span_s` are within both limits; `upto` as in `Looks`."""
+        """How many of `requests` that come in `span_s` meet both limits; `upto` as in `Looks`."""
         used = min(len(self._places), max(1, round(requests)))
         draws = self._random.random((2, used))
         moves = min(1.0, span_s / _TOGETHER_S)
-        each = max(1, round(requests / used))
-        return requests * _go_along(upto, self._places, each, moves, draws)
+        steps = max(1, round(requests / used))
+        return requests * _go_along(upto, self._places, steps, moves, draws)
 
 
 def _step(one: Engine, req_per_s: float) -> int:
@@ -278,13 +279,13 @@ def _sketch(values_ms: Floats) -> Sketch:
 def _go_along(
     upto: Ints,
     places: npt.NDArray[np.float64],
-    each: int,
+    steps: int,
     moves: float,
     draws: npt.NDArray[np.float64],
 ) -> float:
-    """The share that is within the limits of the next `each` requests of the sample at each of the
-    first places, one per column of draws, (2, used); each place is drawn anew with the probability
-    `moves`. The sample begins again where it ends."""
+    """Go `steps` requests along the sample from each of the first places, one per column of draws,
+    (2, used); the share of these requests that meet the limits. Before, a place is drawn anew with
+    the probability `moves`. The sample begins again where it ends."""
     count = len(upto) - 1
     used = len(draws[0])
     hits = 0
@@ -292,10 +293,10 @@ def _go_along(
         if draws[0, one] < moves:
             places[one] = draws[1, one]
         begin = int(places[one] * count)
-        rounds, end = divmod(begin + each, count)
+        rounds, end = divmod(begin + steps, count)
         hits += rounds * upto[count] + upto[end] - upto[begin]
         places[one] = (end + 0.5) / count
-    return hits / (each * used)
+    return hits / (steps * used)
 
 
 @compiled

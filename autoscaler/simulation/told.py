@@ -30,4 +30,4 @@ def like(told: Told, **changes: object) -> Told:
 
 
 date: Callable[[Status, int], None] = Status.__dict__["at_ms"].__set__
-"""Say that a status is of this moment, for whoever alone has it; of hundreds of nodes at a time."""
+"""Say that a status is of this moment, for whoever alone has it."""

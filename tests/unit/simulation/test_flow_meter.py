@@ -12,6 +12,7 @@ from autoscaler.simulation.meter import Meter
 from topics.reported import Reported, from_rows, reported
 from topics.sketch import LOWEST, MOST_IN_CELL
 from topics.span import Span
+from topics.telemetry import COUNTS
 
 CAME = [Arrival(0.1, "m", 500, 100), Arrival(0.2, "m", 9000, 10), Arrival(0.3, "m", 7, 3)]
 
@@ -88,3 +89,12 @@ def test_a_gateway_tells_windows_what_its_record_would() -> None:
         assert one.cells == other.cells
         assert one.kinds == other.kinds
         assert (told.in_flight, told.arrivals) == (record.in_flight, record.arrivals)
+
+
+def test_few_misses_at_a_time_are_counted_in_the_end() -> None:
+    """Spans of one request that attains by 95%: rounded each by itself, none would miss."""
+    meter = FlowMeter()
+    for _ in range(100):
+        meter.ended(Cohort(0.0, Batch(1), 0, served=1, attained=0.95))
+    row = by_column(meter).numbers[0].tolist()
+    assert (row[COUNTS.index("completions")], row[COUNTS.index("attained")]) == (100, 95)

@@ -172,7 +172,7 @@ def test_a_flow_gives_the_same_timeline_twice() -> None:
 
 
 def test_seeds_draw_different_counts_where_an_arrival_stands_for_many() -> None:
-    """The same seed the same ones; with one request for each arrival nothing is drawn."""
+    """The same seed the same ones; with one request for each arrival their number is no chance."""
 
     def counts(weight: float, seed: int) -> list[int]:
         few = arrivals(0.2, 60.0)
@@ -285,6 +285,36 @@ def test_misses_come_together() -> None:
     expected = 30 * count * (1.0 - upto[-1] / (len(upto) - 1))
     assert windows.mean() == pytest.approx(expected, rel=0.15)
     assert windows.var() > 2.0 * windows.mean()
+
+
+HALVES = np.minimum(np.arange(1001), 500)
+"""Of a sample of 1,000 requests of which the second half misses, as `Looks`."""
+
+
+def test_an_instance_goes_along_the_sample() -> None:
+    """All of it in turn, and all again, as long as no new place is drawn."""
+    one = way(1)
+    attained = [one.attained(HALVES, 10.0, 0.0) for _ in range(200)]
+    assert sum(attained) == pytest.approx(1000.0)
+    assert sum(a != b for a, b in pairwise(attained)) <= 8  # two ends a round, each in a ten
+
+
+def test_an_instance_is_somewhere_else_in_the_sample_after_about_a_minute() -> None:
+    """Of 1,200 spans of 10 s a sixth begin at a new place, half of these in the other half."""
+    one = way(1)
+    attained = [one.attained(HALVES, 1.0, 10.0) for _ in range(1200)]
+    assert 70 < sum(a != b for a, b in pairwise(attained)) < 130
+    assert np.mean(attained) == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize("requests", [0.4, 1.0, 2.0, 7.5])
+def test_few_requests_attain_as_many_do(requests: float) -> None:
+    """Fewer than instances, parts of one, and more than there are in the sample."""
+    one = way(3)
+    assert np.mean([one.attained(HALVES, requests, 60.0) for _ in range(4000)]) == pytest.approx(
+        0.5 * requests, rel=0.06
+    )
+    assert one.attained(HALVES, 3000.0, 60.0) == pytest.approx(1500.0)
 
 
 @pytest.mark.parametrize("before", [0, 50])
