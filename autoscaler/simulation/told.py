@@ -30,4 +30,4 @@ def like(told: Told, **changes: object) -> Told:
 
 
 date: Callable[[Status, int], None] = Status.__dict__["at_ms"].__set__
-"""Say that a status is of this moment, for whoever alone has it."""
+"""Say that a status is of so many ms since the epoch, for whoever alone has it."""

@@ -309,7 +309,7 @@ def test_an_instance_is_somewhere_else_in_the_sample_after_about_a_minute() -> N
 
 @pytest.mark.parametrize("requests", [0.4, 1.0, 2.0, 7.5])
 def test_few_requests_attain_as_many_do(requests: float) -> None:
-    """Fewer than instances, parts of one, and more than there are in the sample."""
+    """Fewer than instances, parts of one, and as many at each as there are in the sample."""
     one = way(3)
     assert np.mean([one.attained(HALVES, requests, 60.0) for _ in range(4000)]) == pytest.approx(
         0.5 * requests, rel=0.06
