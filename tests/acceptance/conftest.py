@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.shoal_up import Run
+from tests.acceptance.shoal_up import ONE_MODEL, Run
 
 Start = Callable[..., Run]
 
@@ -18,9 +18,9 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     most of a run is waiting."""
     runs: list[Run] = []
 
-    def begin(*options: str, config: str | None = None) -> Run:
+    def begin(*options: str, config: str = ONE_MODEL, trace_s: int = 3600) -> Run:
         folder: Path = tmp_path_factory.mktemp("up")
-        runs.append(Run(folder, *options, **({} if config is None else {"config": config})))
+        runs.append(Run(folder, *options, config=config, trace_s=trace_s))
         return runs[-1]
 
     yield begin

@@ -58,9 +58,11 @@ class Proc:
 
 
 class Run:
-    """One `shoal up`."""
+    """One `shoal up`, under a request per domain second for `trace_s` of them."""
 
-    def __init__(self, folder: Path, *options: str, config: str = ONE_MODEL) -> None:
+    def __init__(
+        self, folder: Path, *options: str, config: str = ONE_MODEL, trace_s: int = 3600
+    ) -> None:
         self.mark = uuid.uuid4().hex
         self.folder = folder
         self.temporary = folder / "temporary"
@@ -71,8 +73,7 @@ class Run:
         config_path = folder / "shoal.yaml"
         config_path.write_text(config)
         trace = folder / "trace.csv"
-        # One request per domain second, for an hour.
-        rows = "".join(f"{n * 1000},200,60\n" for n in range(3600))
+        rows = "".join(f"{n * 1000},200,60\n" for n in range(trace_s))
         trace.write_text("timestamp_ms,input_tokens,output_tokens\n" + rows)
         argv = [shoal(), "up", "--config", str(config_path), "--trace", str(trace)]
         argv += ["--speed", "20", "--summary", str(self.summary_path), *options]

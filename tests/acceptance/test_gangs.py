@@ -34,8 +34,8 @@ models:
 def runs(start: Start) -> Iterator[tuple[Run, Run]]:
     """One that is too large for its load from the start, and one of a single gang."""
     yield (
-        start("--for", "40", config=CONFIG.format(req_per_s=60)),
-        start("--for", "50", config=CONFIG.format(req_per_s=1)),
+        start(config=CONFIG.format(req_per_s=60), trace_s=600),
+        start(config=CONFIG.format(req_per_s=1)),
     )
 
 
@@ -96,5 +96,6 @@ def lost(run: Run) -> None:
         30.0,
         "a gang in its place",
     )
-    assert run.end(60.0) == 0
+    os.kill(run.process.pid, signal.SIGINT)
+    assert run.end(60.0) == 130
     assert run.processes() == []

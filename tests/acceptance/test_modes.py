@@ -13,6 +13,7 @@ import pytest
 from tests.acceptance.conftest import Start
 from tests.acceptance.shoal_up import Run
 
+LOAD_S = 240  # of the domain: 12 s
 # Two stages for photos on cheap GPUs: nothing else is worth its price.
 OMNI = """mode: act
 regions:
@@ -77,16 +78,16 @@ def runs(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str,
     folder: Path = tmp_path_factory.mktemp("inputs")
     mixed = folder / "trace.csv"
     kinds = ("2000,20", "200,200")
-    rows = "".join(f"{n * 1000},{kinds[n % 2]}\n" for n in range(3600))
+    rows = "".join(f"{n * 1000},{kinds[n % 2]}\n" for n in range(LOAD_S))
     mixed.write_text("timestamp_ms,input_tokens,output_tokens\n" + rows)
     scores = folder / "scores.csv"
     table = "".join(f"{n / 100},{100 - 0.6 * n},90\n" for n in range(100))
     scores.write_text("score,mini,chat\n" + table)
     quality = QUALITY.replace("scores.csv", str(scores))
     return {
-        "components": start("--for", "28", config=OMNI),
-        "budget": start("--for", "28", "--trace", str(mixed), config=BUDGET),
-        "quality": start("--for", "36", config=quality),
+        "components": start(config=OMNI, trace_s=LOAD_S),
+        "budget": start("--trace", str(mixed), config=BUDGET),
+        "quality": start(config=quality, trace_s=2 * LOAD_S),
     }
 
 
