@@ -18,8 +18,9 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     most of a run is waiting."""
     runs: list[Run] = []
 
-    def begin(*options: str, config: str = ONE_MODEL, trace_s: int = 3600) -> Run:
+    def begin(*options: str, config: str | None = None, trace_s: int = 3600) -> Run:
         folder: Path = tmp_path_factory.mktemp("up")
+        config = ONE_MODEL if config is None else config
         runs.append(Run(folder, *options, config=config, trace_s=trace_s))
         return runs[-1]
 
