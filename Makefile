@@ -36,11 +36,13 @@ recording: $(VENV)/.dev       ## docs/recording.md and the README's first screen
 
 # Before Python 3.11.8 a parse fails (SystemError, "AST constructor recursion depth mismatch") if garbage
 # is collected during it whose end shows a traceback: marking columns in that parses too.
+# Tests that start processes mostly wait; a file stays in one place, as its tests share what they start.
+PROCESSES := -n 2 --dist loadfile tests/acceptance tests/integration tests/contract
 test test-vllm: export PYTHONNODEBUGRANGES := 1
 test: $(VENV)/.dev            ## the whole test suite; ARGS="tests/unit/cli" for a part of it
 ifeq ($(ARGS),)
 	$(BIN)/pytest -n 2 tests/unit tests/property
-	$(BIN)/pytest tests/contract tests/integration tests/acceptance
+	$(BIN)/pytest $(PROCESSES)
 else
 	$(BIN)/pytest $(ARGS)
 endif
