@@ -3,9 +3,9 @@
 Owns what differs from `world`: a gateway that lets counts of requests flow (`fluid_flow`) and
 reports every `QUIET_S`, so that windows see how demand scatters; engines that only know their load;
 and ticks that come at each second where something changes, else every `QUIET_S`, or up to
-`LONGEST_S` apart while rates and lengths stay what they were (the world knows what comes, the
-decider does not). Nodes, the planner, prices, reclaims and the bill are those of `world`. What was
-in an engine that is lost counts as served.
+`FEW_LONGEST_S` apart while rates and lengths stay what they were (the world knows what comes, the
+decider does not), and `LONGEST_S` where requests are many. Nodes, the planner, prices, reclaims and
+the bill are those of `world`. What was in an engine that is lost counts as served.
 """
 
 from __future__ import annotations
@@ -38,8 +38,12 @@ from topics.fleet import InstanceState, Status
 from topics.reported import Reported, from_rows
 from topics.routing import Endpoint, RouteGroup, Routes
 
-QUIET_S, LONGEST_S = 10, 90
-"""Between ticks while no instance changes: where rates or lengths do, and where they do not."""
+QUIET_S, FEW_LONGEST_S, LONGEST_S = 10, 30, 90
+"""Between ticks while no instance changes: where rates or lengths do, and at most where they do
+not, by whether requests are few or many."""
+MANY_REQ_PER_S = 100.0
+"""A minute's count of so many scatters by little more than a percent. That of fewer moves a fleet
+by chance, and a decider that looks rarely misses what it would do each second."""
 _CALLS = {InstanceState.READY, InstanceState.ASLEEP, InstanceState.STOPPED, InstanceState.FAILED}
 """What an instance comes to that there may be something to decide then: not at its start, which
 was ordered, nor while it drains."""
@@ -151,6 +155,12 @@ class FlowGateway:
         return all(
             flow.is_usual(coming.get(m, 0.0), to_s - from_s) for m, flow in self._flows.items()
         )
+
+    def has_few(self, from_s: float, to_s: float) -> bool:
+        """Whether chance has a say in [from_s, to_s), still to come: in the requests of a model."""
+        since_s, until_s = from_s - self._lead_s, to_s - self._lead_s
+        many = MANY_REQ_PER_S * (to_s - from_s)
+        return any(0.0 < one.coming(since_s, until_s) < many for one in self._inflows.values())
 
     def apply(self, routes: Routes) -> None:
         """Go by `routes` from now on."""
@@ -353,8 +363,9 @@ class FlowWorld(World):
         """When to look again where nothing changes by then but, perhaps, rates."""
         quiet_s = (at_s + QUIET_S) // QUIET_S * QUIET_S
         usual = self.gateway.is_usual
+        longest_s = FEW_LONGEST_S if self.gateway.has_few(at_s, quiet_s) else LONGEST_S
         while (
-            (next_s := quiet_s + QUIET_S) <= at_s + LONGEST_S
+            (next_s := quiet_s + QUIET_S) <= at_s + longest_s
             and usual(quiet_s, next_s)
             and usual(at_s, next_s)
         ):

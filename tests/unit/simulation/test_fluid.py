@@ -14,7 +14,7 @@ from autoscaler.serving.setup import engine_setup
 from autoscaler.simulation.arrivals import Arrival, measured_lengths
 from autoscaler.simulation.decider import Said, Seen
 from autoscaler.simulation.fixed import FixedFleet
-from autoscaler.simulation.fluid import LONGEST_S, FlowWorld, simulate_flow
+from autoscaler.simulation.fluid import FEW_LONGEST_S, LONGEST_S, FlowWorld, simulate_flow
 from autoscaler.simulation.fluid_flow import Flow, Way, pace
 from autoscaler.simulation.inflow import Batch, Inflow
 from autoscaler.simulation.live import LiveController
@@ -97,11 +97,26 @@ def test_the_clock_leaps_over_what_changes_nothing_and_stops_where_anything_does
     decider = Noting({ONE: 3}, scenario.cluster, measured_lengths(came))
     simulate_flow(scenario, decider)
     settled = [at for at in decider.asked if 600 <= at < 1230]
-    assert max(b - a for a, b in pairwise(settled)) == LONGEST_S
-    assert len(settled) < 630 / 30
+    assert max(b - a for a, b in pairwise(settled)) == FEW_LONGEST_S
+    assert len(settled) < 630 / 20
     assert 778 in decider.asked
     # Ten times the rate: seen within the span in which it begins.
     assert {1230, 1240, 1250} <= set(decider.asked)
+
+
+@pytest.mark.parametrize(("weight", "apart_s"), [(10.0, FEW_LONGEST_S), (30.0, LONGEST_S)])
+def test_few_requests_are_looked_at_more_often_than_many(
+    weight: float, apart_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 req/s, each for so many."""
+    came = arrivals(4.0, 900.0)
+    scenario = Scenario(cluster(nodes=4), came, 900.0, 240.0, weight=weight)
+    decider = Noting({ONE: 3}, scenario.cluster, measured_lengths(came))
+    world = FlowWorld(scenario, decider)
+    monkeypatch.setattr(Flow, "is_usual", lambda self, coming, span_s: True)
+    world.advance(1000.0)
+    settled = [at for at in decider.asked if at >= 600]
+    assert max(b - a for a, b in pairwise(settled)) == apart_s
 
 
 @pytest.mark.parametrize(
