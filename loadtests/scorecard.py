@@ -217,6 +217,18 @@ SCENARIOS = (
         few=True,
         fluid=True,
     ),
+    Scenario(
+        "scarce",
+        "the requests of mix, the first token within 1 s, on three H100 and sixteen L40S "
+        "(`loadtests/scorecard_scarce.yaml`); as rates",
+        1500.0,
+        _mix,
+        req_per_s=16.0,
+        config="scorecard_scarce.yaml",
+        models={"chat": 1.0},
+        few=True,
+        fluid=True,
+    ),
 )
 _FEW = ("shoal", *VARIANTS, "homo", "fixed-peak")
 _TUNE, _TUNE_S = 0.4, 300.0
