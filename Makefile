@@ -34,10 +34,11 @@ run: $(VENV)/.base            ## the whole loop on this machine; ARGS="--for 150
 recording: $(VENV)/.dev       ## docs/recording.md and the README's first screen, from a run of three minutes
 	@$(BIN)/python -m loadtests.recording --readme README.md $(OR_END)
 
-# Before Python 3.11.8 a parse fails (SystemError, "AST constructor recursion depth mismatch") if garbage
-# is collected during it whose end shows a traceback: marking columns in that parses too.
 # Tests that start processes mostly wait; a file stays in one place, as its tests share what they start.
 PROCESSES := -n 2 --dist loadfile tests/acceptance tests/integration tests/contract
+
+# Before Python 3.11.8 a parse fails (SystemError, "AST constructor recursion depth mismatch") if garbage
+# is collected during it whose end shows a traceback: marking columns in that parses too.
 test test-vllm: export PYTHONNODEBUGRANGES := 1
 test: $(VENV)/.dev            ## the whole test suite; ARGS="tests/unit/cli" for a part of it
 ifeq ($(ARGS),)
