@@ -109,8 +109,7 @@ class Session:
             fine = not isinstance(error, ChildFailed)
             raise
         finally:
-            self.ended_ms = self._shown.now_ms()
-            self._shown.stand("stopping...")
+            self.ended_ms = self._shown.stop()
             if following is not None:
                 await _cancelled(following)
             await self._children.close()

@@ -42,12 +42,19 @@ class Shown:
         self.progress: Mapping[str, Any] = {}
         self.trace_began_ms = 0
         self.silent = False
+        self._stopped_ms = 0
 
     def begin(self) -> None:
         """From now on there is something to see."""
         self._view.start()
         self._visible = True
         self._tell_workloads()
+
+    def stop(self) -> int:
+        """The run is over: the clock and the bill stand still from now on. Domain time, ms."""
+        self._stopped_ms = self.now_ms()
+        self.stand("stopping...")
+        return self._stopped_ms
 
     def end(self) -> None:
         """Draw the last time."""
@@ -60,8 +67,8 @@ class Shown:
         self.show()
 
     def now_ms(self) -> int:
-        """Domain time."""
-        return self.time_base.now_ms(time.monotonic_ns())
+        """Domain time, at most that of the end."""
+        return self._stopped_ms or self.time_base.now_ms(time.monotonic_ns())
 
     def say(self, text: str, bad: bool = False) -> None:
         """Add to the story."""

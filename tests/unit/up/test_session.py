@@ -93,12 +93,16 @@ def config(**modes: Mode) -> Config:
     return replace(found, cluster=replace(found.cluster, services=services))
 
 
+def wishes(found: Config) -> Wishes:
+    """A minute of traffic, ten times as fast."""
+    return Wishes(found, SAMPLE, SAMPLE, Traffic(1, 60.0), SPEED, 0.0, "", 0, 1)
+
+
 class Start:
     """A session before its load, its picture, and how its wait ends."""
 
     def __init__(self, found: Config) -> None:
-        wishes = Wishes(found, SAMPLE, SAMPLE, Traffic(1, 60.0), SPEED, 0.0, "", 0, 1)
-        self.session = Session(wishes, View(Console(file=io.StringIO())))
+        self.session = Session(wishes(found), View(Console(file=io.StringIO())))
         self.session._shown.time_base = TimeBase(SPEED, 0, 0)
         self.picture: Picture = self.session.picture
         timeout_s = found.cluster.policy.start_timeout_s
@@ -195,3 +199,21 @@ async def test_the_run_may_end_before(clock: FakeTime) -> None:
     assert clock.now_s == pytest.approx(3.0, abs=0.2)
     start.session.interrupt()
     assert not await start.wait()
+
+
+def test_what_is_shown_when_the_parts_have_ended_is_what_the_summary_says(
+    clock: FakeTime,
+) -> None:
+    """Parts take seconds to end, which at ten times the speed would go on the bill."""
+    out = io.StringIO()
+    session = Session(wishes(config()), View(Console(file=out, force_terminal=True, width=100)))
+    shown = session._shown
+    clock.pass_(10.0)
+    shown.time_base = TimeBase(SPEED, 0, 0)
+    shown._visible = True
+    shown._view.start()
+    assert shown.stop() == 100_000
+    clock.pass_(4.0)
+    shown.end()
+    assert "+01:40" in out.getvalue() and "+02:20" not in out.getvalue()
+    assert shown.now_ms() == 100_000
