@@ -9,6 +9,7 @@ queries and knows no policy.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,6 +35,7 @@ STEP_S, LENGTHS_S = 60.0, 3600.0
 _MOST_POINTS = 10_000  # Prometheus refuses more than 11,000 per series
 _MOST = 5_000_000
 _TIMEOUT_S = 60
+_SYSTEM_SAID = re.compile(r"\[Errno -?\d+\] ([\w ,]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,4 +218,6 @@ def _values(one: Mapping[str, Any], from_s: float, every_s: float, steps: int) -
 
 def _first_line(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
+    if cause := _SYSTEM_SAID.search(text):  # inside of what urllib3 says of its retries
+        return f"cannot be reached ({cause[1]})"
     return text.splitlines()[0][:200]

@@ -23,6 +23,7 @@ from autoscaler.simulation.policies.table import POLICIES
 from autoscaler.simulation.score import Score, score
 from autoscaler.simulation.world import simulate
 from streams.backtest.workload import Demand, Workload, load_workload
+from streams.files.csv_rows import cause_of
 from streams.files.errors import UserError
 from streams.garbage import keep
 
@@ -59,7 +60,7 @@ def prepared(demand: Demand, seed: int) -> tuple[Workload, Setting]:
 
 
 def run(one: Run) -> Outcome:
-    """Simulate, and judge by what was declared."""
+    """Simulate, and judge by what was declared. UserError: the timeline cannot be written."""
     workload, setting = prepared(one.demand, one.seed)
     if one.policy == oracle.NAME:
         return Outcome(one, bound=oracle.bound(setting))
@@ -67,8 +68,11 @@ def run(one: Run) -> Outcome:
     simulated = simulate_flow if one.demand.fluid else simulate
     found = simulated(trial.scenario, trial.decider, trial.plan)
     if one.timeline is not None:
-        with one.timeline.open("wb") as out:
-            out.writelines(orjson.dumps(line) + b"\n" for line in found.lines())
+        try:
+            with one.timeline.open("wb") as out:
+                out.writelines(orjson.dumps(line) + b"\n" for line in found.lines())
+        except OSError as error:
+            raise UserError(f"{one.timeline}: cannot be written ({cause_of(error)})") from None
     return Outcome(one, score(found, workload.scenario, setting.lengths))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 import tempfile
 import time
@@ -30,11 +31,13 @@ from streams.backtest.report import Backtest, Row, as_json, table
 from streams.backtest.runs import BACKENDS, Outcome, Run, prepared, run_all
 from streams.backtest.tuning import chosen
 from streams.backtest.workload import DEFAULT_CONFIG, Demand, Workload
-from streams.cli.interrupts import workers_spared
+from streams.cli.interrupts import sigterm_unwinds, workers_spared
 from streams.files import units
 from streams.files.config import load_config
+from streams.files.csv_rows import cause_of
 from streams.files.errors import UserError
 from streams.files.prometheus import PrometheusServer
+from streams.files.prometheus import url as server_url
 
 _FLOWS = tuple(name for name in DEFAULT if POLICIES[name].flows)
 _WIDTH = 110  # of the table; narrower terminals wrap it
@@ -102,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     whole("--jobs", args.jobs if args.jobs != -1 else 1, 1, 4096)
     if bool(args.trace) == bool(args.prometheus):
         raise UserError("expected either --trace FILE or --prometheus URL")
-    with tempfile.TemporaryDirectory(prefix="shoal-backtest-") as folder:
+    with sigterm_unwinds(), tempfile.TemporaryDirectory(prefix="shoal-backtest-") as folder:
         if args.prometheus:
             args.trace = [str(_rebuilt(args, Path(folder)))]
         return _run_all(args, policies)
@@ -115,7 +118,10 @@ def _rebuilt(args: argparse.Namespace, folder: Path) -> Path:
     config = load_config(args.config or DEFAULT_CONFIG)
     names = {s.architecture.name: s.model for s in config.cluster.services}
     servers = {server.url: server for server in config.prometheus.values()}
-    url = args.prometheus.rstrip("/")
+    try:
+        url = server_url(args.prometheus)
+    except InvalidValue as error:
+        raise InvalidValue("--prometheus", args.prometheus, error.allowed) from None
     to_s = int(time.time()) // 60 * 60
     ask = ask_range(servers.get(url, PrometheusServer(url)))
     found = rebuild(ask, args.prometheus, to_s, since_s, folder, args.seed, names)
@@ -137,16 +143,32 @@ def _run_all(args: argparse.Namespace, policies: Sequence[Policy]) -> int:
     if demand.from_s >= demand.to_s:
         raise UserError(f"--from {args.begin}: not before --to {args.end}")
     for path in (args.report, args.json, args.timeline and Path(args.timeline)):
-        if path and not path.parent.is_dir():
-            raise UserError(f"{path}: the folder {path.parent} does not exist")
+        if path:
+            _refuse_unwritable(path)
     with workers_spared():
         found = backtest(args, policies, demand)
-    if args.json:
-        args.json.write_bytes(as_json(found))
-    if args.report:
-        args.report.write_text(page(found), encoding="utf-8")
     _show(found, Console())
+    for path, content in ((args.json, as_json), (args.report, page)):
+        if path:
+            _write(path, content(found))
     return 0
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """UserError before anything runs; what goes wrong later is said when it does."""
+    if not path.parent.is_dir():
+        raise UserError(f"{path}: the folder {path.parent} does not exist")
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder; expected the name of a file to write")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"{path}: cannot be written (Permission denied)")
+
+
+def _write(path: Path, content: bytes | str) -> None:
+    try:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({cause_of(error)})") from None
 
 
 def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Demand) -> Backtest:

@@ -1,6 +1,7 @@
-"""Ctrl-C with worker processes: they are spared it, and end because we end them.
+"""Ctrl-C and SIGTERM with worker processes: they end because we end them.
 
 A terminal sends SIGINT to every process of the group, and each worker would print a traceback.
+SIGTERM comes to us alone; ended by it at once, we would leave workers and temporary files behind.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _LOOK_S = 0.2
+_TERMINATED = 128 + signal.SIGTERM
 
 
 @contextmanager
@@ -36,3 +38,20 @@ def workers_spared() -> Iterator[None]:
         over.set()
         waiter.join()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+@contextmanager
+def sigterm_unwinds() -> Iterator[None]:
+    """SIGTERM raises SystemExit(143) inside, so that what was begun is put away as after Ctrl-C.
+
+    In the main thread only.
+    """
+
+    def end(*_: object) -> None:
+        raise SystemExit(_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

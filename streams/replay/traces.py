@@ -11,7 +11,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -77,7 +77,10 @@ def load_trace(path: Path) -> Trace:
     dated = form == "azure" or (form == "plain" and rows[0][0] >= 1000.0 * _SINCE_EPOCH_S)
     origin = rows[0][0] if dated else 0.0
     if rows[-1][0] - origin > _MAX_MS:
-        raise UserError(f"{path}: more than 366 days from the first request to the last")
+        first_s, last_s = origin / 1000.0, rows[-1][0] / 1000.0
+        raise UserError(
+            f"{path}: requests from {first_s:.12g} s to {last_s:.12g} s; allowed: 366 days"
+        )
     return Trace(
         path,
         form,
@@ -141,9 +144,14 @@ def _azure_row(line: str) -> Row:
         moment = datetime.fromisoformat(when)
     except ValueError:
         raise _BadRow(f"TIMESTAMP: {when[:40]!r} is no time like 2023-11-16 18:15:46.68") from None
-    # Naive times are taken as they stand: only their differences count.
-    since = (moment.replace(tzinfo=None) - datetime(1970, 1, 1)).total_seconds() * 1000.0
+    since = 1000.0 * _since_epoch_s(moment)
     return since, _tokens("ContextTokens", context), _tokens("GeneratedTokens", generated)
+
+
+def _since_epoch_s(moment: datetime) -> float:
+    """With an offset the instant that is meant; without one as it stands, since only differences
+    count."""
+    return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
 
 
 def _aibrix_row(line: str) -> Row:
@@ -171,7 +179,7 @@ def _plain_row(columns: tuple[str, ...], known: dict[str, str], line: str) -> Ro
 
 
 def _moment_ms(text: str) -> float:
-    """Seconds, or a date; naive dates are taken as they stand: only differences count."""
+    """Seconds, or a date."""
     try:
         seconds = float(text)
     except ValueError:
@@ -180,7 +188,7 @@ def _moment_ms(text: str) -> float:
         except ValueError:
             allowed = "seconds (12.5) or a date (2023-11-16 18:15:46.68)"
             raise _BadRow(f"time: {text[:40]!r} is not allowed; allowed: {allowed}") from None
-        seconds = (moment.replace(tzinfo=None) - datetime(1970, 1, 1)).total_seconds()
+        seconds = _since_epoch_s(moment)
     if not 0.0 <= seconds <= 1e11:
         raise _BadRow(f"time: {text[:40]!r} is not allowed; allowed: 0 to 1e11 seconds")
     return 1000.0 * seconds
@@ -220,5 +228,6 @@ def _whole(field: str, value: object, high: int) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         found = int(value)
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= high:
-        raise _BadRow(f"{field}: {str(value)[:40]!r} is not allowed; allowed: 0 to {high}")
+        allowed = f"a whole number from 0 to {high}"
+        raise _BadRow(f"{field}: {str(value)[:40]!r} is not allowed; allowed: {allowed}")
     return found

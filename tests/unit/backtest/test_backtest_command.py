@@ -261,6 +261,9 @@ def test_a_request_of_a_million_tokens_spoils_no_figure_of_the_others(
         (["--from", "2h"], "no requests from 7200 s on"),
         (["--seeds", "0"], "--seeds"),
         (["--json", "/nowhere/else/a.json"], "/nowhere/else does not exist"),
+        (["--json", "/"], "/: is a folder"),
+        (["--report", "/"], "/: is a folder"),
+        (["--timeline", "/"], "/: is a folder"),
         (["--trace", "/nowhere.csv"], "/nowhere.csv"),
         (["--supply", "/nowhere.csv"], "expected a CSV with the columns time, pool"),
     ],
@@ -273,3 +276,16 @@ def test_bad_input_is_refused_in_one_line(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--json", "--report", "--timeline"])
+def test_a_full_disk_is_said_in_one_line(
+    trace: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main([
+        "backtest", "--trace", str(trace), "--config", str(CONFIG), "--to", "60s", "--no-curves",
+        "--policies", "fixed-peak", "--jobs", "1", option, "/dev/full",
+    ])  # fmt: skip
+    assert code == 2
+    said = capsys.readouterr().err
+    assert said == "shoal: /dev/full: cannot be written (No space left on device)\n"

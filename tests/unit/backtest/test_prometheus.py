@@ -147,8 +147,11 @@ def test_nothing_there_and_no_answer_are_one_line(
         rebuild(lambda *_: [], "http://x", END_S, 3600.0, tmp_path, 1)
     assert main(["backtest", "--prometheus", "http://127.0.0.1:9", "--since", "1h"]) == 2
     said = capsys.readouterr().err
-    assert "--prometheus http://127.0.0.1:9" in said
-    assert said.count("\n") == 1
+    assert said == (
+        "shoal: --prometheus http://127.0.0.1:9: cannot be reached (Connection refused)\n"
+    )
+    assert main(["backtest", "--prometheus", "localhost:9090"]) == 2
+    assert "'localhost:9090' is not allowed; allowed: http(s)://HOST" in capsys.readouterr().err
 
 
 def test_a_trace_or_a_prometheus_is_needed(capsys: pytest.CaptureFixture[str]) -> None:

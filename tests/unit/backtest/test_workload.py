@@ -42,6 +42,29 @@ def test_columns_come_in_any_order_and_dates_count_from_the_first(tmp_path: Path
     assert [(a.at_s, a.output_tokens) for a in arrivals] == [(0.0, 4), (1.5, 3)]
 
 
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("time,model,input_tokens,output_tokens", "{},mini,3,4"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens", "{},3,4"),
+    ],
+)
+def test_dates_with_an_offset_are_the_instants_that_they_name(
+    tmp_path: Path, header: str, row: str
+) -> None:
+    """A night in which clocks are set back; the hours read the same twice."""
+    dates = ["2023-10-29T02:59:58+02:00", "2023-10-29T02:00:01+01:00", "2023-10-29T01:00:03Z"]
+    trace = plain(tmp_path, [row.format(date) for date in dates], header)
+    arrivals = load_workload(Demand((trace,), CONFIG), 1).scenario.arrivals
+    assert [a.at_s for a in arrivals] == [0.0, 3.0, 5.0]
+
+
+def test_a_trace_of_more_than_a_year_is_refused_with_its_ends(tmp_path: Path) -> None:
+    trace = plain(tmp_path, ["5,mini,1,1", "9e7,mini,1,1"])
+    with pytest.raises(UserError, match="requests from 0 s to 90000000 s; allowed: 366 days"):
+        load_workload(Demand((trace,), CONFIG), 1)
+
+
 def test_without_a_configuration_unknown_models_get_one(tmp_path: Path) -> None:
     trace = plain(tmp_path, [*rows(30, model="big"), *rows(60, model="small")])
     found = load_workload(Demand((trace,)), 1)
@@ -96,6 +119,7 @@ def test_requests_come_in_any_order_and_several_at_once(tmp_path: Path) -> None:
         ("nan,mini,1,1", "time: 'nan'"),
         ("-1,mini,1,1", "time: '-1'"),
         ("1,mini,-5,1", "input_tokens: '-5'"),
+        ("1,mini,12.0,1", "allowed: a whole number from 0 to"),
         ("1,mini,1,1e99", "output_tokens: '1e99'"),
         ("1,,1,1", "model: is empty"),
         ("1,mini,1", "3 columns, expected 4"),

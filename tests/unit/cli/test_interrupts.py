@@ -42,6 +42,31 @@ def test_ctrl_c_reaches_us_and_not_the_workers() -> None:
     assert (out, err) == ("interrupted, worker 0\n", "")
 
 
+TERMINATED = """
+import tempfile, time
+from streams.cli.interrupts import sigterm_unwinds
+with sigterm_unwinds(), tempfile.TemporaryDirectory() as folder:
+    print(folder, flush=True)
+    time.sleep(60.0)
+"""
+
+
+def test_after_sigterm_what_was_begun_is_put_away() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", TERMINATED],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        assert folder.is_dir()
+        process.terminate()
+        _, err = process.communicate(timeout=60.0)
+    assert (process.returncode, err) == (143, "")
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize("after_s", [0.0, 0.005, 0.02, 0.05])
 @pytest.mark.parametrize(
     "argv",
