@@ -70,13 +70,7 @@ class Run:
         self.summary_path = folder / "summary.json"
         self._errors = folder / "stderr"
         self.lines: list[str] = []
-        config_path = folder / "shoal.yaml"
-        config_path.write_text(config)
-        trace = folder / "trace.csv"
-        rows = "".join(f"{n * 1000},200,60\n" for n in range(trace_s))
-        trace.write_text("timestamp_ms,input_tokens,output_tokens\n" + rows)
-        argv = [shoal(), "up", "--config", str(config_path), "--trace", str(trace)]
-        argv += ["--speed", "20", "--summary", str(self.summary_path), *options]
+        argv = [shoal(), *arguments(folder, *options, config=config, trace_s=trace_s)]
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 argv,
@@ -161,6 +155,19 @@ class Run:
         for line in self.process.stdout:
             self.lines.append(line.rstrip("\n"))
         self.process.stdout.close()
+
+
+def arguments(
+    folder: Path, *options: str, config: str = ONE_MODEL, trace_s: int = 3600
+) -> list[str]:
+    """What `shoal` is told for a run whose files lie in `folder`; writes what it reads there."""
+    config_path = folder / "shoal.yaml"
+    config_path.write_text(config)
+    trace = folder / "trace.csv"
+    rows = "".join(f"{n * 1000},200,60\n" for n in range(trace_s))
+    trace.write_text("timestamp_ms,input_tokens,output_tokens\n" + rows)
+    files = ["--config", str(config_path), "--trace", str(trace)]
+    return ["up", *files, "--speed", "20", "--summary", str(folder / "summary.json"), *options]
 
 
 def served_by(engine: Proc) -> int:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from streams.cli.main import main
 from tests.acceptance.conftest import Start
-from tests.acceptance.shoal_up import ONE_MODEL
+from tests.acceptance.shoal_up import ONE_MODEL, arguments
 
 SOON_S = 15.0  # it takes one; a machine may be busy
 LARGE = """mode: act
@@ -82,40 +86,87 @@ OPTIONS: dict[str, tuple[Sequence[str], tuple[str, ...]]] = {
 }
 
 
-def refused(start: Start, said: Sequence[str], *options: str, config: str | None = None) -> None:
-    """The run ends with one line that holds all of `said`, and has started nothing."""
-    run = start(*options, config=config)
-    assert run.end(SOON_S) == 2
-    lines = run.errors.splitlines()
-    assert len(lines) == 1, run.errors
+@dataclass(frozen=True)
+class Case:
+    """What `up` is given, and the words of which its one line must hold each. Traces are files."""
+
+    said: Sequence[str]
+    options: Sequence[str] = ()
+    config: str = ONE_MODEL
+    trace: bytes | None = None
+
+    def told(self, folder: Path) -> Sequence[str]:
+        """Its options, with the trace in `folder`."""
+        if self.trace is None:
+            return self.options
+        path = folder / "other" / "trace.csv"
+        path.parent.mkdir()
+        path.write_bytes(self.trace)
+        return ("--trace", str(path))
+
+
+CASES = {
+    **{f"config: {name}": Case(said, config=text) for name, (text, said) in CONFIGS.items()},
+    **{f"trace: {name}": Case(said, trace=content) for name, (content, said) in TRACES.items()},
+    **{name: Case(said, options) for name, (options, said) in OPTIONS.items()},
+}
+AS_PROCESSES = {"config: fits nowhere", "trace: bad row", "unknown option", "broker unreachable"}
+"""One of each way in which `up` refuses; the others differ in what is said, and need no process."""
+
+
+def assert_said(errors: str, said: Sequence[str]) -> None:
+    """One line that holds all of `said`."""
+    lines = errors.splitlines()
+    assert len(lines) == 1, errors
     assert lines[0].startswith("shoal")
     for words in said:
         assert words in lines[0]
     assert "Traceback" not in lines[0]
+
+
+def refused(start: Start, said: Sequence[str], *options: str, config: str | None = None) -> None:
+    """The run ends with one line that holds all of `said`, and has started nothing."""
+    run = start(*options, config=config)
+    assert run.end(SOON_S) == 2
+    assert_said(run.errors, said)
     assert run.lines == []
     assert run.processes() == []
     assert list(run.temporary.iterdir()) == []
     assert not run.summary_path.exists()
 
 
-@pytest.mark.parametrize("case", CONFIGS)
-def test_a_broken_configuration(start: Start, case: str) -> None:
-    config, said = CONFIGS[case]
-    refused(start, said, config=config)
+@pytest.mark.parametrize("case", sorted(CASES.keys() - AS_PROCESSES))
+def test_what_cannot_be_is_refused(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command as a function: it ends before it would start anything."""
+
+    def started(*argv: object, **_: object) -> None:
+        raise AssertionError(f"it started {argv}")
+
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", started)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    one = CASES[case]
+    argv = arguments(tmp_path, *one.told(tmp_path), config=one.config)
+    try:
+        code = main(argv)
+    except SystemExit as ended:  # of the parser
+        code = ended.code
+    assert code == 2
+    printed = capsys.readouterr()
+    assert_said(printed.err, one.said)
+    assert printed.out == ""
+    assert list(temporary.iterdir()) == []
+    assert not (tmp_path / "summary.json").exists()
 
 
-@pytest.mark.parametrize("case", TRACES)
-def test_a_trace_that_is_none(start: Start, tmp_path: Path, case: str) -> None:
-    content, said = TRACES[case]
-    path = tmp_path / "trace.csv"
-    path.write_bytes(content)
-    refused(start, said, "--trace", str(path))
-
-
-@pytest.mark.parametrize("case", OPTIONS)
-def test_an_option_that_cannot_be(start: Start, case: str) -> None:
-    options, said = OPTIONS[case]
-    refused(start, said, *options)
+@pytest.mark.parametrize("case", sorted(AS_PROCESSES))
+def test_a_refusal_is_all_there_is_of_the_process(start: Start, tmp_path: Path, case: str) -> None:
+    one = CASES[case]
+    refused(start, one.said, *one.told(tmp_path), config=one.config)
 
 
 def test_a_port_in_use(start: Start) -> None:
