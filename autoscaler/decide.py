@@ -27,7 +27,7 @@ from autoscaler.planning.request import Outcome, Urgency
 from autoscaler.proposals import settle
 from autoscaler.publish import publish
 from autoscaler.rebuild import rebuild
-from autoscaler.requests import Ground, alive, full, short_models, urgent
+from autoscaler.requests import Ground, alive, full, may_switch, short_models, urgent
 from autoscaler.routed import adopted, in_force, route_asks, routed
 from autoscaler.said import hold
 from autoscaler.scene import Scene
@@ -45,6 +45,7 @@ from autoscaler.transitions.supply import said as supply_said
 from autoscaler.triggers.leftover import waits_for_room
 from autoscaler.triggers.limits import allowed
 from autoscaler.triggers.news import News, Trigger
+from autoscaler.triggers.roles import known_to_switch
 from autoscaler.triggers.table import collect, of_declared, scope_of
 from autoscaler.unmanaged import said as unmanaged_said
 from topics.decisions import Decision
@@ -117,7 +118,7 @@ def decide(
 
     # What the planner answered is carried out.
     backoff = swept(faults.backoff, now_ms)
-    ground = Ground(priced, sight, groups, models, seen, supply, backoff, now_ms)
+    ground = Ground(priced, sight, groups, models, seen, supply, backoff, now_ms, combos)
     splits, told = in_force(state.splits, seen, cluster, now_ms)
     decisions += told
     heard = (status for status in sight.fleet.running if status.node not in sight.gone)
@@ -161,6 +162,8 @@ def decide(
 
     # What to ask it now.
     ground = replace(ground, sight=sight, groups=carried.groups, models=models, views=seen)
+    short = [m for m, view in seen.items() if not view.covers and view.service.managed]
+    switchable = dict(may_switch(ground, short))
     nodes = Counter(nodes_of(g for g in carried.groups if sight.counts(g)).values())
     planned_nodes = nodes if last_full_ms == now_ms else state.planned_nodes
     news = News(
@@ -178,12 +181,13 @@ def decide(
         groups=carried.groups,
         nodes=nodes,
         planned_nodes=planned_nodes,
+        switchable=switchable,
     )
     waiting = (*(Trigger(*one) for one in state.due), *again)
     due = collect(news, of_declared(waiting, seen))
     asks: list[Pending] = []
     number, full_ms, planned_usd = state.request_number, state.full_ms, state.planned_usd_per_h
-    planned_lengths = state.planned_lengths
+    planned_lengths, planned_switchable = state.planned_lengths, state.planned_switchable
     needy = short_models(ground, worth)
     if needy and Urgency.URGENT not in pending:
         number += 1
@@ -207,6 +211,7 @@ def decide(
         due, planned_usd, planned_nodes = late, supply.prices_usd_per_h(), nodes
         asked_at = {model: seen[model].state.lengths for model in scope}
         planned_lengths = {**planned_lengths, **asked_at}
+        planned_switchable = known_to_switch(planned_switchable, switchable, scope)
     pending.update({one.request.urgency: one for one in asks})
 
     after = replace(
@@ -227,6 +232,7 @@ def decide(
         told_failed_ms=told_ms,
         planned_usd_per_h=planned_usd,
         planned_lengths=planned_lengths,
+        planned_switchable=planned_switchable,
         planned_nodes=planned_nodes,
         gap=gap,
         next_serial=carried.site.serial,

@@ -25,6 +25,7 @@ from autoscaler.targets.view import ModelView
 from autoscaler.transitions.accounts import billed_usd_per_h, raw_req_per_s
 from autoscaler.transitions.apply import Site, leaving, start
 from autoscaler.transitions.groups import Group
+from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.switches import Room, in_place
 from autoscaler.transitions.turns import may_go_in, moved
 from autoscaler.transitions.waves import retire
@@ -147,18 +148,9 @@ def _switch(
     policy = scene.cluster.policy
     if not change.adds or not change.removes or not policy.switches_roles:
         return change, site, ()
-    view, sight = scene.views[service.model], scene.sight
-    ready = {
-        group.name: scene.combos[group.combo_id].req_per_s
-        for group in counting
-        if sight.views[group.name].all_ready and group.combo_id in scene.combos
-    }
-    needed = view.state.target_req_per_s / (service.utilization * view.state.derate)
-    spare = max(0.0, sum(ready.values()) - needed)
     gains = raw_of(change.adds, scene.combos) > raw_of(change.removes, scene.combos)
-    if gains and strain(view.demand, service):
-        spare = max(spare, service.leaves_at_a_time(ready.values()))
-    room = Room(ready, spare, service.min_instances)
+    view = scene.views[service.model]
+    room = room_to_switch(view, service, counting, scene.combos, scene.sight, gains)
     switched = in_place(
         change.adds, change.removes, counting, scene.combos, room, site.serial, scene.now_ms
     )
@@ -167,6 +159,27 @@ def _switch(
     removes = change.removes - Counter(before[g.switch.source] for g in switched if g.switch)
     site = replace(site, serial=site.serial + len(switched))
     return replace(change, adds=adds, removes=removes), site, switched
+
+
+def room_to_switch(
+    view: ModelView,
+    service: Service,
+    counting: Iterable[Group],
+    combos: Mapping[str, Combo],
+    sight: Sight,
+    gains: bool,
+) -> Room:
+    """What of a model may leave the routes to take other roles. gains: it is to have more after."""
+    ready = {
+        group.name: combos[group.combo_id].req_per_s
+        for group in counting
+        if sight.views[group.name].all_ready and group.combo_id in combos
+    }
+    needed = view.state.target_req_per_s / (service.utilization * view.state.derate)
+    spare = max(0.0, sum(ready.values()) - needed)
+    if gains and strain(view.demand, service):
+        spare = max(spare, service.leaves_at_a_time(ready.values()))
+    return Room(ready, spare, service.min_instances)
 
 
 def keep_all(

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.cluster import Cluster, Market, Mode
+from autoscaler.domain.combo import Combo
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Demand
-from autoscaler.enact import may_shrink
+from autoscaler.enact import may_shrink, room_to_switch
 from autoscaler.planning.request import PlanRequest, RouteAsk, Urgency
 from autoscaler.state import ModelState, Pending
 from autoscaler.targets.view import SLIVER, ModelView
-from autoscaler.transitions.accounts import nodes_of, rented_since_ms
+from autoscaler.transitions.accounts import by_model, nodes_of, rented_since_ms
 from autoscaler.transitions.backoff import Backoff, resting_nodes, scarce_pools
 from autoscaler.transitions.groups import Group
 from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.supply import Supply, obtainable
+from autoscaler.transitions.switches import switchable
 from autoscaler.triggers.news import Trigger
 
 GIVE_UP_MS = {Urgency.URGENT: 120_000, Urgency.FULL: 1_800_000}
@@ -42,6 +44,7 @@ class Ground:
     supply: Supply
     backoff: Mapping[str, Backoff]
     now_ms: int
+    combos: Mapping[str, Combo] = field(default_factory=dict)
     routes: tuple[RouteAsk, ...] = ()
 
     def shut(self) -> frozenset[str]:
@@ -116,7 +119,10 @@ def full(
     reasons = tuple((trigger.name, trigger.why) for trigger in triggers)
     request = _request(number, Urgency.FULL, ground, scope)
     request = replace(
-        request, beside=_must_fit_beside(ground, triggers), keeps=_keeps(ground, scope)
+        request,
+        beside=_must_fit_beside(ground, triggers),
+        keeps=_keeps(ground, scope),
+        switchable=may_switch(ground, scope),
     )
     return Pending(request, reasons)
 
@@ -127,6 +133,22 @@ def _keeps(ground: Ground, scope: tuple[str, ...]) -> tuple[str, ...]:
     if ground.cluster.policy.spends_budget or not all(view.covers for view in views):
         return ()
     return tuple(view.service.model for view in views if not may_shrink(view, ground.now_ms))
+
+
+def may_switch(ground: Ground, scope: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Running combos of the models in `scope` that may take other roles now, with how many."""
+    if not ground.cluster.policy.switches_roles:
+        return ()
+    running = by_model(group for group in ground.groups if ground.sight.counts(group))
+    found: Counter[str] = Counter()
+    for model in scope:
+        view, own = ground.views[model], running.get(model, [])
+        if not view.service.managed:
+            found.update(dict(ground.models[model].recommended))
+            continue
+        room = room_to_switch(view, view.service, own, ground.combos, ground.sight, True)
+        found += switchable(own, room)
+    return tuple(sorted(found.items()))
 
 
 def _fixed(ground: Ground, scope: tuple[str, ...]) -> tuple[str, ...]:

@@ -181,8 +181,9 @@ class ControllerState:
     no plan (0: none since), told_failed_ms: when that was last said. planned_usd_per_h: node
     prices at the last full request, planned_lengths: of each model, at the last one that concerned
     it, planned_nodes: nodes per pool under what counted at the last one, or once its answer was
-    carried out (None: no request yet). held: pauses, releases, scheduled floors and
-    freezes in force, in words. strays: instances that run although nobody assigned them.
+    carried out (None: no request yet), planned_switchable: combos of models that were short at the
+    last one, with how many of each could take other roles. held: pauses, releases, scheduled
+    floors and freezes in force, in words. strays: instances that run although nobody assigned them.
     splits: thresholds of services that stand for several models, by name. ticked_ms: of the last
     tick; listens_since_ms: since when ticks follow each other (a leader that was stopped, or cut
     off from the broker, heard nothing meanwhile).
@@ -209,6 +210,7 @@ class ControllerState:
     planned_usd_per_h: Mapping[str, float] = field(default_factory=dict)
     planned_lengths: Mapping[str, Lengths] = field(default_factory=dict)
     planned_nodes: Mapping[str, int] | None = None
+    planned_switchable: Mapping[str, int] = field(default_factory=dict)
     gap: float = -1.0
     next_serial: int = 1
     request_number: int = 0

@@ -299,7 +299,8 @@ def _made(
         offered=offered,
     )
     room = Room.BESIDE if request.beside else Room.LATER
-    return replace(made, room=room, keeps=request.keeps)
+    switchable = None if request.switchable is None else dict(request.switchable)
+    return replace(made, room=room, keeps=request.keeps, switchable=switchable)
 
 
 def _that_fits(problem: PlanningProblem) -> PlanningProblem:

@@ -214,16 +214,18 @@ def _add_combos(
         candidates = {c.id: c for c in problem.candidates.get(service.model, ())}
         running = () if problem.additions_only else problem.running_of(service.model)
         by_slices: dict[object, list[Combo]] = {}
+        limits = problem.switchable
         switches = running and policy.switches_roles and not service.scale_targets
         for combo in candidates.values() if switches else ():
             by_slices.setdefault(frozenset(slices_of(combo).items()), []).append(combo)
         for combo, count in running:
             same = by_slices.get(frozenset(slices_of(combo).items()), [])
-            twins = [c for c in same if c.id != combo.id]
+            may = count if limits is None else min(count, limits.get(combo.id, 0))
+            twins = [c for c in same if c.id != combo.id] if may else []
             tie = builder.resource("running", combo.id, float(count)) if twins else None
             add(Kind.KEEP, candidates.get(combo.id, combo), 0.0, float(count), tie, "")
             for twin in twins:
-                add(Kind.SWITCH, twin, policy.k_switch, float(count), tie, combo.id)
+                add(Kind.SWITCH, twin, policy.k_switch, float(may), tie, combo.id)
         for combo in candidates.values():
             used = taken_by(combo).gpus.keys()
             if all(gpus <= free_there[p] for p, gpus in taken_by(combo).gpus.items()):

@@ -77,7 +77,8 @@ class PlanningProblem:
     per rented pool (a pool not named: up to its declared maximum). scope: models that may change
     (empty = all). additions_only: what runs stays, in the scope too, and so do its nodes. room:
     where what is added finds its place, and the budget for it. keeps: models that have as much
-    capacity afterwards as before, whatever they need.
+    capacity afterwards as before, whatever they need. switchable: how many of which running combos
+    may take other roles, None: all.
     unreachable: models whose SLO no slice of their pools meets, with how near one comes.
     types: the demands by workload type, where the policy makes the most of a budget.
     The fleet may need more than the pools have now
@@ -97,6 +98,7 @@ class PlanningProblem:
     additions_only: bool = False
     room: Room = Room.LATER
     keeps: tuple[str, ...] = ()
+    switchable: Mapping[str, int] | None = None
     options: PlanOptions = field(default_factory=PlanOptions)
     unreachable: Mapping[str, OutOfReach] = field(default_factory=dict)
     types: tuple[TypedDemand, ...] = ()

@@ -65,7 +65,8 @@ class PlanRequest:
     have a demand). floors: instances that a model must have now, of models whose floor is
     scheduled. routes: whose thresholds are planned too, where all their models are in the scope of
     a full request. beside: what is started must find room beside all that runs, because nothing
-    that runs can leave first. keeps: models that may exchange capacity but give none away, because
+    that runs can leave first. switchable: combos of `fleet` that may take other roles now, with how
+    many (None: all may). keeps: models that may exchange capacity but give none away, because
     what was seen does not allow it yet. Models and pools that are not declared any more are
     ignored.
     """
@@ -85,6 +86,7 @@ class PlanRequest:
     routes: tuple[RouteAsk, ...] = ()
     beside: bool = False
     keeps: tuple[str, ...] = ()
+    switchable: tuple[tuple[str, int], ...] | None = None
 
     def __post_init__(self) -> None:
         models = [demand.model for demand in self.demands]

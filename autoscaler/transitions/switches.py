@@ -30,12 +30,7 @@ from topics.fleet import Assignment, InstanceState
 def switched_to(group: Group, combo: Combo, name: str, now_ms: int) -> Group | None:
     """`group` as `combo`, on the same GPUs; None where their slices differ, where more than
     roles tell them apart (stages, components), or where it was tried."""
-    if (
-        group.switch is not None
-        or group.stays
-        or any(placed.gang for placed in group.placed)
-        or any(m.stage or m.deployment for m in combo.members)
-    ):
+    if not _may(group) or any(m.stage or m.deployment for m in combo.members):
         return None
     placed = _rephased(group.placed, combo)
     if placed is None:
@@ -44,6 +39,11 @@ def switched_to(group: Group, combo: Combo, name: str, now_ms: int) -> Group | N
     return replace(
         group, name=name, combo_id=combo.id, placed=placed, since_ms=now_ms, switch=switch
     )
+
+
+def _may(group: Group) -> bool:
+    plain = all(not placed.gang for placed in group.placed)
+    return plain and group.switch is None and not group.stays
 
 
 def _rephased(placed: Sequence[Placed], combo: Combo) -> tuple[Placed, ...] | None:
@@ -99,6 +99,19 @@ def in_place(
             found.append(new)
             break
     return tuple(found)
+
+
+def switchable(groups: Sequence[Group], room: Room) -> Counter[str]:
+    """How many groups of each combo may switch now, those of other combos left as they are; one
+    instance has but one role."""
+    found: Counter[str] = Counter()
+    left: dict[str, Room] = {}
+    for group in groups:
+        own = left.get(group.combo_id, room)
+        if len(group.placed) > 1 and _may(group) and own.fits(group):
+            left[group.combo_id] = own.without(group)
+            found[group.combo_id] += 1
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ class News:
     models of which a part of an answer was left out ("" for all), with the reason. demand: as
     observed, of services that stand for several models too. nodes: per pool, under what
     counts; planned_nodes: the same as the last full plan left it (None: none was made). groups: all
-    that stand somewhere after this tick.
+    that stand somewhere after this tick. switchable: combos of models that are short, with how many
+    of each may take other roles now.
     """
 
     now_ms: int
@@ -42,6 +43,7 @@ class News:
     groups: tuple[Group, ...] = ()
     nodes: Mapping[str, int] = field(default_factory=dict)
     planned_nodes: Mapping[str, int] | None = None
+    switchable: Mapping[str, int] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
     alerts: tuple[Alert, ...] = ()
     engines: Mapping[str, EngineView] = field(default_factory=dict)

@@ -9,6 +9,7 @@ import pytest
 
 from autoscaler.decide import rebuild
 from autoscaler.domain.cluster import Policy, Service
+from autoscaler.planning.request import Urgency
 from tests.unit.decide.decide_catalogue import (
     DECODE,
     PREFILL,
@@ -78,6 +79,22 @@ def test_instances_change_roles_where_they_are(disruption: float) -> None:
     assert len(said) == 1
     assert w.state.groups
     assert all(group.switch is None for group in w.state.groups)
+
+
+def test_what_cannot_switch_yet_is_not_planned_to() -> None:
+    """Nothing is planned in vain while no SLO is missed; the misses themselves call for the plan
+    that switches, without waiting for the period."""
+    w = settled()
+    before = len(w.requests(Urgency.FULL))
+    changed(w).run(60)
+    asked = w.requests(Urgency.FULL)[before:]
+    assert [dict(request.switchable or ()) for request in asked[:2]] == [
+        {},
+        {combos(*catalogue(1.0, 1.0)["chat"])[0].id: 1},
+    ]
+    assert len(asked) == 2
+    (said,) = (d for d in w.decisions if "in place" in d.reason)
+    assert "may change roles" in said.reason and said.at_ms - asked[1].at_ms <= 2000
 
 
 def test_what_would_not_switch_is_what_it_was_and_others_take_its_place() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from autoscaler.domain.cluster import Cluster, Market, Policy
 from autoscaler.domain.workload import ALONE, Lengths, Slo
 from autoscaler.planning.combos import combo_named
@@ -40,3 +42,12 @@ def test_on_a_full_pool_pairs_switch_where_the_best_ratio_takes_other_slices() -
     ]
     dear = Cluster((ALL,), (CHAT,), Policy(k_switch=100.0))
     assert not ask(dear, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS).switches
+
+
+@pytest.mark.parametrize("may", [0, 1, 2, 3])
+def test_no_more_switches_are_planned_than_can_be_made_now(may: int) -> None:
+    """With none, what runs stays: other ratios would have to wait for room in the full pool."""
+    limit = ((MOST_PREFILL, may),) if may else ()
+    found = ask(CLUSTER, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS, switchable=limit)
+    assert sum(switch.count for switch in found.switches) == min(may, 2)
+    assert dict(found.counts).get(MOST_PREFILL, 0) == 2 - min(may, 2)

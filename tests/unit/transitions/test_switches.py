@@ -12,7 +12,14 @@ from autoscaler.domain.workload import Phase
 from autoscaler.transitions.assignments import changed_assignments
 from autoscaler.transitions.confirmation import CONFIRM_TIMEOUT_MS
 from autoscaler.transitions.groups import Group, GroupView, Life, Placed, fleet_view, look
-from autoscaler.transitions.switches import Room, advance, in_place, switched_to, view_at_once
+from autoscaler.transitions.switches import (
+    Room,
+    advance,
+    in_place,
+    switchable,
+    switched_to,
+    view_at_once,
+)
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
 
 NOW = 1_000_000
@@ -96,13 +103,21 @@ def test_only_what_demand_can_spare_switches() -> None:
 
     def switched(ready: list[Group], spare: float, floor: int) -> int:
         room = Room({g.name: 10.0 for g in ready}, spare, floor)
-        return len(in_place(adds, removes, groups, combos, room, 7, NOW))
+        found = len(in_place(adds, removes, groups, combos, room, 7, NOW))
+        assert switchable(groups, room)[combo("ppd").id] == found  # as the planner is told
+        return found
 
     assert switched(groups, 12.0, 1) == 1
     assert switched(groups, 99.0, 1) == 2
     assert switched(groups, 99.0, 2) == 1
     assert switched(groups, 9.0, 1) == 0
     assert switched([], 99.0, 0) == 0
+
+
+def test_a_group_that_switches_or_would_not_is_no_choice() -> None:
+    groups = [group("ppd", 1), replace(group("ppd", 2), stays=True), switching("ppd", "pdd")]
+    room = Room({g.name: 10.0 for g in groups}, 99.0, 0)
+    assert switchable(groups, room) == {combo("ppd").id: 1}
 
 
 def test_executors_hear_of_it_when_gateways_have_let_go() -> None:

@@ -14,6 +14,7 @@ from autoscaler.transitions.groups import Group, Placed
 from autoscaler.transitions.supply import GoodPrice, Offer, Supply
 from autoscaler.triggers.limits import MOST, WITHIN_MS, allowed
 from autoscaler.triggers.news import News, Trigger
+from autoscaler.triggers.roles import known_to_switch
 from autoscaler.triggers.table import collect, scope_of
 from tests.unit.decide.decide_catalogue import pool, service
 from topics.alerts import Alert
@@ -107,6 +108,24 @@ def test_requests_that_turn_are_planned_for_as_a_whole() -> None:
     (trigger,) = collect(moved(2000.0, 400.0), ())
     assert (trigger.name, trigger.scope) == ("lengths", ("chat",))
     assert names(moved(9000.0, 90.0)) == ["lengths"]
+
+
+def test_roles_that_may_change_now_are_looked_at_once() -> None:
+    """More than the last plan for the model knew; what a plan for others knew stays known."""
+    pair, other = f"chat:p1@{POOL.id}+d1@{POOL.id}", f"code:p1@{POOL.id}+d1@{POOL.id}"
+
+    def may(count: int, planned: dict[str, int]) -> list[Trigger]:
+        known = replace(STATE, planned_switchable=planned)
+        return list(collect(replace(NEWS, state=known, switchable={pair: count}), ()))
+
+    assert may(1, {pair: 1}) == may(1, {pair: 2}) == []
+    assert [(t.name, t.scope) for t in may(1, {})] == [("roles", ("chat",))]
+    assert [t.name for t in may(2, {pair: 1, other: 9})] == ["roles"]
+    assert known_to_switch({pair: 2, other: 1}, {pair: 1, other: 3}, ["chat"]) == {
+        pair: 1,
+        other: 1,
+    }
+    assert known_to_switch({pair: 2}, {}, ["chat"]) == {}
 
 
 def test_at_most_six_full_plans_in_any_minute() -> None:

@@ -1,0 +1,32 @@
+"""A model is short, and more of what runs of it may take other roles than when it was last planned:
+it has come up, say, or SLOs are missed by now.
+
+Additions keep the roles of all that runs, so only a full plan can answer this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.triggers.news import News, Trigger
+
+
+def fire(news: News) -> Iterator[Trigger]:
+    """Models of which more combos may switch than at the last full plan that concerned them."""
+    planned = news.state.planned_switchable
+    more = {_model(i) for i, count in news.switchable.items() if count > planned.get(i, 0)}
+    for model in sorted(more):
+        yield Trigger("roles", (model,), f"{model} is short, and its instances may change roles")
+
+
+def known_to_switch(
+    planned: Mapping[str, int], now: Mapping[str, int], scope: Collection[str]
+) -> dict[str, int]:
+    """What a full plan for the models in `scope` knew, with what those before it did of others."""
+    kept = {combo_id: count for combo_id, count in planned.items() if _model(combo_id) not in scope}
+    return kept | {combo_id: count for combo_id, count in now.items() if _model(combo_id) in scope}
+
+
+def _model(combo_id: str) -> str:
+    return parse_combo_id(combo_id)[0]
