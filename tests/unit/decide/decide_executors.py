@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from topics.fleet import DesiredInstance, InstanceState, ObservedInstance
 
 if TYPE_CHECKING:
     from tests.unit.decide.decide_world import World
+
+# An instance is reported each second and changes a few times in its life: its record is checked
+# when it is new.
+_said = lru_cache(maxsize=4096)(ObservedInstance)
 
 
 def observed(w: World, i: DesiredInstance, where: str, node: str) -> ObservedInstance:
@@ -27,7 +32,7 @@ def observed(w: World, i: DesiredInstance, where: str, node: str) -> ObservedIns
     first = w.phases.setdefault(i.instance, i.phase)
     phase = first if i.instance in w.stubborn else i.phase
     listens = state in (InstanceState.READY, InstanceState.DRAINING)
-    return ObservedInstance(
+    return _said(
         i.instance,
         i.model,
         phase,

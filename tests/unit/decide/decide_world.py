@@ -250,8 +250,10 @@ class World:
                 continue
             seen = [observed(self, i, assignment.pool, node) for i in assignment.instances]
             alive = {i.instance for i in assignment.instances}
-            for gone in [n for n in self.launched if n not in alive and self._is_on(n, node)]:
-                del self.launched[gone]
+            before = self.statuses.get(node)
+            for i in before.instances if before else ():
+                if i.instance not in alive:
+                    self.launched.pop(i.instance, None)
             self.statuses[node] = Status(
                 node,
                 assignment.pool,
@@ -261,10 +263,6 @@ class World:
                 tuple(seen),
                 reclaim_ms=self.reclaimed.get(node, 0),
             )
-
-    def _is_on(self, instance: str, node: str) -> bool:
-        status = self.statuses.get(node)
-        return status is not None and any(i.instance == instance for i in status.instances)
 
     def _carry_out(self, effects: tuple[Effect, ...]) -> None:
         self.effects += effects
