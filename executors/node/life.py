@@ -27,12 +27,15 @@ def observe(item: Held, seen: Seen, now_ms: int, rules: Rules) -> Held:
     if not seen.alive:
         return _died(item, seen.note, now_ms, rules)
     if seen.in_flight is not None:
-        item = replace(item, in_flight=seen.in_flight, held_kv=seen.held_kv)
+        load = seen.in_flight, seen.held_kv
+        if load != (item.in_flight, item.held_kv):
+            item = replace(item, in_flight=seen.in_flight, held_kv=seen.held_kv)
     if seen.asleep and item.state is InstanceState.DRAINING and item.sleep_ms:
         item = happens(item, LifecycleEvent.FELL_ASLEEP, now_ms, "standby")
         item = replace(item, drain_ms=0, in_flight=0, held_kv=0)
     if seen.healthy:
-        item = replace(item, sick_ms=0)
+        if item.sick_ms:
+            item = replace(item, sick_ms=0)
         if item.state is InstanceState.STARTING and not item.killed_ms:
             # Started again in the role it was rolled back to: why it is not what is wished stays.
             why = f"switch to {item.refused_phase} failed" if item.refused_phase else ""
@@ -53,7 +56,8 @@ def wish(item: Held, wanted: DesiredInstance | None, now_ms: int) -> Held:
         return wake(item, wanted, now_ms)
     if wanted is not None and runs_as(item.desired, wanted):
         refused = item.refused_phase if item.refused_phase == wanted.phase else ""
-        item = replace(item, desired=wanted, refused_phase=refused)
+        if (item.desired, item.refused_phase) != (wanted, refused):
+            item = replace(item, desired=wanted, refused_phase=refused)
         going = wanted.drain
         if not going and not refused:
             item, going = _change_phase(item, wanted, now_ms)
