@@ -130,7 +130,7 @@ class Node:
         for name in [n for n, process in self.processes.items() if now_s >= process.ends_s]:
             del self.processes[name]
         leave_ms = T0 + int(self.reclaim_s * 1000) + self.wall_skew_ms if self.reclaim_s else 0
-        rules = replace(_RULES, leave_by_ms=max(0, leave_ms - 5_000))
+        rules = replace(_RULES, leave_by_ms=max(0, leave_ms - 5_000)) if leave_ms else _RULES
         self.state, commands = reconcile.reconcile(self.state, seen, now_ms, rules)
         for command in commands:
             self._act(command, now_s)
