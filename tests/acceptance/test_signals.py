@@ -13,32 +13,14 @@ from tests.acceptance.shoal_up import Run
 
 DOWN_S = 10.0
 LOADED = {signal.SIGINT: 130, signal.SIGTERM: 143}
+pytestmark = pytest.mark.usefixtures("loaded")
 
 
 @pytest.fixture(scope="module")
 def loaded(start: Start) -> dict[signal.Signals, Run]:
-    """A run per signal, all of them under load; they get there side by side."""
+    """A run per signal, all of them under load; they get there side by side, while other runs are
+    ended during their start."""
     return {number: start() for number in LOADED}
-
-
-@pytest.mark.parametrize("number", LOADED)
-def test_under_load(loaded: dict[signal.Signals, Run], number: signal.Signals) -> None:
-    """Everything is down within ten seconds and the summary still accounts for what was sent."""
-    run = loaded[number]
-    run.url()
-    run.until(run.serving, 30.0, "engines that serve")
-    began = time.monotonic()
-    os.kill(run.process.pid, number)
-    assert run.end(DOWN_S) == LOADED[number]
-    assert time.monotonic() - began < DOWN_S
-    assert run.processes() == []
-    assert list(run.temporary.iterdir()) == []
-    requests = run.summary["requests"]
-    assert requests["served"] > 0
-    assert requests["sent"] == requests["served"] + requests["failed"] + requests["dropped"]
-    assert requests["failed"] == 0  # a request that was cut off by the end is dropped, not failed
-    assert f"{requests['sent']} requests sent" in "\n".join(run.lines)
-    assert run.errors == ""
 
 
 @pytest.mark.parametrize("said", ["starting the controller", "waiting for the first fleet"])
@@ -62,4 +44,24 @@ def test_at_once(start: Start) -> None:
     assert run.end(DOWN_S) == 130
     assert run.processes() == []
     assert list(run.temporary.iterdir()) == []
+    assert run.errors == ""
+
+
+@pytest.mark.parametrize("number", LOADED)
+def test_under_load(loaded: dict[signal.Signals, Run], number: signal.Signals) -> None:
+    """Everything is down within ten seconds and the summary still accounts for what was sent."""
+    run = loaded[number]
+    run.url()
+    run.until(run.serving, 30.0, "engines that serve")
+    began = time.monotonic()
+    os.kill(run.process.pid, number)
+    assert run.end(DOWN_S) == LOADED[number]
+    assert time.monotonic() - began < DOWN_S
+    assert run.processes() == []
+    assert list(run.temporary.iterdir()) == []
+    requests = run.summary["requests"]
+    assert requests["served"] > 0
+    assert requests["sent"] == requests["served"] + requests["failed"] + requests["dropped"]
+    assert requests["failed"] == 0  # a request that was cut off by the end is dropped, not failed
+    assert f"{requests['sent']} requests sent" in "\n".join(run.lines)
     assert run.errors == ""
