@@ -25,6 +25,7 @@ from loadtests.arguments import number
 from loadtests.decision_cases import GENERATED_CONFIG, TRACE_CONFIG, Case, prepare
 from loadtests.decision_compare import TARGETS, report
 from loadtests.decision_compare import as_json as static_json
+from loadtests.decision_ideal import ideal_usd
 from loadtests.decision_runs import Run, as_json, run, summary
 from streams.files.errors import UserError
 
@@ -149,6 +150,12 @@ def _run(args: argparse.Namespace) -> int:
                 sweeps = _sweeps(case, ours, go)
                 print("\n".join(report(ours, sweeps)), flush=True)
                 fixed.append(static_json(ours, sweeps))
+                if case.kind == "swing":
+                    fixed[-1]["ideal_usd"] = ideal = ideal_usd(case, ours.seed)
+                    print(
+                        "  the cheapest fleet for the rate of each moment, changed at once and for "
+                        f"nothing: {ideal:.2f} USD; ours {100 * (ours.cost_usd / ideal - 1):+.1f}%"
+                    )
     if args.json is not None:
         args.json.write_bytes(as_json(found, {"static": fixed} if fixed else None))
     return 0

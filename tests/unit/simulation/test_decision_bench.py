@@ -197,6 +197,7 @@ def test_the_command_runs_a_swing_as_rates_beside_fixed_fleets(
     assert found["runs"][0]["models"]["mini"]["of_p99_need"] is None
     assert [one["seed"] for one in found["static"]] == [1, 2]
     assert found["static"][1]["models"]["mini"]
+    assert 0.0 < found["static"][0]["ideal_usd"] <= found["runs"][0]["cost_usd"]
 
 
 def prepared_at(req_per_s: float) -> Prepared:

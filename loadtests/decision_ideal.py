@@ -1,0 +1,31 @@
+"""How much of a swing could be saved at all: what is rented comes in lumps.
+
+Owns the bill of a fleet that is, at each moment, the cheapest that the planner knows for the rate
+of that moment, changed at once and for nothing. It foresees nothing and is no bound: less than what
+is planned for a rate may do.
+"""
+
+from __future__ import annotations
+
+from autoscaler.domain.workload import Demand
+from autoscaler.planning.request import PlanRequest, Urgency
+from autoscaler.simulation.solver import plan_in_process
+from loadtests.decision_cases import Case, prepare
+
+_MOMENTS = 144  # of a day, every ten minutes
+
+
+def ideal_usd(case: Case, seed: int) -> float:
+    """USD for `case`, whose rate is known, with the lengths that `seed` drew."""
+    prepared = prepare(case, seed)
+    scenario, truth = prepared.scenario, prepared.truth
+    (service,) = scenario.cluster.services
+    span_s = scenario.end_s / _MOMENTS
+    total = 0.0
+    for moment in range(_MOMENTS):
+        at_s = max(scenario.lead_s, (moment + 0.5) * span_s)
+        rate = truth.rates[service.model](at_s)
+        demand = Demand(service.model, rate, truth.lengths[service.model])
+        request = PlanRequest(1, Urgency.FULL, 0, (demand,), scope=(service.model,))
+        total += plan_in_process(request, scenario.cluster).cost_usd_per_h * span_s / 3600.0
+    return total
