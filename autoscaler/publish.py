@@ -219,14 +219,14 @@ def _plan(
         if missing > 1e-6 and service.managed:
             shortfall[service.model] = round(missing, 4)
     prices = {p.id: 0.0 if p.market is Market.OWNED else p.price_usd_per_h for p in cluster.pools}
-    full = state.last_full_ms == now_ms
+    full = state.full.made_ms == now_ms
     return PlanRecord(
         number,
         state.leader_token,
         now_ms,
         "full" if full else "urgent",
         round(billed_usd_per_h(groups, sight, prices), 4),
-        state.gap if full else -1.0,
+        state.full.gap if full else -1.0,
         tuple(targets),
         shortfall,
         state.next_serial,

@@ -16,7 +16,7 @@ from autoscaler.domain.workload import Phase
 from autoscaler.learnt import basis
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.routed import from_routes
-from autoscaler.state import ControllerState, ModelState
+from autoscaler.state import ControllerState, FullPlans, ModelState
 from autoscaler.targets.slo import LEAST
 from autoscaler.transitions.groups import Group, Life, Placed, combo_id_of, serial_of
 from autoscaler.transitions.turns import Turns, moved
@@ -101,7 +101,7 @@ def rebuild(
         next_serial=max(next_serial, max(serials, default=0) + 1),
         decision_number=number,
         plan_number=plan_number,
-        full_ms=full_ms,
+        full=FullPlans(asked_ms=full_ms),
         announce=_announcement(cluster, groups) if groups or number else "",
         splits=from_routes(cluster, routes, now_ms),
     )

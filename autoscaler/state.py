@@ -169,20 +169,40 @@ class SplitState:
 
 
 @dataclass(frozen=True, slots=True)
+class FullPlans:
+    """What is remembered of full plans.
+
+    due: triggers that wait for the rate limit, as (trigger, scope, words). asked_ms: when plans
+    were asked for, lately. made_ms: when one last came, gap: how far it is from the best at most
+    (below 0: not known); failed_ms: when one last did not come (0: one has come since), told_ms:
+    when that was last said.
+    As the last request found it: usd_per_h: prices of nodes; lengths: of each model, at the last
+    request that concerned it; nodes: per pool under what counted, or once the answer was carried
+    out (None: no request yet); switchable: combos of models that were short, with how many of each
+    could take other roles.
+    """
+
+    due: tuple[tuple[str, tuple[str, ...], str], ...] = ()
+    asked_ms: tuple[int, ...] = ()
+    made_ms: int = 0
+    gap: float = -1.0
+    failed_ms: int = 0
+    told_ms: int = 0
+    usd_per_h: Mapping[str, float] = field(default_factory=dict)
+    lengths: Mapping[str, Lengths] = field(default_factory=dict)
+    nodes: Mapping[str, int] | None = None
+    switchable: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerState:
     """All that the controller remembers.
 
     assignments and routes: the latest it published; an edge may write them again at any time.
     combos: what the planner says of combos that run or were chosen; valued: the demand of each
     model that it valued them at.
-    services: as declared when last looked at. pending: at most one request per urgency. due:
-    triggers that wait for the rate limit, as (trigger, scope, words). full_ms: times of the last
-    full requests, last_full_ms: of the last full answer, failed_full_ms: of the last that brought
-    no plan (0: none since), told_failed_ms: when that was last said. planned_usd_per_h: node
-    prices at the last full request, planned_lengths: of each model, at the last one that concerned
-    it, planned_nodes: nodes per pool under what counted at the last one, or once its answer was
-    carried out (None: no request yet), planned_switchable: combos of models that were short at the
-    last one, with how many of each could take other roles. held: pauses, releases, scheduled
+    services: as declared when last looked at. pending: at most one request per urgency. full: what
+    is remembered of full plans. held: pauses, releases, scheduled
     floors and freezes in force, in words. strays: instances that run although nobody assigned them.
     splits: thresholds of services that stand for several models, by name. ticked_ms: of the last
     tick; listens_since_ms: since when ticks follow each other (a leader that was stopped, or cut
@@ -202,16 +222,7 @@ class ControllerState:
     backoff: Mapping[str, Backoff] = field(default_factory=dict)
     silent_nodes: frozenset[str] = frozenset()
     pending: Mapping[Urgency, Pending] = field(default_factory=dict)
-    due: tuple[tuple[str, tuple[str, ...], str], ...] = ()
-    full_ms: tuple[int, ...] = ()
-    last_full_ms: int = 0
-    failed_full_ms: int = 0
-    told_failed_ms: int = 0
-    planned_usd_per_h: Mapping[str, float] = field(default_factory=dict)
-    planned_lengths: Mapping[str, Lengths] = field(default_factory=dict)
-    planned_nodes: Mapping[str, int] | None = None
-    planned_switchable: Mapping[str, int] = field(default_factory=dict)
-    gap: float = -1.0
+    full: FullPlans = field(default_factory=FullPlans)
     next_serial: int = 1
     request_number: int = 0
     decision_number: int = 0

@@ -16,7 +16,7 @@ def fire(news: News) -> Iterator[Trigger]:
     """Models whose lengths moved in opposite directions, by a tenth each, since the last full plan
     was asked for."""
     for model, view in news.views.items():
-        was, now = news.state.planned_lengths.get(model), view.state.lengths
+        was, now = news.state.full.lengths.get(model), view.state.lengths
         if was is None:
             continue
         longer = _moved(was.input_tokens, now.input_tokens)

@@ -10,9 +10,9 @@ WITHIN_MS = 60_000
 _THRESHOLDS_REST_MS = 600_000
 
 
-def allowed(full_ms: tuple[int, ...], now_ms: int) -> bool:
+def allowed(asked_ms: tuple[int, ...], now_ms: int) -> bool:
     """Whether a full plan may be asked for now: at most MOST in a minute."""
-    return sum(now_ms - at_ms < WITHIN_MS for at_ms in full_ms) < MOST
+    return sum(now_ms - at_ms < WITHIN_MS for at_ms in asked_ms) < MOST
 
 
 def thresholds_may_move(changed_ms: int, now_ms: int, drifted: bool, window_s: float) -> bool:

@@ -15,6 +15,6 @@ def fire(news: News) -> Iterator[Trigger]:
     """Every `policy.replan_every_s`, counted from when a full plan was last asked for: while one
     is being made, another is not due."""
     every_s = news.cluster.policy.replan_every_s
-    last_ms = max((news.state.started_ms, *news.state.full_ms))
+    last_ms = max((news.state.started_ms, *news.state.full.asked_ms))
     if news.now_ms - last_ms >= every_s * 1000:
         yield Trigger("period", (), f"every {reasons.duration(every_s).removeprefix('~')}")

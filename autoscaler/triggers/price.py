@@ -9,7 +9,7 @@ from autoscaler.triggers.news import News, Trigger
 
 def fire(news: News) -> Iterator[Trigger]:
     """A pool's price changed by more than `policy.ratio`, compared with the last full plan."""
-    planned = news.state.planned_usd_per_h
+    planned = news.state.full.usd_per_h
     now = news.supply.prices_usd_per_h()
     for pool in news.cluster.pools:
         before = planned.get(pool.id, pool.price_usd_per_h)

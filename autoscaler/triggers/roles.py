@@ -14,7 +14,7 @@ from autoscaler.triggers.news import News, Trigger
 
 def fire(news: News) -> Iterator[Trigger]:
     """Models of which more combos may switch than at the last full plan that concerned them."""
-    planned = news.state.planned_switchable
+    planned = news.state.full.switchable
     more = {_model(i) for i, count in news.switchable.items() if count > planned.get(i, 0)}
     for model in sorted(more):
         yield Trigger("roles", (model,), f"{model} is short, and its instances may change roles")

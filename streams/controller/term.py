@@ -109,7 +109,7 @@ class Terms:
                 plan_number=latest.plan_number,
                 next_serial=latest.next_serial,
                 rates=latest.rates.values(),
-                full_ms=loop.state.full_ms,
+                full_ms=loop.state.full.asked_ms,
             )
         )
         both = [asyncio.ensure_future(self._outbox.run()), asyncio.ensure_future(self._tick(token))]

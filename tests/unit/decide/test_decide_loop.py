@@ -130,7 +130,7 @@ def test_full_plans_remember_the_lengths_that_they_were_asked_for() -> None:
     """What requests that turn are compared with."""
     w = world(5.0).run(320)
     assert w.requests(Urgency.FULL)
-    assert w.state.planned_lengths == {"chat": w.state.models["chat"].lengths}
+    assert w.state.full.lengths == {"chat": w.state.models["chat"].lengths}
 
 
 def test_a_promise_that_cannot_be_kept_is_said_although_the_demand_is_served() -> None:

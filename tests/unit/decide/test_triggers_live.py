@@ -125,7 +125,7 @@ def test_a_storm_of_alerts_is_answered_together_and_within_the_limit() -> None:
     assert all(sum(t <= u < t + 60_000 for u in asked) <= 6 for t in asked)
     assert 6 <= len(asked) <= 13 and len(w.decisions) == count
     w.run(70)
-    assert w.state.due == ()
+    assert w.state.full.due == ()
 
 
 def test_duplicates_of_an_alert_wait_as_one() -> None:
@@ -135,7 +135,7 @@ def test_duplicates_of_an_alert_wait_as_one() -> None:
     for _ in range(5):
         w.alerts += [alert(), alert(2)]
         w.run(1)
-    assert [name for name, _, _ in w.state.due] == ["alert"]
+    assert [name for name, _, _ in w.state.full.due] == ["alert"]
 
 
 def test_a_resolved_alert_permits_nothing() -> None:
@@ -190,13 +190,13 @@ def test_a_trigger_that_waits_for_a_model_that_was_withdrawn_is_dropped() -> Non
     w = world(5.0, *services, pools=(NEAR,), catalogue=catalogue, full_s=40).run(310)
     assert Urgency.FULL in w.state.pending
     due = (("leftover", ("code",), "code: no room"), ("missed", ("chat", "code"), "missed"))
-    w.state = replace(w.state, due=due)
+    w.state = replace(w.state, full=replace(w.state.full, due=due))
     w.cluster = replace(w.cluster, services=(service("chat"),))
     w.run(1)
-    kept = {(name, scope) for name, scope, _ in w.state.due}
+    kept = {(name, scope) for name, scope, _ in w.state.full.due}
     assert kept == {("missed", ("chat",)), ("service", ())}
     w.run(100)
-    assert w.ready("chat") == 1 and w.wanted("code") == 0 and w.state.due == ()
+    assert w.ready("chat") == 1 and w.wanted("code") == 0 and w.state.full.due == ()
 
 
 def test_additions_have_one_plan_of_the_whole_and_its_own_exchange_has_none() -> None:
@@ -247,11 +247,11 @@ def test_what_found_no_room_waits_for_those_that_make_some_where_it_can_run(
     w.state = replace(
         w.state,
         groups=tuple(gone if g is leaves else g for g in w.state.groups),
-        due=(("leftover", ("chat",), "chat: no room yet"),),
+        full=replace(w.state.full, due=(("leftover", ("chat",), "chat: no room yet"),)),
     )
     w.alerts.append(alert(models=("code",)))
     at = w.t_s
     w.run(1)
     ((request, why),) = full(w, at)
     assert request.scope == asked and ("no room yet" in why) == ("chat" in asked)
-    assert [name for name, _, _ in w.state.due] == ["leftover"] * ("chat" not in asked)
+    assert [name for name, _, _ in w.state.full.due] == ["leftover"] * ("chat" not in asked)

@@ -8,7 +8,7 @@ from typing import cast
 
 from autoscaler.domain.cluster import Cluster, Market, Policy
 from autoscaler.domain.workload import Lengths, Phase
-from autoscaler.state import ControllerState, ModelState
+from autoscaler.state import ControllerState, FullPlans, ModelState
 from autoscaler.targets.view import ModelView
 from autoscaler.transitions.groups import Group, Placed
 from autoscaler.transitions.supply import GoodPrice, Offer, Supply
@@ -23,7 +23,7 @@ NOW = 1_700_000_000_000
 POOL = pool(usd=8.0)
 CLUSTER = Cluster((POOL,), (service("chat"), service("code")), Policy())
 STATE = ControllerState(
-    started_ms=NOW, services={s.model: s for s in CLUSTER.services}, full_ms=(NOW,)
+    started_ms=NOW, services={s.model: s for s in CLUSTER.services}, full=FullPlans(asked_ms=(NOW,))
 )
 NEWS = News(NOW + 1000, STATE, CLUSTER, Supply(), {})
 
@@ -41,7 +41,7 @@ def test_a_price_counts_against_what_was_planned_with() -> None:
 
     def priced(usd: float, planned: float = 8.0) -> News:
         supply = Supply(prices={POOL.id: GoodPrice(usd, NOW)})
-        known = replace(STATE, planned_usd_per_h={POOL.id: planned})
+        known = replace(STATE, full=FullPlans(usd_per_h={POOL.id: planned}))
         return replace(NEWS, supply=supply, state=known)
 
     assert names(priced(8.0 * 1.19)) == []
@@ -62,7 +62,7 @@ def test_the_period_counts_from_the_last_request() -> None:
     """Not from its answer: a plan that takes long is not asked for again while it is made."""
     assert names(replace(NEWS, now_ms=NOW + 299_000)) == []
     assert names(replace(NEWS, now_ms=NOW + 300_000)) == ["period"]
-    asked = replace(STATE, full_ms=(NOW, NOW + 300_000))
+    asked = replace(STATE, full=FullPlans(asked_ms=(NOW, NOW + 300_000)))
     assert names(replace(NEWS, now_ms=NOW + 310_000, state=asked)) == []
 
 
@@ -100,7 +100,7 @@ def test_requests_that_turn_are_planned_for_as_a_whole() -> None:
 
     def moved(input_tokens: float, output_tokens: float) -> News:
         now = SimpleNamespace(state=ModelState(Lengths(input_tokens, output_tokens)))
-        known = replace(STATE, planned_lengths={"chat": Lengths(6000.0, 150.0)})
+        known = replace(STATE, full=FullPlans(lengths={"chat": Lengths(6000.0, 150.0)}))
         return replace(NEWS, state=known, views={"chat": cast(ModelView, now)})
 
     assert names(moved(7000.0, 200.0)) == names(moved(6000.0, 200.0)) == []
@@ -115,7 +115,7 @@ def test_roles_that_may_change_now_are_looked_at_once() -> None:
     pair, other = f"chat:p1@{POOL.id}+d1@{POOL.id}", f"code:p1@{POOL.id}+d1@{POOL.id}"
 
     def may(count: int, planned: dict[str, int]) -> list[Trigger]:
-        known = replace(STATE, planned_switchable=planned)
+        known = replace(STATE, full=FullPlans(switchable=planned))
         return list(collect(replace(NEWS, state=known, switchable={pair: count}), ()))
 
     assert may(1, {pair: 1}) == may(1, {pair: 2}) == []

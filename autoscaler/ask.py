@@ -1,0 +1,122 @@
+"""What the planner is asked at the end of a tick: additions for models that are short, and a full
+plan where something calls for one.
+
+Owns when a request goes out, and what is remembered of full plans that were asked for. What stands
+in a request is for `requests`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from autoscaler.carry import Done
+from autoscaler.look import Found
+from autoscaler.planning.request import Urgency
+from autoscaler.requests import Ground, full, may_switch, short_models, urgent
+from autoscaler.routed import route_asks
+from autoscaler.said import hold
+from autoscaler.state import FullPlans, Pending
+from autoscaler.transitions.accounts import nodes_of
+from autoscaler.triggers.leftover import waits_for_room
+from autoscaler.triggers.limits import allowed
+from autoscaler.triggers.news import News, Trigger
+from autoscaler.triggers.roles import known_to_switch
+from autoscaler.triggers.table import collect, of_declared, scope_of
+from topics.decisions import Decision
+
+_REMEMBER_MS = 600_000
+_SAY_AGAIN_MS = 600_000
+_AFTER_FAILURE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Requests that go out, at most one per urgency. number: of the last one."""
+
+    requests: tuple[Pending, ...]
+    number: int
+    full: FullPlans
+    decisions: tuple[Decision, ...]
+
+
+def ask(found: Found, done: Done) -> Asked:
+    """What is asked now that `done` is done."""
+    ground, number = done.ground, found.inputs.state.request_number
+    asks: list[Pending] = []
+    needy = short_models(ground, found.worth)
+    if needy and Urgency.URGENT not in done.pending:
+        number += 1
+        asks.append(urgent(number, ground, needy))
+    memory, decisions = _told(found, done.full)
+    news = _news(found, done)
+    memory = replace(memory, nodes=news.planned_nodes)
+    now_ms, services, routed = ground.now_ms, tuple(ground.views), found.inputs.observation.demand
+
+    waiting = (*(Trigger(*one) for one in memory.due), *done.again)
+    due = collect(news, of_declared(waiting, services))
+    late = tuple(t for t in due if waits_for_room(t, ground.groups, ground.combos))
+    ripe = tuple(t for t in due if t not in late)
+    rests = memory.failed_ms and now_ms - memory.failed_ms < _AFTER_FAILURE_MS
+    scope = () if rests else scope_of(ripe, services)
+    if scope and found.cluster.policy.spends_budget:
+        scope = services  # the models share what it buys
+    if scope and Urgency.FULL not in done.pending and allowed(memory.asked_ms, now_ms):
+        number += 1
+        asked_routes = route_asks(found.cluster, done.splits, routed, ground.models, now_ms)
+        asks.append(full(number, replace(ground, routes=asked_routes), scope, ripe))
+        memory, due = _asked(memory, news, scope, ground), late
+    memory = replace(memory, due=tuple((t.name, t.scope, t.why) for t in due))
+    return Asked(tuple(asks), number, memory, decisions)
+
+
+def _told(found: Found, memory: FullPlans) -> tuple[FullPlans, tuple[Decision, ...]]:
+    """Say that no plan came, now and then while it lasts."""
+    now_ms, told_ms = found.inputs.now_ms, memory.told_ms
+    if memory.failed_ms != now_ms or (told_ms and now_ms - told_ms < _SAY_AGAIN_MS):
+        return memory, ()
+    notes = (note for answer in found.inputs.observation.answers for note in answer.notes)
+    why = next(notes, "no answer in time")
+    said = hold("*", f"no new plan ({why}); the last good plan stands", now_ms)
+    return replace(memory, told_ms=now_ms), (said,)
+
+
+def _news(found: Found, done: Done) -> News:
+    """What may call for a full plan."""
+    ground, observation = done.ground, found.inputs.observation
+    views, now_ms = ground.views, ground.now_ms
+    short = [m for m, view in views.items() if not view.covers and view.service.managed]
+    standing = (group for group in ground.groups if ground.sight.counts(group))
+    nodes = Counter(nodes_of(standing).values())
+    return News(
+        now_ms=now_ms,
+        state=found.inputs.state,
+        cluster=found.cluster,
+        supply=ground.supply,
+        views=views,
+        silent=ground.sight.silent,
+        failures=found.faults.failures,
+        alerts=observation.alerts,
+        engines=observation.engines,
+        replan=done.replan,
+        demand=observation.demand,
+        groups=ground.groups,
+        nodes=nodes,
+        planned_nodes=nodes if done.full.made_ms == now_ms else done.full.nodes,
+        switchable=dict(may_switch(ground, short)),
+    )
+
+
+def _asked(memory: FullPlans, news: News, scope: tuple[str, ...], ground: Ground) -> FullPlans:
+    """What is remembered of a full plan that was asked for now, for the models in `scope`."""
+    now_ms = news.now_ms
+    recent = (at_ms for at_ms in memory.asked_ms if now_ms - at_ms < _REMEMBER_MS)
+    lengths = {model: ground.views[model].state.lengths for model in scope}
+    return replace(
+        memory,
+        asked_ms=(*recent, now_ms),
+        usd_per_h=news.supply.prices_usd_per_h(),
+        lengths={**memory.lengths, **lengths},
+        nodes=news.nodes,
+        switchable=known_to_switch(memory.switchable, news.switchable, scope),
+    )

@@ -1,0 +1,98 @@
+"""What people approved and what the planner answered is carried out, one after the other.
+
+Owns the order, and what is remembered of full plans that came or did not. What of an answer is
+carried out is for `answers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from autoscaler.answers import Carried, carry_out
+from autoscaler.look import Found
+from autoscaler.models import seen_again
+from autoscaler.planning.request import Outcome, Urgency
+from autoscaler.proposals import settle
+from autoscaler.requests import Ground, alive
+from autoscaler.routed import adopted, in_force
+from autoscaler.scene import Scene
+from autoscaler.state import FullPlans, Pending, SplitState
+from autoscaler.transitions.apply import Site, spare_usd_per_h
+from autoscaler.transitions.backoff import swept
+from autoscaler.transitions.placement import used_gpus
+from autoscaler.triggers.news import Trigger
+from autoscaler.want import Wanted
+from topics.decisions import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of approvals and answers.
+
+    ground: everything as it is now. pending: requests that are not answered yet. again: what asked
+    for a full plan that did not come. replan: models of which a part was left out ("" for all of
+    them), with the reason.
+    """
+
+    ground: Ground
+    next_serial: int
+    pending: Mapping[Urgency, Pending]
+    splits: Mapping[str, SplitState]
+    full: FullPlans
+    again: tuple[Trigger, ...]
+    replan: tuple[tuple[str, str], ...]
+    decisions: tuple[Decision, ...]
+
+
+def carry(found: Found, wanted: Wanted) -> Done:
+    """Carry out all that may be now."""
+    inputs, cluster = found.inputs, found.cluster
+    state, observation, now_ms = inputs.state, inputs.observation, inputs.now_ms
+    priced, combos = inputs.cluster, inputs.combos
+    groups, models, seen, sight = wanted.groups, wanted.models, wanted.views, wanted.sight
+    backoff = swept(found.faults.backoff, now_ms)
+    ground = Ground(priced, sight, groups, models, seen, found.supply, backoff, now_ms, combos)
+    splits, decisions = in_force(state.splits, seen, cluster, now_ms)
+    heard = (status for status in sight.fleet.running if status.node not in sight.gone)
+    used = used_gpus(groups, heard)
+    spare = spare_usd_per_h(priced, used.keys() - sight.silent)  # the lost have to be replaced
+    site = Site(priced, used, ground.obtainable(), ground.shut(), state.next_serial, spare)
+
+    scene = Scene(priced, sight, combos, seen, now_ms)
+    settled = settle(groups, site, models, observation.controls, state.leader_token, scene)
+    carried = Carried(settled.groups, settled.site, settled.models)
+    decisions = [*decisions, *settled.decisions]
+    if settled.decisions:
+        sight = sight.with_new(carried.groups)
+        models = dict(carried.models)
+        seen = seen_again(seen, inputs, groups, carried.groups, models, sight)
+
+    replan, again, full = [*settled.replan], list[Trigger](), state.full
+    pending = alive(state.pending, now_ms)
+    for answer in observation.answers:
+        asked = pending.get(answer.urgency)
+        if asked is None or asked.request.number != answer.number:
+            continue  # the answer to a request that was given up
+        del pending[answer.urgency]
+        scene = Scene(priced, sight, combos, seen, now_ms)
+        before = carried.groups
+        carried = carry_out(answer, asked, before, carried.site, carried.models, scene)
+        decisions += carried.decisions
+        replan += carried.replan
+        splits, told = adopted(splits, answer, asked.request, cluster, now_ms)
+        decisions += told
+        if answer.urgency is Urgency.FULL and answer.outcome is Outcome.NONE:
+            again += [Trigger(name, asked.request.scope, why) for name, why in asked.reasons]
+            full = replace(full, failed_ms=now_ms)
+        elif answer.urgency is Urgency.FULL:
+            full = replace(full, made_ms=now_ms, gap=answer.gap, failed_ms=0, told_ms=0)
+        sight = sight.with_new(carried.groups)
+        models = dict(carried.models)
+        seen = seen_again(seen, inputs, before, carried.groups, models, sight)
+
+    ground = replace(ground, sight=sight, groups=carried.groups, models=models, views=seen)
+    serial = carried.site.serial
+    return Done(
+        ground, serial, pending, splits, full, tuple(again), tuple(replan), tuple(decisions)
+    )

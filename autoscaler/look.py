@@ -1,0 +1,90 @@
+"""What a tick finds: prices and offers, the fleet as it reports, what broke, what nobody assigned.
+
+Owns the way from records to one value that the rest of the tick reads. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.workload import Demand
+from autoscaler.explain import reasons
+from autoscaler.guards import Guards
+from autoscaler.models import Inputs, valued
+from autoscaler.planning.problem import with_prices
+from autoscaler.routed import routed
+from autoscaler.said import hold
+from autoscaler.state import ControllerState, Observation
+from autoscaler.transitions.faults import Failure, Faults, notice
+from autoscaler.transitions.sight import Sight, look_at
+from autoscaler.transitions.strays import strays
+from autoscaler.transitions.supply import Supply
+from autoscaler.transitions.supply import fold as fold_supply
+from autoscaler.transitions.supply import said as supply_said
+from topics.decisions import Decision
+
+_LOOK_FOR_STRAYS_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a tick starts from.
+
+    inputs: of views; their cluster has the prices of this moment, `cluster` those declared. worth:
+    the demand at which the planner last valued each model's combos. listens_since_ms: since when
+    ticks follow each other.
+    """
+
+    cluster: Cluster
+    inputs: Inputs
+    supply: Supply
+    worth: Mapping[str, Demand]
+    sight: Sight
+    faults: Faults
+    strays: frozenset[str]
+    listens_since_ms: int
+    decisions: tuple[Decision, ...]
+
+
+def look(state: ControllerState, observation: Observation, guarded: Guards, now_ms: int) -> Found:
+    """Everything as it is at `now_ms`."""
+    cluster = guarded.cluster
+    supply = fold_supply(
+        state.supply, cluster, observation.prices, observation.availability, now_ms
+    )
+    decisions = [hold("*", f"{p}: {w}", now_ms) for p, w in supply_said(state.supply, supply)]
+    priced = with_prices(cluster, supply.prices_usd_per_h())
+    combos, worth = valued(state, observation, cluster)
+    sent = routed(cluster, state.splits, observation.demand)
+    inputs = Inputs(state, observation, priced, combos, now_ms, guarded.frozen, sent)
+
+    gap_ms = now_ms - (state.ticked_ms or state.started_ms)
+    deaf = gap_ms > 500.0 * cluster.policy.node_silent_s
+    listens_ms = now_ms if deaf else state.listens_since_ms or state.started_ms
+    sight = look_at(state.groups, observation.statuses, combos, priced, now_ms, listens_ms)
+    others = {service.model for service in cluster.services if not service.managed}
+    faults = notice(state.groups, sight, state.backoff, lambda m: m not in others, now_ms)
+    decisions += [_failed(failure, now_ms) for failure in faults.failures]
+
+    stray = state.strays
+    if now_ms // 1000 % _LOOK_FOR_STRAYS_S == 0:
+        by_hand = strays(sight.fleet.running, state.assignments)
+        decisions += [
+            _stray(name, *by_hand[name], now_ms) for name in sorted(by_hand.keys() - stray)
+        ]
+        stray = frozenset(by_hand)
+    return Found(cluster, inputs, supply, worth, sight, faults, stray, listens_ms, tuple(decisions))
+
+
+def _stray(instance: str, model: str, node: str, now_ms: int) -> Decision:
+    why = f"{instance} runs on {node} and nobody assigned it: its executor stops it"
+    return hold(model, why, now_ms)
+
+
+def _failed(failure: Failure, now_ms: int) -> Decision:
+    wait = reasons.duration(failure.wait_s).removeprefix("~")
+    why = f"{failure.group.name}: {failure.why}; backing off from {failure.node} for {wait}"
+    said = hold(failure.group.model, why, now_ms)
+    return replace(said, change=((failure.group.combo_id, -1),))

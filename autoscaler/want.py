@@ -1,0 +1,55 @@
+"""How much is wanted of each model; and what is under way moves on towards it.
+
+Owns the order in which states, views and targets follow from each other. Knows no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autoscaler.learnt import said as uncertain_said
+from autoscaler.look import Found
+from autoscaler.models import known, seen_again, silences, views, with_states
+from autoscaler.moves import revive, waves, withdraw
+from autoscaler.state import ModelState
+from autoscaler.targets.table import retarget
+from autoscaler.targets.view import ModelView
+from autoscaler.transitions.groups import Group
+from autoscaler.transitions.sight import Sight
+from autoscaler.unmanaged import said as unmanaged_said
+from topics.decisions import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Every model with its target, and the fleet after what was under way has moved on."""
+
+    groups: tuple[Group, ...]
+    models: Mapping[str, ModelState]
+    views: Mapping[str, ModelView]
+    sight: Sight
+    decisions: tuple[Decision, ...]
+
+
+def want(found: Found) -> Wanted:
+    """Targets of all models, and the next step of what is under way."""
+    inputs, sight = found.inputs, found.sight
+    now_ms, before = inputs.now_ms, inputs.state.models
+    models = known(inputs, found.faults, sight)
+    decisions = [
+        *unmanaged_said(before, models, found.cluster, now_ms),
+        *uncertain_said(before, models, now_ms),
+    ]
+    groups = withdraw(found.faults.groups, inputs)
+    seen = views(inputs, groups, models, sight)
+    seen = with_states(seen, {model: retarget(view) for model, view in seen.items()})
+    models, said = silences(seen)
+    decisions += said
+    seen = with_states(seen, models)
+
+    moved = waves(groups, seen, sight, inputs)
+    sight = sight.with_new(moved)
+    moved = revive(moved, seen, sight, now_ms)
+    seen = seen_again(seen, inputs, groups, moved, models, sight)
+    return Wanted(moved, models, seen, sight, tuple(decisions))
