@@ -23,6 +23,7 @@ from autoscaler.enact import (
     keep_all,
     no_room,
     raw_of,
+    switch,
 )
 from autoscaler.explain import reasons
 from autoscaler.learnt import expected_s
@@ -157,7 +158,8 @@ def _carry_out(
         if limits is not None and scene.views[model].covers and short <= LEAST:
             stays = [g for g in now.values() if g.model != model or not change.removes[g.combo_id]]
             inside = within_plan(site, limits, stays)
-            found = start(change.adds, scene.combos, service, inside, scene.now_ms)
+            beside, _, _ = switch(change, service, counting, inside, scene)
+            found = start(beside.adds, scene.combos, service, inside, scene.now_ms)
             if found.unplaced:
                 waits.append(model)
                 change = Change(Counter(), Counter(), no_room(found.unplaced))

@@ -101,7 +101,7 @@ def enact(
     counting = list(counting)
     prices = {pool.id: pool.price_usd_per_h for pool in scene.cluster.pools}
     before_usd = billed_usd_per_h(groups.values(), scene.sight, prices)
-    change, site, switched = _switch(change, service, counting, site, scene)
+    change, site, switched = switch(change, service, counting, site, scene)
     was = {group.switch.source for group in switched if group.switch}
     placed = start(change.adds, scene.combos, service, site, scene.now_ms)
     counting = [group for group in counting if group.name not in was]
@@ -136,7 +136,7 @@ def enact(
     )  # fmt: skip
 
 
-def _switch(
+def switch(
     change: Change, service: Service, counting: list[Group], site: Site, scene: Scene
 ) -> tuple[Change, Site, tuple[Group, ...]]:
     """What of `change` needs no other GPUs: groups that become other combos where they are.
@@ -169,16 +169,20 @@ def room_to_switch(
     sight: Sight,
     gains: bool,
 ) -> Room:
-    """What of a model may leave the routes to take other roles. gains: it is to have more after."""
+    """What of a model may leave the routes to take other roles, beside what does so already.
+    gains: it is to have more after."""
+    known = [group for group in counting if group.combo_id in combos]
+    away = [combos[group.combo_id].req_per_s for group in known if group.switch]
     ready = {
         group.name: combos[group.combo_id].req_per_s
-        for group in counting
-        if sight.views[group.name].all_ready and group.combo_id in combos
+        for group in known
+        if sight.views[group.name].all_ready
     }
     needed = view.state.target_req_per_s / (service.utilization * view.state.derate)
     spare = max(0.0, sum(ready.values()) - needed)
     if gains and strain(view.demand, service):
-        spare = max(spare, service.leaves_at_a_time(ready.values()))
+        at_a_time = service.leaves_at_a_time([*ready.values(), *away])
+        spare = max(spare, at_a_time - sum(away))
     return Room(ready, spare, service.min_instances)
 
 

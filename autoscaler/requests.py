@@ -7,7 +7,7 @@ one that is not answered in time is given up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.cluster import Cluster, Market, Mode
@@ -135,14 +135,16 @@ def _keeps(ground: Ground, scope: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(view.service.model for view in views if not may_shrink(view, ground.now_ms))
 
 
-def may_switch(ground: Ground, scope: Iterable[str]) -> tuple[tuple[str, int], ...]:
+def may_switch(ground: Ground, scope: Collection[str]) -> tuple[tuple[str, int], ...]:
     """Running combos of the models in `scope` that may take other roles now, with how many."""
-    if not ground.cluster.policy.switches_roles:
+    if not scope or not ground.cluster.policy.switches_roles:
         return ()
     running = by_model(group for group in ground.groups if ground.sight.counts(group))
     found: Counter[str] = Counter()
     for model in scope:
         view, own = ground.views[model], running.get(model, [])
+        if view.frozen:
+            continue
         if not view.service.managed:
             found.update(dict(ground.models[model].recommended))
             continue

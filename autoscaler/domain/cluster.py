@@ -169,8 +169,9 @@ class Service:
         """Requests/s that may leave at a time of instances with these rates: the disruption budget,
         or one instance, where that is not more than half of all."""
         rates = tuple(rates_req_per_s)
-        single = max((rate for rate in rates if 2.0 * rate <= sum(rates)), default=0.0)
-        return max(self.max_disruption * sum(rates), single)
+        total = sum(rates)
+        single = max((rate for rate in rates if 2.0 * rate <= total), default=0.0)
+        return max(self.max_disruption * total, single)
 
     def start_penalty(self, policy: Policy, start_s: float) -> float:
         """K_start of a combo that takes `start_s`, as a share of its price: while it starts it is

@@ -103,6 +103,12 @@ class Combo:
         members = tuple(replace(m, req_per_s=m.req_per_s * times) for m in self.members)
         return replace(self, members=members, req_per_s=req_per_s)
 
+    @property
+    def differs_by_role(self) -> bool:
+        """Whether its members are told apart by nothing but pool, GPUs and role, so that they can
+        take other roles: no stages of a pipeline, no components."""
+        return not any(member.stage or member.deployment for member in self.members)
+
     def gpus_by_pool(self) -> dict[str, int]:
         """GPUs that one such combo takes of each pool."""
         taken: dict[str, int] = {}

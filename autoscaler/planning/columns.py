@@ -14,7 +14,7 @@ costs nothing more to fill, and an empty one is released.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Market, Pool, Service
@@ -201,12 +201,13 @@ def _add_combos(
             takes[combo.id] = _Takes(gpus, ranking_usd_per_h(combo, pools), _owned_use(gpus, pools))
         return takes[combo.id]
 
-    def add(kind: Kind, combo: Combo, k: float, most: float, tie: int | None, source: str) -> None:
+    def add(
+        kind: Kind, combo: Combo, k: float, most: float, ties: Sequence[int], source: str
+    ) -> None:
         own = taken_by(combo)
         cost = k * own.usd_per_h + own.owned
         serve, use = _rows_of(kind, combo, own.gpus, rows)
-        if tie is not None:
-            use[tie] = 1.0
+        use |= dict.fromkeys(ties, 1.0)
         index = builder.column(Key(kind, combo.id, source), cost, most, serve, use)
         made.setdefault(combo.model, []).append((index, combo))
 
@@ -221,18 +222,21 @@ def _add_combos(
         for combo, count in running:
             same = by_slices.get(frozenset(slices_of(combo).items()), [])
             may = count if limits is None else min(count, limits.get(combo.id, 0))
-            twins = [c for c in same if c.id != combo.id] if may else []
-            tie = builder.resource("running", combo.id, float(count)) if twins else None
-            add(Kind.KEEP, candidates.get(combo.id, combo), 0.0, float(count), tie, "")
+            may = may if combo.differs_by_role else 0
+            twins = [c for c in same if c.id != combo.id and c.differs_by_role] if may else []
+            ties = [builder.resource("running", combo.id, float(count))] if twins else []
+            add(Kind.KEEP, candidates.get(combo.id, combo), 0.0, float(count), ties, "")
+            if len(twins) > 1 and may < count:  # they share the limit
+                ties.append(builder.resource("switchable", combo.id, float(may)))
             for twin in twins:
-                add(Kind.SWITCH, twin, policy.k_switch, float(may), tie, combo.id)
+                add(Kind.SWITCH, twin, policy.k_switch, float(may), ties, combo.id)
         for combo in candidates.values():
             used = taken_by(combo).gpus.keys()
             if all(gpus <= free_there[p] for p, gpus in taken_by(combo).gpus.items()):
-                add(Kind.LOAD, combo, policy.k_load, float("inf"), None, "")
+                add(Kind.LOAD, combo, policy.k_load, float("inf"), (), "")
             if used & to_get and used <= there | to_get:
                 k_start = service.start_penalty(policy, combo.start_s)
-                add(Kind.START, combo, k_start, float("inf"), None, "")
+                add(Kind.START, combo, k_start, float("inf"), (), "")
     return made
 
 

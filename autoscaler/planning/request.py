@@ -100,6 +100,8 @@ class PlanRequest:
         for what in ("fleet", "rented_nodes", "unusable_nodes", "obtainable", "leaving_gpus"):
             for name, count in getattr(self, what):
                 whole(f"plan request: {what} of {name}", count, 0, 10**6)
+        for name, count in self.switchable or ():
+            whole(f"plan request: switchable of {name}", count, 0, 10**6)
 
 
 class Outcome(StrEnum):

@@ -30,7 +30,7 @@ from topics.fleet import Assignment, InstanceState
 def switched_to(group: Group, combo: Combo, name: str, now_ms: int) -> Group | None:
     """`group` as `combo`, on the same GPUs; None where their slices differ, where more than
     roles tell them apart (stages, components), or where it was tried."""
-    if not _may(group) or any(m.stage or m.deployment for m in combo.members):
+    if not _may(group) or not combo.differs_by_role:
         return None
     placed = _rephased(group.placed, combo)
     if placed is None:
@@ -42,8 +42,8 @@ def switched_to(group: Group, combo: Combo, name: str, now_ms: int) -> Group | N
 
 
 def _may(group: Group) -> bool:
-    plain = all(not placed.gang for placed in group.placed)
-    return plain and group.switch is None and not group.stays
+    roles_only = not any(placed.gang or placed.deployment for placed in group.placed)
+    return roles_only and group.switch is None and not group.stays
 
 
 def _rephased(placed: Sequence[Placed], combo: Combo) -> tuple[Placed, ...] | None:

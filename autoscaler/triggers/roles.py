@@ -1,5 +1,5 @@
 """A model is short, and more of what runs of it may take other roles than when it was last planned:
-it has come up, say, or SLOs are missed by now.
+it has come up, say, or SLOs are missed by now. Or the switch before it is over.
 
 Additions keep the roles of all that runs, so only a full plan can answer this.
 """
@@ -13,9 +13,13 @@ from autoscaler.triggers.news import News, Trigger
 
 
 def fire(news: News) -> Iterator[Trigger]:
-    """Models of which more combos may switch than at the last full plan that concerned them."""
+    """Models of which more combos may switch than at the last full plan that concerned them, or may
+    again after a switch: a plan has no more of them than may go at a time."""
     planned = news.state.full.switchable
-    more = {_model(i) for i, count in news.switchable.items() if count > planned.get(i, 0)}
+    switching = {group.name for group in news.groups if group.switch}
+    done = {g.model for g in news.state.groups if g.switch and g.name not in switching}
+    may = {i: _model(i) for i, count in news.switchable.items() if count}
+    more = {m for i, m in may.items() if m in done or news.switchable[i] > planned.get(i, 0)}
     for model in sorted(more):
         yield Trigger("roles", (model,), f"{model} is short, and its instances may change roles")
 

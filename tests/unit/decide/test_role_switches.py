@@ -3,23 +3,30 @@ than prefill, say. The GPUs stay the same, and so do the instances."""
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 
 import pytest
 
 from autoscaler.decide import rebuild
-from autoscaler.domain.cluster import Policy, Service
-from autoscaler.planning.request import Urgency
+from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Cluster, Policy, Service
+from autoscaler.domain.schedule import Weekly
+from autoscaler.domain.workload import Demand
+from autoscaler.planning.request import PlanRequest, Urgency
 from tests.unit.decide.decide_catalogue import (
+    BUCKET,
     DECODE,
     PREFILL,
     Catalogue,
+    Planner,
     combo,
     combos,
     pool,
     service,
+    simple,
 )
-from tests.unit.decide.decide_world import World, world
+from tests.unit.decide.decide_world import T0, World, world
 from topics.alerts import Alert
 
 FLEET = pool(nodes=9, per_node=1, usd=1.0)
@@ -95,6 +102,124 @@ def test_what_cannot_switch_yet_is_not_planned_to() -> None:
     assert len(asked) == 2
     (said,) = (d for d in w.decisions if "in place" in d.reason)
     assert "may change roles" in said.reason and said.at_ms - asked[1].at_ms <= 2000
+
+
+def pairs(count: int, share: float) -> World:
+    """So many pairs on all of the nodes, all of them needed, that are to switch while gateways are
+    slow to confirm; at most `share` of the capacity at a time."""
+    where = pool(nodes=3 * count, per_node=1, usd=1.0)
+
+    def of(prefill_heavy: float, decode_heavy: float) -> Catalogue:
+        ratios = ((2, 1, prefill_heavy / 2, 99.0), (1, 2, 99.0, decode_heavy / 2))
+        return {
+            "chat": combos(
+                *(combo("chat", [(PREFILL, 1, where, p, in_), (DECODE, 1, where, d, out)])
+                  for p, d, in_, out in ratios)
+            )
+        }  # fmt: skip
+
+    def rate(_: str, t_s: int) -> float:
+        return (7.5 if t_s <= 300 else 11.5) * count
+
+    chat = service(max_disruption=share)
+    w = world(rate, chat, pools=(where,), catalogue=of(10.0, 4.0)).run(300)
+    w.planner.catalogue = of(8.0, 16.0)
+    w.missing["chat"] = 0.2
+    return w
+
+
+def switching(w: World) -> int:
+    return sum(group.switch is not None for group in w.state.groups)
+
+
+def test_one_switch_follows_another_without_waiting_for_the_period() -> None:
+    """Only some may switch at a time; the last of four is done long before the next period."""
+    w = pairs(4, 0.25).run(60)
+    assert len({group.combo_id for group in w.state.groups}) == 1
+    assert phases(w) and sum(p == "prefill" for p in phases(w).values()) == 4
+
+
+def test_what_switches_counts_against_the_disruption_budget() -> None:
+    """A tenth of eight pairs is less than one pair, so one may leave, whatever else is planned."""
+    w = pairs(8, 0.1)
+    w.confirm = False
+    most = []
+    for n in range(60):
+        if switching(w) and n % 3 == 0:
+            w.alerts.append(Alert(f"f{n}", "slow", "firing", w.now_ms, ("chat",)))
+        w.tick()
+        most.append(switching(w))
+    assert 1 <= max(most) <= 2
+
+
+def test_during_a_freeze_no_switch_is_planned_in_vain() -> None:
+    at = dt.datetime.fromtimestamp(T0 / 1000, tz=dt.UTC) + dt.timedelta(minutes=5)
+    window = Weekly.parse(f"{at:%H:%M}-{at + dt.timedelta(hours=1):%H:%M}")
+    w = settled(replace(CHAT, freezes=(window,)))
+    before = len(w.requests(Urgency.FULL))
+    changed(w).run(200)
+    assert not any("in place" in d.reason for d in w.decisions)
+    assert len(w.requests(Urgency.FULL)) - before <= 2
+
+
+def test_other_roles_that_are_worth_nothing_are_looked_at_once() -> None:
+    """What may switch is remembered with the plan that knew it."""
+    w = settled()
+    before = len(w.requests(Urgency.FULL))
+    changed(w)
+    w.stubborn.update(phases(w))
+    w.rate = lambda _, t_s: 60.0
+    w.planner.catalogue = catalogue(8.0, 8.0)
+    w.run(300)
+    assert len(w.requests(Urgency.FULL)) - before <= 3
+
+
+def test_a_model_that_has_enough_switches_while_something_starts_elsewhere() -> None:
+    """Its plan needs no further node, so it does not wait for room; code's node never comes up."""
+    mine, other = pool(nodes=30, per_node=1, usd=1.0), pool("other", nodes=8, per_node=1, usd=1.0)
+
+    def of(decode_heavy: float) -> Catalogue:
+        ratios = ((2, 1, 5.0, 99.0), (1, 2, 99.0, decode_heavy / 2))
+        chat = (
+            combo("chat", [(PREFILL, 1, mine, p, in_), (DECODE, 1, mine, d, out)])
+            for p, d, in_, out in ratios
+        )
+        return {"chat": combos(*chat), "code": simple("code", other)}
+
+    def rate(model: str, t_s: int) -> float:
+        if model == "chat":
+            return 80.0 if t_s < 300 else 68.0
+        return 5.0 if t_s < 1200 else 30.0
+
+    services = (service("chat"), service("code"))
+    w = world(rate, *services, pools=(mine, other), catalogue=of(4.0)).run(900)
+    w.planner.catalogue = of(25.0)
+    w.stuck.add(other.id)
+    for _ in range(320):
+        w.tick()
+        if switching(w):
+            break
+    assert w.ready("code") < w.wanted("code")
+    assert switching(w)
+
+
+def test_targets_of_one_combo_share_what_may_switch() -> None:
+    where = pool(nodes=12, per_node=1, usd=1.0)
+    ratios = ((3, 1, 2.0), (2, 2, 6.0), (1, 3, 11.0))
+    known = tuple(
+        combo("chat", [(PREFILL, 1, where, p, each), (DECODE, 1, where, d, 99.0)])
+        for p, d, each in ratios
+    )
+    cluster = Cluster((where,), (service(),), Policy())
+    for may in (0, 1, 2):
+        request = PlanRequest(
+            1, Urgency.FULL, 0, (Demand("chat", 26.0, BUCKET),), ((known[0].id, 3),),
+            ((where.id, 12),), scope=("chat",), switchable=((known[0].id, may),),
+        )  # fmt: skip
+        found = Planner({"chat": known}).answer(request, cluster)
+        assert sum(switch.count for switch in found.switches) == may
+    with pytest.raises(InvalidValue, match=r"switchable of chat.*-1"):
+        replace(request, switchable=((known[0].id, -1),))
 
 
 def test_what_would_not_switch_is_what_it_was_and_others_take_its_place() -> None:

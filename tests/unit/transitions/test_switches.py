@@ -21,6 +21,7 @@ from autoscaler.transitions.switches import (
     view_at_once,
 )
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
+from topics.gangs import GangRank, GangStage
 
 NOW = 1_000_000
 P, D, A = Phase.PREFILL, Phase.DECODE, Phase.AGGREGATED
@@ -118,6 +119,20 @@ def test_a_group_that_switches_or_would_not_is_no_choice() -> None:
     groups = [group("ppd", 1), replace(group("ppd", 2), stays=True), switching("ppd", "pdd")]
     room = Room({g.name: 10.0 for g in groups}, 99.0, 0)
     assert switchable(groups, room) == {combo("ppd").id: 1}
+
+
+def test_components_and_pipelines_keep_their_parts() -> None:
+    """Nothing but a role may tell the instances of a group apart."""
+    plain = group("ppd")
+    room = Room({plain.name: 10.0}, 99.0, 0)
+    assert switchable([plain], room) == {plain.combo_id: 1}
+    first, *rest = plain.placed
+    component = replace(first, instance=f"{first.instance}+vision")
+    rank = replace(first, gang=GangRank("g", 0, (GangStage("L4", 1, 2), GangStage("L4", 1, 2))))
+    for part in (component, rank):
+        other = replace(plain, placed=(part, *rest))
+        assert not switchable([other], room)
+        assert switched_to(other, combo("pdd"), "new", NOW) is None
 
 
 def test_executors_hear_of_it_when_gateways_have_let_go() -> None:
