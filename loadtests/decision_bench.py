@@ -154,7 +154,7 @@ def _run(args: argparse.Namespace) -> int:
                     fixed[-1]["ideal_usd"] = ideal = ideal_usd(case, ours.seed)
                     print(
                         "  the cheapest fleet for the rate of each moment, changed at once and for "
-                        f"nothing: {ideal:.2f} USD; ours {100 * (ours.cost_usd / ideal - 1):+.1f}%"
+                        f"nothing: {ideal:.2f} USD; ours {ours.cost_usd:.2f}"
                     )
     if args.json is not None:
         args.json.write_bytes(as_json(found, {"static": fixed} if fixed else None))

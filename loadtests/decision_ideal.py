@@ -12,7 +12,7 @@ from autoscaler.planning.request import PlanRequest, Urgency
 from autoscaler.simulation.solver import plan_in_process
 from loadtests.decision_cases import Case, prepare
 
-_MOMENTS = 144  # of a day, every ten minutes
+_MOMENTS = 144  # of a day: every ten minutes
 
 
 def ideal_usd(case: Case, seed: int) -> float:
