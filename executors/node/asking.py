@@ -101,7 +101,10 @@ class Asking:
         asked, watch = self._watches.get(item.instance, (None, None))
         if watch is None or asked is not process:
             # Its own: one that was adopted may have been started with another key than today's.
-            key = procfs.environment(process.pid).get(API_KEY, "")
+            given = procfs.environment_now(process.pid)
+            if given is not None and not given:
+                return  # a wrapper becomes the engine just now, with the same variables
+            key = (given or {}).get(API_KEY, "")
             endpoint = f"{self._host}:{item.ports[0]}"
             contact = Contact(self._client, endpoint, item.desired.model, key)
             watch = Watch(kind, contact, self._patience)

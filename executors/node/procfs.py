@@ -46,10 +46,15 @@ def everyone() -> Iterator[Process]:
 
 def environment(pid: int) -> dict[str, str]:
     """The variables that `pid` was started with; none where that may not be read."""
+    return environment_now(pid) or {}
+
+
+def environment_now(pid: int) -> dict[str, str] | None:
+    """The same; None where that may not be read, empty while one program becomes another (exec)."""
     try:
         raw = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
-        return {}
+        return None
     pairs = (item.partition(b"=") for item in raw.split(b"\0") if b"=" in item)
     return {key.decode(errors="replace"): value.decode(errors="replace") for key, _, value in pairs}
 

@@ -1,0 +1,22 @@
+"""What is read of processes from /proc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from executors.node import procfs
+
+
+def test_a_process_that_becomes_another_has_no_variables_and_one_that_is_gone_none_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(procfs, "_PROC", tmp_path)
+    for pid, raw in ((1, b""), (2, b"KEY=a=b\0")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "environ").write_bytes(raw)
+    assert procfs.environment_now(1) == {}
+    assert procfs.environment_now(2) == {"KEY": "a=b"}
+    assert procfs.environment_now(3) is None
+    assert procfs.environment(3) == {}
