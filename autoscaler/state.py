@@ -202,11 +202,11 @@ class ControllerState:
     combos: what the planner says of combos that run or were chosen; valued: the demand of each
     model that it valued them at.
     services: as declared when last looked at. pending: at most one request per urgency. full: what
-    is remembered of full plans. held: pauses, releases, scheduled
-    floors and freezes in force, in words. strays: instances that run although nobody assigned them.
-    splits: thresholds of services that stand for several models, by name. ticked_ms: of the last
-    tick; listens_since_ms: since when ticks follow each other (a leader that was stopped, or cut
-    off from the broker, heard nothing meanwhile).
+    is remembered of full plans. held: pauses, releases, scheduled floors and freezes in force, in
+    words. strays: instances that run although nobody assigned them. splits: thresholds of services
+    that stand for several models, by name. ticked_ms: of the last tick; listens_since_ms: since
+    when ticks follow each other (a leader that was stopped, or cut off from the broker, heard
+    nothing meanwhile).
     """
 
     started_ms: int
