@@ -35,7 +35,7 @@ recording: $(VENV)/.dev       ## docs/recording.md and the README's first screen
 	@$(BIN)/python -m loadtests.recording --readme README.md $(OR_END)
 
 # Tests that start processes mostly wait; a file stays in one place, as its tests share what they start.
-PROCESSES := -n 2 --dist loadfile tests/acceptance tests/integration tests/contract
+PROCESSES := -n 3 --dist loadfile tests/acceptance tests/integration tests/contract
 
 # Before Python 3.11.8 a parse fails (SystemError, "AST constructor recursion depth mismatch") if garbage
 # is collected during it whose end shows a traceback: marking columns in that parses too.
