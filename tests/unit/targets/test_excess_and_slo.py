@@ -166,11 +166,29 @@ def misses(share: float, load: float = 7.0, planned: float = 8.0) -> ModelDemand
 
 
 def test_misses_beyond_chance_derate_and_say_so() -> None:
-    """Of 840 requests 42 may miss at a percentile of 0.95: 50 are chance, 120 are not."""
+    """Of 840 requests 42 may miss at a percentile of 0.95: 50 are chance, 210 are not."""
     assert slo.derated(view(misses(0.06))).derate == 1.0
-    state = slo.derated(view(misses(0.15)))
-    assert state.derate == 0.85
-    assert state.target_why == "only 85% of 840 requests met the SLO (load 7.0 of 8.0 req/s)"
+    state = slo.derated(view(misses(0.25)))
+    assert state.derate < 1.0
+    assert state.target_why == "only 75% of 840 requests met the SLO (load 7.0 of 8.0 req/s)"
+
+
+@pytest.mark.parametrize("load", [5.0, 6.0, 7.5])
+def test_capacity_is_derated_to_less_than_the_load_that_missed(load: float) -> None:
+    """At 5 of 8 req/s a step down to 6.8 would call for nothing, whatever the misses."""
+    seen = view(misses(0.5, load))
+    found = replace(seen, state=slo.derated(seen))
+    assert found.planned_req_per_s == pytest.approx(0.85 * load)
+
+
+def test_requests_that_are_served_together_miss_together() -> None:
+    """Of 840 requests 126 miss. Where one instance serves all of them, 30 at a time, some 20 are
+    late together, and six such clumps are chance; where twenty share them, each miss says more."""
+    seen = view(misses(0.15))
+    (one,) = seen.ready
+    shared = tuple(one.at_rate(one.req_per_s / 20) for _ in range(20))
+    assert slo.derated(seen).derate == 1.0
+    assert slo.derated(replace(seen, ready=shared)).derate < 1.0
 
 
 @pytest.mark.parametrize("load", [3.0, 9.0])
