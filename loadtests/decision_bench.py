@@ -23,7 +23,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.simulation.sweep import Sweep, sweep
 from loadtests.arguments import number
 from loadtests.decision_cases import GENERATED_CONFIG, TRACE_CONFIG, Case, prepare
-from loadtests.decision_compare import TARGETS, report
+from loadtests.decision_compare import TARGETS, over_seeds, report
 from loadtests.decision_compare import as_json as static_json
 from loadtests.decision_ideal import ideal_usd
 from loadtests.decision_runs import Run, as_json, run, summary
@@ -144,10 +144,12 @@ def _run(args: argparse.Namespace) -> int:
         for case in wanted:
             mine = [one for one in found if one.scenario == case.name]
             print("\n".join(summary(mine)), flush=True)
+            swept: list[tuple[Run, Sequence[Sweep]]] = []
             for ours in mine if args.static else ():
                 if len(mine) > 1:
                     print(f"  seed {ours.seed}, {ours.cost_usd:.2f} USD:")
                 sweeps = _sweeps(case, ours, go)
+                swept.append((ours, sweeps))
                 print("\n".join(report(ours, sweeps)), flush=True)
                 fixed.append(static_json(ours, sweeps))
                 if case.kind == "swing":
@@ -156,6 +158,8 @@ def _run(args: argparse.Namespace) -> int:
                         "  the cheapest fleet for the rate of each moment, changed at once and for "
                         f"nothing: {ideal:.2f} USD; ours {ours.cost_usd:.2f}"
                     )
+            if len(swept) > 1:
+                print("\n".join(over_seeds(swept)), flush=True)
     if args.json is not None:
         args.json.write_bytes(as_json(found, {"static": fixed} if fixed else None))
     return 0

@@ -25,9 +25,8 @@ def report(ours: Run, sweeps: Sequence[Sweep]) -> list[str]:
         cut = "; search cut short, a cheaper mix may exist" if found.cut else ""
         lines.append(f"    ({found.simulated} fleets simulated{cut})")
     for target in TARGETS:
-        fleets = [found.found[target] for found in sweeps]
-        if all(fleet is not None for fleet in fleets):
-            total = sum(fleet.cost_usd for fleet in fleets if fleet is not None)
+        total = fixed_usd(sweeps, target)
+        if total is not None:
             lines.append(
                 f"  fixed, every model at {100 * target:.0f}%: {total:.2f} USD; ours "
                 f"{ours.cost_usd:.2f} USD ({100 * (ours.cost_usd / total - 1):+.1f}%)"
@@ -36,6 +35,34 @@ def report(ours: Run, sweeps: Sequence[Sweep]) -> list[str]:
             )
     lines.append("  " + dominance(ours, sweeps))
     return lines
+
+
+def over_seeds(swept: Sequence[tuple[Run, Sequence[Sweep]]]) -> list[str]:
+    """What the fixed fleets of all seeds say of ours together, for people."""
+    lines = []
+    for target in TARGETS:
+        pairs = [(ours.cost_usd, fixed_usd(sweeps, target)) for ours, sweeps in swept]
+        known = [(ours, fixed) for ours, fixed in pairs if fixed]
+        if known:
+            apart = [ours / fixed - 1 for ours, fixed in known]
+            whole = sum(ours for ours, _ in known) / sum(fixed for _, fixed in known) - 1
+            lines.append(
+                f"  fixed, every model at {100 * target:.0f}%, {len(known)} of {len(swept)} seeds: "
+                f"ours {whole:+.1%} in all, {min(apart):+.1%} to {max(apart):+.1%}"
+            )
+    dominated = [ours.seed for ours, sweeps in swept if is_dominated(ours, sweeps)]
+    which = f" ({', '.join(map(str, dominated))})" if dominated else ""
+    lines.append(f"  ours is dominated in {len(dominated)} of {len(swept)} seeds{which}")
+    return lines
+
+
+def fixed_usd(sweeps: Sequence[Sweep], target: float) -> float | None:
+    """What the cheapest fixed fleets cost that attain `target` for every model; None where for
+    some model there is none."""
+    fleets = [found.found[target] for found in sweeps]
+    if any(fleet is None for fleet in fleets):
+        return None
+    return sum(fleet.cost_usd for fleet in fleets if fleet is not None)
 
 
 def as_good_usd(ours: Run, sweeps: Sequence[Sweep]) -> float | None:

@@ -19,7 +19,7 @@ from autoscaler.simulation.sweep import Fleet, Sweep, _Search, sweep
 from autoscaler.simulation.world import simulate
 from loadtests.decision_bench import _arguments, cases, main
 from loadtests.decision_cases import Case, Prepared, prepare
-from loadtests.decision_compare import dominance
+from loadtests.decision_compare import dominance, over_seeds
 from loadtests.decision_figures import Truth, smoothed_rates
 from loadtests.decision_runs import Run, as_json, judge, percentile, run_with, write_timeline
 from tests.unit.simulation.worlds import OD, ONE, cluster, evenly, service
@@ -256,6 +256,22 @@ def test_ours_is_dominated_by_what_attains_as_much_for_less() -> None:
     assert "DOMINATED" in dominance(ours, [Sweep("mini", {share: cheap}, 1)])
     assert "not dominated" in dominance(ours, [Sweep("mini", {share: dear}, 1)])
     assert "not dominated" in dominance(ours, [Sweep("mini", {share: None}, 1)])
+
+
+def test_seeds_are_compared_one_by_one_and_together() -> None:
+    """Ours costs 1% more than the fixed fleet in one seed and half as much in another; in the third
+    none attains 97%, and 95% none in any."""
+    one = fixed(STEP, 1, {"mini:a1@eu-west/l40s/on-demand": 4})
+    share, usd = one.models["mini"].slo_attainment, one.cost_usd
+    cheap, dear = Fleet((), 1.0, 0.99 * usd, share), Fleet((), 1.0, 2.0 * usd, share)
+    swept = [
+        (replace(one, seed=seed), [Sweep("mini", {0.97: fleet, 0.95: None, share: fleet}, 1)])
+        for seed, fleet in ((1, cheap), (2, dear), (3, None))
+    ]
+    assert over_seeds(swept) == [
+        "  fixed, every model at 97%, 2 of 3 seeds: ours -33.1% in all, -50.0% to +1.0%",
+        "  ours is dominated in 1 of 3 seeds (1)",
+    ]
 
 
 def test_declared_floors_hold_for_fixed_fleets() -> None:
