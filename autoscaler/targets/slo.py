@@ -7,7 +7,7 @@ about capacity, and neither do idle hours.
 
 Requests that an instance serves together are late together, so misses come in clumps: simulated at
 a planned load that 95 to 97% attain, their number in two minutes varies 3 to 6 times as much as if
-each came by itself, which is 0.5 to 0.9 of what an instance serves at a time. Where there is enough
+each came by itself, which is 0.4 to 0.9 of what an instance serves at a time. Where there is enough
 capacity, a test that takes each miss by itself finds too little once to five times an hour; counted
 in clumps, at most once in four hours. Where engines are 10% slower than predicted, which 75 to 80%
 attain, the former takes two minutes and the latter two to seven.
@@ -19,6 +19,7 @@ import math
 from dataclasses import replace
 
 from autoscaler.demand.backlog import expected_in_flight
+from autoscaler.demand.present import present_rate
 from autoscaler.demand.significance import beyond_chance, bounds
 from autoscaler.demand.windows import Stats
 from autoscaler.domain.combo import Combo
@@ -56,8 +57,10 @@ def derated(view: ModelView) -> ModelState:
 
 
 def _loaded(view: ModelView) -> float:
-    """The load of the local window, as a share of the capacity that is predicted."""
-    return view.demand.req_per_s / (view.raw_req_per_s * view.service.utilization)
+    """The load that missed, as a share of the capacity that is predicted: idle seconds of the local
+    window before the rate rose are no part of it."""
+    rate = max(view.demand.req_per_s, present_rate(view.demand, view.policy).req_per_s)
+    return rate / (view.raw_req_per_s * view.service.utilization)
 
 
 def _shown(view: ModelView) -> float:

@@ -181,6 +181,15 @@ def test_capacity_is_derated_to_less_than_the_load_that_missed(load: float) -> N
     assert found.planned_req_per_s == pytest.approx(0.85 * load)
 
 
+def test_idle_seconds_before_traffic_are_no_part_of_the_load_that_missed() -> None:
+    """6 req/s for the last 90 of 120 s are 4.5 in the window: capacity is below 6, not 4.5."""
+    local = stats(540, 120, attained=270)
+    recent = tuple((s, 6 * min(s, 90)) for s in (1, 2, 5, 10, 20, 40, 60, 90, 110))
+    seen = view(ModelDemand(recent, local))
+    found = replace(seen, state=slo.derated(seen))
+    assert found.planned_req_per_s == pytest.approx(0.85 * 6.0, rel=0.02)
+
+
 def test_requests_that_are_served_together_miss_together() -> None:
     """Of 840 requests 126 miss. Where one instance serves all of them, 30 at a time, some 20 are
     late together, and six such clumps are chance; where twenty share them, each miss says more."""
