@@ -191,7 +191,9 @@ def test_the_command_runs_a_swing_as_rates_beside_fixed_fleets(
     out = tmp_path / "out.json"
     argv = ["--fluid", "--static", "--swing", "4", "--duration", "600", "--config", str(CONFIG)]
     assert main([*argv, "--seeds", "2", "--json", str(out)]) == 0
-    assert capsys.readouterr().out.count("fixed, every model at 97%") == 2
+    said = capsys.readouterr().out
+    assert said.count("fixed, every model at 97%: ") == 2
+    assert said.count("fixed, every model at 97%, 2 of 2 seeds: ours -") == 1
     found = orjson.loads(out.read_bytes())
     assert found["runs"][0]["models"]["mini"]["requests"] > 2000
     assert found["runs"][0]["models"]["mini"]["of_p99_need"] is None
