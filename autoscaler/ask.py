@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from autoscaler.carry import Done
 from autoscaler.look import Found
 from autoscaler.planning.request import Urgency
-from autoscaler.requests import Ground, full, may_switch, short_models, urgent
+from autoscaler.requests import Ground, apart, full, may_switch, short_models, urgent
 from autoscaler.routed import route_asks
 from autoscaler.said import hold
 from autoscaler.state import FullPlans, Pending
@@ -22,7 +22,7 @@ from autoscaler.triggers.leftover import waits_for_room
 from autoscaler.triggers.limits import allowed
 from autoscaler.triggers.news import News, Trigger
 from autoscaler.triggers.roles import known_to_switch
-from autoscaler.triggers.table import collect, of_declared, scope_of
+from autoscaler.triggers.table import collect, limited_to, of_declared, scope_of
 from topics.decisions import Decision
 
 _REMEMBER_MS = 600_000
@@ -44,7 +44,7 @@ def ask(found: Found, done: Done) -> Asked:
     """What is asked now that `done` is done."""
     ground, number = done.ground, found.inputs.state.request_number
     asks: list[Pending] = []
-    needy = short_models(ground, found.worth)
+    needy = apart(short_models(ground, found.worth), ground)
     if needy and Urgency.URGENT not in done.pending:
         number += 1
         asks.append(urgent(number, ground, needy))
@@ -63,9 +63,12 @@ def ask(found: Found, done: Done) -> Asked:
         scope = services  # the models share what it buys
     if scope and Urgency.FULL not in done.pending and allowed(memory.asked_ms, now_ms):
         number += 1
+        first = apart(scope, ground)
         asked_routes = route_asks(found.cluster, done.splits, routed, ground.models, now_ms)
-        asks.append(full(number, replace(ground, routes=asked_routes), scope, ripe))
-        memory, due = _asked(memory, news, scope, ground), late
+        why = limited_to(first, ripe) or ripe
+        asks.append(full(number, replace(ground, routes=asked_routes), first, why))
+        memory = _asked(memory, news, first, ground)
+        due = (*late, *limited_to([m for m in scope if m not in first], ripe))
     memory = replace(memory, due=tuple((t.name, t.scope, t.why) for t in due))
     return Asked(tuple(asks), number, memory, decisions)
 

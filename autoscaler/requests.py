@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from autoscaler.domain.cluster import Cluster, Market, Mode
+from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Demand
@@ -21,6 +21,7 @@ from autoscaler.targets.view import SLIVER, ModelView
 from autoscaler.transitions.accounts import by_model, nodes_of, rented_since_ms
 from autoscaler.transitions.backoff import Backoff, resting_nodes, scarce_pools
 from autoscaler.transitions.groups import Group
+from autoscaler.transitions.renting import planned_nodes
 from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.supply import Supply, obtainable
 from autoscaler.transitions.switches import switchable
@@ -54,9 +55,9 @@ class Ground:
     def closed_pools(self) -> frozenset[str]:
         """Pools that get no launch now."""
         if not self.backoff:
-            return self.sight.cut_pools
+            return self.sight.shut_pools
         serving = self.sight.serving_pools()
-        return self.sight.cut_pools | scarce_pools(self.backoff, serving, self.now_ms)
+        return self.sight.shut_pools | scarce_pools(self.backoff, serving, self.now_ms)
 
     def obtainable(self) -> dict[str, int]:
         """Further nodes that can be had, per rented pool that anything is known of."""
@@ -181,13 +182,17 @@ def alive(pending: Mapping[Urgency, Pending], now_ms: int) -> dict[Urgency, Pend
     }
 
 
+def apart(scope: Collection[str], ground: Ground) -> tuple[str, ...]:
+    """The models of `scope` that are planned together first: those that are Shoal's to change, by
+    themselves. Recommendations for the others are made beside what that comes to, for what is only
+    recommended must take nothing from what serves."""
+    asked = [service for service in ground.cluster.services if service.model in scope]
+    some = [service for service in asked if service.managed]
+    return tuple(service.model for service in some or asked)
+
+
 def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ...]) -> PlanRequest:
-    fleet: Counter[str] = Counter()
     demands = []
-    acting = {s.model for s in ground.cluster.services if s.managed}
-    for group in ground.groups:
-        if group.model in acting and ground.sight.counts(group):
-            fleet[group.combo_id] += 1
     for service in ground.cluster.services:
         state = ground.models[service.model]
         view = ground.views[service.model]
@@ -196,14 +201,12 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
             # It may be asked about only to be valued anew: then the same sliver applies.
             rate = min(rate * (1.0 - SLIVER), view.planned_req_per_s / state.derate)
         demands.append(Demand(service.model, rate, state.lengths, state.arrival_cv, state.mix))
-        if not service.managed:
-            fleet.update(dict(state.recommended))
     return PlanRequest(
         number=number,
         urgency=urgency,
         at_ms=ground.now_ms,
         demands=tuple(demands),
-        fleet=tuple(sorted(fleet.items())),
+        fleet=tuple(sorted(_fleet(ground, scope).items())),
         rented_nodes=_rented(ground),
         unusable_nodes=_unusable(ground),
         obtainable=tuple(sorted(ground.obtainable().items())),
@@ -215,8 +218,30 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
     )
 
 
+def _fleet(ground: Ground, scope: tuple[str, ...]) -> Counter[str]:
+    """What a plan for `scope` starts from: what runs, and of models that somebody else changes what
+    was recommended, where it is they that are planned for."""
+    others = {s.model: s for s in ground.cluster.services if not s.managed}
+    recommended = others.keys() & set(scope)
+    fleet = Counter(
+        group.combo_id
+        for group in ground.groups
+        if group.model not in recommended and ground.sight.counts(group)
+    )
+    for model, service in others.items():
+        state = ground.models[model]
+        fleet.update(dict(state.recommended) if model in recommended else _theirs(service, state))
+    return fleet
+
+
+def _theirs(service: Service, state: ModelState) -> dict[str, int]:
+    """Servers that run and that Shoal did not start."""
+    return {service.unmanaged: state.unmanaged} if service.unmanaged and state.unmanaged else {}
+
+
 def _rented(ground: Ground) -> tuple[tuple[str, int], ...]:
-    """Nodes that are paid for, but for those that get no launch and carry nothing that counts."""
+    """Nodes that are paid for, but for those that get no launch and carry nothing that counts; with
+    those of servers that Shoal did not start."""
     shut = ground.shut()
     carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
     owned = {pool.id for pool in ground.cluster.pools if pool.market is Market.OWNED}
@@ -225,6 +250,12 @@ def _rented(ground: Ground) -> tuple[tuple[str, int], ...]:
         for node, pool in nodes_of(ground.groups).items()
         if pool not in owned and (node in carrying or node not in shut)
     )
+    theirs = Counter[str]()
+    for service in ground.cluster.services:
+        theirs.update(_theirs(service, ground.models[service.model]))
+    for pool, nodes in planned_nodes(theirs, ground.combos, ground.cluster).items():
+        if pool not in owned:
+            rented[pool] += nodes
     return tuple(sorted(rented.items()))
 
 
@@ -248,7 +279,7 @@ def _unusable(ground: Ground) -> tuple[tuple[str, int], ...]:
     shut = ground.shut()
     found: list[tuple[str, int]] = []
     for pool in ground.cluster.pools:
-        if pool.id in ground.sight.cut_pools:
+        if pool.id in ground.sight.shut_pools:
             out = sum(node not in carrying for node in node_ids(pool))
         elif shut:
             out = sum(node in shut and node not in carrying for node in node_ids(pool))

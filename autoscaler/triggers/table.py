@@ -73,6 +73,14 @@ def of_declared(triggers: tuple[Trigger, ...], models: Collection[str]) -> tuple
     return tuple(now for t, now in zip(triggers, kept, strict=True) if now.scope or not t.scope)
 
 
+def limited_to(models: Collection[str], triggers: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
+    """`triggers` as far as they concern some of `models`."""
+    kept = (
+        replace(t, scope=tuple(m for m in (t.scope or models) if m in models)) for t in triggers
+    )
+    return tuple(trigger for trigger in kept if trigger.scope)
+
+
 def scope_of(triggers: tuple[Trigger, ...], models: tuple[str, ...]) -> tuple[str, ...]:
     """The models that `triggers` concern together, in the order of `models`."""
     if any(not trigger.scope for trigger in triggers):
