@@ -55,7 +55,7 @@ def notice(
     for group in groups:
         view = sight.views[group.name]
         ours = acts(group.model)
-        if ours and any(placed.node in sight.gone for placed in group.placed):
+        if ours and view.lost and any(placed.node in sight.gone for placed in group.placed):
             continue
         if view.lost and not (view.broken and any(placed.gang for placed in group.placed)):
             lost.append(group)

@@ -21,6 +21,9 @@ from autoscaler.domain.workload import Lengths, Phase
 from topics.fleet import InstanceState, ObservedInstance, Status
 from topics.gangs import GangRank
 
+FORGOTTEN_MS = 600_000
+"""A node not heard of for so long is given up."""
+
 _BATCHES = 2.0
 _SPARE_SLOTS = 4
 _MOST_SLOTS = 1_000_000  # what the record takes
@@ -149,7 +152,9 @@ def look(
     lost = False
     for placed in group.placed:
         status = fleet.statuses.get(placed.node)
-        lost = lost or (status is not None and now_ms - status.at_ms > lost_ms)
+        # On a node that was given up something new is started only once it is there again.
+        if status is not None and group.created_ms - status.at_ms <= FORGOTTEN_MS:
+            lost = lost or now_ms - status.at_ms > lost_ms
         seen = fleet.instances.get(placed.instance)
         if seen is not None and _is_up(placed, seen, group.switch is not None):
             up.append((placed, seen.endpoint))

@@ -5,19 +5,28 @@ Owns who counts as lost and which regions are cut off. Knows nothing of demand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.combo import Combo
-from autoscaler.transitions.groups import FleetView, Group, GroupView, fleet_view, look
+from autoscaler.transitions.groups import (
+    FORGOTTEN_MS,
+    FleetView,
+    Group,
+    GroupView,
+    fleet_view,
+    look,
+)
 from autoscaler.transitions.switches import view_at_once
 from topics.fleet import InstanceState, Status
 
-FORGOTTEN_MS = 600_000
 _IDLE = 3  # a node that runs nothing speaks less often
 _IDLE_SPEAKS_MS = 11_000  # it says a word every ten seconds
 _CUT_OFF = 2
+_NO_LAUNCH_MS = 1_800_000
+_STAYS_CUT_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +36,11 @@ class Sight:
     views: by group name. silent: nodes not heard of for `policy.node_silent_s`; gone: of these,
     nodes given up after ten minutes. unusable: silent nodes that get no launch; a rented node that
     is gone may be tried again, an owned one not before it is heard of. cut_pools: pools of regions
-    of which no known node (two at least) was heard of lately: something lies between us and them,
-    so nothing there is given up and nothing is started there. reclaimed: nodes that will be taken
-    away (spot), with when that is; they get no launch.
+    in which something served and no known node (two at least) is heard of now: something lies
+    between us and them, so nothing there is given up, of rented nodes for an hour; shut_pools: of
+    these, pools in which nothing is started, for half an hour from the last word: by then the nodes
+    may as well be dead. reclaimed: nodes that will be taken away (spot), with when that is; they
+    get no launch.
     """
 
     fleet: FleetView
@@ -38,6 +49,7 @@ class Sight:
     gone: frozenset[str]
     unusable: frozenset[str]
     cut_pools: frozenset[str]
+    shut_pools: frozenset[str] = frozenset()
     reclaimed: Mapping[str, int] = field(default_factory=dict)
 
     def reclaim_ms(self, group: Group) -> int:
@@ -51,7 +63,7 @@ class Sight:
 
     def unreachable(self, group: Group) -> bool:
         """Whether a node of `group` is lost, and not merely cut off from us with its region."""
-        cut = any(placed.pool in self.cut_pools for placed in group.placed)
+        cut = any(p.pool in self.cut_pools and p.node not in self.gone for p in group.placed)
         return self.views[group.name].lost and not cut
 
     def load_feeds(self, groups: Iterable[Group]) -> tuple[str, ...]:
@@ -109,17 +121,29 @@ def look_at(
         if status.at_ms < heard_ms
         and now_ms - status.at_ms > silent_ms * (1 if status.instances else _IDLE)
     )
-    cut_pools = _cut_pools(cluster, statuses, now_ms, silent_ms) if silent else frozenset()
-    gone = frozenset(
-        node
-        for node in silent
-        if now_ms - statuses[node].at_ms > FORGOTTEN_MS and statuses[node].pool not in cut_pools
-    )
     owned = {pool.id for pool in cluster.pools if pool.market is Market.OWNED}
+    cut = _cut_regions(cluster, statuses, now_ms, silent_ms) if silent else {}
+    cut_pools = frozenset(pool.id for pool in cluster.pools if pool.region in cut)
+    shut_pools = frozenset(
+        pool.id
+        for pool in cluster.pools
+        if pool.region in cut and now_ms - cut[pool.region] < _NO_LAUNCH_MS
+    )
+    given_up_ms = {
+        pool: (math.inf if pool in owned else _STAYS_CUT_MS) if pool in cut_pools else FORGOTTEN_MS
+        for pool in {statuses[node].pool for node in silent}
+    }
+    gone = frozenset(
+        node for node in silent if now_ms - statuses[node].at_ms > given_up_ms[statuses[node].pool]
+    )
     unusable = frozenset(
         node for node in silent if node not in gone or statuses[node].pool in owned
     )
-    reclaimed = {node: status.reclaim_ms for node, status in statuses.items() if status.reclaim_ms}
+    reclaimed = {
+        node: status.reclaim_ms
+        for node, status in statuses.items()
+        if status.reclaim_ms and node not in gone
+    }
     unusable |= reclaimed.keys()
     views = {}
     for group in groups:
@@ -128,7 +152,7 @@ def look_at(
         if combo is not None:
             timeout_s = max(timeout_s, 2.0 * combo.start_s)
         views[group.name] = look(group, fleet, now_ms, int(timeout_s * 1000), silent_ms)
-    return Sight(fleet, views, silent, gone, unusable, cut_pools, reclaimed)
+    return Sight(fleet, views, silent, gone, unusable, cut_pools, shut_pools, reclaimed)
 
 
 def _may_be_silent_ms(silent_ms: int) -> float:
@@ -136,21 +160,32 @@ def _may_be_silent_ms(silent_ms: int) -> float:
     return max(0.75 * silent_ms, _IDLE_SPEAKS_MS)
 
 
-def _cut_pools(
+def _cut_regions(
     cluster: Cluster, statuses: Mapping[str, Status], now_ms: int, silent_ms: int
-) -> frozenset[str]:
+) -> dict[str, int]:
+    """Regions in which a node served, of two that should speak at least, and none is heard of; with
+    when one last was. Of a node that was to be taken away by now nothing is to be heard, and one
+    that runs nothing may have been deleted: it is no witness for long."""
     # In a region that is cut off the last word of a node that runs nothing may be younger than that
     # of one that serves, by as long as it may be silent in order.
     heard_ms = _may_be_silent_ms(silent_ms)
     region_of = {pool.id: pool.region for pool in cluster.pools}
     known: dict[str, int] = {}
-    alive: set[str] = set()
+    last_ms: dict[str, int] = {}
+    served: set[str] = set()
     for status in statuses.values():
         region = region_of.get(status.pool)
         if region is None:
             continue
-        known[region] = known.get(region, 0) + 1
-        if now_ms - status.at_ms <= heard_ms:
-            alive.add(region)
-    cut = {region for region, count in known.items() if count >= _CUT_OFF and region not in alive}
-    return frozenset(pool for pool, region in region_of.items() if region in cut)
+        last_ms[region] = max(last_ms.get(region, 0), status.at_ms)
+        if 0 < status.reclaim_ms <= now_ms:
+            continue
+        if status.instances:
+            served.add(region)
+        if status.instances or now_ms - status.at_ms <= FORGOTTEN_MS:
+            known[region] = known.get(region, 0) + 1
+    return {
+        region: last_ms[region]
+        for region in sorted(served)
+        if known[region] >= _CUT_OFF and now_ms - last_ms[region] > heard_ms
+    }

@@ -245,3 +245,55 @@ def test_a_reclaimed_node_is_replaced_at_once_and_left_within_the_notice() -> No
     states = [str(i.state) for i in w.statuses[node].instances]
     assert states in ([], ["stopped"])
     assert node not in w.rented(where.id)
+
+
+def test_a_model_wakes_where_all_nodes_were_deleted_when_they_ran_nothing() -> None:
+    """Nodes come up 30 s after something is assigned to them and are deleted once they have been
+    empty for a minute. That nobody is heard of is no cut: the model wakes, and each start is made
+    once."""
+    asleep = service(min_instances=0, zero_after_s=600.0, scale_in_after_s=300.0)
+    rate = lambda _m, t_s: 0.0 if 300 <= t_s < 2000 else 15.0  # noqa: E731
+    w = world(rate, asleep, pools=(pool(nodes=12, per_node=1),))
+    empty_s: dict[str, int] = {}
+    called_s: dict[str, int] = {}
+
+    def provision(w: World) -> None:
+        for node, assigned in w.applied.items():
+            if not assigned.instances:
+                called_s.pop(node, None)
+                if w.t_s - empty_s.setdefault(node, w.t_s) > 60:
+                    w.cut.add(node)
+                continue
+            empty_s.pop(node, None)
+            if node in w.cut and w.t_s - called_s.setdefault(node, w.t_s) > 30:
+                w.cut.discard(node)
+
+    w.run(1990, provision)
+    assert w.wanted("chat") == 0
+    assert w.applied.keys() == w.cut, "all are deleted"
+    before = len(w.of_kind("scale_out"))
+    w.run(200, provision)
+    assert w.ready("chat") == 2
+    assert len(w.of_kind("scale_out")) - before <= 2
+
+
+def test_rented_nodes_that_all_died_are_replaced_after_half_an_hour() -> None:
+    """At first that looks like a region that is cut off, where nothing is started."""
+    w = world(20.0, pools=(pool(nodes=12, per_node=1),)).run(300)
+    dead = w.rented(w.cluster.pools[0].id)
+    w.cut.update(dead)
+    w.run(1700)
+    assert w.rented(w.cluster.pools[0].id) == dead
+    w.run(300)
+    new = w.rented(w.cluster.pools[0].id) - dead
+    assert len(new) == len(dead)
+    assert w.ready("chat") == len(new)
+
+
+def test_where_no_other_node_is_left_the_dead_are_given_up_after_an_hour() -> None:
+    w = world(20.0, pools=(pool(nodes=3, per_node=1),)).run(300)
+    w.cut.update(w.rented(w.cluster.pools[0].id))
+    w.run(3500)
+    w.cut.clear()  # whoever starts the nodes has new ones, under the same names
+    w.run(300)
+    assert w.ready("chat") == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Pool
@@ -56,3 +58,45 @@ def test_a_node_whose_neighbour_speaks_is_lost_alone(idle_s: float) -> None:
     sight = look_at((), heard, {}, CLUSTER, NOW_MS, 0)
     assert sight.silent == {"busy"}
     assert sight.cut_pools == frozenset()
+
+
+def test_nodes_that_ran_nothing_are_no_witnesses_for_long() -> None:
+    """They may have been deleted: a node that serves and is lost is lost alone, and where none
+    served nothing is cut off."""
+    gone = {node: status(node, 700.0, serves=False) for node in ("a", "b", "c")}
+    assert look_at((), gone, {}, CLUSTER, NOW_MS, 0).cut_pools == frozenset()
+    lost = {**gone, "busy": status("busy", 20.0, serves=True)}
+    assert look_at((), lost, {}, CLUSTER, NOW_MS, 0).cut_pools == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("since_s", "shut", "gone"),
+    [(60.0, True, False), (1700.0, True, False), (1900.0, False, False), (3700.0, False, True)],
+)
+def test_a_region_stays_cut_off_for_a_time(since_s: float, shut: bool, gone: bool) -> None:
+    """Nothing is started there for half an hour; its rented nodes are given up after an hour."""
+    heard = {node: status(node, since_s, serves=True) for node in ("a", "b")}
+    sight = look_at((), heard, {}, CLUSTER, NOW_MS, 0)
+    assert sight.cut_pools == {POOL.id}
+    assert sight.shut_pools == ({POOL.id} if shut else set())
+    assert sight.gone == ({"a", "b"} if gone else set())
+
+
+def test_owned_nodes_of_a_region_that_is_cut_off_are_never_given_up() -> None:
+    owned = replace(POOL, market=Market.OWNED)
+    heard = {
+        node: replace(status(node, 90_000.0, serves=True), pool=owned.id) for node in ("a", "b")
+    }
+    sight = look_at((), heard, {}, Cluster((owned,), ()), NOW_MS, 0)
+    assert sight.cut_pools == {owned.id}
+    assert sight.gone == frozenset()
+
+
+def test_a_name_whose_node_was_reclaimed_may_be_used_again_once_it_is_gone() -> None:
+    heard = {
+        "reclaimed": replace(status("reclaimed", 700.0, serves=False), reclaim_ms=NOW_MS - 600_000),
+        "going": replace(status("going", 1.0, serves=True), reclaim_ms=NOW_MS + 60_000),
+    }
+    sight = look_at((), heard, {}, CLUSTER, NOW_MS, 0)
+    assert sight.gone == {"reclaimed"}
+    assert sight.unusable == {"going"} == sight.reclaimed.keys()
