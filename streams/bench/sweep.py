@@ -20,11 +20,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streams.files.benchmark_results import Result
-from streams.files.errors import UserError
+from streams.files.errors import UserError, first_line
 
 _TIMEOUT_S = 600.0
 _ROUNDS = 3
 _WARM_UP = 2
+_COUNTS = ("prompt_tokens", "completion_tokens")
 _WORDS = ("alpha", "beta", "delta", "gamma", "omega", "sigma", "theta", "kappa")
 
 
@@ -62,18 +63,18 @@ async def sweep(wanted: Sweep) -> tuple[str, list[Result]]:
         try:
             served = wanted.served or await _first_model(session, wanted.url)
             return served, await _steps(session, wanted, served)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UserError(f"--url {wanted.url}: {error or type(error).__name__}") from None
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise UserError(f"--url {wanted.url}: {first_line(error)}") from None
 
 
 async def _first_model(session: aiohttp.ClientSession, url: str) -> str:
     async with session.get(f"{url}/v1/models") as response:
         if response.status != 200:
             raise UserError(f"--url {url}: /v1/models answers {response.status}")
-        listed = await response.json(content_type=None)
+        text = await response.text()
     try:
-        return str(listed["data"][0]["id"])
-    except (KeyError, IndexError, TypeError):
+        return str(json.loads(text)["data"][0]["id"])
+    except (ValueError, KeyError, IndexError, TypeError):
         raise UserError(f"--url {url}: /v1/models lists no model") from None
 
 
@@ -107,7 +108,7 @@ async def _at(
     load: int,
     done: object,
 ) -> list[_Timed]:
-    """Serve `prompts` with `load` of them under way at any time."""
+    """Serve `prompts` with `load` of them under way at any time. The first error ends it."""
     waiting = list(prompts)
     found: list[_Timed] = []
 
@@ -116,9 +117,12 @@ async def _at(
             found.append(await _one(session, wanted, served, waiting.pop()))
             done()  # type: ignore[operator]
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(load):
-            group.create_task(worker())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(load):
+                group.create_task(worker())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
     return found
 
 
@@ -143,16 +147,28 @@ async def _one(session: aiohttp.ClientSession, wanted: Sweep, served: str, promp
         async for line in response.content:
             if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
                 continue
-            event = json.loads(line[5:])
-            if event.get("choices") and event["choices"][0].get("text"):
+            text, counted = _event(wanted.url, line[5:])
+            if text:
                 last = time.monotonic()
                 first = first or last
-            usage = event.get("usage") or usage
-    tokens = int(usage.get("completion_tokens", 0))
+            usage = counted or usage
+    tokens = usage.get("completion_tokens", 0)
     if not first or tokens < 2:
         raise UserError(f"--url {wanted.url}: no stream of tokens with usage came back")
     tpot_ms = 1e3 * (last - first) / (tokens - 1)
-    return _Timed(int(usage.get("prompt_tokens", 1)), tokens, 1e3 * (first - started), tpot_ms)
+    return _Timed(usage.get("prompt_tokens", 1), tokens, 1e3 * (first - started), tpot_ms)
+
+
+def _event(url: str, data: bytes) -> tuple[bool, dict[str, int]]:
+    """Whether an event of the stream carries text, and the tokens that it counts."""
+    try:
+        event = json.loads(data)
+        choices, usage = event.get("choices"), event.get("usage") or {}
+        counted = {name: int(usage[name]) for name in _COUNTS if name in usage}
+        return bool(choices and choices[0].get("text")), counted
+    except (ValueError, AttributeError, KeyError, TypeError):
+        said = data.decode(errors="replace").strip()[:80]
+        raise UserError(f"--url {url}: not an event of a completion: {said}") from None
 
 
 def _result(served: str, timed: Sequence[_Timed], load: int) -> Result:

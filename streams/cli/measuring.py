@@ -25,6 +25,7 @@ from autoscaler.performance.profile import default_profile
 from streams.bench.sweep import Sweep, sweep
 from streams.files.architectures import architecture, is_file
 from streams.files.benchmark_results import Result, read_results
+from streams.files.csv_rows import cause_of
 from streams.files.errors import UserError
 from streams.files.measurements import add_measurement
 
@@ -53,7 +54,13 @@ def add_parsers(commands: Any) -> None:
     )
     measuring.add_argument("--url", required=True, help="of the engine, without /v1")
     measuring.add_argument("--served-model", help="the name it serves the model under")
-    measuring.add_argument("--api-key", default="", help="sent as a bearer token")
+    key = measuring.add_mutually_exclusive_group()
+    key.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="holds the key sent as a bearer token"
+    )
+    key.add_argument(
+        "--api-key", default="", help="the key itself, which other users of this machine can see"
+    )
     measuring.add_argument("--input", type=int, default=1024, help="tokens of a prompt (1024)")
     measuring.add_argument("--output", type=int, default=128, help="tokens of an answer (128)")
     measuring.add_argument(
@@ -118,10 +125,23 @@ def _measure(args: argparse.Namespace) -> int:
     whole("--input", args.input, 8, 1_000_000)
     whole("--output", args.output, 2, 100_000)
     url = args.url.rstrip("/")
-    wanted = Sweep(url, args.served_model, args.api_key, args.input, args.output, steps)
+    wanted = Sweep(url, args.served_model, _api_key(args), args.input, args.output, steps)
     served, runs = asyncio.run(sweep(wanted))
     name = args.model or served
     return _keep(args, _spec(name, args.quantization), runs, _today())
+
+
+def _api_key(args: argparse.Namespace) -> str:
+    file: Path | None = args.api_key_file
+    if file is None:
+        return str(args.api_key)
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--api-key-file {file}: cannot be read ({cause_of(error)})") from None
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise UserError(f"--api-key-file {file}: holds no key; allowed: one word of ASCII")
+    return key
 
 
 def _keep(args: argparse.Namespace, spec: ModelSpec, runs: Sequence[Result], day: str) -> int:

@@ -6,6 +6,8 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -200,3 +202,85 @@ def test_a_server_that_does_not_answer_is_one_line(
     error = capsys.readouterr().err
     assert "--url http://127.0.0.1:9" in error
     assert error.count("\n") == 1
+
+
+TOKENS = (
+    b'data: {"choices": [{"text": "x"}]}\n\n'
+    b'data: {"choices": [], "usage": {"prompt_tokens": 64, "completion_tokens": 8}}\n\n'
+)
+
+
+@contextmanager
+def answering(*answers: tuple[int, bytes], listed: bytes = b"") -> Iterator[tuple[str, list[str]]]:
+    """A server that gives completions the (status, body) of `answers`, the last one again and
+    again; its address, and the Authorization of each request."""
+    left, headers = list(answers), []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer(200, listed or json.dumps({"data": [{"id": MODEL}]}).encode())
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            headers.append(self.headers.get("Authorization", ""))
+            self._answer(*(left.pop(0) if len(left) > 1 else left[0]))
+
+        def _answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Nothing: a client that has seen enough hangs up."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", headers
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("last", "listed", "said"),
+    [
+        ((500, b"out of memory\n"), b"", "500: out of memory"),
+        ((200, b"data: {nothing\n\n"), b"", "not an event of a completion: {nothing"),
+        ((200, b'data: "text"\n\n'), b"", 'not an event of a completion: "text"'),
+        ((200, b'data: {"usage": {"prompt_tokens": []}}\n\n'), b"", "not an event of a completion"),
+        ((200, b"data: [DONE]\n\n"), b"", "no stream of tokens with usage"),
+        ((200, b"data: " + 300_000 * b"x"), b"", "not an event of a completion: xxx"),
+        ((200, TOKENS), b"<html>", "/v1/models lists no model"),
+    ],
+)
+def test_a_server_that_fails_in_the_middle_of_a_sweep_is_one_line(
+    last: tuple[int, bytes],
+    listed: bytes,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = ["--gpu", "L4", "--concurrency", "2", "--into", str(tmp_path / "m.json")]
+    with answering((200, TOKENS), (200, TOKENS), last, listed=listed) as (url, _):
+        assert main(["profile", "measure", "--url", url, *options]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_key_can_stand_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "key").write_text("hush\n")
+    (tmp_path / "empty").write_text("\n")
+    with answering((500, b"no")) as (url, headers):
+        measure = ["profile", "measure", "--url", url, "--gpu", "L4"]
+        for option in ("--api-key-file", str(tmp_path / "key")), ("--api-key", "hush"):
+            assert main([*measure, *option]) == 2
+        assert headers == ["Bearer hush", "Bearer hush"]
+        capsys.readouterr()
+        for name, why in ("empty", "holds no key"), ("none", "cannot be read (No such file"):
+            file = str(tmp_path / name)
+            assert main([*measure, "--api-key-file", file]) == 2
+            assert f"--api-key-file {file}: {why}" in capsys.readouterr().err
