@@ -11,6 +11,7 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
+from http.client import HTTPException
 from typing import Any
 
 import orjson
@@ -37,18 +38,20 @@ def ask(url: str, path: str) -> dict[str, Any]:
         raise UserError(f"--url {url}: not http://HOST:PORT")
     request = urllib.request.Request(f"{url.rstrip('/')}{path}")  # noqa: S310  checked above
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-            found = orjson.loads(answer.read())
-    except urllib.error.HTTPError as error:
         try:
-            found = orjson.loads(error.read())
-        except orjson.JSONDecodeError:
-            raise UserError(f"--url {url}: HTTP {error.code}, not a Shoal controller") from None
-    except (OSError, ValueError, orjson.JSONDecodeError) as error:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+                code, text = 200, answer.read()
+        except urllib.error.HTTPError as error:
+            code, text = error.code, error.read()
+    except (OSError, ValueError, HTTPException) as error:
         why = getattr(error, "reason", error)
         raise UserError(
             f"--url {url}: no controller answers ({why}); is it running, with --http?"
         ) from None
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise UserError(f"--url {url}: HTTP {code}, not a Shoal controller") from None
     if not isinstance(found, dict):
         raise UserError(f"--url {url}: not a Shoal controller")
     return found

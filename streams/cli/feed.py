@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Sequence
+from http.client import HTTPException, IncompleteRead
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +76,12 @@ def fetch(source: str) -> bytes:
         if source.startswith(("http://", "https://")):
             with urllib.request.urlopen(source, timeout=_TIMEOUT_S) as answer:  # noqa: S310
                 data: bytes = answer.read(_MOST_BYTES + 1)
+                if answer.length and len(data) <= _MOST_BYTES:
+                    raise IncompleteRead(data, answer.length)  # read(n) says nothing of it
         else:
             with Path(source).open("rb") as file:
                 data = file.read(_MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise UserError(f"--from {source}: cannot be read: {first_line(error)}") from None
     if len(data) > _MOST_BYTES:
         raise UserError(f"--from {source}: more than {_MOST_BYTES} bytes")

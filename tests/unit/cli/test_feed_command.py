@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
+from streams.cli.controller_client import ask
+from streams.cli.feed import fetch
 from streams.files.errors import UserError
 from streams.files.feeds import read_feed
 from topics.records import Availability, Price
@@ -40,3 +47,42 @@ def test_pools_are_read_with_on_demand_as_the_default_market() -> None:
 def test_what_makes_no_sense_is_refused_with_its_place(kind: str, raw: bytes, words: str) -> None:
     with pytest.raises(UserError, match=words):
         read_feed(kind, raw, "f", 5)
+
+
+@contextmanager
+def served(answer: bytes) -> Iterator[str]:
+    """The address of a server that gives these bytes to the first who asks, and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join(5.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"nothing that is HTTP\r\n\r\n", "nothing that is HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nus/l4: 1\n", "IncompleteRead"),
+    ],
+)
+def test_an_answer_that_is_broken_off_is_refused(answer: bytes, said: str) -> None:
+    with served(answer) as url, pytest.raises(UserError, match=f"--from {url}.*{said}"):
+        fetch(url)
+    with served(answer) as url, pytest.raises(UserError, match=f"--url {url}: no controller"):
+        ask(url, "/v1/status")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:abc", "http://127.0.0.1/a b"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(UserError, match=f"--from {url}: cannot be read: "):
+        fetch(url)
+    with pytest.raises(UserError, match=f"--url {url}: no controller answers"):
+        ask(url, "/v1/status")
