@@ -10,6 +10,7 @@ from typing import Any
 
 from streams.files import units
 from streams.files.yamltree import read_text
+from topics.checks import InvalidRecord
 from topics.records import Availability, Price
 
 KINDS = ("prices", "availability")
@@ -30,5 +31,9 @@ def read_feed(kind: str, raw: bytes, name: str, now_ms: int) -> list[Any]:
         if len(parts) not in (2, 3) or not all(parts):
             raise root.error(key, "not a pool; allowed: region/name/market, such as us/l40s/spot")
         pool = key if len(parts) == 3 else f"{key}/on-demand"
-        found.append(made(pool, value, now_ms))
+        try:
+            found.append(made(pool, value, now_ms))
+        except InvalidRecord as error:
+            said = f"{error.value!r} is not allowed; allowed: {error.allowed}"
+            raise root.error(key, said) from None
     return found

@@ -37,6 +37,7 @@ def test_pools_are_read_with_on_demand_as_the_default_market() -> None:
         ("prices", b"us/l4/spot: 1000000", "us/l4/spot"),
         ("prices", b"l4: 1", "not a pool"),
         ("prices", b"us//spot: 1", "not a pool"),
+        ("prices", b"us/l4/spot: 1\nus/l 4/spot: 1", "f:2: us/l 4/spot: .* is not allowed"),
         ("availability", b"us/l4/spot: 1.5", "us/l4/spot"),
         ("availability", b"us/l4/spot: -1", "us/l4/spot"),
         ("availability", b"us/l4/spot: 1\nus/l4/spot: 2", "twice"),
