@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from streams.broker.reach import BrokerUnreachable, greet
+from autoscaler.domain.checks import InvalidValue
+from streams.broker.reach import BrokerUnreachable, greet, parse_address
 from streams.cli.controller_client import add_url, status
 from streams.cli.json_out import show_json
 from streams.cli.times import age_words
@@ -94,11 +95,16 @@ def _broker(config: Config) -> Finding:
     if not config.kafka:
         return Finding(True, "kafka", "none named: an embedded broker, for one machine")
     try:
-        asyncio.run(greet(config.kafka, 3.0))
+        address = parse_address(config.kafka)
+    except InvalidValue as error:
+        said = f"{config.kafka!r} is not allowed; allowed: {error.allowed}"
+        return Finding(False, "kafka", said, f"mend kafka in {config.path}")
+    try:
+        asyncio.run(greet(address, 3.0))
     except (BrokerUnreachable, ValueError) as error:
         mend = f"mend kafka in {config.path} or the variables named here, or start it"
         return Finding(False, "kafka", str(error), mend)
-    return Finding(True, "kafka", f"{config.kafka} answers")
+    return Finding(True, "kafka", f"{address} answers")
 
 
 def of_controller(url: str) -> Iterator[Finding]:

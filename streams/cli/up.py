@@ -192,10 +192,7 @@ def _wishes(args: argparse.Namespace) -> Wishes:
     for_s = 0.0 if args.for_s is None else _number("--for", args.for_s, 1.0, 30 * 86400.0)
     port = _whole("--port", args.port, 65535)
     seed = _whole("--seed", args.seed, 2**31)
-    try:
-        broker = "" if args.broker is None else parse_address(args.broker)
-    except InvalidValue as error:
-        raise InvalidValue("--broker", args.broker, error.allowed) from None
+    broker = _broker("--broker", args.broker)
     data = resources.files("streams").joinpath("data")
     config_path = Path(args.config) if args.config else Path(str(data.joinpath(demo_config)))
     config = load_config(config_path, mode=Mode.ACT, cautious=False)
@@ -214,13 +211,20 @@ def _wishes(args: argparse.Namespace) -> Wishes:
         traffic=traffic(trace),
         speed=speed,
         for_s=for_s,
-        broker=broker or config.kafka.removeprefix("kafka://"),
+        broker=broker or _broker(f"{config.path}: kafka", config.kafka or None),
         gateway_port=port,
         seed=seed,
         demands=demands,
         log_level=args.log_level,
         operated=operated_argv(args),
     )
+
+
+def _broker(where: str, text: str | None) -> str:
+    try:
+        return "" if text is None else parse_address(text)
+    except InvalidValue as error:
+        raise InvalidValue(where, text, error.allowed) from None
 
 
 def _number(option: str, text: str, low: float, high: float) -> float:

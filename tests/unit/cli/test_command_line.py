@@ -86,6 +86,16 @@ def test_an_option_is_refused_before_anything_is_started(
     assert capsys.readouterr().err.startswith(said)
 
 
+def test_a_broker_of_the_file_that_is_none_is_refused_by_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "shoal.yaml"
+    config.write_text(f"kafka: myhost\n{Path(CONFIG).read_text()}")
+    assert main(["up", "--config", str(config)]) == 2
+    said = f"shoal: {config}: kafka: 'myhost' is not allowed; allowed: kafka://HOST:PORT or"
+    assert capsys.readouterr().err.startswith(said)
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [

@@ -63,6 +63,24 @@ def test_a_token_file_that_is_missing_is_named(tmp_path: Path) -> None:
     assert bad.what == "prometheus main" and str(token) in bad.said
 
 
+@pytest.mark.parametrize(
+    ("kafka", "said"),
+    [
+        ("kafka://127.0.0.1:9", "Kafka at 127.0.0.1:9 cannot be used: connection refused"),
+        ("myhost", "'myhost' is not allowed; allowed: kafka://HOST:PORT or HOST:PORT"),
+    ],
+)
+def test_the_broker_is_read_as_a_controller_reads_it(kafka: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "shoal.yaml"
+    file.write_text(
+        f"kafka: {kafka}\n"
+        "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
+        "models: {m: {source: meta-llama/Llama-3.1-8B, slo: {ttft: 2s, tpot: 100ms}}}\n"
+    )
+    (bad,) = [one for one in of_file(file) if not one.ok]
+    assert (bad.what, bad.said) == ("kafka", said)
+
+
 def test_without_a_controller_it_says_how_to_start_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
