@@ -192,23 +192,30 @@ def _engines(section: Section | None) -> dict[str, EngineSpec]:
     for name, engine in section.children():
         check_name(section, name)
         args = engine.take("args", units.texts, ())
-        quantization = ""
-        for arg in args:
-            if arg.startswith("--quantization="):
-                quantization = arg.split("=", 1)[1]
-                if quantization != "fp8":
-                    raise engine.error("args", f"quantization {quantization!r}; allowed: fp8")
         seqs = engine.take("max_num_seqs", units.count(1, 4096), 256)
         found[name] = EngineSpec(
             name,
             engine.take("image", units.text, ""),
             args,
-            quantization,
+            _quantization(engine, args),
             seqs,
             engine.take("pipelines", units.word("none", "same-slice", "same-size", "any"), "none"),
             engine.take("sleep", units.flag, False),
         )
         engine.finish()
+    return found
+
+
+def _quantization(engine: Section, args: tuple[str, ...]) -> str:
+    """What the arguments of vLLM say of it, in one word (--quantization=fp8) or in two; "" for
+    nothing."""
+    found = ""
+    for arg, following in zip(args, (*args[1:], ""), strict=True):
+        flag, equals, value = arg.partition("=")
+        if flag in ("--quantization", "-q"):
+            found = value if equals else following
+            if found != "fp8":
+                raise engine.error("args", f"quantization {found!r}; allowed: fp8")
     return found
 
 

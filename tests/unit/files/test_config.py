@@ -61,6 +61,24 @@ def test_an_engine_with_fp8_halves_the_weights(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "args", ["--quantization, fp8", "--enforce-eager, -q, fp8", "-q=fp8, --enforce-eager"]
+)
+def test_the_quantization_of_an_engine_can_stand_in_two_words(args: str, tmp_path: Path) -> None:
+    path = tmp_path / "shoal.yaml"
+    path.write_text(DEMO.replace("--quantization=fp8", args))
+    assert load_config(path).cluster.service("chat").architecture.weight_dtype == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [("--quantization, int3", "'int3'"), ("--quantization=", "''"), ("fp8, --quantization", "''")],
+)
+def test_a_quantization_that_is_not_known_is_refused(args: str, said: str, tmp_path: Path) -> None:
+    message = refusal(tmp_path, DEMO.replace("--quantization=fp8", args))
+    assert message == f"shoal.yaml:40: engines.fp8.args: quantization {said}; allowed: fp8"
+
+
 def test_the_mode_is_recommend_where_nothing_is_said(tmp_path: Path) -> None:
     path = tmp_path / "shoal.yaml"
     path.write_text(DEMO.replace("mode: act\n", ""))
