@@ -22,6 +22,11 @@ Row = Mapping[str, str]
 
 def read_rows(path: Path) -> Sequence[Row]:
     """Every row of `path` that is not blank; UserError when there is none or it is no CSV."""
+    return [row for _, row in numbered_rows(path)]
+
+
+def numbered_rows(path: Path) -> Sequence[tuple[int, Row]]:
+    """The same, each with the line of the file on which it ends."""
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
@@ -29,14 +34,14 @@ def read_rows(path: Path) -> Sequence[Row]:
         raise UserError(f"{path}: cannot be read ({cause_of(error)})") from None
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
-        rows = [row for row in reader if any(row.values())]
+        rows = [(reader.line_num, row) for row in reader if any(row.values())]
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
     if not reader.fieldnames:
         raise UserError(f"{path}: the file is empty")
     if not rows:
         raise UserError(f"{path}: the file has a header but no rows")
-    for line, row in enumerate(rows, start=2):
+    for line, row in rows:
         if None in row or None in row.values():
             raise UserError(f"{path}:{line}: not {len(reader.fieldnames)} cells as the header")
     return rows

@@ -21,7 +21,7 @@ from autoscaler.performance import catalog
 from autoscaler.performance.memory import fits
 from autoscaler.performance.plausible import peak_share, waits_for_slots
 from autoscaler.performance.points import MeasuredPoint, PointKind
-from streams.files.csv_rows import Row, count, number, read_rows, whole_number
+from streams.files.csv_rows import Row, count, number, numbered_rows, whole_number
 from streams.files.errors import UserError
 
 _SYSTEMS = {
@@ -71,14 +71,15 @@ class _Skip(Exception):
 
 def read_points(path: Path) -> PointsFile:
     """Every usable point of `path`; UserError says in one line what is wrong."""
-    rows = read_rows(path)
-    parse, needed = _kind(path, rows[0].keys())
-    missing = sorted(needed - rows[0].keys())
+    rows = numbered_rows(path)
+    columns = rows[0][1].keys()
+    parse, needed = _kind(path, columns)
+    missing = sorted(needed - columns)
     if missing:
         raise UserError(f"{path}: column {', '.join(missing)} is missing")
     points: list[MeasuredPoint] = []
     skipped: Counter[str] = Counter()
-    for line, row in enumerate(rows, start=2):
+    for line, row in rows:
         try:
             points.append(parse(row))
         except _Skip as reason:

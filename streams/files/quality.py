@@ -27,7 +27,7 @@ from autoscaler.domain.cluster import Service
 from autoscaler.domain.quality_route import STEPS, QualityRoute
 from autoscaler.serving.languages import LANGUAGES
 from streams.files import units
-from streams.files.csv_rows import Row, read_rows
+from streams.files.csv_rows import Row, numbered_rows
 from streams.files.errors import UserError
 from streams.files.yamltree import ConfigError, Section
 from topics.checks import InvalidRecord
@@ -92,14 +92,14 @@ def read_route(name: str, section: Section, declared: tuple[str, ...]) -> tuple[
     unscored = section.take("unscored", units.word(*models), models[-1])
     fallback = section.take("fallback", units.flag, False)
     share = section.take("share", units.number(0.0, 1e6), 1.0)
-    rows = read_rows(file)
+    rows = numbered_rows(file)
     columns = ("score", *models)
-    missing = [column for column in columns if column not in rows[0]]
+    missing = [column for column in columns if column not in rows[0][1]]
     if missing:
         raise UserError(
             f"{file}:1: column {missing[0]!r} is missing; expected {', '.join(columns)}"
         )
-    cells = [[_number(file, n, row, c) for c in columns] for n, row in enumerate(rows, 2)]
+    cells = [[_number(file, n, row, c) for c in columns] for n, row in rows]
     try:
         route = QualityRoute.of_sample(
             name,
@@ -121,7 +121,7 @@ def read_route(name: str, section: Section, declared: tuple[str, ...]) -> tuple[
 
 def sampled_scores(file: Path) -> tuple[float, ...]:
     """The column `score` of such a file, for those who replay requests."""
-    return tuple(_number(file, n, row, "score") for n, row in enumerate(read_rows(file), 2))
+    return tuple(_number(file, line, row, "score") for line, row in numbered_rows(file))
 
 
 def _source(section: Section | None) -> ScoreSource:

@@ -11,6 +11,8 @@ import pytest
 from streams.cli.explain import route_lines
 from streams.cli.main import main
 from streams.cli.status import service_line
+from streams.files.errors import UserError
+from streams.files.quality import sampled_scores
 
 EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
 
@@ -132,3 +134,15 @@ def test_explain_says_what_binds_and_what_is_in_force() -> None:
     assert any(line.startswith("planned   thresholds 0.6") for line in lines)
     assert "bound by  quality >= 87; 86.5 would save 2.00/h" in lines
     assert "demand    5.5 req/s; 5.0% without a score" in lines
+
+
+def test_a_bad_score_is_named_by_its_line_also_after_blank_ones(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = config.with_name("scores.csv")
+    scores.write_text("score,mini,chat\n\n0.1,90,91\n\n0.2,90,good\n")
+    assert main(["plan", "--config", str(config)]) == 2
+    assert f"{scores}:5: chat: 'good' is not a finite number" in capsys.readouterr().err
+    with pytest.raises(UserError, match=f"^{scores}:3: score: 'x' is not a finite number"):
+        scores.write_text("score,mini,chat\n\nx,90,91\n")
+        sampled_scores(scores)

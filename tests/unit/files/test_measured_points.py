@@ -126,6 +126,14 @@ def test_a_bad_file_is_one_clear_line_and_exit_code_2(
     assert str(path) in error
 
 
+@pytest.mark.parametrize("bad", ["llama2-70b,a100-80gb,512,x,128,300,60,4", "llama2-70b,a100-80gb"])
+def test_a_row_is_named_by_its_line_also_after_blank_ones(bad: str, tmp_path: Path) -> None:
+    good = "llama2-70b,a100-80gb,512,4,128,300,60,4"
+    path = _file(tmp_path, BATCH, "", good, ",,,,,,,", "", bad, good)
+    with pytest.raises(UserError, match=f"^{path}:6: "):
+        read_points(path)
+
+
 def test_a_missing_file_and_broken_gzip_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         read_points(tmp_path / "nothing.csv")
