@@ -7,6 +7,7 @@ steady (all requests at once, without a bound on those under way) is left out an
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -86,27 +87,33 @@ def _runs(raw: Any) -> Iterator[Result | str]:
             yield _guidellm(one, raw)
     elif "mean_ttft_ms" in raw and "total_input_tokens" in raw:
         yield _vllm(raw)
-    elif "time_to_first_token" in raw or "time_to_first_token" in raw.get("records", {}):
-        yield _aiperf(raw.get("records") or raw, raw)
+    elif (metrics := _with_first_tokens(raw.get("records"), raw)) is not None:
+        yield _aiperf(metrics, raw)
     else:
         known = "vllm bench serve --save-result, GuideLLM or aiperf"
         raise InvalidValue("result", ", ".join(list(raw)[:5]), f"a result of {known}")
 
 
+def _with_first_tokens(*places: Any) -> Mapping[str, Any] | None:
+    """The first of them that are the metrics of aiperf."""
+    return next((p for p in places if isinstance(p, Mapping) and "time_to_first_token" in p), None)
+
+
 def _vllm(raw: Mapping[str, Any]) -> Result | str:
     """One result of `vllm bench serve --save-result`."""
-    done = _number(raw, "completed", 0.0)
+    done = _number(raw, "completed")
     if done < 1:
         return "no request was completed"
     inputs, outputs = (_number(raw, f"total_{n}_tokens") / done for n in ("input", "output"))
     ttft, tpot = _number(raw, "mean_ttft_ms"), _number(raw, "mean_tpot_ms")
     rate, bound = raw.get("request_rate"), raw.get("max_concurrency")
-    if bound and (rate in (None, "inf") or _number(raw, "request_rate") == float("inf")):
-        load = min(float(bound), done)
-    elif rate in (None, "inf"):
-        return "all requests were sent at once (no --max-concurrency): no steady load"
-    else:
+    if rate not in (None, "inf", math.inf):
+        _number(raw, "request_rate")
         load = _number(raw, "request_throughput") * (ttft + outputs * tpot) / 1e3
+    elif bound:
+        load = min(_number(raw, "max_concurrency"), done)
+    else:
+        return "all requests were sent at once (no --max-concurrency): no steady load"
     day = _day(str(raw.get("date", "")))
     return _result(str(raw.get("model_id", "")), day, inputs, outputs, load,
                    ttft, tpot)  # fmt: skip
@@ -123,7 +130,7 @@ def _guidellm(one: Any, raw: Mapping[str, Any]) -> Result | str:
             found = metrics.get(name)
             good = found.get("successful", found) if isinstance(found, Mapping) else None
             if isinstance(good, Mapping) and good.get("mean") is not None:
-                return finite(f"metrics.{name}", float(good["mean"]), 0.0, 1e12)
+                return _finite(f"metrics.{name}.mean", good["mean"])
         raise InvalidValue(f"metrics.{names[0]}", "missing", "a mean over successful requests")
 
     if mean("output_token_count") < 1.0:
@@ -147,17 +154,19 @@ def _aiperf(metrics: Mapping[str, Any], raw: Mapping[str, Any]) -> Result | str:
             raise InvalidValue(name, "missing", "a metric with its avg")
         unit = str(found.get("unit", "ms"))
         factor = {"s": 1e3, "sec": 1e3, "us": 1e-3, "ns": 1e-6}.get(unit, 1.0)
-        return finite(name, float(found["avg"]) * factor, 0.0, 1e12)
+        return _finite(f"{name}.avg", found["avg"]) * factor
 
     ttft, tpot = average("time_to_first_token"), average("inter_token_latency")
     outputs = average("output_sequence_length")
-    load = _find(raw.get("input_config", {}), ("concurrency",))
-    if not load:
+    bound = _find(raw.get("input_config", {}), ("concurrency",))
+    if bound:
+        load = _finite("input_config.concurrency", bound)
+    else:
         load = average("request_throughput") * (ttft + outputs * tpot) / 1e3
     names = _find(raw.get("input_config", {}), ("model_names",))
     model = names[0] if isinstance(names, list) and names else names
     return _result(str(model or ""), _day_of(raw.get("start_time")),
-                   average("input_sequence_length"), outputs, float(load), ttft, tpot)  # fmt: skip
+                   average("input_sequence_length"), outputs, load, ttft, tpot)  # fmt: skip
 
 
 def _result(
@@ -173,11 +182,14 @@ def _result(
     return Result(model, day, inputs, outputs, max(1.0, load), ttft, tpot)
 
 
-def _number(raw: Mapping[str, Any], name: str, least: float = 0.0) -> float:
-    value = raw.get(name)
+def _number(raw: Mapping[str, Any], name: str) -> float:
+    return _finite(name, raw.get(name))
+
+
+def _finite(name: str, value: Any) -> float:
     try:
-        return finite(name, float(value), least, 1e12)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        return finite(name, float(value), 0.0, 1e12)
+    except (TypeError, ValueError, OverflowError):
         raise InvalidValue(name, value, "a finite number from 0") from None
 
 
@@ -204,7 +216,7 @@ def _day(text: str) -> str:
 
 def _day_of(start: Any) -> str:
     """A day from a time stamp in seconds or in words."""
-    if isinstance(start, (int, float)) and 1e9 < float(start) < 1e11:
+    if isinstance(start, (int, float)) and 1e9 < start < 1e11:
         from datetime import UTC, datetime
 
         return datetime.fromtimestamp(float(start), UTC).date().isoformat()

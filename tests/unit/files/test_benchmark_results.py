@@ -85,10 +85,20 @@ def test_appended_results_are_read_line_by_line(tmp_path: Path) -> None:
     assert [run.load for run in read_results(written(tmp_path, lines)).runs] == [1.0, 4.0]
 
 
+def test_metrics_may_stand_under_records(tmp_path: Path) -> None:
+    keys = ("time_to_first_token", "inter_token_latency", "input_sequence_length",
+            "output_sequence_length")  # fmt: skip
+    rest = {key: value for key, value in AIPERF.items() if key not in keys}
+    nested = {**rest, "records": {key: AIPERF[key] for key in keys}}
+    for value in (nested, {**AIPERF, "records": None}):
+        assert [run.load for run in read_results(written(tmp_path, value)).runs] == [8.0]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"max_concurrency": None}, "sent at once"),
+        ({"max_concurrency": None, "request_rate": float("inf")}, "sent at once"),
         ({"completed": 0}, "no request was completed"),
         ({"mean_ttft_ms": 0.0}, "not streamed"),
         ({"total_output_tokens": 100}, "one token"),
@@ -111,7 +121,17 @@ def test_what_is_no_steady_load_is_left_out_with_its_reason(
         ("{}", "a result of vllm bench serve --save-result, GuideLLM or aiperf"),
         (json.dumps({**VLLM, "mean_tpot_ms": "fast"}), "mean_tpot_ms"),
         (json.dumps({**VLLM, "mean_ttft_ms": -1}), "mean_ttft_ms"),
+        (json.dumps({**VLLM, "max_concurrency": "abc"}), "max_concurrency: 'abc' is not allowed"),
+        (json.dumps({**VLLM, "max_concurrency": [8]}), "max_concurrency: [8] is not allowed"),
+        (json.dumps({**VLLM, "request_rate": "fast"}), "request_rate: 'fast' is not allowed"),
+        (json.dumps({**VLLM, "completed": 10**400}), "completed: 1000"),
         (json.dumps({"benchmarks": [3]}), "objects with metrics"),
+        (json.dumps(GUIDELLM).replace("150.0", '"abc"'), "time_to_first_token_ms.mean: 'abc'"),
+        (json.dumps(GUIDELLM).replace("150.0", "[1]"), "time_to_first_token_ms.mean: [1]"),
+        (json.dumps({"records": None}), "a result of vllm bench serve"),
+        (json.dumps({"records": 3}), "a result of vllm bench serve"),
+        (json.dumps(AIPERF).replace("150.0", '"abc"'), "time_to_first_token.avg: 'abc'"),
+        (json.dumps(AIPERF).replace('cy": 8', 'cy": {"a": 8}'), "input_config.concurrency: {'a'"),
     ],
 )
 def test_what_is_no_result_is_refused_in_one_line(value: str, said: str, tmp_path: Path) -> None:
