@@ -21,7 +21,6 @@ from streams.decisionlog.entries import FORM, Start, Tick
 from streams.decisionlog.observations import ObservationReader
 from streams.decisionlog.writer import SUFFIX, started_ms
 from streams.files.errors import UserError
-from topics.checks import InvalidRecord
 from topics.codec import read_value
 from topics.decisions import Decision
 
@@ -75,8 +74,11 @@ class Segment:
                 while chunk := file.read(_CHUNK):
                     *whole, rest = (rest + unpacker.decompress(chunk)).split(b"\n")
                     for line in whole:
+                        found = orjson.loads(line)
                         number += 1
-                        yield orjson.loads(line)
+                        if not isinstance(found, dict):
+                            raise UserError(f"{self.path}: line {number}: not a JSON object")
+                        yield found
         except (OSError, zlib.error, orjson.JSONDecodeError) as error:
             raise UserError(f"{self.path}: line {number + 1}: {error}") from error
 
@@ -113,5 +115,5 @@ class _named:  # noqa: N801  reads as a statement
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (InvalidRecord, InvalidValue, ValueError, KeyError, TypeError)):
+        if isinstance(error, (ValueError, KeyError, TypeError, AttributeError)):
             raise UserError(f"{self._where}: {error}") from error

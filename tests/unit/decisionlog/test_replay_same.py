@@ -171,6 +171,23 @@ def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "1-x.jsonl.gz").write_bytes(zlib.compress(b'{"form": 99}\n', wbits=31))
     with pytest.raises(UserError, match="line 1: form: 99 is not allowed"):
         segments(tmp_path)[0].read()
+    for text, said in ((b"[]", "not a JSON object"), (b"null", "not a"), (b"{x}", "expected")):
+        (tmp_path / "1-x.jsonl.gz").write_bytes(zlib.compress(text + b"\n", wbits=31))
+        with pytest.raises(UserError, match=rf"1-x\.jsonl\.gz: line 1: .*{said}"):
+            segments(tmp_path)[0].read()
+
+
+@pytest.mark.parametrize(
+    "line", [b"[]", b"{}", b'{"now_ms": 1, "seen": 3}', b'{"now_ms": 1, "seen": {"demand": 3}}']
+)
+def test_a_tick_that_is_none_is_refused_by_its_line(line: bytes, tmp_path: Path) -> None:
+    record(world(5.0, pools=(ONE,), seed=1), tmp_path, 2)
+    path = next(tmp_path.iterdir())
+    first = zlib.decompress(path.read_bytes(), wbits=31).splitlines()[0]
+    path.write_bytes(zlib.compress(first + b"\n" + line + b"\n", wbits=31))
+    _, ticks = segments(tmp_path)[0].read()
+    with pytest.raises(UserError, match=r"\.jsonl\.gz: line 2: "):
+        next(ticks)
 
 
 def test_a_log_that_is_overrun_counts_what_it_lost(tmp_path: Path) -> None:
