@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,15 +106,10 @@ def _start(line: dict[str, Any]) -> Start:
     )
 
 
-class _named:  # noqa: N801  reads as a statement
+@contextmanager
+def _named(path: Path, number: int) -> Iterator[None]:
     """Errors of what stands in a line become a UserError that names it."""
-
-    def __init__(self, path: Path, number: int) -> None:
-        self._where = f"{path}: line {number}"
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (ValueError, KeyError, TypeError, AttributeError)):
-            raise UserError(f"{self._where}: {error}") from error
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: line {number}: {error}") from error
