@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streams.files.benchmark_results import Result
-from streams.files.errors import UserError, first_line
+from streams.files.errors import UserError, first_line, without_login
 
 _TIMEOUT_S = 600.0
 _ROUNDS = 3
@@ -63,19 +63,20 @@ async def sweep(wanted: Sweep) -> tuple[str, list[Result]]:
         try:
             served = wanted.served or await _first_model(session, wanted.url)
             return served, await _steps(session, wanted, served)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise UserError(f"--url {wanted.url}: {first_line(error)}") from None
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, UserError) as error:
+            said = f"--url {wanted.url}: {first_line(error)}"
+            raise UserError(without_login(said)) from None
 
 
 async def _first_model(session: aiohttp.ClientSession, url: str) -> str:
     async with session.get(f"{url}/v1/models") as response:
         if response.status != 200:
-            raise UserError(f"--url {url}: /v1/models answers {response.status}")
+            raise UserError(f"/v1/models answers {response.status}")
         text = await response.text()
     try:
         return str(json.loads(text)["data"][0]["id"])
     except (ValueError, KeyError, IndexError, TypeError):
-        raise UserError(f"--url {url}: /v1/models lists no model") from None
+        raise UserError("/v1/models lists no model") from None
 
 
 async def _steps(session: aiohttp.ClientSession, wanted: Sweep, served: str) -> list[Result]:
@@ -143,23 +144,23 @@ async def _one(session: aiohttp.ClientSession, wanted: Sweep, served: str, promp
     async with session.post(f"{wanted.url}/v1/completions", json=body) as response:
         if response.status != 200:
             said = (await response.text())[:200].replace("\n", " ")
-            raise UserError(f"--url {wanted.url}: {response.status}: {said}")
+            raise UserError(f"{response.status}: {said}")
         async for line in response.content:
             if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
                 continue
-            text, counted = _event(wanted.url, line[5:])
+            text, counted = _event(line[5:])
             if text:
                 last = time.monotonic()
                 first = first or last
             usage = counted or usage
     tokens = usage.get("completion_tokens", 0)
     if not first or tokens < 2:
-        raise UserError(f"--url {wanted.url}: no stream of tokens with usage came back")
+        raise UserError("no stream of tokens with usage came back")
     tpot_ms = 1e3 * (last - first) / (tokens - 1)
     return _Timed(usage.get("prompt_tokens", 1), tokens, 1e3 * (first - started), tpot_ms)
 
 
-def _event(url: str, data: bytes) -> tuple[bool, dict[str, int]]:
+def _event(data: bytes) -> tuple[bool, dict[str, int]]:
     """Whether an event of the stream carries text, and the tokens that it counts."""
     try:
         event = json.loads(data)
@@ -168,7 +169,7 @@ def _event(url: str, data: bytes) -> tuple[bool, dict[str, int]]:
         return bool(choices and choices[0].get("text")), counted
     except (ValueError, AttributeError, KeyError, TypeError):
         said = data.decode(errors="replace").strip()[:80]
-        raise UserError(f"--url {url}: not an event of a completion: {said}") from None
+        raise UserError(f"not an event of a completion: {said}") from None
 
 
 def _result(served: str, timed: Sequence[_Timed], load: int) -> Result:

@@ -35,7 +35,7 @@ from streams.cli.interrupts import sigterm_unwinds, workers_spared
 from streams.files import units
 from streams.files.config import load_config
 from streams.files.csv_rows import cause_of
-from streams.files.errors import UserError
+from streams.files.errors import UserError, without_login
 from streams.files.prometheus import PrometheusServer
 from streams.files.prometheus import url as server_url
 
@@ -121,10 +121,11 @@ def _rebuilt(args: argparse.Namespace, folder: Path) -> Path:
     try:
         url = server_url(args.prometheus)
     except InvalidValue as error:
-        raise InvalidValue("--prometheus", args.prometheus, error.allowed) from None
+        raise InvalidValue("--prometheus", without_login(args.prometheus), error.allowed) from None
     to_s = int(time.time()) // 60 * 60
     ask = ask_range(servers.get(url, PrometheusServer(url)))
-    found = rebuild(ask, args.prometheus, to_s, since_s, folder, args.seed, names)
+    shown = without_login(args.prometheus)
+    found = rebuild(ask, shown, to_s, since_s, folder, args.seed, names)
     for note in found.notes:
         print(f"note: {note}")
     return found.path

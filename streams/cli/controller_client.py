@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from streams.controller.options import HTTP
-from streams.files.errors import UserError
+from streams.files.errors import UserError, without_login
 
 VARIABLE = "SHOAL_URL"
 _TIMEOUT_S = 5.0
@@ -35,7 +35,9 @@ def add_url(parser: argparse.ArgumentParser) -> None:
 def ask(url: str, path: str) -> dict[str, Any]:
     """The JSON object at `path`. UserError: nobody answers there, or no controller does."""
     if not url.startswith(("http://", "https://")):
-        raise UserError(f"--url {url}: not http://HOST:PORT")
+        raise UserError(f"--url {without_login(url)}: not http://HOST:PORT")
+    if without_login(url) != url:
+        raise UserError(f"--url {without_login(url)}: a user and password are not sent")
     request = urllib.request.Request(f"{url.rstrip('/')}{path}")  # noqa: S310  checked above
     try:
         try:

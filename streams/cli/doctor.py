@@ -18,7 +18,7 @@ from streams.cli.controller_client import add_url, status
 from streams.cli.json_out import show_json
 from streams.cli.times import age_words
 from streams.files.config import Config, load_config
-from streams.files.errors import UserError, first_line
+from streams.files.errors import UserError, first_line, without_login
 from streams.ports.promql import prometheus
 
 _STALE_TELEMETRY_S = 30.0
@@ -71,14 +71,15 @@ def of_file(path: Path) -> Iterator[Finding]:
     yield Finding(True, str(path), said)
     yield _broker(config)
     for name, server in config.prometheus.items():
+        url = without_login(server.url)
         try:
             prometheus(server)("vector(1)")
-            yield Finding(True, f"prometheus {name}", f"{server.url} answers")
+            yield Finding(True, f"prometheus {name}", f"{url} answers")
         except Exception as error:
             yield Finding(
                 False,
                 f"prometheus {name}",
-                f"{server.url} cannot be asked ({first_line(error)})",
+                f"{url} cannot be asked ({without_login(first_line(error))})",
                 f"mend prometheus.{name} in {path}, or start it: demand by PromQL is no data now",
             )
     for service in cluster.services:

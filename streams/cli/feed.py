@@ -17,7 +17,7 @@ from typing import Any
 
 from streams.cli.publish import Broker, add_broker
 from streams.files import units
-from streams.files.errors import UserError, first_line
+from streams.files.errors import UserError, first_line, without_login
 from streams.files.feeds import KINDS, read_feed
 from topics.supply import Availability, Price
 
@@ -74,6 +74,8 @@ def fetch(source: str) -> bytes:
     """What the file or URL holds. UserError: it cannot be read, or is too large."""
     try:
         if source.startswith(("http://", "https://")):
+            if without_login(source) != source:
+                raise UserError(f"--from {without_login(source)}: a user and password are not sent")
             with urllib.request.urlopen(source, timeout=_TIMEOUT_S) as answer:  # noqa: S310
                 data: bytes = answer.read(_MOST_BYTES + 1)
                 if answer.length and len(data) <= _MOST_BYTES:

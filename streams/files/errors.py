@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
+_LOGIN = re.compile(r"(?<=://)[^/?#\s]*@")
+
 
 class UserError(Exception):
     """Bad input. Its text is one line that names the place, the value and what is allowed."""
+
+
+def without_login(text: str) -> str:
+    """`text` as it may be printed: its URLs without the user and password before the host."""
+    return _LOGIN.sub("", text)
 
 
 def first_line(error: BaseException) -> str:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from autoscaler.domain.checks import InvalidValue
 from streams.files import units
+from streams.files.errors import without_login
 from streams.files.yamltree import Section
 
 
@@ -52,5 +53,5 @@ def url(value: object) -> str:
     except ValueError:  # a port that is none, or a bracket too few
         ok = False
     if not ok:
-        raise InvalidValue("", value, "http(s)://HOST[:PORT]")
+        raise InvalidValue("", without_login(said), "http(s)://HOST[:PORT]")
     return said.rstrip("/")

@@ -9,6 +9,7 @@ import pytest
 
 from streams.cli.doctor import of_file, of_status
 from streams.cli.main import main
+from streams.files.errors import UserError
 
 MODEL: dict[str, Any] = {"model": "chat", "telemetry_age_s": 2.0, "proposal": 0, "word": "steady"}
 STATUS: dict[str, Any] = {
@@ -61,6 +62,20 @@ def test_a_token_file_that_is_missing_is_named(tmp_path: Path) -> None:
     )
     (bad,) = [one for one in of_file(file) if not one.ok]
     assert bad.what == "prometheus main" and str(token) in bad.said
+
+
+def test_a_password_in_an_address_is_not_printed(tmp_path: Path) -> None:
+    file = tmp_path / "shoal.yaml"
+    file.write_text(
+        "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
+        "models: {m: {source: meta-llama/Llama-3.1-8B, slo: {ttft: 2s, tpot: 100ms}}}\n"
+        "prometheus: {main: 'http://ann:hush@127.0.0.1:9'}\n"
+    )
+    (bad,) = [one for one in of_file(file) if not one.ok]
+    assert "http://127.0.0.1:9 cannot be asked" in bad.said and "hush" not in bad.said
+    file.write_text(file.read_text().replace(":9'", ":x'"))
+    with pytest.raises(UserError, match=r"main: 'http://127\.0\.0\.1:x' is not allowed"):
+        list(of_file(file))
 
 
 @pytest.mark.parametrize(

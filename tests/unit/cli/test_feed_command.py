@@ -81,6 +81,14 @@ def test_an_answer_that_is_broken_off_is_refused(answer: bytes, said: str) -> No
         ask(url, "/v1/status")
 
 
+@pytest.mark.parametrize("rest", ["127.0.0.1:9/x", "127.0.0.1/x@y", "[::1]/x", "h:abc/x"])
+def test_a_password_in_an_address_is_not_printed(rest: str) -> None:
+    for call, option in ((fetch, "--from"), (lambda url: ask(url, "/v1/status"), "--url")):
+        with pytest.raises(UserError) as caught:
+            call(f"http://ann:hush@{rest}")
+        assert str(caught.value) == f"{option} http://{rest}: a user and password are not sent"
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:abc", "http://127.0.0.1/a b"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(UserError, match=f"--from {url}: cannot be read: "):

@@ -198,7 +198,7 @@ def test_a_server_that_does_not_answer_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--gpu", "L4", "--into", str(tmp_path / "m.json")]
-    assert main(["profile", "measure", "--url", "http://127.0.0.1:9", *options]) == 2
+    assert main(["profile", "measure", "--url", "http://ann:hush@127.0.0.1:9", *options]) == 2
     error = capsys.readouterr().err
     assert "--url http://127.0.0.1:9" in error
     assert error.count("\n") == 1
