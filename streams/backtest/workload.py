@@ -103,7 +103,7 @@ def load_workload(demand: Demand, seed: int) -> Workload:
             f"{weight:.0f} requests; their number in a span is drawn by the rate"
         )
     config = load_config(demand.config or DEFAULT_CONFIG, cautious=False)
-    refuse_components(config, _NO_COMPONENTS)
+    refuse_components(config.path, config.graphs, _NO_COMPONENTS)
     cluster = config.cluster
     if cluster.routes:
         name = cluster.routes[0].name

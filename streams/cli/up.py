@@ -198,9 +198,8 @@ def _wishes(args: argparse.Namespace) -> Wishes:
     config = load_config(config_path, mode=Mode.ACT, cautious=False)
     refuse_misfits(config)
     if args.engine == "vllm":
-        refuse_components(
-            config, "--engine vllm: no vLLM server runs a stage of a model of components"
-        )
+        why = "--engine vllm: no vLLM server runs a stage of a model of components"
+        refuse_components(config.path, config.graphs, why)
     trace_path = Path(args.trace) if args.trace else Path(str(data.joinpath(demo_trace)))
     trace = load_trace(trace_path)
     demands = with_first_minutes(config.cluster, trace, seed)

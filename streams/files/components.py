@@ -8,8 +8,7 @@ deployments: {image: {runs: [image], gpus: 1, req_per_s: {A100: 30}, start_time:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Mode, Service
@@ -24,21 +23,6 @@ from streams.files.errors import UserError
 from streams.files.names import check_name
 from streams.files.yamltree import ConfigError, Section
 from topics.routing import MEDIA
-
-
-class Declared(Protocol):
-    """What is looked at of a whole file."""
-
-    @property
-    def path(self) -> str:
-        """Where it stands."""
-        ...
-
-    @property
-    def graphs(self) -> tuple[ComponentGraph, ...]:
-        """Its models of components."""
-        ...
-
 
 _ROUNDING = 0.005
 _RATE = units.number(1e-9, 1e9)
@@ -86,10 +70,10 @@ def read_graph_service(
     )
 
 
-def refuse_components(config: Declared, why: str) -> None:
+def refuse_components(path: str, graphs: Sequence[ComponentGraph], why: str) -> None:
     """UserError for a file with models of components, where nothing can be done with them."""
-    if config.graphs:
-        raise UserError(f"{config.path}: models.{config.graphs[0].model}: {why}")
+    if graphs:
+        raise UserError(f"{path}: models.{graphs[0].model}: {why}")
 
 
 def stage_engines(services: Iterable[Service]) -> dict[str, dict[str, object]]:
