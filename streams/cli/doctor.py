@@ -65,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
 
 def of_file(path: Path) -> Iterator[Finding]:
     """The file, its broker and its Prometheus servers."""
+    from streams.controller.sources import asked_of_prometheus  # a compiler, not for --help
+
     config = load_config(path)
     cluster = config.cluster
     said = f"{len(cluster.services)} models, {len(cluster.pools)} pools, mode {config.mode}"
@@ -82,14 +84,10 @@ def of_file(path: Path) -> Iterator[Finding]:
                 f"{url} cannot be asked ({without_login(first_line(error))})",
                 f"mend prometheus.{name} in {path}, or start it: demand by PromQL is no data now",
             )
-    for service in cluster.services:
-        if service.demand_query and not config.prometheus:
-            yield Finding(
-                False,
-                service.model,
-                "has a demand query, and no prometheus is named",
-                f"add prometheus: {{name: URL}} to {path}",
-            )
+    try:
+        asked_of_prometheus(config)
+    except UserError as error:
+        yield Finding(False, "prometheus", str(error), f"add prometheus: {{name: URL}} to {path}")
 
 
 def _broker(config: Config) -> Finding:

@@ -64,6 +64,19 @@ def test_a_token_file_that_is_missing_is_named(tmp_path: Path) -> None:
     assert bad.what == "prometheus main" and str(token) in bad.said
 
 
+@pytest.mark.parametrize("key", ["demand: vllm", "unmanaged: {pool: us/l4/on-demand}"])
+def test_a_prometheus_that_is_needed_and_not_named_is_missing(key: str, tmp_path: Path) -> None:
+    file = tmp_path / "shoal.yaml"
+    file.write_text(
+        "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
+        f"models: {{m: {{source: meta-llama/Llama-3.1-8B, slo: {{ttft: 2s, tpot: 1s}}, {key}}}}}\n"
+    )
+    (bad,) = [one for one in of_file(file) if not one.ok]
+    name = key.partition(":")[0]
+    assert bad.said == f"{file}: models.m.{name}: no address under prometheus"
+    assert bad.mend == f"add prometheus: {{name: URL}} to {file}"
+
+
 def test_a_password_in_an_address_is_not_printed(tmp_path: Path) -> None:
     file = tmp_path / "shoal.yaml"
     file.write_text(
