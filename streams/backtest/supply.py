@@ -9,12 +9,12 @@ next of its pool. Knows no policy.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.simulation.script import Happening, NodesLimited, PriceChanged
+from streams.files.csv_rows import finite_cell
 from streams.files.errors import UserError
 from streams.replay.traces import read_lines
 
@@ -104,11 +104,8 @@ def _whole(path: Path, number: int, text: str) -> int:
 
 def _number(path: Path, number: int, column: str, text: str) -> float:
     most = _LIMITS[column]
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.0 <= value <= most:
+    value = finite_cell(text, 0.0, most)
+    if value is None:
         raise UserError(
             f"{path}:{number}: {column}: {text[:40]!r} is not allowed; allowed: 0 to {most:g}"
         )

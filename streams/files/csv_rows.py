@@ -54,14 +54,20 @@ def cause_of(error: Exception) -> str:
     return "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "broken gzip"
 
 
+def finite_cell(text: str | None, least: float = -math.inf, most: float = math.inf) -> float | None:
+    """A cell as a finite number from `least` to `most`; None: it is none of these, or missing."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and least <= value <= most else None
+
+
 def number(row: Row, column: str) -> float:
     """The cell as a finite number above 0, else InvalidValue naming the column."""
     text = row[column]
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or value <= 0:
+    value = finite_cell(text, 0.0)
+    if not value:
         raise InvalidValue(column, text, "a finite number above 0")
     return value
 

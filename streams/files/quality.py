@@ -17,7 +17,6 @@ quality of its answer to that request. Sampled requests, one a row.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from autoscaler.domain.cluster import Service
 from autoscaler.domain.quality_route import STEPS, QualityRoute
 from autoscaler.serving.languages import LANGUAGES
 from streams.files import units
-from streams.files.csv_rows import Row, numbered_rows
+from streams.files.csv_rows import Row, finite_cell, numbered_rows
 from streams.files.errors import UserError
 from streams.files.yamltree import ConfigError, Section
 from topics.checks import InvalidRecord
@@ -181,11 +180,8 @@ def _rule(one: Mapping[str, object]) -> PromptRule:
 
 
 def _number(file: Path, line: int, row: Row, column: str) -> float:
-    try:
-        value = float(row[column])
-    except (KeyError, ValueError):
-        value = math.nan
-    if not math.isfinite(value):
+    value = finite_cell(row.get(column))
+    if value is None:
         raise UserError(f"{file}:{line}: {column}: {row.get(column)!r} is not a finite number")
     return value
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from streams.files.csv_rows import Row, read_rows
+from streams.files.csv_rows import Row, finite_cell, read_rows
 from streams.files.errors import UserError
 from streams.replay.traces import Trace, read_lines
 
@@ -148,11 +148,8 @@ def _windows(path: Path, rows: Sequence[Row], clients: int) -> dict[float, _Wind
 
 
 def _number(path: Path, row: Row, column: str, most: float) -> float:
-    try:
-        value = float(row[column])
-    except (KeyError, ValueError):
-        value = math.nan
-    if not math.isfinite(value) or not 0.0 <= value <= most:
+    value = finite_cell(row.get(column), 0.0, most)
+    if value is None:
         raise UserError(f"{path}: {column}: {row.get(column)!r} is not allowed; 0 to {most:g}")
     return value
 
