@@ -28,8 +28,7 @@ def read_rows(path: Path) -> Sequence[Row]:
 def numbered_rows(path: Path) -> Sequence[tuple[int, Row]]:
     """The same, each with the line of the file on which it ends."""
     try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+        text = text_of(path)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({cause_of(error)})") from None
     reader = csv.DictReader(io.StringIO(text, newline=""))
@@ -45,6 +44,12 @@ def numbered_rows(path: Path) -> Sequence[tuple[int, Row]]:
         if None in row or None in row.values():
             raise UserError(f"{path}:{line}: not {len(reader.fieldnames)} cells as the header")
     return rows
+
+
+def text_of(path: Path) -> str:
+    """A text file, gzipped or not. OSError, EOFError, zlib.error, UnicodeDecodeError."""
+    raw = path.read_bytes()
+    return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
 
 
 def cause_of(error: Exception) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import orjson
 
+from streams.files.csv_rows import text_of
 from streams.files.errors import UserError
 
 _AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -95,15 +96,11 @@ def read_lines(path: Path, expected: str = _FORMS) -> list[str]:
     """The lines of a text file, gzipped or not; UserError, which says what is expected, where it
     is none."""
     try:
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
+        return text_of(path).splitlines()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path}: a damaged gzip file ({error})") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}; expected {expected}") from None
-    try:
-        return data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise UserError(f"{path}: not text; expected {expected}") from None
 
