@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import gc
 import math
-import re
 import resource
 import sys
 import time
@@ -23,12 +22,12 @@ from streams.replay.schedule import Job, Kinds, schedule, with_media
 from streams.replay.sender import Sender
 from streams.replay.traces import load_trace
 from streams.supervision import end_event
+from topics import checks
 from topics.checks import InvalidRecord
 from topics.routing import MEDIA
 from topics.timebase import TimeBase
 
 _DRAIN_S = 120.0
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}\Z")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -133,8 +132,12 @@ def _pairs(option: str, options: argparse.Namespace) -> list[tuple[str, str]]:
     pairs = []
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
-        if not equals or not _NAME.match(name):
-            raise UserError(f"{option}: {part!r} is not allowed; allowed: model=value,...")
+        try:
+            checks.name(option, name if equals else None)
+        except InvalidRecord:
+            raise UserError(
+                f"{option}: {part!r} is not allowed; allowed: model=value,..."
+            ) from None
         pairs.append((name, value))
     return pairs
 
