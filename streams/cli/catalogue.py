@@ -56,8 +56,9 @@ def _models(args: argparse.Namespace) -> int:
     names = args.names or sorted(catalog.models(), key=str.lower)
     rows = [_model(name) for name in names]
     if args.json:
-        return _json(rows)
-    table = _table("model", "entry", left=("model", "entry"), least=_NAME)
+        show_json(rows)
+        return 0
+    table = _table("model", "entry", least=_NAME)
     console = _console()
     shown = _COLUMNS if console.width >= _WIDE else _FEW_COLUMNS
     for column in (*shown, "from"):
@@ -125,8 +126,9 @@ def _gpus(args: argparse.Namespace) -> int:
     names = args.names or sorted(catalog.gpus())
     rows = [_gpu(name) for name in names]
     if args.json:
-        return _json(rows)
-    table = _table("GPU", "entry", left=("GPU", "entry"), least=10)
+        show_json(rows)
+        return 0
+    table = _table("GPU", "entry", least=10)
     for column in ("BF16 TFLOPS", "FP8", "FP4", "GB", "GB/s", "link GB/s"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("kernels", overflow="fold")
@@ -174,13 +176,10 @@ def _gpu(name: str) -> dict[str, Any]:
     }
 
 
-def _table(*names: str, left: tuple[str, ...], least: int = 0) -> Table:
+def _table(*names: str, least: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
     for name in names:
-        if name in left:
-            table.add_column(name, overflow="fold", min_width=least or None)
-        else:
-            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, overflow="fold", min_width=least)
     return table
 
 
@@ -198,8 +197,3 @@ def _print(console: Console, table: Table, notes: dict[str, int], said: str) -> 
     for source, number in notes.items():
         console.print(Text(f"{number}  {source}"))
     console.print(said)
-
-
-def _json(rows: list[dict[str, Any]]) -> int:
-    show_json(rows)
-    return 0

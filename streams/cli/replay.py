@@ -16,7 +16,7 @@ from typing import Any
 from autoscaler.domain.cluster import Cluster, Mode, Policy
 from autoscaler.simulation.whatif import Recorded, WhatIf, decided_again
 from streams.cli import replay_view
-from streams.cli.json_out import encoded
+from streams.cli.json_out import show_json
 from streams.cli.times import moment_ms
 from streams.decisionlog.place import default_folder
 from streams.decisionlog.reader import Segment, segments
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         if not found.ticks:
             raise UserError(f"{args.log}: nothing was recorded between --since and --until")
         if args.json:
-            sys.stdout.buffer.write(_json(replay_view.rerun_facts(found)))
+            show_json(replay_view.rerun_facts(found))
         else:
             replay_view.show_rerun(found)
         return 0 if found.same else 1
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"{args.log}: nothing was recorded between --since and --until")
     facts = replay_view.compared(start.cluster, declared, runs[0], runs[1])
     if args.json:
-        sys.stdout.buffer.write(_json(facts))
+        show_json(facts)
     else:
         replay_view.show_compared(facts, str(args.policy))
     return 0
@@ -130,10 +130,6 @@ def _refuse_windows(path: Path, declared: Cluster, then: Cluster) -> None:
                 f"{path}: policy.{key}: {is_}s is not allowed; allowed: {was}s, as recorded "
                 f"(default {getattr(Policy(), name)}s)"
             )
-
-
-def _json(facts: dict[str, Any]) -> bytes:
-    return encoded(facts)
 
 
 def _say(words: str) -> None:
