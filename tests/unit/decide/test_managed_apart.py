@@ -73,7 +73,7 @@ def test_instances_of_a_paused_model_beyond_what_is_recommended_are_in_the_way()
 
 
 def test_servers_that_others_started_take_their_nodes_only() -> None:
-    """Three of chat run that Shoal did not start: nothing further can be had, mini keeps its one."""
+    """Three of chat run that Shoal did not start, and no node is left: mini keeps its one."""
     theirs = f"chat:a1@{RENTED.id}"
     chat = service(mode=Mode.RECOMMEND, unmanaged=theirs, min_instances=0)
     w = two(chat, (20.0, 20.0), (5.0, 14.0), "rent")
