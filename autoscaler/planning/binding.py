@@ -49,18 +49,21 @@ def bindings(problem: PlanningProblem, plan: Plan) -> tuple[Binding, ...]:
 def _of_model(
     problem: PlanningProblem, plan: Plan, service: Service
 ) -> Iterator[tuple[Named, str]]:
-    """The ceiling, where it is reached, and the limit of spot, where nothing off spot may go."""
+    """The ceiling, where it is reached, and the limit of spot, where nothing off spot that is paid
+    for may go."""
     counted = [target for target in plan.of(service.model) if target.count]
+    owned = {pool.id for pool in problem.cluster.pools if pool.market is Market.OWNED}
     if 0 < service.max_instances <= sum(target.count for target in counted):
         text = f"at most {service.max_instances} instances"
         yield ("ceiling", service.model), text
     firm = [target for target in counted if not is_spot(target.combo)]
+    # What stands on owned nodes alone costs nothing: spot would not take its place.
+    paid = [t.combo.req_per_s for t in firm if not owned.issuperset(t.combo.gpus_by_pool())]
     provided = sum(target.count * target.combo.req_per_s for target in counted)
     needed = off_spot_req_per_s(problem, service, provided)
-    if not firm or needed <= 0.0 or not limits_spot(problem, service):
+    if not paid or needed <= 0.0 or not limits_spot(problem, service):
         return
-    left = sum(t.count * t.combo.req_per_s for t in firm)
-    if left - min(t.combo.req_per_s for t in firm) < needed * (1.0 - 1e-9):
+    if sum(t.count * t.combo.req_per_s for t in firm) - min(paid) < needed * (1.0 - 1e-9):
         yield ("spot", service.model), f"spot <= {service.spot_share:.0%}"
 
 

@@ -81,6 +81,16 @@ def test_under_shortage_spot_may_hold_its_share_of_what_is_planned(
     assert got.broken == ()
 
 
+@pytest.mark.parametrize("market", [Market.OWNED, Market.ON_DEMAND])
+def test_the_limit_of_spot_binds_only_where_something_off_spot_is_paid_for(market: Market) -> None:
+    """One node of four H100 holds it all. An owned one is free: no spot would take its place."""
+    cluster = one_model((replace(H100, market=market), L4_SPOT), spot_share=0.5)
+    wanted = 0.7 * at(cluster, f"m:a1@r/h100/{market}").req_per_s
+    got = ask(cluster, FULL, {"m": wanted}, {})
+    assert dict(got.counts) == {f"m:a1@r/h100/{market}": 1}
+    assert (("spot", "m", "spot <= 50%") in got.binding) == (market is Market.ON_DEMAND)
+
+
 def test_what_stands_off_spot_may_be_all_that_a_short_model_has_to_have_there() -> None:
     l4, l4_spot = (replace(p, max_of_both=6) for p in (L4, L4_SPOT))
     cluster = one_model((l4, l4_spot), spot_share=0.5)
