@@ -36,12 +36,10 @@ def propose(view: ModelView) -> Proposal | None:
         return None
     planned = view.planned_req_per_s
     proving = _over_plan(view, seen) or _risen(view)
-    raw = view.raw_req_per_s * view.state.derate
     if not proving and view.is_surging:
         likely = sustained(demand, policy).likely_req_per_s
         size = _beyond_a_sliver(likely, planned) if _goes_on(view) else min(likely, planned)
-        why = reasons.over(size, view.service.utilization, raw)
-        return Proposal("surge", size, why, followed=True)
+        return Proposal("surge", size, _why(view, size), followed=True)
     if not proving:
         if seen.arrivals < policy.min_samples or seen.req_per_s <= view.state.target_req_per_s:
             return None
@@ -50,8 +48,15 @@ def propose(view: ModelView) -> Proposal | None:
     likely = _beyond_a_sliver(sustained(demand, policy).likely_req_per_s, planned)
     size = max(likely, _at_once(view, proving))
     since_ms = view.now_ms - seen.age_ms - min(proving)[0] * 1000
-    why = reasons.over(size, view.service.utilization, raw)
-    return Proposal("surge", size, why, since_ms)
+    return Proposal("surge", size, _why(view, size), since_ms)
+
+
+def _why(view: ModelView, size: float) -> str:
+    raw = view.raw_req_per_s * view.state.derate
+    if raw > 0.0:
+        return reasons.over(size, view.service.utilization, raw)
+    none = "what runs is not valued yet" if view.groups else "nothing runs"
+    return f"{reasons.rate(size)} req/s, and {none}"
 
 
 def _over_plan(view: ModelView, seen: Stats) -> list[Count]:

@@ -218,3 +218,13 @@ def test_no_data_and_old_data_are_no_surge() -> None:
     """Not knowing never scales out either."""
     assert propose(view(ModelDemand(((1, 100),), NoData(None)), 1.0)) is None
     assert propose(view(ModelDemand(((1, 100),), stats(600, 120, age_ms=20_000)), 1.0)) is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"), [(1, "what runs is not valued yet"), (0, "nothing runs")]
+)
+def test_capacity_that_is_not_known_is_no_capacity_of_zero(groups: int, said: str) -> None:
+    """After a takeover nobody has valued what runs before the planner's first answer."""
+    found = propose(view(step_after(30), planned=0.0, groups=groups))
+    assert found is not None
+    assert found.why.endswith(f" req/s, and {said}")
