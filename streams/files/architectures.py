@@ -29,12 +29,13 @@ def architecture(source: str, folder: Path, field: str = "source") -> ModelSpec:
     """
     if not is_file(source):
         return catalog.model(source, field)
-    path = (folder / Path(source).expanduser()).resolve()
-    path = path / "config.json" if path.is_dir() else path
     try:
+        path = (folder / Path(source).expanduser()).resolve()
+        path = path / "config.json" if path.is_dir() else path
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        allowed = f"a Hugging Face config.json that can be read ({cause_of(error)})"
+    except (OSError, ValueError, RuntimeError) as error:  # pathlib's own: no such home, NUL, a loop
+        why = cause_of(error) if isinstance(error, (OSError, UnicodeDecodeError)) else error
+        allowed = f"a Hugging Face config.json that can be read ({why})"
         raise InvalidValue(field, source, allowed) from None
     try:
         return from_json(str(path), text, "it")

@@ -83,13 +83,19 @@ class Section:
         if isinstance(node, yaml.MappingNode):
             raise self.error(key, "a single value is expected, not a mapping")
         try:
-            return parse(yaml.SafeLoader.construct_object(_loader(), node, deep=True))
+            value = yaml.SafeLoader.construct_object(_loader(), node, deep=True)
         except yaml.YAMLError as error:
             raise self.error(key, first_line(error)) from None
+        except (ValueError, LookupError, AttributeError):  # PyYAML's own, of `!!bool maybe`
+            raise self.error(key, _unreadable(node)) from None
+        try:
+            return parse(value)
         except InvalidValue as error:
             raise self.error(
                 key, f"{error.value!r} is not allowed; allowed: {error.allowed}"
             ) from error
+        except (ValueError, OverflowError):  # whole numbers too large for a float, or to be shown
+            raise self.error(key, _unreadable(node)) from None
 
     def section(self, key: str, required: bool = False) -> Section | None:
         """The mapping at `key`; None where it is not there (or an error, if required)."""
@@ -133,6 +139,14 @@ class Section:
 
     def _key(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else key
+
+
+def _unreadable(node: yaml.Node) -> str:
+    """What to say of a value whose text is not of the kind that its tag names."""
+    if not isinstance(node, yaml.ScalarNode):
+        return "an entry cannot be read as what it is tagged or looks like"
+    text = node.value if len(node.value) <= 60 else f"{node.value[:57]}..."
+    return f"{text!r} cannot be read as {node.tag.rsplit(':', 1)[-1]}"
 
 
 def _loader() -> yaml.SafeLoader:

@@ -22,6 +22,16 @@ BROKEN = {
     "unknown model": MINI.replace("gpt-oss-20b", "gpt-oss-21b"),
     "no mapping": "[1, 2]",
     "out of range": MINI.replace("min: 5", "utilization: 7"),
+    "no such day": MINI.replace("min: 5", "min: 2024-13-45"),
+    "no whole number": MINI.replace("min: 5", "min: !!int abc"),
+    "no truth": MINI.replace("min: 5", "disaggregate: !!bool maybe"),
+    "no time": MINI.replace("min: 5", "min: !!timestamp x"),
+    "nothing of a number": MINI.replace("min: 5", "min: !!int ''"),
+    "a number of 5,000 digits": MINI.replace("min: 5", f"min: {'9' * 5000}"),
+    "a hexadecimal number of 5,000 digits": MINI.replace("min: 5", f"min: 0x{'f' * 5000}"),
+    "more than a float holds": MINI.replace("min: 5", f"share: 0x{'f' * 400}"),
+    "no home of that user": MINI.replace("openai/gpt-oss-20b", "~nosuchuser/x.json"),
+    "no path": MINI.replace("openai/gpt-oss-20b", '"./a\\0b.json"'),
     "beyond the controller's own window": MINI.replace("min: 5", "scale_in_after: 31m"),
 }
 
