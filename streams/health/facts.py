@@ -90,9 +90,14 @@ class Facts:
         """Real seconds since the last tick, or since the start where there was none."""
         return self.loop.clock.now_s() - (self.last_at_s if self.last else self.began_s)
 
+    def leading(self) -> TickDone | None:
+        """The last tick; None before the first, and while this controller stands by: what it
+        decided last is what another one goes on from."""
+        return self.last if self.leader()[0] else None
+
     def standing(self) -> Standing | None:
-        """How things stand after the last tick; None before the first."""
-        done = self.last
+        """How things stand after the last tick, see `leading`."""
+        done = self.leading()
         if done is None:
             return None
         if self._cached is None or self._cached[0] is not done:
@@ -102,9 +107,10 @@ class Facts:
 
     def supply_age_s(self) -> dict[str, dict[str, float]]:
         """Seconds since a feed observed it, by kind and pool."""
-        if self.last is None:
+        done = self.leading()
+        if done is None:
             return {"prices": {}, "availability": {}}
-        supply, now_ms = self.last.after.supply, self.last.now_ms
+        supply, now_ms = done.after.supply, done.now_ms
         return {
             kind: {pool: max(0, now_ms - one.observed_ms) / 1000.0 for pool, one in found.items()}
             for kind, found in (("prices", supply.prices), ("availability", supply.offers))
@@ -114,7 +120,7 @@ class Facts:
         """Everything of `shoal status`."""
         leads, token, leader = self.leader()
         now = self.standing()
-        done = self.last
+        done = self.leading()
         found: dict[str, Any] = {
             "controller": self.identity.controller,
             "broker": self.identity.broker,
@@ -152,8 +158,9 @@ class Facts:
         return found
 
     def explain(self, model: str) -> dict[str, Any] | None:
-        """Everything that `shoal explain` needs of `model`; None where it is not declared."""
-        done, now = self.last, self.standing()
+        """Everything that `shoal explain` needs of `model`; None where it is not declared, and while
+        this controller stands by."""
+        done, now = self.leading(), self.standing()
         if done is not None:
             for route in done.cluster.routes:
                 if route.name == model:

@@ -2,7 +2,8 @@
 
 Owns how facts become samples. Names are those of `names`, and no others. Desired replicas are
 what scalers act upon: a series that was there once stays, with 0 where nothing is wanted any more,
-and keeps its last value while its model is paused or released.
+and keeps its last value while its model is paused or released. A controller that stands by has none:
+two would give scalers two counts.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Metrics(Collector):
         self._within = [0] * (len(_BUCKETS_S) + 1)
         self._cpu_s = 0.0
         self._desired: dict[Series, int] = {}
+        self._token = 0
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -49,6 +51,9 @@ class Metrics(Collector):
         """Count one tick."""
         self._within[next((k for k, s in enumerate(_BUCKETS_S) if done.cpu_s <= s), -1)] += 1
         self._cpu_s += done.cpu_s
+        if done.after.leader_token != self._token:  # others may have planned since the term before
+            self._token = done.after.leader_token
+            self._desired.clear()
 
     def text(self) -> bytes:
         """Prometheus' text form."""

@@ -88,6 +88,7 @@ class Made:
     alerts: list[Alert]
     broken: bool = False
     now_s: float = 0.0
+    leads: bool = True
 
     def run(self, first: int, last: int) -> None:
         for second in range(first, last + 1):
@@ -116,7 +117,7 @@ async def made(tmp_path: Path) -> AsyncIterator[Made]:
             raise ConnectionError("broker away")
         held.alerts.append(alert)
 
-    facts = Facts(Identity("ctl-1", "b:1", "shoal.", True), loop, lambda: (True, 3, "ctl-1"))
+    facts = Facts(Identity("ctl-1", "b:1", "shoal.", True), loop, lambda: (held.leads, 3, "ctl-1"))
     webhook = Webhook(publish, token, lambda: held.now_s)
     held.metrics = Metrics(facts, lambda: 0, lambda: webhook.counts, lambda: {"telemetry": 7})
     loop.watchers = (facts.tick, held.metrics.tick)
@@ -206,6 +207,31 @@ async def test_desired_replicas_are_absent_before_the_first_plan_and_held_while_
     made.loop.latest.take(Control("tiny", "pause", True, "ann", "why", NOW_MS), 0)
     made.run(6, 8)
     assert await desired(made) == [before]
+
+
+async def test_a_controller_that_stopped_leading_shows_no_fleet(made: Made) -> None:
+    """Its last counts beside those of the leader would mix with them, and ages stand still."""
+    made.loop.latest.take(Price(POOL.id, 1.5, NOW_MS), 0)
+    made.run(1, 5)
+    assert len(await desired(made)) == 1
+    made.leads = False
+    _, text = await get(made, "/metrics")
+    assert "shoal_leader 0" in text and "shoal_ticks_total 5" in text
+    of_models = ("shoal_desired", "shoal_held", "shoal_cost", "shoal_supply_age", "shoal_combos")
+    assert not [line for line in text.splitlines() if line.startswith(of_models) or "tiny" in line]
+    assert (await get(made, "/v1/explain/tiny"))[0] == 404
+    facts = json.loads((await get(made, "/v1/status"))[1])
+    assert (facts["leads"], facts["models"], facts["usd_per_h"]) == (False, [], None)
+
+
+async def test_counts_of_an_earlier_term_are_forgotten(made: Made) -> None:
+    """Somebody else planned meanwhile: a paused model keeps what that one said, not this one."""
+    made.run(1, 5)
+    assert len(await desired(made)) == 1
+    made.loop.begin(rebuild(made.loop.declared(), {}, {}, {}, (), NOW_MS, leader_token=9))
+    made.loop.latest.take(Control("tiny", "pause", True, "ann", "why", NOW_MS), 0)
+    made.run(6, 8)
+    assert await desired(made) == []
 
 
 async def test_a_leader_without_decisions_is_not_healthy(made: Made) -> None:
