@@ -158,8 +158,8 @@ class Facts:
         return found
 
     def explain(self, model: str) -> dict[str, Any] | None:
-        """Everything that `shoal explain` needs of `model`; None where it is not declared, and while
-        this controller stands by."""
+        """Everything that `shoal explain` needs of `model`; None where it is not declared, and
+        while this controller stands by."""
         done, now = self.leading(), self.standing()
         if done is not None:
             for route in done.cluster.routes:

@@ -1,9 +1,9 @@
 """The controller's metrics in Prometheus' text form, worked out when they are scraped.
 
 Owns how facts become samples. Names are those of `names`, and no others. Desired replicas are
-what scalers act upon: a series that was there once stays, with 0 where nothing is wanted any more,
-and keeps its last value while its model is paused or released. A controller that stands by has none:
-two would give scalers two counts.
+what scalers act upon: a series that was there once stays, with 0 where nothing is wanted any more
+or its model is not declared any more, and keeps its last value while its model is paused or
+released. A controller that stands by has none: two would give scalers two counts.
 """
 
 from __future__ import annotations
@@ -157,6 +157,10 @@ class Metrics(Collector):
                 for state, count in (("wanted", m.wanted), ("ready", m.ready))
             ],
         )
+        declared = {model.model for model in models}
+        for series in self._desired:
+            if series[0] not in declared:
+                self._desired[series] = 0
         for model in models:
             if not model.planned or model.held:
                 continue

@@ -85,7 +85,7 @@ METRICS: tuple[Metric, ...] = (
         "shoal_desired_replicas",
         "gauge",
         ("model", "region", "pool", "role"),
-        "instances that should run, for KEDA or an HPA; absent before the first plan and on a standby",
+        "instances that should run, for KEDA or an HPA; absent before a plan and on a standby",
     ),
     Metric("shoal_held", "gauge", ("model",), "1 while the model is paused or released"),
     Metric("shoal_uncertain", "gauge", ("model",), "1 while it is far from its predictions"),

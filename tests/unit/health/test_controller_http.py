@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ class Made:
     url: str
     metrics: Metrics
     alerts: list[Alert]
+    cluster: Cluster
     broken: bool = False
     now_s: float = 0.0
     leads: bool = True
@@ -103,14 +105,14 @@ async def made(tmp_path: Path) -> AsyncIterator[Made]:
     cluster = Cluster((POOL,), (TINY,))
     loop = Loop(
         rebuild(cluster, {}, {}, {}, (), NOW_MS, leader_token=3),
-        lambda: cluster,
+        lambda: held.cluster,
         TelemetryWindows(),
         latest,
         Ports(ExecutorStatuses(latest.statuses), sent, sent, sent, Solver()),  # type: ignore[arg-type]
         Clock(TimeBase(1.0, NOW_MS, 0), mono_ns=lambda: int(held.now_s * 1e9)),
         leads=lambda: True,
     )
-    held = Made(loop, "", None, [])  # type: ignore[arg-type]
+    held = Made(loop, "", None, [], cluster)  # type: ignore[arg-type]
 
     async def publish(alert: Alert) -> None:
         if held.broken:
@@ -222,6 +224,15 @@ async def test_a_controller_that_stopped_leading_shows_no_fleet(made: Made) -> N
     assert (await get(made, "/v1/explain/tiny"))[0] == 404
     facts = json.loads((await get(made, "/v1/status"))[1])
     assert (facts["leads"], facts["models"], facts["usd_per_h"]) == (False, [], None)
+
+
+async def test_a_model_that_is_withdrawn_has_a_count_of_zero(made: Made) -> None:
+    """Nothing of it should run, and a series that vanishes would leave its scaler where it is."""
+    made.run(1, 5)
+    assert min(await desired(made)) >= 1.0
+    made.cluster = Cluster((POOL,), (dataclasses.replace(TINY, model="other"),))
+    made.run(6, 6)
+    assert await desired(made) == [0.0]
 
 
 async def test_counts_of_an_earlier_term_are_forgotten(made: Made) -> None:
