@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import faust
 import numpy as np
+from aiokafka.errors import KafkaError
 from faust.types import TP
 
 from streams.broker.clients import options, security
@@ -28,6 +30,9 @@ _IDLE_S = 1.5
 _LOOK_S = 0.25
 
 
+Ends = Callable[[Iterable[int]], Awaitable[Mapping[int, int]]]
+
+
 @dataclass(slots=True)
 class _Second:
     """What one partition got in the second `appended_s`; last_s: monotonic s of the last record."""
@@ -38,11 +43,15 @@ class _Second:
 
 
 class Worker:
-    """The seconds not closed yet of the partitions that this worker has now. poison: records not
-    understood."""
+    """The seconds not closed yet of the partitions that this worker has now. ends: asks the broker
+    for the offsets that the next records of partitions will get. poison: records not understood."""
 
-    def __init__(self, demand: Any) -> None:
+    def __init__(
+        self, demand: Any, ends: Ends, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._demand = demand
+        self._ends = ends
+        self._monotonic_s = monotonic_s
         self._open: dict[int, _Second] = {}
         self.poison = 0
 
@@ -57,14 +66,29 @@ class Worker:
         if known is None:
             known = self._open[message.partition] = _Second(appended_s)
         known.events.append(event)
-        known.last_s = time.monotonic()
+        known.last_s = self._monotonic_s()
 
     async def close_idle(self) -> None:
-        """Close seconds after which nothing came."""
-        since_s = time.monotonic() - _IDLE_S
-        for partition, second in list(self._open.items()):
-            if second.last_s < since_s:
-                await self._close(partition)
+        """Close seconds after which nothing came, and of which nothing is left with the broker: it
+        may be this worker that stood still, and a second that is merged twice is counted once."""
+        idle = {partition for partition in self._open if self._is_idle(partition)}
+        if not idle:
+            return
+        try:
+            ends = await self._ends(idle)
+        except (KafkaError, TimeoutError) as error:
+            log.warning("windows: the ends of partitions are not known: %s", error)
+            return
+        for partition in idle:
+            if self._is_idle(partition):
+                last = self._open[partition].events[-1].message.offset
+                if last + 1 >= ends[partition]:
+                    await self._close(partition)
+
+    def _is_idle(self, partition: int) -> bool:
+        """Whether an open second has got nothing for a while."""
+        second = self._open.get(partition)
+        return second is not None and self._monotonic_s() - second.last_s > _IDLE_S
 
     def forget(self, partitions: set[int]) -> None:
         """These go to other workers, who read again what is not acknowledged."""
@@ -116,7 +140,13 @@ def make_app(bootstrap: str, prefix: str) -> faust.App:
         "key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw",
     }  # fmt: skip
     telemetry = app.topic(TELEMETRY.wire_name(prefix), **raw)
-    worker = Worker(app.topic(DEMAND.wire_name(prefix), **raw))
+
+    async def ends(partitions: Iterable[int]) -> Mapping[int, int]:
+        name = TELEMETRY.wire_name(prefix)
+        found = await app.consumer.highwaters(*(TP(name, number) for number in partitions))
+        return {place.partition: end for place, end in found.items()}
+
+    worker = Worker(app.topic(DEMAND.wire_name(prefix), **raw), ends)
 
     async def merge(stream: Any) -> None:
         async for event in stream.noack().events():

@@ -1,0 +1,107 @@
+"""When a worker closes a second: what it merges twice would be taken for a copy, and lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from aiokafka.errors import KafkaConnectionError
+
+from streams.windows.app import Worker
+from topics.codec import decode, encode
+from topics.demand import Demand
+from topics.telemetry import Telemetry
+
+SECOND_S = 1_700_000_000
+
+
+@dataclass
+class Broker:
+    """One partition of `telemetry`, and what was merged of it. end: of the partition."""
+
+    end: int = 0
+    away: bool = False
+    now_s: float = 0.0
+    merged: list[Demand] = field(default_factory=list)
+    acked: int = 0
+
+    async def ends(self, partitions: Iterable[int]) -> Mapping[int, int]:
+        if self.away:
+            raise KafkaConnectionError("away")
+        return dict.fromkeys(partitions, self.end)
+
+    async def send(self, key: bytes, value: bytes) -> Any:
+        self.merged.append(decode("demand", value))
+        delivered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        delivered.set_result(None)
+        return delivered
+
+    def event(self, offset: int, after_s: float) -> Any:
+        """A record of 7 requests, appended that long after the second began."""
+        record = Telemetry("m", "a", "b", offset, 0, 1000, 0, 7, *[0] * 9)
+        message = SimpleNamespace(
+            partition=0, offset=offset, value=encode(record), timestamp=SECOND_S + after_s
+        )
+        return SimpleNamespace(message=message, ack=self._ack)
+
+    def _ack(self) -> None:
+        self.acked += 1
+
+    @property
+    def arrivals(self) -> list[int]:
+        return [sum(second.counts[0] for second in one.seconds) for one in self.merged]
+
+
+def made() -> tuple[Broker, Worker]:
+    broker = Broker()
+    return broker, Worker(broker, broker.ends, lambda: broker.now_s)
+
+
+async def test_a_second_is_closed_once_nothing_comes_any_more() -> None:
+    broker, worker = made()
+    broker.end = 1
+    await worker.take(broker.event(0, 0.1))
+    broker.now_s = 1.4
+    await worker.close_idle()
+    assert broker.merged == []
+    broker.now_s = 1.6
+    await worker.close_idle()
+    assert broker.arrivals == [7] and broker.acked == 1
+
+
+async def test_a_worker_that_stood_still_waits_for_what_it_has_not_read() -> None:
+    """It was stopped for longer than a second may be idle, with a record of it still to read."""
+    broker, worker = made()
+    broker.end = 2
+    await worker.take(broker.event(0, 0.1))
+    broker.now_s = 5.0
+    await worker.close_idle()
+    assert broker.merged == []
+    await worker.take(broker.event(1, 0.6))
+    broker.now_s = 7.0
+    await worker.close_idle()
+    assert broker.arrivals == [14] and broker.acked == 2
+
+
+async def test_while_the_broker_is_away_seconds_stay_open() -> None:
+    broker, worker = made()
+    broker.end, broker.away = 1, True
+    await worker.take(broker.event(0, 0.1))
+    broker.now_s = 5.0
+    await worker.close_idle()
+    assert broker.merged == []
+    broker.away = False
+    await worker.close_idle()
+    assert broker.arrivals == [7]
+
+
+async def test_the_first_record_of_a_later_second_closes_the_one_before() -> None:
+    broker, worker = made()
+    broker.end = 2
+    await worker.take(broker.event(0, 0.9))
+    await worker.take(broker.event(1, 1.1))
+    assert broker.arrivals == [7]
+    assert [one.appended_s for one in broker.merged] == [SECOND_S]
