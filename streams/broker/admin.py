@@ -16,8 +16,8 @@ from aiokafka.admin import NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 from tenacity import AsyncRetrying, retry_if_exception, wait_fixed
 
+from streams.broker.clients import FilesUnreadable, security
 from streams.broker.clients import admin as new_admin
-from streams.broker.clients import security
 from streams.broker.reach import BrokerUnreachable, greet
 from streams.broker.settings import TopicsUnusable as TopicsUnusable
 from streams.broker.settings import put_right
@@ -52,7 +52,10 @@ async def ensure_topics(
     answers, or not as a Kafka broker. TopicsUnusable: see there.
     """
     await greet(bootstrap, timeout_s)
-    admin = new_admin(bootstrap, "shoal-admin", request_timeout_ms=int(timeout_s * 1e3))
+    try:
+        admin = new_admin(bootstrap, "shoal-admin", request_timeout_ms=int(timeout_s * 1e3))
+    except FilesUnreadable as error:  # since a moment ago
+        raise BrokerUnreachable(bootstrap, str(error)) from None
     try:
         try:
             async with asyncio.timeout(timeout_s):

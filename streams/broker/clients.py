@@ -26,14 +26,19 @@ def security() -> Security:
         raise InvalidValue(error.field, error.value, error.allowed) from None
 
 
+class FilesUnreadable(OSError):
+    """A certificate, a key or a password cannot be read now. It may be while files are renewed (one
+    is missing, or a certificate and its key do not match yet), so whoever runs tries again."""
+
+
 def options(settings: Security) -> dict[str, Any]:
-    """`settings` as aiokafka takes them. InvalidValue: a file that cannot be read."""
+    """`settings` as aiokafka takes them. FilesUnreadable: see there."""
     try:
         return settings.options(lambda path: Path(path).read_text(), create_ssl_context)
     except OSError as error:
         named = (settings.ca_file, settings.cert_file, settings.key_file, settings.password_file)
         files = ", ".join(file for file in named if file)
-        raise InvalidValue("Kafka's TLS and SASL files", files, f"readable ({error})") from None
+        raise FilesUnreadable(f"Kafka's TLS and SASL files {files}: {error}") from None
 
 
 def consumer(bootstrap: str, client_id: str, **more: Any) -> AIOKafkaConsumer:

@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from autoscaler.domain.checks import InvalidValue
-from streams.broker.clients import options, security
+from streams.broker.clients import FilesUnreadable, options, security
 
 
 class BrokerUnreachable(ConnectionError):
@@ -42,11 +42,14 @@ def parse_address(text: str) -> str:
 async def greet(bootstrap: str, timeout_s: float) -> None:
     """One of the servers answers with its metadata, over TLS and after a login where these are set.
 
-    timeout_s: real seconds for each server. BrokerUnreachable says why none does. InvalidValue:
-    settings of TLS and SASL that cannot be used.
+    timeout_s: real seconds for each server. BrokerUnreachable says why none does, files that cannot
+    be read included. InvalidValue: settings of TLS and SASL that cannot be used.
     """
     settings = security()
-    more = options(settings)
+    try:
+        more = options(settings)
+    except FilesUnreadable as error:
+        raise BrokerUnreachable(bootstrap, str(error)) from None
     why = "no address given"
     for server in bootstrap.split(","):
         host, _, port = server.rpartition(":")

@@ -254,15 +254,20 @@ def _watching(
     """Topics that were deleted are made again and said; partitions that were added are read."""
 
     async def watch() -> None:
+        said = ""
         while True:
             await asyncio.sleep(_WATCH_TOPICS_S)
             try:
                 found: EnsuredTopics = await ensure_topics(options.broker, options.prefix)
-            except BrokerUnreachable:
-                continue  # every client says so
+            except BrokerUnreachable as error:
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("topics: %s", said)
+                continue
             except TopicsUnusable as error:
                 log.error("topics: %s", error)
                 continue
+            said = ""
             if found.created:
                 log.error("deleted topics were made again, empty: %s", ", ".join(found.created))
                 loop.say_again()

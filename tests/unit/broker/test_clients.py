@@ -12,7 +12,11 @@ import pytest
 
 from autoscaler.domain.checks import InvalidValue
 from executors.kafka_client import KafkaClient
-from streams.broker.clients import admin, consumer, producer
+from streams.broker.admin import ensure_topics
+from streams.broker.clients import FilesUnreadable, admin, consumer, producer
+from streams.broker.reach import BrokerUnreachable
+from streams.controller.control_topics import ControlTopics
+from streams.controller.leader_producer import LeaderProducer
 from streams.windows.app import make_app
 
 _CLIENT_HELLO = 0x16
@@ -80,3 +84,33 @@ def test_settings_that_cannot_work_are_refused_by_name(
     monkeypatch.setenv(f"SHOAL_KAFKA_{variable}", value)
     with pytest.raises(InvalidValue, match=f"SHOAL_KAFKA_{variable}"):
         consumer("127.0.0.1:1", "x")
+
+
+@pytest.fixture
+def renewing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The certificate is being replaced: its file is not there at this moment."""
+    monkeypatch.setenv("SHOAL_KAFKA_PROTOCOL", "SSL")
+    monkeypatch.setenv("SHOAL_KAFKA_CERT_FILE", str(tmp_path / "tls.crt"))
+    monkeypatch.setenv("SHOAL_KAFKA_KEY_FILE", str(tmp_path / "tls.key"))
+
+
+@pytest.mark.usefixtures("renewing")
+async def test_files_that_are_being_renewed_pass_for_a_broker_that_is_away() -> None:
+    """Whoever runs waits for both; at a start it is one line that names the files."""
+    with pytest.raises(FilesUnreadable, match=r"tls\.crt, .*tls\.key"):
+        consumer("127.0.0.1:1", "x")
+    with pytest.raises(OSError):
+        await LeaderProducer("127.0.0.1:1", "x", "x.", transactional=True).open()
+    with pytest.raises(BrokerUnreachable, match=r"tls\.crt, .*tls\.key"):
+        await ensure_topics("127.0.0.1:1")
+
+
+@pytest.mark.usefixtures("renewing")
+async def test_a_controller_goes_on_reading_once_its_files_are_renewed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    control = ControlTopics("127.0.0.1:1", "x.", {}, print, print, print)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await control.follow()
+    assert "tls.crt" in caplog.text
