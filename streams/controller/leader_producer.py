@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
-from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
+from aiokafka.errors import InvalidProducerEpoch, KafkaConnectionError, KafkaError, ProducerFenced
 
 from streams.broker.clients import producer as new_producer
 
@@ -67,10 +67,12 @@ class LeaderProducer:
     @contextlib.asynccontextmanager
     async def batch(self) -> AsyncIterator[None]:
         """What is sent inside becomes visible together at the end, or not at all if that raises.
-        Fenced: somebody else leads."""
+        Fenced: somebody else leads. KafkaConnectionError: the last `open` failed."""
         if self._id is None:
             yield
             return
+        if self._producer is None:
+            raise KafkaConnectionError("no producer: it could not be opened again")
         try:
             async with self._producer.transaction():
                 yield

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError, MessageSizeTooLargeError
 
+from streams.controller import leader_producer
 from streams.controller import outbox as module
-from streams.controller.leader_producer import Fenced
+from streams.controller.leader_producer import Fenced, LeaderProducer
 from streams.controller.outbox import Outbox
 from topics.codec import decode
 from topics.records import Assignment, Decision, Routes
@@ -237,3 +238,43 @@ async def test_a_leader_in_doubt_opens_no_producer_after_a_failure(
     await asyncio.sleep(0.01)
     task.cancel()
     assert (producer.opened, producer.sent, producer.away) == (0, [], 0)
+
+
+async def test_a_producer_that_cannot_be_opened_again_is_tried_until_it_can(
+    running: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker is away for a while in the middle of a term: the term goes on after it."""
+    opened: list[FakeClient] = []
+
+    class FakeClient:
+        """aiokafka's producer. The first one loses its broker, the second one finds none."""
+
+        async def start(self) -> None:
+            opened.append(self)
+            if len(opened) == 2:
+                raise KafkaConnectionError("away")
+
+        async def stop(self) -> None:
+            pass
+
+        @contextlib.asynccontextmanager
+        async def transaction(self) -> AsyncIterator[None]:
+            yield
+
+        async def send(self, *_: Any, **__: Any) -> asyncio.Future[Any]:
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            if len(opened) == 1:
+                future.set_exception(KafkaConnectionError("away"))
+            else:
+                future.set_result(None)
+            return future
+
+    monkeypatch.setattr(leader_producer, "new_producer", lambda *_, **__: FakeClient())
+    producer = LeaderProducer("b:1", "ctl", "x.", transactional=True)
+    await producer.open()
+    outbox = Outbox(producer)
+    running(outbox)
+    outbox.put(decision(1))
+    async with asyncio.timeout(5):
+        await outbox.flushed()
+    assert len(opened) == 3 and outbox.sent == 1
