@@ -86,17 +86,21 @@ def rebuild(
 
     def series(metric: str, every_s: float, by: str = MODEL) -> dict[tuple[str, ...], Floats]:
         query = f"sum by ({by}) (increase({metric}[{every_s:.0f}s]))"
+        steps = max(1, round(since_s / every_s))
         try:
             answer = ask(query, from_s + every_s, to_s, every_s)
+            return {
+                tuple(
+                    str(one["metric"].get(label.strip(), "")) for label in by.split(",")
+                ): _values(one, from_s + every_s, every_s, steps)
+                for one in answer
+            }
         except (OSError, PrometheusApiClientException, ValueError) as error:
             raise UserError(f"--prometheus {url}: {_first_line(error)}") from None
-        steps = max(1, round(since_s / every_s))
-        return {
-            tuple(str(one["metric"].get(label.strip(), "")) for label in by.split(",")): _values(
-                one, from_s + every_s, every_s, steps
-            )
-            for one in answer
-        }
+        except (LookupError, TypeError, AttributeError):
+            raise UserError(
+                f"--prometheus {url}: what it answers is no result of Prometheus"
+            ) from None
 
     counted = {key[0]: values for key, values in series(REQUESTS, step_s).items() if values.any()}
     if not counted:

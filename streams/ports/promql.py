@@ -71,7 +71,12 @@ def prometheus(server: PrometheusServer, timeout_s: float = 5.0) -> Ask:
     client = client_of(server, 1, timeout_s)
 
     def ask(query: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = client.custom_query(query)
+        try:
+            found: Any = client.custom_query(query)
+        except (KeyError, TypeError):  # JSON of another form than Prometheus answers in
+            found = None
+        if not isinstance(found, list):
+            raise ValueError(f"what {server.url} answers is no result of Prometheus")
         return found
 
     return ask

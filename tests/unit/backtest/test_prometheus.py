@@ -154,6 +154,17 @@ def test_nothing_there_and_no_answer_are_one_line(
     assert "'localhost:9090' is not allowed; allowed: http(s)://HOST" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("answer", [None, 3, [1], [{"values": []}], KeyError("data")])
+def test_an_answer_of_another_form_is_one_line(answer: Any, tmp_path: Path) -> None:
+    def ask(*_: object) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with pytest.raises(UserError, match="--prometheus u: what it answers is no result"):
+        rebuild(ask, "u", END_S, SPAN_S, tmp_path, 1)
+
+
 def test_a_trace_or_a_prometheus_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backtest"]) == 2
     assert "either --trace FILE or --prometheus URL" in capsys.readouterr().err

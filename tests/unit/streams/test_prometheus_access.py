@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -14,10 +15,15 @@ import pytest
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from requests.exceptions import SSLError
 
+from autoscaler.demand.engines import EngineView
+from streams.clock import Clock
 from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.files.prometheus import PrometheusServer
-from streams.ports.promql import prometheus, rate_of
+from streams.ports.engine_views import EngineViews
+from streams.ports.promql import PromqlDemand, prometheus, rate_of
+from topics.records import Alert
+from topics.timebase import TimeBase
 
 POOLS = "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
 MODELS = "models: {chat: {source: openai/gpt-oss-20b, slo: {ttft: 2s, tpot: 100ms}}}\n"
@@ -108,3 +114,41 @@ def test_a_token_that_is_none_is_not_shown_and_a_stranger_is_not_trusted(
 def test_an_address_that_is_none_is_refused(tmp_path: Path, said: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         declared(tmp_path, said)
+
+
+@pytest.mark.parametrize(
+    "body", ['{"data": null}', '{"data": {"result": null}}', "[1]", "{}", '{"data": {"result": 1}}']
+)
+async def test_an_answer_of_another_form_is_no_data(body: str) -> None:
+    """A proxy that answers something else ends neither demand nor the delivery of an alert."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        ask = prometheus(PrometheusServer(f"http://127.0.0.1:{server.server_address[1]}"))
+        clock = Clock(TimeBase(1.0, 1_000_000, 0))
+        reported: list[int] = []
+        source = PromqlDemand({"p": ask}, {"m": "q"}, clock)
+        await source.ask_all(lambda records, _: reported.append(len(records)))
+        assert reported == [0]
+        delivered: asyncio.Queue[Mapping[str, EngineView]] = asyncio.Queue()
+        views = EngineViews(
+            [ask], lambda: ["m"], clock.now_ms, lambda _, found: delivered.put_nowait(found)
+        )
+        views.take(Alert("f", "Late", "firing", clock.now_ms()))
+        async with asyncio.timeout(5):
+            assert (await delivered.get())["m"].why == "Prometheus knows none"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
