@@ -15,8 +15,9 @@ STATES = ("firing", "resolved")
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alert. models: those it concerns, empty for all. A "resolved" one permits nothing: a
-    dead exporter resolves alerts too."""
+    """One alert. name: as people gave it, of 1 to 200 printable characters. models: those it
+    concerns, empty for all. A "resolved" one permits nothing: a dead exporter resolves alerts too.
+    """
 
     fingerprint: str
     name: str
@@ -26,7 +27,7 @@ class Alert:
 
     def __post_init__(self) -> None:
         checks.name("fingerprint", self.fingerprint)
-        checks.name("name", self.name)
+        checks.label("name", self.name)
         checks.one_of("state", self.state, STATES)
         checks.time_ms("starts_ms", self.starts_ms)
         for model in self.models:

@@ -42,6 +42,12 @@ def combo(field: str, value: object) -> None:
         raise InvalidRecord(field, value, "1 to 1000 letters, digits or ._:/@+->&")
 
 
+def label(field: str, value: object) -> None:
+    """A name that people gave: 1 to 200 printable characters, spaces included."""
+    if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
+        raise InvalidRecord(field, value, "1 to 200 printable characters")
+
+
 def text(field: str, value: object, limit: int = 2000) -> None:
     """Free text for people, at most `limit` characters."""
     if not isinstance(value, str) or len(value) > limit:

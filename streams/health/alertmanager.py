@@ -17,8 +17,8 @@ from topics.records import Alert
 MOST_ALERTS = 1000
 
 
-def alerts_of(body: bytes) -> tuple[Alert, ...]:
-    """The alerts of a payload. InvalidRecord: it is none, with the field; then none is taken."""
+def alerts_of(body: bytes) -> tuple[list[Alert], list[InvalidRecord]]:
+    """The alerts of a payload, and why others in it cannot be read. InvalidRecord: it is none."""
     try:
         payload: Any = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -26,24 +26,34 @@ def alerts_of(body: bytes) -> tuple[Alert, ...]:
     listed = payload.get("alerts") if isinstance(payload, dict) else None
     if not isinstance(listed, list) or len(listed) > MOST_ALERTS:
         raise InvalidRecord("alerts", type(listed).__name__, f"at most {MOST_ALERTS} alerts")
-    return tuple(_alert(f"alerts[{k}]", one) for k, one in enumerate(listed))
+    alerts, refused = [], []
+    for k, one in enumerate(listed):
+        try:
+            alerts.append(_alert(f"alerts[{k}]", one))
+        except InvalidRecord as error:
+            refused.append(error)
+    return alerts, refused
 
 
 def _alert(path: str, one: Any) -> Alert:
     if not isinstance(one, dict) or not isinstance(one.get("labels"), dict):
         raise InvalidRecord(f"{path}.labels", one, "a JSON object")
     labels = one["labels"]
-    models = str(labels.get("model", ""))
+    models = _text(labels.get("model"))
     try:
         return Alert(
-            fingerprint=str(one.get("fingerprint", "")),
-            name=str(labels.get("alertname", "")),
-            state=str(one.get("status", "")),
+            fingerprint=_text(one.get("fingerprint")),
+            name=_text(labels.get("alertname")),
+            state=_text(one.get("status")),
             starts_ms=_ms(one.get("startsAt")),
             models=tuple(part for part in (m.strip() for m in models.split(",")) if part),
         )
     except InvalidRecord as error:
         raise InvalidRecord(f"{path}.{error.field}", error.value, error.allowed) from None
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
 
 
 def _ms(text: object) -> int:

@@ -1,8 +1,9 @@
 """The alert webhook: a bearer token, a limit on size and rate, then the topic `alerts`.
 
-Owns refusals (401, 413, 429, 400) and duplicates. Answers once the broker has the records: what
-follows from an alert is for the next ticks. A broker that does not answer is a 503, which makes
-Alertmanager send it again.
+Owns refusals (401, 413, 429, 400) and duplicates. Of several alerts those that cannot be read are
+left out: Alertmanager does not send a refused notification again. Answers once the broker has the
+records: what follows from an alert is for the next ticks. A broker that does not answer is a 503,
+which makes Alertmanager send it again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ Publish = Callable[[Alert], Awaitable[None]]
 
 class Webhook:
     """token_file: holds the bearer token and is read at every request, so it may rotate. None:
-    every alert is refused. Counts by result: accepted, duplicate, refused."""
+    every alert is refused. Counts by result: accepted, duplicate, refused (alerts that cannot be
+    read, and whole requests)."""
 
     def __init__(
         self, publish: Publish, token_file: Path | None, now_s: Callable[[], float]
@@ -51,13 +53,21 @@ class Webhook:
             self.counts["refused"] += 1
             return refusal
         try:
-            alerts = alerts_of(await request.read())
+            alerts, refused = alerts_of(await request.read())
         except web.HTTPRequestEntityTooLarge:
             self.counts["refused"] += 1
             return _said(413, f"at most {MOST_BYTES} bytes")
+        except web.RequestPayloadError:
+            self.counts["refused"] += 1
+            return _said(400, "body: cannot be decompressed as its Content-Encoding says")
         except InvalidRecord as error:
             self.counts["refused"] += 1
             return _said(400, str(error))
+        self.counts["refused"] += len(refused)
+        for error in refused:
+            log.warning("alerts: %s", error)
+        if refused and not alerts:
+            return _said(400, str(refused[0]))
         fresh = {_identity(alert): alert for alert in alerts}
         fresh = {key: alert for key, alert in fresh.items() if key not in self._known}
         self.counts["duplicate"] += len(alerts) - len(fresh)
@@ -73,7 +83,8 @@ class Webhook:
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
         self.counts["accepted"] += len(fresh)
-        return _said(200, f"{len(fresh)} new of {len(alerts)}")
+        left_out = f", {len(refused)} not read: {refused[0]}" if refused else ""
+        return _said(200, f"{len(fresh)} new of {len(alerts)}{left_out}")
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         if not self._authorized(request.headers.get("Authorization", "")):

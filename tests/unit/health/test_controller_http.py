@@ -135,8 +135,8 @@ async def get(made: Made, path: str) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-async def post(made: Made, body: bytes, token: str = TOKEN) -> int:
-    headers = {"Authorization": f"Bearer {token}"}
+async def post(made: Made, body: bytes, token: str = TOKEN, **more: str) -> int:
+    headers = {"Authorization": f"Bearer {token}", **more}
     async with (
         aiohttp.ClientSession() as session,
         session.post(made.url + "/alerts", data=body, headers=headers) as answer,
@@ -281,6 +281,28 @@ async def test_alerts_are_published_once_with_their_models(made: Made) -> None:
     ]
     assert made.alerts[0].models == ("tiny", "other")
     assert made.alerts[0].starts_ms == 1_700_000_000_123
+
+
+async def test_an_alert_may_have_any_name_and_no_model(made: Made) -> None:
+    """People write names with spaces; a label without a value names no model."""
+    text = payload("a").replace(b"Late", b"GPU too hot").replace(b'"tiny, other"', b"null")
+    assert await post(made, text) == 200
+    assert [(a.name, a.models) for a in made.alerts] == [("GPU too hot", ())]
+
+
+async def test_one_alert_that_cannot_be_read_does_not_take_others_with_it(
+    made: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await post(made, payload("a", "bad name", "b")) == 200
+    assert [a.fingerprint for a in made.alerts] == ["a", "b"]
+    _, text = await get(made, "/metrics")
+    assert 'shoal_alerts_total{result="refused"} 1.0' in text
+    assert "alerts[1].fingerprint: 'bad name' is not allowed" in caplog.text
+
+
+async def test_a_body_that_cannot_be_unpacked_is_refused_with_words(made: Made) -> None:
+    assert await post(made, b"no gzip", **{"Content-Encoding": "gzip"}) == 400
+    assert await post(made, payload("a")) == 200
 
 
 async def test_alerts_are_refused_without_a_token_too_large_and_in_a_storm(made: Made) -> None:

@@ -17,6 +17,7 @@ COUNTS = st.integers(0, 10**12)
 TIMES = st.integers(0, MAX_MS)
 RATES = st.floats(0.0, 1e9)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
+LABELS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=60).filter(str.isprintable)
 SKETCHES = st.dictionaries(st.integers(LOWEST, HIGHEST), st.integers(0, 10**7), max_size=5)
 GPUS = st.lists(st.integers(0, 63), min_size=1, max_size=4, unique=True).map(tuple)
 PHASES = st.sampled_from(records.PHASES)
@@ -201,7 +202,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "alerts": st.builds(
         records.Alert,
         NAMES,
-        NAMES,
+        LABELS,
         st.sampled_from(["firing", "resolved"]),
         TIMES,
         st.lists(NAMES, max_size=3).map(tuple),
