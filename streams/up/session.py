@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from aiokafka.errors import KafkaError
 
 from autoscaler.domain.cluster import Mode
 from streams.broker.admin import TopicsUnusable, ensure_topics
@@ -52,6 +53,8 @@ class Session:
         self._interrupted = asyncio.Event()
         self._overhead: Mapping[str, float | None] = {"p50": None, "p99": None}
         self._bootstrap = ""
+        self._following: asyncio.Task[None] | None = None
+        self._drawing: asyncio.Task[None] | None = None
         self.ended_ms = 0  # domain time at which the run was over and the parts were told to end
         self.logs: Path | None = None  # kept where something failed
 
@@ -89,14 +92,13 @@ class Session:
         self._children.on_event = self._shown.say
         self.logs = folder
         report: dict[str, Any] = {}
-        following: asyncio.Task[None] | None = None
-        drawing: asyncio.Task[None] | None = None
         fine = False
         try:
             if await self._unless_interrupted(self._broker(run)):
-                following = asyncio.create_task(follow(self._bootstrap, prefix, self.picture))
+                following = follow(self._bootstrap, prefix, self.picture)
+                self._following = asyncio.create_task(following)
                 self._shown.begin()
-                drawing = asyncio.create_task(self._shown.draw())
+                self._drawing = asyncio.create_task(self._shown.draw())
                 serving = self._serve(run, self._bootstrap)
                 if await self._unless_interrupted(serving) and await self._first_fleet(deadline):
                     self._shown.serves(port, time.monotonic() - started)
@@ -110,11 +112,11 @@ class Session:
             raise
         finally:
             self.ended_ms = self._shown.stop()
-            if following is not None:
-                await _cancelled(following)
+            if self._following is not None:
+                await _cancelled(self._following)
             await self._children.close()
-            if drawing is not None:
-                await _cancelled(drawing)
+            if self._drawing is not None:
+                await _cancelled(self._drawing)
             self._shown.end()
             if self._bootstrap and not embedded:
                 await remove_topics(self._bootstrap, prefix)
@@ -272,6 +274,14 @@ class Session:
     def _raise_if_failed(self) -> None:
         if self._children.failed is not None and self._children.failed.done():
             raise ChildFailed(self._children.failed.result())
+        if self._drawing is not None and self._drawing.done():
+            self._drawing.result()
+        if self._following is not None and self._following.done():
+            try:
+                self._following.result()
+            except (KafkaError, OSError) as error:
+                why = str(error) or type(error).__name__
+                raise ChildFailed(f"what happens cannot be read from Kafka: {why}") from error
 
 
 async def _cancelled(task: asyncio.Future[Any]) -> None:

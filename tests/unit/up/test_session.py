@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 from rich.console import Console
 
 from autoscaler.domain.cluster import Mode
@@ -217,3 +218,25 @@ def test_what_is_shown_when_the_parts_have_ended_is_what_the_summary_says(
     shown.end()
     assert "+01:40" in out.getvalue() and "+02:20" not in out.getvalue()
     assert shown.now_ms() == 100_000
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "raised", "said"),
+    [
+        ("_following", KafkaConnectionError("no broker"), ChildFailed, "no broker"),
+        ("_drawing", ZeroDivisionError("a row"), ZeroDivisionError, "a row"),
+    ],
+)
+async def test_a_screen_that_stopped_ends_the_wait_with_its_reason(
+    clock: FakeTime, task: str, error: Exception, raised: type[Exception], said: str
+) -> None:
+    """It says what failed, not that no instance was ready."""
+
+    async def fail() -> None:
+        raise error
+
+    start = Start(config())
+    setattr(start.session, task, asyncio.create_task(fail()))
+    with pytest.raises(raised, match=said):
+        await start.wait()
+    assert clock.now_s < 1.0
