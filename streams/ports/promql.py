@@ -1,7 +1,7 @@
 """Demand from a user's own Prometheus: one PromQL query per model that gives requests per second.
 
-Owns asking, in a thread (the client is synchronous), adding up what several servers say, and
-turning rates into telemetry of whole requests. A query that fails, is empty or gives NaN is no
+Owns asking, in threads of its own (the client is synchronous), adding up what several servers say,
+and turning rates into telemetry of whole requests. A query that fails, is empty or gives NaN is no
 data: nothing is reported for that time, and windows show the gap. A rate of zero is reported as
 zero.
 """
@@ -13,6 +13,7 @@ import logging
 import math
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from requests import PreparedRequest, Session
+from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 from requests.exceptions import RequestException
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_fixed
@@ -38,6 +40,10 @@ Ask = Callable[[str], list[dict[str, Any]]]
 
 MAX_REQ_PER_S = 1e6
 HOLD_MS = 60_000
+MOST_AT_ONCE = 32
+"""Questions under way to all servers: asyncio's own threads are a few more than cores, which a
+hundred models at 0.1 s each would keep busy for longer than the second between rounds."""
+
 _TRIES, _PAUSE_S = 2, 0.2
 
 
@@ -61,9 +67,12 @@ def client_of(server: PrometheusServer, tries: int, timeout_s: float) -> Prometh
     session.verify = server.ca_file or True
     auth = _TokenFile(server.token_file) if server.token_file else None
     retry = Retry(total=tries - 1)
-    return PrometheusConnect(
+    client = PrometheusConnect(
         url=server.url, retry=retry, auth=auth, session=session, timeout=timeout_s
     )
+    # The client's own adapter keeps ten connections and warns of each further one.
+    session.mount(server.url, HTTPAdapter(max_retries=retry, pool_maxsize=MOST_AT_ONCE))
+    return client
 
 
 def prometheus(server: PrometheusServer, timeout_s: float = 5.0) -> Ask:
@@ -135,6 +144,7 @@ class PromqlDemand:
         self._carried = dict.fromkeys(queries, 0.0)
         self._boot = uuid.uuid4().hex
         self._sequence = 0
+        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, "promql")  # started as they are needed
 
     async def replay(self, sink: Sink) -> None:
         """Nothing: windows begin with the first answer, as no data before it."""
@@ -143,11 +153,14 @@ class PromqlDemand:
         """Ask on a fixed grid until cancelled: slow answers do not stretch it. A question that
         would be late by a whole span is left out, and that span is a gap."""
         due_ms = self._clock.now_ms() + self._every_ms
-        while True:
-            await asyncio.sleep(self._clock.real_s_until(due_ms))
-            await self.ask_all(sink)
-            late = max(0, self._clock.now_ms() - due_ms) // self._every_ms
-            due_ms += (1 + late) * self._every_ms
+        try:
+            while True:
+                await asyncio.sleep(self._clock.real_s_until(due_ms))
+                await self.ask_all(sink)
+                late = max(0, self._clock.now_ms() - due_ms) // self._every_ms
+                due_ms += (1 + late) * self._every_ms
+        finally:
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def live(self) -> None:
         """At once: there is no backlog."""
@@ -189,11 +202,14 @@ class PromqlDemand:
             reraise=True,
         )
         try:
-            answer: list[dict[str, Any]] = await trying(asyncio.to_thread, ask, query)
+            answer: list[dict[str, Any]] = await trying(self._in_thread, ask, query)
         except (PrometheusApiClientException, OSError, ValueError, KeyError) as error:
             log.warning("demand for %s: Prometheus did not answer: %s", model, error)
             return None
         return rate_of(answer)
+
+    async def _in_thread(self, ask: Ask, query: str) -> list[dict[str, Any]]:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, ask, query)
 
     def _record(self, model: str, rate: float) -> Telemetry:
         exact = rate * self._every_ms / 1000 + self._carried[model]
