@@ -51,10 +51,10 @@ class Latest:
     token: kept aside until somebody does. Where the claims are lost, forged ones above the true one
     do not hide it; eight below it push it out (signatures keep forged ones away).
     dead: (topic, partition, offset) of what is in dead-letters already, at least the last 10,000
-    (a dict, because it keeps their order). decisions: the last 2000. services: by model, as
-    declared on the topic; withdrawn: models whose service was withdrawn there. controls: by key, as
-    operators said it last. alerts: those that nobody has taken yet. unmanaged: by model, servers
-    that Shoal did not start.
+    (a dict, because it keeps their order); buried: how many there were. decisions: the last 2000.
+    services: by model, as declared on the topic; withdrawn: models whose service was withdrawn
+    there. controls: by key, as operators said it last. alerts: those that nobody has taken yet.
+    unmanaged: by model, servers that Shoal did not start.
     """
 
     statuses: dict[str, Status] = field(default_factory=dict)
@@ -75,6 +75,7 @@ class Latest:
     next_serial: int = 1
     rates: dict[str, RateHour] = field(default_factory=dict)
     dead: dict[tuple[str, int, int], None] = field(default_factory=dict)
+    buried: int = 0
 
     def take(self, record: Any, offset: int) -> None:
         """Fold in `record`, read at `offset` of its partition."""
@@ -147,6 +148,7 @@ class Latest:
 
     def bury(self, place: tuple[str, int, int]) -> None:
         """Remember that `place` (topic, partition, offset) has its dead letter."""
+        self.buried += place not in self.dead
         self.dead[place] = None
         if len(self.dead) > 2 * KEPT_DEAD:
             for oldest in list(self.dead)[:KEPT_DEAD]:

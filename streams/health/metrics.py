@@ -104,7 +104,7 @@ class Metrics(Collector):
             [((result,), float(getattr(windows, result))) for result in results],
         )
         yield "shoal_lag_records", [((t,), float(n)) for t, n in sorted(self._behind().items())]
-        yield "shoal_dead_letters_total", [((), float(len(loop.latest.dead)))]
+        yield "shoal_dead_letters_total", [((), float(loop.latest.buried))]
         yield "shoal_decision_log_lost_total", [((), float(self._lost()))]
         yield "shoal_alerts_total", [((k,), float(n)) for k, n in sorted(self._alerts().items())]
         yield (

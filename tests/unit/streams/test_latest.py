@@ -116,6 +116,8 @@ def test_places_of_dead_letters_are_bounded() -> None:
         latest.take(DeadLetter("status", 0, offset, "why", "", "reader"), 0)
     assert len(latest.dead) <= 2 * KEPT_DEAD
     assert ("status", 0, 3 * KEPT_DEAD - 1) in latest.dead
+    latest.bury(("status", 0, 3 * KEPT_DEAD - 1))
+    assert latest.buried == 3 * KEPT_DEAD, "a count never falls, and no place counts twice"
 
 
 def test_a_broker_clock_that_is_set_back_makes_no_node_silent() -> None:
