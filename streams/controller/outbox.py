@@ -50,8 +50,8 @@ class Outbox:
 
     leads: asked before each batch; while it says no, nothing is sent, because only a leader may
     write. A lease that lapsed may be taken up again in the same term, with what waits; `clear` ends
-    a term. Counters: sent, dropped (at the end of a term, or more than MAX_WAITING waiting),
-    unsendable (larger than the broker takes: tried again, it would hold up all others).
+    a term. Counters: sent, dropped (at the end of a term, more than MAX_WAITING waiting, or larger
+    than the broker takes: tried again, it would hold up all others).
     """
 
     def __init__(
@@ -67,7 +67,6 @@ class Outbox:
         self._idle.set()
         self.sent = 0
         self.dropped = 0
-        self.unsendable = 0
 
     def put(self, record: Any) -> None:
         """Queue `record`; see the class."""
@@ -181,4 +180,4 @@ class Outbox:
         log.error("a record for %s is lost: %r", topic_of(record).name, error)
         if self._waiting.get(key) is record:
             del self._waiting[key]
-        self.unsendable += 1
+        self.dropped += 1

@@ -60,7 +60,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("shoal_solver_restarts_total", "counter", (), "planners killed for lack of an answer"),
     Metric("shoal_records_sent_total", "counter", (), "records that the broker has"),
     Metric(
-        "shoal_records_dropped_total", "counter", (), "records given up: not the leader, or full"
+        "shoal_records_dropped_total",
+        "counter",
+        (),
+        "records given up: not the leader, full, or too large",
     ),
     Metric(
         "shoal_telemetry_records_total", "counter", ("result",), "applied, duplicate, late, ahead"

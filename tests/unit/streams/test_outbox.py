@@ -173,7 +173,7 @@ async def test_a_record_that_is_too_large_does_not_hold_up_the_others(running: A
     running(outbox)
     await asyncio.wait_for(outbox.flushed(), 5.0)
     assert [r.number for r in producer.sent] == [1, 3, 5]
-    assert (outbox.sent, outbox.unsendable) == (3, 2)
+    assert (outbox.sent, outbox.dropped) == (3, 2)
 
 
 async def test_what_the_broker_has_is_not_sent_again_because_the_next_one_failed(
