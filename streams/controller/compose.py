@@ -110,6 +110,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     keys = read_keys()
     seal = Seal(keys, clock)
     found = await ensure_topics(options.broker, options.prefix)
+    _say_changed(found)
     latest, election = Latest(), Election(uuid.uuid4().hex)
     words = new_producer(options.broker, options.controller_id, request_timeout_ms=10_000)
     written = LeaderProducer(
@@ -271,10 +272,16 @@ def _watching(
             if found.created:
                 log.error("deleted topics were made again, empty: %s", ", ".join(found.created))
                 loop.say_again()
+            _say_changed(found)
             control.repartition(found.partitions)
             telemetry.repartition(found.partitions)
 
     return watch
+
+
+def _say_changed(found: EnsuredTopics) -> None:
+    if found.changed:
+        log.warning("settings of topics were put right: %s", ", ".join(found.changed))
 
 
 class _DeadLetters:

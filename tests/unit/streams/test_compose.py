@@ -1,0 +1,72 @@
+"""What a controller does about its topics while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoscaler.domain.cluster import Mode
+from streams.broker.admin import EnsuredTopics
+from streams.broker.reach import BrokerUnreachable
+from streams.controller import compose
+from topics.timebase import TimeBase
+
+OPTIONS = compose.Options(
+    Path("shoal.yaml"), "b:1", TimeBase(1.0, 1, 0), "ctl-1", "shoal.", Mode.ACT
+)
+
+
+class Readers:
+    """The readers of topics, and the loop; counts what they are told."""
+
+    def __init__(self) -> None:
+        self.partitions: list[Mapping[str, int]] = []
+        self.said_again = 0
+
+    def repartition(self, partitions: Mapping[str, int]) -> None:
+        self.partitions.append(partitions)
+
+    def say_again(self) -> None:
+        self.said_again += 1
+
+
+async def test_changed_topics_and_a_broker_that_is_away_are_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Settings put right are said each time, why nothing can be looked at once."""
+    away = BrokerUnreachable("b:1", "tls.crt cannot be read")
+    answers: list[EnsuredTopics | BrokerUnreachable] = [
+        EnsuredTopics("c", False, (), {"status": 4}, ("shoal.status",)),
+        away,
+        away,
+        EnsuredTopics("c", False, (), {"status": 4}),
+    ]
+    over = asyncio.Event()
+
+    async def ensure(*_: Any) -> EnsuredTopics:
+        answer = answers.pop(0)
+        if not answers:
+            over.set()
+        if isinstance(answer, BrokerUnreachable):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(compose, "ensure_topics", ensure)
+    monkeypatch.setattr(compose, "_WATCH_TOPICS_S", 0.0)
+    readers: Any = Readers()
+    watching = asyncio.ensure_future(compose._watching(OPTIONS, readers, readers, readers)())
+    async with asyncio.timeout(5):
+        await over.wait()
+    watching.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await watching
+    assert [record.message for record in caplog.records] == [
+        "settings of topics were put right: shoal.status",
+        "topics: Kafka at b:1 cannot be used: tls.crt cannot be read",
+    ]
+    assert readers.said_again == 0 and readers.partitions[0] == {"status": 4}
