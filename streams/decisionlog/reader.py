@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import orjson
 
@@ -39,7 +40,7 @@ class Segment:
     @property
     def controller(self) -> str:
         """Who wrote it, from its name."""
-        return self.path.name.removesuffix(SUFFIX).split("-", 1)[-1]
+        return unquote(self.path.name.removesuffix(SUFFIX).split("-", 1)[-1])
 
     def read(self) -> tuple[Start, Iterator[Tick]]:
         """Its start and its ticks. UserError: the file cannot be read."""

@@ -7,6 +7,7 @@ can be run again from any of them; after a fault a new segment begins.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import logging
 import queue
@@ -16,6 +17,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import quote
 
 from autoscaler.decide import ControllerState
 from autoscaler.domain.cluster import Cluster
@@ -30,6 +32,7 @@ SUFFIX = ".jsonl.gz"
 SEGMENT_S = 600
 _MOST_WAITING = 120
 _RETRY_S = 30.0
+_PLAIN = ":@+"  # what ids may hold and file names too; a "/" is quoted
 
 
 class DecisionLog:
@@ -130,7 +133,7 @@ class DecisionLog:
     def _begin_segment(self, state: ControllerState, cluster: Cluster, now_ms: int) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._make_room()
-        path = self._folder / f"{now_ms}-{self._controller}{SUFFIX}"
+        path = self._folder / f"{now_ms}-{quote(self._controller, _PLAIN)}{SUFFIX}"
         self._file = path.open("wb")
         self._packer = zlib.compressobj(6, zlib.DEFLATED, 31)
         self._observations = ObservationWriter()
@@ -171,13 +174,16 @@ class DecisionLog:
 
     def _make_room(self) -> None:
         """Remove the oldest segments until the rest is within the limit."""
-        segments = sorted(self._folder.glob(f"*{SUFFIX}"), key=started_ms)
-        total = sum(path.stat().st_size for path in segments)
-        for path in segments:
+        sizes: dict[Path, int] = {}
+        for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=started_ms):
+            with contextlib.suppress(FileNotFoundError):  # another controller makes room here, too
+                sizes[path] = path.stat().st_size
+        total = sum(sizes.values())
+        for path, size in sizes.items():
             if total <= self._most_bytes:
                 return
-            total -= path.stat().st_size
-            path.unlink()
+            total -= size
+            path.unlink(missing_ok=True)
 
 
 def started_ms(path: Path) -> int:

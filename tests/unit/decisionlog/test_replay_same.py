@@ -135,6 +135,30 @@ def test_a_folder_that_cannot_be_written_holds_nothing_up(
     assert "decision log" in caplog.text
 
 
+@pytest.mark.parametrize("controller", ["team/ctl-1", "a.b:c@d+e_f-1"])
+def test_any_id_of_a_controller_names_its_segments(tmp_path: Path, controller: str) -> None:
+    log, state = DecisionLog(tmp_path, controller), ControllerState(T0)
+    log.start()
+    log.tick(TickDone(state, state, Observation(), world(5.0, pools=(ONE,)).cluster, T0, (), 0.0))
+    log.close(30.0)
+    (segment,) = segments(tmp_path)
+    assert log.lost == 0 and segment.controller == segment.read()[0].controller == controller
+
+
+def test_segments_that_another_controller_removes_meanwhile_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Controllers of one machine share the default folder, and its limit."""
+    (tmp_path / "2-other.jsonl.gz").write_bytes(b"x" * 100)
+    there = [tmp_path / "1-gone.jsonl.gz", tmp_path / "2-other.jsonl.gz"]
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(there))
+    log, state = DecisionLog(tmp_path, "ctl-1", most_bytes=10), ControllerState(T0)
+    log.start()
+    log.tick(TickDone(state, state, Observation(), world(5.0, pools=(ONE,)).cluster, T0, (), 0.0))
+    log.close(30.0)
+    assert log.lost == 0 and not there[1].exists()
+
+
 def test_a_value_that_cannot_be_written_costs_its_tick_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
