@@ -64,8 +64,8 @@ class Webhook:
             self.counts["refused"] += 1
             return _said(400, str(error))
         self.counts["refused"] += len(refused)
-        for error in refused:
-            log.warning("alerts: %s", error)
+        for left_out in refused:
+            log.warning("alerts: %s", left_out)
         if refused and not alerts:
             return _said(400, str(refused[0]))
         fresh = {_identity(alert): alert for alert in alerts}
@@ -83,8 +83,8 @@ class Webhook:
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
         self.counts["accepted"] += len(fresh)
-        left_out = f", {len(refused)} not read: {refused[0]}" if refused else ""
-        return _said(200, f"{len(fresh)} new of {len(alerts)}{left_out}")
+        unread = f", {len(refused)} not read: {refused[0]}" if refused else ""
+        return _said(200, f"{len(fresh)} new of {len(alerts)}{unread}")
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         if not self._authorized(request.headers.get("Authorization", "")):

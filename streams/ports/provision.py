@@ -15,9 +15,10 @@ import logging
 import os
 import shlex
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Coroutine, Mapping, MutableMapping
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -193,28 +194,32 @@ class Provisioner:
 async def ask(
     command: tuple[str, ...], question: Mapping[str, object], limit_s: float
 ) -> Mapping[str, Any]:
-    """The command's answer to one question; HookFailed where there is none within `limit_s`."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise HookFailed(f"{command[0]}: {error.strerror}") from None
-    try:
-        said, _ = await asyncio.wait_for(process.communicate(orjson.dumps(question)), limit_s)
-    except TimeoutError:
-        raise HookFailed(f"no answer within {limit_s:g} s") from None
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    if process.returncode:
-        raise HookFailed(f"exit code {process.returncode}")
+    """The command's answer to one question; HookFailed where there is none within `limit_s`, with
+    the last line that it wrote to its standard error."""
+    with contextlib.ExitStack() as stack:
+        try:
+            # No pipe: something that the command leaves running may hold it open.
+            aside = stack.enter_context(tempfile.TemporaryFile())
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=aside,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise HookFailed(f"{command[0]}: {error.strerror}") from None
+        try:
+            said, _ = await asyncio.wait_for(process.communicate(orjson.dumps(question)), limit_s)
+        except TimeoutError:
+            raise HookFailed(f"no answer within {limit_s:g} s{_last_line(aside)}") from None
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        if process.returncode:
+            raise HookFailed(f"exit code {process.returncode}{_last_line(aside)}")
     try:
         answer = orjson.loads(said or b"{}")
     except orjson.JSONDecodeError:
@@ -224,6 +229,14 @@ async def ask(
     if answer.get("error"):
         raise HookFailed(str(answer["error"])[:500])
     return answer
+
+
+def _last_line(file: BinaryIO) -> str:
+    """ ": " and the last line in `file` that is not empty, at most 300 characters of it."""
+    end = file.seek(0, os.SEEK_END)
+    file.seek(max(0, end - 4096))
+    lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    return f": {lines[-1].strip()[:300]}" if lines else ""
 
 
 def _names(answer: Mapping[str, Any]) -> frozenset[str]:

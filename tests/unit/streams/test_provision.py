@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -131,6 +133,23 @@ async def test_nothing_is_changed_while_nobody_says_what_there_is(tmp_path: Path
     b.assign("a")
     await b.step(0.0)
     assert not b.asked("create")
+
+
+async def test_a_failure_says_the_last_line_of_standard_error(tmp_path: Path) -> None:
+    """Also where something that the command left running holds it open."""
+    body = (
+        "import subprocess, sys; print('trying', file=sys.stderr)\n"
+        "left = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL)\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(left.pid))\n"
+        "sys.exit('quota of us-a exceeded\\n')"
+    )
+    try:
+        with pytest.raises(HookFailed, match=r"^exit code 1: quota of us-a exceeded$"):
+            await ask((sys.executable, "-S", "-c", body), {"action": "list"}, 30.0)
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    with pytest.raises(HookFailed, match=r"^exit code 3$"):
+        await ask((sys.executable, "-S", "-c", "raise SystemExit(3)"), {"action": "list"}, 30.0)
 
 
 @pytest.mark.parametrize(
