@@ -30,7 +30,6 @@ from streams.controller.loop import Loop, Ports, TickDone
 from streams.controller.outbox import Outbox
 from streams.controller.sources import gateways_sink
 from streams.controller.term import Terms
-from streams.ports.observed import ExecutorStatuses
 from streams.ports.seal import Seal
 from streams.ports.telemetry_wire import read_reported
 from streams.solver.client import plan_here
@@ -124,9 +123,7 @@ class Controller:
             cluster,
             self.windows,
             self.latest,
-            Ports(
-                ExecutorStatuses(self.latest.statuses), desired, desired, self.outbox, self.solver
-            ),
+            Ports(desired, desired, self.outbox, self.solver),
             self.clock,
             leads=self.seat.leads,
             watchers=(lambda done: watch(self, done),),

@@ -46,7 +46,6 @@ from streams.ports.demand import DemandSource, Sink
 from streams.ports.demand_topic import DemandTopic
 from streams.ports.desired import Published, Publisher
 from streams.ports.engine_views import LIMIT_S, EngineViews
-from streams.ports.observed import ExecutorStatuses
 from streams.ports.promql import prometheus
 from streams.ports.provision import Provisioner
 from streams.ports.seal import Seal, read_keys
@@ -137,7 +136,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         declared,
         windows,
         latest,
-        Ports(ExecutorStatuses(latest.statuses), desired, desired, outbox, solver),
+        Ports(desired, desired, outbox, solver),
         clock,
         leads=seat.leads,
         refresh_ms=seal.valid_ms // 3,

@@ -29,7 +29,6 @@ from streams.clock import Clock
 from streams.controller.latest import Latest
 from streams.controller.pace import Pace
 from streams.ports.desired import Actuator, Publisher, RouteSink
-from streams.ports.observed import ObservedInstances
 from streams.solver.client import Solver
 from topics.records import Assignment, Routes
 
@@ -42,9 +41,8 @@ _SLOW_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where effects go and instances are seen. publisher: decisions, plans and dead letters."""
+    """Where effects go. publisher: decisions, plans and dead letters."""
 
-    observed: ObservedInstances
     actuator: Actuator
     routes: RouteSink
     publisher: Publisher
@@ -109,7 +107,7 @@ class Loop:
         answers = self.ports.solver.take()
         observation = Observation(
             demand=observe(self.windows, models, cluster.policy, now_ms),
-            statuses=self.ports.observed.statuses(),
+            statuses=dict(self.latest.statuses),
             availability=dict(self.latest.nodes_obtainable),
             prices=dict(self.latest.usd_per_node_h),
             answers=answers,

@@ -31,7 +31,6 @@ from streams.health.metrics import Metrics
 from streams.health.names import BY_NAME, METRICS
 from streams.health.server import HealthServer
 from streams.health.webhook import MOST_BYTES, Webhook
-from streams.ports.observed import ExecutorStatuses
 from streams.solver.client import plan_here
 from topics.records import Alert, Control, Price
 from topics.timebase import TimeBase
@@ -108,7 +107,7 @@ async def made(tmp_path: Path) -> AsyncIterator[Made]:
         lambda: held.cluster,
         TelemetryWindows(),
         latest,
-        Ports(ExecutorStatuses(latest.statuses), sent, sent, sent, Solver()),  # type: ignore[arg-type]
+        Ports(sent, sent, sent, Solver()),  # type: ignore[arg-type]
         Clock(TimeBase(1.0, NOW_MS, 0), mono_ns=lambda: int(held.now_s * 1e9)),
         leads=lambda: True,
     )

@@ -20,7 +20,6 @@ from streams.clock import Clock
 from streams.controller.compose import published
 from streams.controller.latest import Latest
 from streams.controller.loop import Loop, Ports
-from streams.ports.observed import ExecutorStatuses
 from streams.ports.seal import Seal
 from streams.solver.client import plan_here
 from topics.records import (
@@ -103,7 +102,6 @@ def make_loop(
     latest, solver, declared = Latest(), InlineSolver(), Declared(cluster)
     desired = published(declared, records, SEAL)  # type: ignore[arg-type]
     ports = Ports(
-        ExecutorStatuses(latest.statuses),
         desired,
         desired,
         records,
