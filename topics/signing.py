@@ -30,7 +30,7 @@ SIGNED = (ASSIGNMENTS.name, ROUTES.name)
 _LEAST_CHARACTERS = 32
 _FIELD = "signature"
 
-Signed = TypeVar("Signed", Assignment, Routes)
+Signed = TypeVar("Signed", bound=Assignment | Routes)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -123,7 +123,7 @@ class Controller:
             cluster,
             self.windows,
             self.latest,
-            Ports(desired, desired, self.outbox, self.solver),
+            Ports(desired, self.outbox, self.solver),
             self.clock,
             leads=self.seat.leads,
             watchers=(lambda done: watch(self, done),),

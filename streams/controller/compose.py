@@ -136,7 +136,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         declared,
         windows,
         latest,
-        Ports(desired, desired, outbox, solver),
+        Ports(desired, outbox, solver),
         clock,
         leads=seat.leads,
         refresh_ms=seal.valid_ms // 3,

@@ -28,7 +28,7 @@ from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgenc
 from streams.clock import Clock
 from streams.controller.latest import Latest
 from streams.controller.pace import Pace
-from streams.ports.desired import Actuator, Publisher, RouteSink
+from streams.ports.desired import Desired, Publisher
 from streams.solver.client import Solver
 from topics.records import Assignment, Routes
 
@@ -43,8 +43,7 @@ _SLOW_S = 0.5
 class Ports:
     """Where effects go. publisher: decisions, plans and dead letters."""
 
-    actuator: Actuator
-    routes: RouteSink
+    desired: Desired
     publisher: Publisher
     solver: Solver
 
@@ -214,10 +213,7 @@ class Loop:
 
     def _say(self, record: Assignment | Routes) -> None:
         self._said_ms[_place(record)] = self.clock.now_ms()
-        if isinstance(record, Routes):
-            self.ports.routes.apply(record)
-        else:
-            self.ports.actuator.apply(record)
+        self.ports.desired.apply(record)
 
     def _carry_out(self, effect: Effect, cluster: Cluster) -> None:
         if isinstance(effect, (PublishAssignment, PublishRoutes)):

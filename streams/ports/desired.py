@@ -1,7 +1,7 @@
-"""Ports: who starts and stops instances, and who spreads requests over them.
+"""Port: who starts and stops instances, and who spreads requests over them.
 
-Both are told states, not orders; a copy does no harm. First implementation of both: the records
-are published, for our executors to reconcile and our gateways to follow.
+They are told states, not orders; a copy does no harm. First implementation: the records are
+published, for our executors to reconcile and our gateways to follow.
 """
 
 from __future__ import annotations
@@ -11,21 +11,13 @@ from typing import Any, Protocol
 
 from streams.ports.seal import Seal
 from topics.records import Assignment, Routes
-from topics.signing import Signed
 
 
-class Actuator(Protocol):
-    """Carries desired state to where it becomes real."""
+class Desired(Protocol):
+    """Carries desired state to where it becomes real: what a node runs, and where requests go."""
 
-    def apply(self, desired: Assignment) -> None:
-        """Make `desired` what its node should run; returns at once."""
-
-
-class RouteSink(Protocol):
-    """Carries routes to whatever stands in front of the engines."""
-
-    def apply(self, desired: Routes) -> None:
-        """Make `desired` the routes of their model; returns at once."""
+    def apply(self, desired: Assignment | Routes) -> None:
+        """Make `desired` what its node should run, or the routes of its model; returns at once."""
 
 
 class Publisher(Protocol):
@@ -47,7 +39,7 @@ class Published:
         self._acting = acting
         self._seal = seal
 
-    def apply(self, desired: Signed) -> None:
+    def apply(self, desired: Assignment | Routes) -> None:
         """Publish it."""
         if self._acting():
             self._publisher.put(self._seal(desired))

@@ -107,7 +107,7 @@ async def made(tmp_path: Path) -> AsyncIterator[Made]:
         lambda: held.cluster,
         TelemetryWindows(),
         latest,
-        Ports(sent, sent, sent, Solver()),  # type: ignore[arg-type]
+        Ports(sent, sent, Solver()),  # type: ignore[arg-type]
         Clock(TimeBase(1.0, NOW_MS, 0), mono_ns=lambda: int(held.now_s * 1e9)),
         leads=lambda: True,
     )

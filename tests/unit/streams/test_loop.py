@@ -103,7 +103,6 @@ def make_loop(
     desired = published(declared, records, SEAL)  # type: ignore[arg-type]
     ports = Ports(
         desired,
-        desired,
         records,
         solver,  # type: ignore[arg-type]
     )
