@@ -103,7 +103,6 @@ class ControlTopics:
         self._consumer: AIOKafkaConsumer | None = None
         self._changed = False
         self.behind = Behind(prefix)
-        self.read = 0
 
     async def start(self, timeout_s: float = 60.0) -> None:
         """Fold in the last value of every key. TimeoutError after `timeout_s` real seconds."""
@@ -195,7 +194,6 @@ class ControlTopics:
         await self.behind.look(consumer)
 
     def _fold(self, name: str, message: Any) -> None:
-        self.read += 1
         if message.value is None:
             self._on_gone(name, (message.key or b"").decode(errors="replace"))
             return

@@ -41,11 +41,11 @@ _MOST_STEP_S = 0.5
 class Election:
     """boot: id of this controller's life, on all its records. token: of its claim, once it was
     read back, 0 before. highest, leader: token and name of the highest claim. base: of the claims
-    on the topic. offset: of the last record read. resets: how often the topic was found to have
-    been made again. heard_renewal: whether the leader renewed since this controller watches.
-    yielded: whether a later claim has just taken the seat, which others wait to hear from here.
-    in_use: the highest believable token that an executor said it follows. What is only written on
-    assignments or routes may be forged, and claiming above it would vouch for it."""
+    on the topic. offset: of the last record read. heard_renewal: whether the leader renewed since
+    this controller watches. yielded: whether a later claim has just taken the seat, which others
+    wait to hear from here. in_use: the highest believable token that an executor said it follows.
+    What is only written on assignments or routes may be forged, and claiming above it would vouch
+    for it."""
 
     boot: str
     token: int = 0
@@ -53,7 +53,6 @@ class Election:
     leader: str = ""
     base: int = 0
     offset: int = -1
-    resets: int = 0
     heard_renewal: bool = False
     yielded: bool = False
     in_use: int = 0
@@ -71,7 +70,6 @@ class Election:
     def heard(self, record: Leadership, offset: int, age_s: float = 0.0) -> None:
         """A record of the topic, in order. age_s: real seconds since it was appended."""
         if offset < self.offset:
-            self.resets += 1
             # Whoever led must claim on the new topic; one that does not see it holds its lease yet.
             self.token, self._vacant = 0, self._vacant or bool(self.token)
         self.offset = offset

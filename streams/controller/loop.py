@@ -50,12 +50,10 @@ class Ports:
 
 @dataclass(slots=True)
 class Ticks:
-    """How ticking went. Counts since the start; seconds are CPU seconds of deciding."""
+    """How ticking went, since the start."""
 
     count: int = 0
     skipped: int = 0
-    cpu_s: float = 0.0
-    slowest_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +121,6 @@ class Loop:
             self._carry_out(effect, cluster)
         took = time.process_time() - started
         self.ticks.count += 1
-        self.ticks.cpu_s += took
-        self.ticks.slowest_s = max(self.ticks.slowest_s, took)
         if took > _SLOW_S:
             log.warning("a tick took %.2f CPU seconds", took)
         done = TickDone(before, self.state, observation, cluster, now_ms, effects, took)

@@ -65,7 +65,6 @@ class TelemetryTopic:
         self._next: dict[TopicPartition, int] = {}
         self._live = asyncio.Event()
         self.behind = Behind(prefix)
-        self.seen = 0
 
     async def replay(self, sink: Sink) -> None:
         """From the horizon to the end as it is now."""
@@ -157,7 +156,6 @@ class TelemetryTopic:
         came = [message for messages in batches.values() for message in messages]
         for first in range(0, len(came), _TOGETHER):
             self._take(came[first : first + _TOGETHER], events_ms, sink)
-        self.seen += len(came)
         for partition, messages in batches.items():
             self._next[partition] = messages[-1].offset + 1
         await self.behind.look(consumer)

@@ -44,7 +44,7 @@ class _Second:
 
 class Worker:
     """The seconds not closed yet of the partitions that this worker has now. ends: asks the broker
-    for the offsets that the next records of partitions will get. poison: records not understood."""
+    for the offsets that the next records of partitions will get."""
 
     def __init__(
         self, demand: Any, ends: Ends, monotonic_s: Callable[[], float] = time.monotonic
@@ -53,7 +53,6 @@ class Worker:
         self._ends = ends
         self._monotonic_s = monotonic_s
         self._open: dict[int, _Second] = {}
-        self.poison = 0
 
     async def take(self, event: Any) -> None:
         """A record; the first of a later second closes the one before."""
@@ -100,7 +99,6 @@ class Worker:
         events = second.events
         records, bad = read_reported([event.message.value or b"" for event in events])
         for at, error in bad.items():
-            self.poison += 1
             log.warning("telemetry %d at %d: %s", partition, events[at].message.offset, error)
         appended_ms = [_append_ms(event) for at, event in enumerate(events) if at not in bad]
         times_ms = np.array(appended_ms, np.int64)
