@@ -20,16 +20,14 @@ class Leadership:
 
     kind: "claim" to lead; "renewal" of the lease by the leader; "resignation" when it stops in
     order; "standby" of a controller that waits. claim: id of the claim (of the boot where there
-    is none). cluster: id of the Kafka cluster. base: of a claim, the highest token in use before
-    this topic was created, 0 unless the topic was recreated. token: of a renewal or resignation,
-    the token it speaks of.
+    is none). base: of a claim, the highest token in use before this topic was created, 0 unless the
+    topic was recreated. token: of a renewal or resignation, the token it speaks of.
     """
 
     controller: str
     claim: str
     kind: str
     at_ms: int
-    cluster: str = ""
     base: int = 0
     token: int = 0
 
@@ -38,7 +36,6 @@ class Leadership:
         checks.name("claim", self.claim)
         checks.one_of("kind", self.kind, KINDS)
         checks.time_ms("at_ms", self.at_ms)
-        checks.text("cluster", self.cluster, 200)
         checks.count("base", self.base, MAX_BASE)
         checks.count("token", self.token)
 

@@ -113,7 +113,7 @@ class Controller:
         self.poison = 0
         producer = SimLeaderProducer(log, link)
         self.seat = Seat(
-            SimProducer(log, link), LEADERSHIP.wire_name(), name, "sim", self.election, self.clock,
+            SimProducer(log, link), LEADERSHIP.wire_name(), name, self.election, self.clock,
             broker.heard,
         )  # fmt: skip
         self.outbox = Outbox(producer, leads=self.seat.leads)

@@ -33,7 +33,6 @@ class EnsuredTopics:
     """What `ensure_topics` found. created, changed: names on the wire of the topics that it made,
     and of those whose settings it put right. partitions: how many each topic has, by short name."""
 
-    cluster_id: str
     embedded: bool
     created: tuple[str, ...]
     partitions: Mapping[str, int]
@@ -93,22 +92,21 @@ def _passes(error: BaseException) -> bool:
 async def _ensure(
     admin: Any, cluster: dict[str, Any], prefix: str, table: Sequence[Topic]
 ) -> EnsuredTopics:
-    cluster_id = str(cluster.get("cluster_id") or "")
     wanted = {topic.wire_name(prefix): topic for topic in table}
     missing = sorted(set(wanted) - set(await admin.list_topics()))
-    if cluster_id.startswith(_EMBEDDED_CLUSTER):
+    if str(cluster.get("cluster_id") or "").startswith(_EMBEDDED_CLUSTER):
         if missing:
             raise TopicsUnusable(
                 f"the embedded broker lacks {missing[0]}: it was started with another prefix"
             )
         partitions = await _partitions(admin, wanted)
-        return EnsuredTopics(cluster_id, True, (), partitions or {})
+        return EnsuredTopics(True, (), partitions or {})
     changed = await put_right(admin, {n: t for n, t in wanted.items() if n not in missing})
     replicas = min(_MAX_REPLICAS, len(cluster["brokers"]))
     created = await _create(admin, [(name, wanted[name]) for name in missing], replicas)
     while (partitions := await _partitions(admin, wanted)) is None:
         await asyncio.sleep(0.1)
-    return EnsuredTopics(cluster_id, False, created, partitions, changed)
+    return EnsuredTopics(False, created, partitions, changed)
 
 
 async def _create(

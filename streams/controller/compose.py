@@ -119,7 +119,6 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         words,
         LEADERSHIP.wire_name(options.prefix),
         options.controller_id,
-        found.cluster_id,
         election,
         clock,
         # The embedded broker acknowledges with a made-up time; it runs on this machine's clock.

@@ -39,7 +39,6 @@ class Seat:
         producer: Any,
         topic: str,
         controller: str,
-        cluster_id: str,
         election: Election,
         clock: Clock,
         on_append: Callable[[int, int], None],
@@ -47,7 +46,6 @@ class Seat:
         self._producer = producer
         self._topic = topic
         self._controller = controller
-        self._cluster_id = cluster_id
         self.election = election
         self._clock = clock
         self._on_append = on_append
@@ -139,6 +137,5 @@ class Seat:
                 "leadership: the topic was deleted or made again; tokens go on above %d", base
             )
         return Leadership(
-            self._controller, election.boot, kind, self._clock.now_ms(), self._cluster_id, base,
-            token,
+            self._controller, election.boot, kind, self._clock.now_ms(), base, token,
         )  # fmt: skip

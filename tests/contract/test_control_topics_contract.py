@@ -94,7 +94,7 @@ async def test_a_start_decodes_the_last_records_of_each_key_only(
     await write(producer, broker, old)
     desired = DesiredInstance("i", "m", "aggregated", "g:1", (0,))
     await write(producer, broker, Assignment("n-old", "there/l4/owned", 7, 1, 0, (desired,)))
-    await write(producer, broker, Leadership("x", "x", "claim", 1, "", 100))
+    await write(producer, broker, Leadership("x", "x", "claim", 1, 100))
     beats = [encode(status(f"n{node}", 1)) for node in range(40)]
     for _ in range(250):
         for node, beat in enumerate(beats):

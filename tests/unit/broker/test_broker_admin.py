@@ -106,10 +106,10 @@ async def test_a_cluster_that_elects_a_controller_is_asked_again(
         calls += 1
         if failing:
             raise failing.pop()
-        return admin.EnsuredTopics("c", False, (), {})
+        return admin.EnsuredTopics(False, ("c",), {})
 
     monkeypatch.setattr(admin, "_ensure", ensure)
-    assert (await admin.ensure_patiently(object(), {}, "p.", ())).cluster_id == "c"
+    assert (await admin.ensure_patiently(object(), {}, "p.", ())).created == ("c",)
     assert calls == 3
     failing.append(TopicAuthorizationFailedError())
     with pytest.raises(TopicAuthorizationFailedError):

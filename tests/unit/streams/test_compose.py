@@ -41,10 +41,10 @@ async def test_changed_topics_and_a_broker_that_is_away_are_said(
     """Settings put right are said each time, why nothing can be looked at once."""
     away = BrokerUnreachable("b:1", "tls.crt cannot be read")
     answers: list[EnsuredTopics | BrokerUnreachable] = [
-        EnsuredTopics("c", False, (), {"status": 4}, ("shoal.status",)),
+        EnsuredTopics(False, (), {"status": 4}, ("shoal.status",)),
         away,
         away,
-        EnsuredTopics("c", False, (), {"status": 4}),
+        EnsuredTopics(False, (), {"status": 4}),
     ]
     over = asyncio.Event()
 

@@ -104,7 +104,7 @@ class Controller:
         self.election.sent(kind, at_ms, now_s)
         token = self.election.token if kind == "renewal" else 0
         base = self.election.next_base() if kind == "claim" else 0
-        record = Leadership(self.name, self.election.boot, kind, at_ms, "", base, token)
+        record = Leadership(self.name, self.election.boot, kind, at_ms, base, token)
         self.sending.append((now_s + self.slow_s, record))
         self.arrive()
 
@@ -221,7 +221,7 @@ def test_who_stops_in_order_is_followed_at_once() -> None:
     world.run(5.0)
     token = first.election.token
     del world.controllers["one"]
-    world.log.append(Leadership("one", first.election.boot, "resignation", 1, "", 0, token))
+    world.log.append(Leadership("one", first.election.boot, "resignation", 1, 0, token))
     world.taken_s.append(world.now_s)
     world.run(0.5)
     assert world.leader() == "two"

@@ -31,7 +31,7 @@ async def test_who_wins_while_it_is_about_to_stand_by_says_that_it_leads() -> No
     log, now_s = Log(), 100.0
     clock = Clock(TimeBase(1.0, 1_000_000, 0), lambda: round(now_s * 1e9), lambda: 0)
     election = Election("boot")
-    seat = Seat(log, "leadership", "one", "sim", election, clock, lambda *_: None)
+    seat = Seat(log, "leadership", "one", election, clock, lambda *_: None)
     await seat.introduce()
     election.heard(log.records[0], 0)
     now_s += 0.1
