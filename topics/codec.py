@@ -51,10 +51,7 @@ def decode(name: str, data: bytes) -> Any:
     Unknown fields are ignored, at every depth. InvalidRecord: not JSON, another schema version
     than ours, the one before or the one after, a missing field, a wrong type, a bad value.
     """
-    kind = topic(name).record
-    if kind is None:
-        raise InvalidRecord("topic", name, "a topic whose records are defined")
-    return decode_as(kind, data)
+    return decode_as(topic(name).record, data)
 
 
 def decode_as(kind: type[Any], data: bytes) -> Any:

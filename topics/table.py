@@ -45,16 +45,14 @@ class Cleanup(StrEnum):
 class Topic:
     """One topic. key: of a record, "" for none. retention_ms: of a DELETE topic, 0 otherwise.
 
-    record: the type of its values, None where no part of the loop reads or writes it yet.
-    writers: the only kinds of process that may write it (the ACL table follows this).
+    record: the type of its values.
     """
 
     name: str
     partitions: int
     cleanup: Cleanup
     retention_ms: int
-    record: type[Any] | None
-    writers: tuple[str, ...]
+    record: type[Any]
     key: Callable[[Any], str]
 
     def wire_name(self, prefix: str = PREFIX) -> str:
@@ -83,43 +81,34 @@ def _leadership_key(record: Leadership) -> str:
     return "claim" if record.kind == "claim" else record.controller
 
 
-def _compacted(
-    name: str, partitions: int, record: type[Any] | None, writer: str, key: Callable[[Any], str]
-) -> Topic:
-    return Topic(name, partitions, Cleanup.COMPACT, 0, record, (writer,), key)
+def _compacted(name: str, partitions: int, record: type[Any], key: Callable[[Any], str]) -> Topic:
+    return Topic(name, partitions, Cleanup.COMPACT, 0, record, key)
 
 
-TELEMETRY = Topic(
-    "telemetry", 8, Cleanup.DELETE, 2 * DAY_MS, Telemetry, ("gateway",), lambda r: str(r.model)
-)
-DEMAND = Topic(
-    "demand", 8, Cleanup.DELETE, 2 * DAY_MS, Demand, ("window worker",), lambda r: str(r.model)
-)
-AVAILABILITY = _compacted("supply.availability", 1, Availability, "feed", lambda r: str(r.pool))
-PRICES = _compacted("supply.prices", 1, Price, "feed", lambda r: str(r.pool))
-SERVICES = _compacted("services", 1, DeclaredService, "operator", lambda r: str(r.model))
-CONTROLS = _compacted("controls", 1, Control, "operator", lambda r: str(r.key))
-ALERTS = Topic(
-    "alerts", 1, Cleanup.DELETE, 7 * DAY_MS, Alert, ("webhook",), lambda r: str(r.fingerprint)
-)
-LEADERSHIP = _compacted("leadership", 1, Leadership, "controller", _leadership_key)
-DECISIONS = Topic(
-    "decisions", 1, Cleanup.DELETE, 90 * DAY_MS, Decision, ("controller",), lambda r: str(r.model)
-)
-PLANS = _compacted("plans", 1, PlanRecord, "controller", lambda _: "cluster")
-RATES = _compacted("rates", 1, RateHour, "controller", lambda r: str(r.key))
-ASSIGNMENTS = _compacted("assignments", 4, Assignment, "controller", lambda r: str(r.node))
-STATUS = _compacted("status", 4, Status, "executor", lambda r: str(r.node))
-ROUTES = _compacted("routes", 4, Routes, "controller", lambda r: str(r.model))
-DEAD_LETTERS = Topic(
-    "dead-letters",
-    1,
-    Cleanup.DELETE,
-    30 * DAY_MS,
-    DeadLetter,
-    ("controller",),
-    lambda _: "",
-)
+# By gateways and window workers.
+TELEMETRY = Topic("telemetry", 8, Cleanup.DELETE, 2 * DAY_MS, Telemetry, lambda r: str(r.model))
+DEMAND = Topic("demand", 8, Cleanup.DELETE, 2 * DAY_MS, Demand, lambda r: str(r.model))
+
+# By feeds.
+AVAILABILITY = _compacted("supply.availability", 1, Availability, lambda r: str(r.pool))
+PRICES = _compacted("supply.prices", 1, Price, lambda r: str(r.pool))
+
+# By operators, and by controllers for an alerting system.
+SERVICES = _compacted("services", 1, DeclaredService, lambda r: str(r.model))
+CONTROLS = _compacted("controls", 1, Control, lambda r: str(r.key))
+ALERTS = Topic("alerts", 1, Cleanup.DELETE, 7 * DAY_MS, Alert, lambda r: str(r.fingerprint))
+
+# By controllers: all of them, and below the leader alone.
+LEADERSHIP = _compacted("leadership", 1, Leadership, _leadership_key)
+DECISIONS = Topic("decisions", 1, Cleanup.DELETE, 90 * DAY_MS, Decision, lambda r: str(r.model))
+PLANS = _compacted("plans", 1, PlanRecord, lambda _: "cluster")
+RATES = _compacted("rates", 1, RateHour, lambda r: str(r.key))
+ASSIGNMENTS = _compacted("assignments", 4, Assignment, lambda r: str(r.node))
+ROUTES = _compacted("routes", 4, Routes, lambda r: str(r.model))
+DEAD_LETTERS = Topic("dead-letters", 1, Cleanup.DELETE, 30 * DAY_MS, DeadLetter, lambda _: "")
+
+# By executors.
+STATUS = _compacted("status", 4, Status, lambda r: str(r.node))
 
 TABLE: tuple[Topic, ...] = (
     TELEMETRY,
@@ -140,7 +129,7 @@ TABLE: tuple[Topic, ...] = (
 )
 
 _BY_NAME = {topic.name: topic for topic in TABLE}
-_BY_RECORD = {topic.record: topic for topic in TABLE if topic.record is not None}
+_BY_RECORD = {topic.record: topic for topic in TABLE}
 
 
 def topic(name: str) -> Topic:

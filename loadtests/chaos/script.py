@@ -220,7 +220,7 @@ async def _poison(chaos: Chaos, rng: random.Random) -> None:
     records = [
         (topic.wire_name(prefix), b"poison", value)
         for topic in TABLE
-        if topic.record is not None and topic.name not in ("dead-letters", "demand")
+        if topic.name not in ("dead-letters", "demand")
         for value in (b"\xff\x00 not JSON", b'{"schema_version":99}')
     ]
     for taken in await _write(chaos, records):

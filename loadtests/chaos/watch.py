@@ -57,7 +57,6 @@ class Topics:
                 parts = [
                     TopicPartition(topic.wire_name(stack.prefix), number)
                     for topic in TABLE
-                    if topic.record is not None
                     for number in range(topic.partitions)
                 ]
                 reading.assign(parts)

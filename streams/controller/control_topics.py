@@ -69,7 +69,7 @@ class ControlTopics:
     """partitions: how many each topic has on this broker, by short name.
 
     on_gone: (short topic name, key) was deleted. expected: keys of `status` that must be found
-    even if they were silent for a while. Topics whose records are not defined are left out.
+    even if they were silent for a while.
     keys: what signatures are checked with; on_forged is told of an assignment or routes without a
     good one, which is poison besides.
     """
@@ -97,7 +97,7 @@ class ControlTopics:
         self._on_poison = on_poison
         self._expected = expected
         self._embedded = embedded
-        self._topics = {t.name: t for t in topics if t.record is not None}
+        self._topics = {t.name: t for t in topics}
         self._partitions = self._places(partitions)
         self._next: dict[TopicPartition, int] = {}
         self._consumer: AIOKafkaConsumer | None = None

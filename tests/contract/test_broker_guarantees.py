@@ -122,7 +122,7 @@ async def test_topics_are_created_while_the_broker_runs(
     broker: Broker, admin: AIOKafkaAdminClient
 ) -> None:
     """Another prefix gets topics of its own, beside what runs."""
-    one = Topic("one", 2, Cleanup.DELETE, 7_200_000, None, (), lambda _: "")
+    one = Topic("one", 2, Cleanup.DELETE, 7_200_000, Decision, lambda _: "")
     prefix = f"{broker.prefix}other."
     try:
         found = await ensure_topics(broker.bootstrap, prefix, table=[one])
@@ -255,7 +255,7 @@ async def _rounds() -> AsyncIterator[int]:
 @gap("it has no clean-up policies")
 async def test_a_topic_that_would_lose_records_is_refused_by_name(broker: Broker) -> None:
     """A compacted topic that deletes by age would forget assignments: said, not repaired."""
-    wrong = Topic("plans", 1, Cleanup.DELETE, 1000, None, (), lambda _: "")
+    wrong = Topic("plans", 1, Cleanup.DELETE, 1000, Decision, lambda _: "")
     with pytest.raises(TopicsUnusable, match=r"plans exists with cleanup\.policy=compact"):
         await ensure_topics(broker.bootstrap, broker.prefix, table=[wrong])
 
@@ -264,7 +264,7 @@ async def test_a_topic_that_would_lose_records_is_refused_by_name(broker: Broker
 async def test_settings_of_a_topic_that_exists_are_put_right_once(broker: Broker) -> None:
     """A broker's clock dates records and nothing goes too early, whoever made the topic; what an
     operator set beyond that stays."""
-    declared = Topic("mine", 2, Cleanup.DELETE, 7_200_000, None, (), lambda _: "")
+    declared = Topic("mine", 2, Cleanup.DELETE, 7_200_000, Decision, lambda _: "")
     name = broker.name(declared)
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
     await admin.start()

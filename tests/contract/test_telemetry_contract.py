@@ -42,7 +42,7 @@ async def test_telemetry_with_other_than_the_declared_partitions_is_read_whole(
 ) -> None:
     """How many there are is what the broker says, also where some are added later."""
     prefix = f"{broker.prefix}few."
-    few = Topic("telemetry", 3, Cleanup.DELETE, DAY_MS, Telemetry, (), lambda r: str(r.model))
+    few = Topic("telemetry", 3, Cleanup.DELETE, DAY_MS, Telemetry, lambda r: str(r.model))
     await ensure_topics(broker.bootstrap, prefix, table=[few])
     found = await ensure_topics(broker.bootstrap, prefix)
     assert found.partitions[TELEMETRY.name] == 3
