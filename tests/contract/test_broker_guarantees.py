@@ -274,6 +274,9 @@ async def test_settings_of_a_topic_that_exists_are_put_right_once(broker: Broker
             "retention.ms": "60000", "max.message.bytes": "2000000",
         }  # fmt: skip
         await admin.create_topics([NewTopic(name, 1, 1, topic_configs=theirs)])
+        async with asyncio.timeout(10):
+            while name not in await admin.list_topics():  # a busy broker lists it a little later
+                await asyncio.sleep(0.05)
         first = await ensure_topics(broker.bootstrap, broker.prefix, table=[declared])
         again = await ensure_topics(broker.bootstrap, broker.prefix, table=[declared])
         (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
