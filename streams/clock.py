@@ -26,6 +26,11 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def real_time() -> TimeBase:
+    """Domain time is this machine's wall time, at speed 1."""
+    return TimeBase(1.0, wall_ms(), time.monotonic_ns())
+
+
 @dataclass(frozen=True, slots=True)
 class Clock:
     """Domain time. mono_ns: the reading, replaced in tests. broker_ms: the broker's time now."""
@@ -50,16 +55,16 @@ class Clock:
         """Real seconds since the broker appended a record at `append_ms` of its clock."""
         return max(0, self.broker_ms() - append_ms) / 1000.0
 
-    def event_ms(self, append_ms: int, age_ms: int = 0) -> int:
-        """Domain time of what was `age_ms` old when the broker appended it at `append_ms`.
+    def event_ms(self, append_ms: int) -> int:
+        """Domain time at which the broker appended a record at `append_ms` of its clock.
 
         A broker whose clock was set back does not put events into the future.
         """
         past_ms = max(0, self.broker_ms() - append_ms)
-        return self.now_ms() - int(past_ms * self.time_base.speed) - age_ms
+        return self.now_ms() - int(past_ms * self.time_base.speed)
 
     def events(self) -> EventsMs:
-        """`event_ms` as of now, for many records that were read together."""
+        """`event_ms` as of now, for many records that were read together, less their ages."""
         now_ms, broker_ms, speed = self.now_ms(), self.broker_ms(), self.time_base.speed
 
         def events_ms(append_ms: Times, age_ms: Times) -> Times:

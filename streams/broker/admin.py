@@ -25,6 +25,7 @@ from topics.table import PREFIX, TABLE, Topic
 
 _EMBEDDED_CLUSTER = "mockCluster"
 _MAX_REPLICAS = 3
+_TIMEOUT_S = 5.0  # of connecting; creating may take twice as long
 _PAUSE_S = 0.2
 
 
@@ -42,32 +43,30 @@ class EnsuredTopics:
 async def ensure_topics(
     bootstrap: str,
     prefix: str = PREFIX,
-    timeout_s: float = 5.0,
     table: Sequence[Topic] = TABLE,
 ) -> EnsuredTopics:
     """Every topic of `table` exists with its settings when this returns.
 
-    timeout_s: real seconds for each of connecting and creating. BrokerUnreachable: nobody
-    answers, or not as a Kafka broker. TopicsUnusable: see there.
+    BrokerUnreachable: nobody answers, or not as a Kafka broker. TopicsUnusable: see there.
     """
-    await greet(bootstrap, timeout_s)
+    await greet(bootstrap, _TIMEOUT_S)
     try:
-        admin = new_admin(bootstrap, "shoal-admin", request_timeout_ms=int(timeout_s * 1e3))
+        admin = new_admin(bootstrap, "shoal-admin", request_timeout_ms=int(_TIMEOUT_S * 1e3))
     except FilesUnreadable as error:  # since a moment ago
         raise BrokerUnreachable(bootstrap, str(error)) from None
     try:
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(_TIMEOUT_S):
                 await admin.start()
                 cluster = await admin.describe_cluster()
         except (TimeoutError, KafkaError, OSError) as error:
-            raise BrokerUnreachable(bootstrap, security().why(error, timeout_s)) from None
+            raise BrokerUnreachable(bootstrap, security().why(error, _TIMEOUT_S)) from None
         try:
-            async with asyncio.timeout(2 * timeout_s):
+            async with asyncio.timeout(2 * _TIMEOUT_S):
                 return await ensure_patiently(admin, cluster, prefix, table)
         except TimeoutError:
             raise TopicsUnusable(
-                f"{bootstrap}: topics were not ready within {2 * timeout_s:g} s"
+                f"{bootstrap}: topics were not ready within {2 * _TIMEOUT_S:g} s"
             ) from None
         except KafkaError as error:
             raise TopicsUnusable(f"{bootstrap}: {error}") from None

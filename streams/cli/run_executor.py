@@ -17,7 +17,8 @@ from typing import Any
 import orjson
 
 from autoscaler.domain.nodes import node_ids
-from streams.cli.run_part import add_common, become, reachable, real_time
+from streams.cli.run_part import add_common, become, reachable
+from streams.clock import real_time
 from streams.files.config import Config, load_config
 from streams.files.errors import UserError
 from streams.up import parts

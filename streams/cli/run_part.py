@@ -11,20 +11,19 @@ import asyncio
 import os
 import socket
 import sys
-import time
 from pathlib import Path
 from typing import Any, NoReturn
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.serving.policies import Between, Inside
 from streams.broker.reach import BrokerUnreachable, greet, parse_address
+from streams.clock import real_time
 from streams.controller.options import HTTP, add_operated, operated_argv
 from streams.decisionlog.place import default_folder
 from streams.files.config import Config, load_config
 from streams.files.errors import UserError
 from streams.logs import add_log_level
 from topics.table import PREFIX
-from topics.timebase import TimeBase
 
 _PROBE_S = 3.0
 _GATEWAY_SECONDS = {
@@ -69,11 +68,6 @@ def reachable(args: argparse.Namespace, config: Config, remembers: str = "") -> 
             raise UserError(str(error)) from None
         sys.stderr.write(f"shoal: {error}; going on with {remembers}\n")
     return address
-
-
-def real_time() -> TimeBase:
-    """Domain time is real time: speed 1, origin now."""
-    return TimeBase(1.0, int(time.time() * 1000), time.monotonic_ns())
 
 
 def run_controller(args: argparse.Namespace) -> int:

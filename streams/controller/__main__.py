@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from autoscaler.domain.cluster import Mode
 from streams.broker.admin import TopicsUnusable
 from streams.broker.own import own_broker
 from streams.broker.reach import BrokerUnreachable, parse_address
+from streams.clock import real_time
 from streams.controller.compose import Options, run_controller
 from streams.controller.options import add_operated, operated_of
 from streams.files.defaults import CAPACITY, CAUTIOUS
@@ -126,11 +126,6 @@ def _options(given: argparse.Namespace) -> Options:
         operated=operated_of(given),
         workload=given.workload,
     )
-
-
-def real_time() -> TimeBase:
-    """Domain time is this machine's wall time, at speed 1."""
-    return TimeBase(1.0, time.time_ns() // 1_000_000, time.monotonic_ns())
 
 
 if __name__ == "__main__":

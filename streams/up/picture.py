@@ -98,7 +98,7 @@ class Picture:
         self.statuses: dict[str, Status] = {}
         self.routes: dict[str, Routes] = {}
         self.decisions: list[Decision] = []
-        self.assignments: list[tuple[int, str]] = []
+        self.assigned_ms: list[int] = []
         self.plan: PlanRecord | None = None
         self._desired: dict[str, Assignment] = {}
         self._assigned: set[tuple[str, int, int]] = set()
@@ -141,7 +141,7 @@ class Picture:
             made = (record.node, record.leader_token, record.generation)
             if made not in self._assigned:
                 self._assigned.add(made)
-                self.assignments.append((record.issued_ms, record.node))
+                self.assigned_ms.append(record.issued_ms)
             last = self._desired.get(record.node)
             if last is None or _order(record) >= _order(last):
                 self._desired[record.node] = record
@@ -248,7 +248,7 @@ class Picture:
         """Per scale-out: domain seconds from the first second over the threshold to its first
         assignment (the first one issued at or after the decision)."""
         found = []
-        issued = sorted(at for at, _ in self.assignments)
+        issued = sorted(self.assigned_ms)
         for decision in self.decisions:
             if decision.kind == "scale_out" and decision.over_since_ms:
                 after = next((at for at in issued if at >= decision.at_ms), None)

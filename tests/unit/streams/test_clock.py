@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,8 +21,10 @@ def clock(speed: float) -> Clock:
 def test_the_past_is_as_far_away_as_the_speed_says(speed: float, behind: int, age: int) -> None:
     """A real second ago is `speed` domain seconds ago; ages are domain time already."""
     now = clock(speed)
-    event = now.event_ms(NOW_WALL_MS - behind, age)
-    assert event == now.now_ms() - int(behind * speed) - age
+    then_ms = NOW_WALL_MS - behind
+    appended_ms = now.now_ms() - int(behind * speed)
+    assert now.event_ms(then_ms) == appended_ms
+    assert now.events()(np.array([then_ms]), np.array([age])).tolist() == [appended_ms - age]
 
 
 @given(st.integers(0, 10_000_000))

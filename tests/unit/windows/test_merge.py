@@ -58,7 +58,7 @@ def test_merged_records_say_what_all_of_them_say(
     for sequence, (gateway, after_ms, age_ms, arrivals) in enumerate(history):
         append_ms = T0_MS + after_ms
         data = wire(gateway, sequence, age_ms, arrivals)
-        direct(read_reported([data])[0], np.array([CLOCK.event_ms(append_ms, age_ms)]))
+        direct(read_reported([data])[0], CLOCK.events()(np.array([append_ms]), np.array([age_ms])))
         batch, appended_ms = seconds.setdefault(append_ms // 1000, ([], []))
         batch.append(data)
         appended_ms.append(append_ms)
