@@ -113,26 +113,25 @@ async def test_many_models_are_asked_side_by_side_in_threads_of_their_own() -> N
     """However few cores there are: 32 questions wait for one another, and leave asyncio's threads
     to others, whose answers have a limit. The threads end with the source."""
     together = threading.Barrier(32, timeout=10.0)
-    names: set[str] = set()
+    threads: set[threading.Thread] = set()
 
     def ask(_: str) -> list[dict[str, Any]]:
         together.wait()
-        names.add(threading.current_thread().name)
+        threads.add(threading.current_thread())
         return vector("1")
 
     seen: list[int] = []
     source = PromqlDemand({"p": ask}, {f"m{k}": "q" for k in range(64)}, CLOCK)
     await source.ask_all(lambda records, _: seen.extend(records.numbers[:, 0].tolist()))
     assert seen == [1] * 64
-    assert all(name.startswith("promql") for name in names)
+    assert len(threads) == 32 and all(one.name.startswith("promql") for one in threads)
     following = asyncio.create_task(source.follow(lambda *_: None))
     await asyncio.sleep(0)
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
-    mine = [thread for thread in threading.enumerate() if thread.name in names]
-    for thread in mine:
+    for thread in threads:
         thread.join(5.0)
-    assert not any(thread.is_alive() for thread in mine)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 async def test_prometheus_counts_instead_of_our_gateways_and_confirms_no_routes() -> None:
