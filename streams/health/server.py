@@ -64,7 +64,7 @@ class HealthServer:
                 "any, or '' for none"
             ) from None
         bound = self._runner.addresses[0]
-        self.url = f"http://{host}:{bound[1]}"
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{bound[1]}"
 
     async def close(self) -> None:
         """Stop listening."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -324,7 +325,24 @@ async def test_a_broker_that_is_away_makes_the_sender_try_again(made: Made) -> N
     assert len(made.alerts) == 1
 
 
-@pytest.mark.parametrize("address", ["", "8702", "host:", ":80", "host:99999", "host:x"])
+@pytest.mark.parametrize("address", ["", "8702", "host:", ":80", "host:99999", "host:x", "[]:80"])
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(UserError, match="not HOST:PORT"):
         parse_listen(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [("[::1]:0", r"http://\[::1\]:\d+"), ("127.0.0.1:0", r"http://127.0.0.1:\d+")],
+)
+async def test_it_listens_on_either_kind_of_address(made: Made, address: str, url: str) -> None:
+    server = HealthServer(
+        address, made.metrics, made.metrics, Webhook(None, None, None), lambda: True
+    )  # type: ignore[arg-type]
+    await server.start()
+    try:
+        assert re.fullmatch(url, server.url)
+        async with aiohttp.ClientSession() as session, session.get(f"{server.url}/metrics") as got:
+            assert got.status == 200
+    finally:
+        await server.close()
