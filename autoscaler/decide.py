@@ -60,6 +60,7 @@ def decide(
         request_number=asked.number,
         announce="",
         held=guarded.held,
+        advised=guarded.advised | (state.advised & found.inputs.left_alone),
         strays=found.strays,
         splits=done.splits,
         ticked_ms=now_ms,

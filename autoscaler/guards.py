@@ -22,11 +22,18 @@ _LIFTED = {"pause": "resumed", "release": "managed by Shoal again"}
 class Guards:
     """cluster: as it may be acted upon now. frozen: why nothing of a model may be removed now.
     held: what is in force, in words by scope and kind ("chat/pause"), to be said when it changes.
+    stopped: scopes that are paused or released. advised: models declared in mode recommend.
     """
 
     cluster: Cluster
     frozen: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[str, str] = field(default_factory=dict)
+    stopped: frozenset[str] = frozenset()
+    advised: frozenset[str] = frozenset()
+
+    def stops(self, model: str) -> bool:
+        """Whether operators paused or released `model`, declared or not."""
+        return EVERYTHING in self.stopped or model in self.stopped
 
 
 def guards(cluster: Cluster, controls: Mapping[str, Control], now_ms: int) -> Guards:
@@ -51,9 +58,12 @@ def guards(cluster: Cluster, controls: Mapping[str, Control], now_ms: int) -> Gu
         if now.managed and (EVERYTHING in stopped or now.model in stopped):
             now = replace(now, mode=Mode.RECOMMEND)
         services.append(now)
-    if all(a is b for a, b in zip(services, cluster.services, strict=True)):
-        return Guards(cluster, frozen, held)
-    return Guards(replace(cluster, services=tuple(services)), frozen, held)
+    if any(a is not b for a, b in zip(services, cluster.services, strict=True)):
+        allowed = replace(cluster, services=tuple(services))
+    else:
+        allowed = cluster
+    advised = frozenset(service.model for service in cluster.services if not service.managed)
+    return Guards(allowed, frozen, held, frozenset(stopped), advised)
 
 
 def said(before: Mapping[str, str], now: Mapping[str, str], now_ms: int) -> list[Decision]:

@@ -58,13 +58,14 @@ def look(state: ControllerState, observation: Observation, guarded: Guards, now_
     priced = with_prices(cluster, supply.prices_usd_per_h())
     combos, worth = valued(state, observation, cluster)
     sent = routed(cluster, state.splits, observation.demand)
-    inputs = Inputs(state, observation, priced, combos, now_ms, guarded.frozen, sent)
+    alone = _left_alone(state, guarded)
+    inputs = Inputs(state, observation, priced, combos, now_ms, guarded.frozen, sent, alone)
 
     gap_ms = now_ms - (state.ticked_ms or state.started_ms)
     deaf = gap_ms > 500.0 * cluster.policy.node_silent_s
     listens_ms = now_ms if deaf else state.listens_since_ms or state.started_ms
     sight = look_at(state.groups, observation.statuses, combos, priced, now_ms, listens_ms)
-    others = {service.model for service in cluster.services if not service.managed}
+    others = {service.model for service in cluster.services if not service.managed} | alone
     faults = notice(state.groups, sight, state.backoff, lambda m: m not in others, now_ms)
     decisions += [_failed(failure, now_ms) for failure in faults.failures]
 
@@ -76,6 +77,13 @@ def look(state: ControllerState, observation: Observation, guarded: Guards, now_
         ]
         stray = frozenset(by_hand)
     return Found(cluster, inputs, supply, worth, sight, faults, stray, listens_ms, tuple(decisions))
+
+
+def _left_alone(state: ControllerState, guarded: Guards) -> frozenset[str]:
+    """Models that were removed from the declaration while Shoal might not change them."""
+    declared = {service.model for service in guarded.cluster.services}
+    removed = {group.model for group in state.groups} - declared
+    return frozenset(m for m in removed if guarded.stops(m) or m in state.advised)
 
 
 def _stray(instance: str, model: str, node: str, now_ms: int) -> Decision:

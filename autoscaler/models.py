@@ -39,7 +39,8 @@ _CV_MATTERS = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What views are made from; the same for all models of a tick."""
+    """What views are made from; the same for all models of a tick. left_alone: models of which
+    something runs although they are no longer declared, and Shoal changes nothing of it."""
 
     state: ControllerState
     observation: Observation
@@ -48,6 +49,7 @@ class Inputs:
     now_ms: int
     frozen: Mapping[str, str] = field(default_factory=dict)
     routed: Mapping[str, Routed] = field(default_factory=dict)
+    left_alone: frozenset[str] = frozenset()
 
 
 def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]:

@@ -21,11 +21,11 @@ _LEAST = 1e-6
 
 
 def withdraw(groups: tuple[Group, ...], inputs: Inputs) -> tuple[Group, ...]:
-    """Groups of models that are not declared any more leave."""
-    declared = {service.model for service in inputs.cluster.services}
+    """Groups of models that are no longer declared leave, unless Shoal must leave them alone."""
+    stay = {service.model for service in inputs.cluster.services} | inputs.left_alone
     return tuple(
         group
-        if group.model in declared or group.life is not Life.ACTIVE
+        if group.model in stay or group.life is not Life.ACTIVE
         else retire(group, inputs.now_ms)
         for group in groups
     )
@@ -41,7 +41,8 @@ def waves(
     for model, own in by_model(groups).items():
         view = views.get(model)
         idle = all(_rests(group) for group in own)
-        if idle or (view is not None and not view.service.managed):
+        theirs = model in inputs.left_alone or (view is not None and not view.service.managed)
+        if idle or theirs:
             moved += own
             continue
         moved += step(own, _wave_inputs(own, view, sight, inputs))

@@ -203,9 +203,10 @@ class ControllerState:
     model that it valued them at.
     services: as declared when last looked at. pending: at most one request per urgency. full: what
     is remembered of full plans. held: pauses, releases, scheduled floors and freezes in force, in
-    words. strays: instances that run although nobody assigned them. splits: thresholds of services
-    that stand for several models, by name. ticked_ms: of the last tick; listens_since_ms: since
-    when ticks follow each other (a leader that was stopped, or cut off from the broker, heard
+    words. advised: models declared in mode recommend, and removed ones that were, while anything
+    of them runs. strays: instances that run although nobody assigned them. splits: thresholds of
+    services that stand for several models, by name. ticked_ms: of the last tick; listens_since_ms:
+    since when ticks follow each other (a leader that was stopped, or cut off from the broker, heard
     nothing meanwhile).
     """
 
@@ -229,6 +230,7 @@ class ControllerState:
     plan_number: int = 0
     announce: str = ""
     held: Mapping[str, str] = field(default_factory=dict)
+    advised: frozenset[str] = frozenset()
     strays: frozenset[str] = frozenset()
     splits: Mapping[str, SplitState] = field(default_factory=dict)
     ticked_ms: int = 0

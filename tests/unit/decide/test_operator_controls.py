@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Mode
 from autoscaler.domain.schedule import Weekly
 from autoscaler.effects import PublishAssignment, PublishPlan, PublishRoutes
 from tests.unit.decide.decide_catalogue import pool, service
@@ -19,6 +20,12 @@ ACTIONS = (PublishAssignment, PublishRoutes, PublishPlan)
 
 def actions(w: World) -> int:
     return sum(isinstance(effect, ACTIONS) for effect in w.effects)
+
+
+def remove(w: World, model: str) -> None:
+    """`model` is no longer declared."""
+    left = tuple(service for service in w.cluster.services if service.model != model)
+    w.cluster = replace(w.cluster, services=left)
 
 
 def busy(at_s: int) -> World:
@@ -72,6 +79,36 @@ def test_other_models_go_on_while_one_is_paused() -> None:
     w.say("chat", "pause")
     w.run(120)
     assert w.wanted("mini") > w.wanted("chat")
+
+
+@pytest.mark.parametrize("why", ["release chat", "pause chat", "pause *", "recommend"])
+def test_what_shoal_must_leave_alone_goes_on_when_its_model_is_no_longer_declared(why: str) -> None:
+    """Nothing of it is drained, and its routes stand."""
+    w = world(20.0, service("chat"), service("mini"), pools=(ONE,)).run(150)
+    before = w.routes["chat"].groups
+    assert len(before) == w.wanted("chat") == 3
+    if why == "recommend":
+        w.cluster = replace(
+            w.cluster, services=(service("chat", mode=Mode.RECOMMEND), service("mini"))
+        )
+    else:
+        kind, scope = why.split()
+        w.say(scope, kind)
+    w.run(5)
+    remove(w, "chat")
+    w.run(60)
+    assert w.wanted("chat") == 3 and w.routes["chat"].groups == before
+
+
+def test_what_was_removed_while_it_was_paused_leaves_once_the_pause_ends() -> None:
+    w = world(20.0, service("chat"), service("mini"), pools=(ONE,)).run(150)
+    w.say("*", "pause")
+    w.run(5)
+    remove(w, "chat")
+    w.run(60)
+    w.say("*", "pause", active=False)
+    w.run(60)
+    assert w.wanted("chat") == 0 and w.wanted("mini") == 3
 
 
 def test_a_freeze_window_holds_removals_and_lets_additions_through() -> None:
