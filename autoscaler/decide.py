@@ -74,5 +74,7 @@ def decide(
         *done.decisions,
         *asked.decisions,
     )
-    new_state, published = publish(state, after, ground.sight, ground.cluster, decisions, now_ms)
+    new_state, published = publish(
+        state, after, ground.sight, ground.cluster, decisions, now_ms, found.inputs.left_alone
+    )
     return new_state, (*published, *(SolveRequested(one.request) for one in asked.requests))

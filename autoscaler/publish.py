@@ -6,7 +6,7 @@ Owns the projection of a state onto records. Decides nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Market, Mode
@@ -27,13 +27,13 @@ from autoscaler.transitions.assignments import (
     changed_nodes,
     changed_routes,
     route_groups,
+    without_groups,
 )
 from autoscaler.transitions.groups import Group, Life
 from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.ways import type_routes
 from topics.decisions import Decision, PlannedCombo, PlanRecord
 from topics.rates import MINUTES, RateHour
-from topics.routing import Routes
 
 _SAY_RATES = 10  # minutes
 _HOUR_MS = 3_600_000
@@ -46,10 +46,12 @@ def publish(
     cluster: Cluster,
     decisions: Iterable[Decision],
     now_ms: int,
+    left_alone: Collection[str] = (),
 ) -> tuple[ControllerState, tuple[Effect, ...]]:
     """`after` with what is published now, and the effects: decisions, routes, assignments, plan.
 
-    cluster: with the prices of this moment.
+    cluster: with the prices of this moment. left_alone: models that are no longer declared and
+    whose routes stand.
     """
     token = before.leader_token
     numbered = [
@@ -87,10 +89,16 @@ def publish(
             routes[service.model] = record
             effects.append(PublishRoutes(record))
         told[service.model] = routes[service.model].generation
+    known = {*told, *left_alone, *(s.model for s in cluster.services)}
+    for model in sorted(routes.keys() - known - {route.name for route in cluster.routes}):
+        if routes[model].groups:
+            routes[model] = without_groups(routes[model], token, now_ms)
+            effects.append(PublishRoutes(routes[model]))
+        told[model] = routes[model].generation
     for record in split_routes(cluster, after.splits, routes, token, now_ms):
         routes[record.model] = record
         effects.append(PublishRoutes(record))
-    groups = _confirmable(after.groups, told, routes)
+    groups = _confirmable(after.groups, told)
     assignments = dict(after.assignments)
     nodes = _may_differ(before, groups)
     if nodes is None or nodes:
@@ -165,18 +173,13 @@ def _numbered(
     return found
 
 
-def _confirmable(
-    groups: Iterable[Group], told: Mapping[str, int], routes: Mapping[str, Routes]
-) -> tuple[Group, ...]:
-    """Unrouted groups learn which routes are the first without them, by age; models that are no
-    longer declared keep their last routes, so theirs leave by time-out."""
+def _confirmable(groups: Iterable[Group], told: Mapping[str, int]) -> tuple[Group, ...]:
+    """Unrouted groups learn which routes are the first without them, by age."""
     kept = []
     for group in groups:
         held = group.switch is not None and not group.switch.asked
         if (group.life is Life.UNROUTED or held) and not group.unrouted_generation:
             generation = told.get(group.model)
-            if generation is None and group.model in routes:
-                generation = routes[group.model].generation
             if generation:
                 group = replace(group, unrouted_generation=generation)
         kept.append(group)

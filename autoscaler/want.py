@@ -48,8 +48,7 @@ def want(found: Found) -> Wanted:
     decisions += said
     seen = with_states(seen, models)
 
-    moved = waves(groups, seen, sight, inputs)
+    moved = waves(revive(groups, seen, sight, now_ms), seen, sight, inputs)
     sight = sight.with_new(moved)
-    moved = revive(moved, seen, sight, now_ms)
     seen = seen_again(seen, inputs, groups, moved, models, sight)
     return Wanted(moved, models, seen, sight, tuple(decisions))

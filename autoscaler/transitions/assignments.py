@@ -7,6 +7,7 @@ records, and a record is made anew only where it says something new.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from sys import intern
 from typing import Any
 
@@ -223,4 +224,20 @@ def changed_routes(
         feeds=feeds,
         kinds=kinds,
         types=types,
+    )
+
+
+def without_groups(published: Routes, leader_token: int, now_ms: int) -> Routes:
+    """Routes of a model that is no longer declared: gateways send nothing more to its instances."""
+    return replace(
+        published,
+        generation=published.generation + 1,
+        leader_token=leader_token,
+        issued_ms=now_ms,
+        groups=(),
+        types=(),
+        feeds=(),
+        said_ms=0,
+        valid_ms=0,
+        signature="",
     )

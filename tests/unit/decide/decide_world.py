@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide, rebuild
 from autoscaler.demand.observed import observe
@@ -154,6 +154,11 @@ class World:
         """An operator says something, for good reasons."""
         said = Control(scope, kind, active, "ann", "incident 7", self.now_ms, **more)
         self.controls[said.key] = said
+
+    def undeclare(self, model: str) -> None:
+        """`model` is removed from the declaration."""
+        left = tuple(s for s in self.cluster.services if s.model != model)
+        self.cluster = replace(self.cluster, services=left)
 
     def kinds(self, model: str | None = None) -> list[str]:
         return [d.kind for d in self.decisions if model is None or d.model == model]

@@ -22,12 +22,6 @@ def actions(w: World) -> int:
     return sum(isinstance(effect, ACTIONS) for effect in w.effects)
 
 
-def remove(w: World, model: str) -> None:
-    """`model` is no longer declared."""
-    left = tuple(service for service in w.cluster.services if service.model != model)
-    w.cluster = replace(w.cluster, services=left)
-
-
 def busy(at_s: int) -> World:
     """20 req/s, from `at_s` on 60, and a node lost a while later."""
     return world(lambda _m, t: 60.0 if t >= at_s else 20.0, pools=(ONE,))
@@ -95,7 +89,7 @@ def test_what_shoal_must_leave_alone_goes_on_when_its_model_is_no_longer_declare
         kind, scope = why.split()
         w.say(scope, kind)
     w.run(5)
-    remove(w, "chat")
+    w.undeclare("chat")
     w.run(60)
     assert w.wanted("chat") == 3 and w.routes["chat"].groups == before
 
@@ -104,7 +98,7 @@ def test_what_was_removed_while_it_was_paused_leaves_once_the_pause_ends() -> No
     w = world(20.0, service("chat"), service("mini"), pools=(ONE,)).run(150)
     w.say("*", "pause")
     w.run(5)
-    remove(w, "chat")
+    w.undeclare("chat")
     w.run(60)
     w.say("*", "pause", active=False)
     w.run(60)

@@ -1,0 +1,42 @@
+"""A service that is no longer declared: its instances leave, and its routes before them."""
+
+from __future__ import annotations
+
+from autoscaler.effects import PublishRoutes
+from tests.unit.decide.decide_catalogue import pool, service
+from tests.unit.decide.decide_world import World, world
+
+ONE = pool("one", nodes=12, per_node=1)
+
+
+def two() -> World:
+    """Two models of three instances each."""
+    chat = service("chat", req_per_s=20.0)
+    return world(20.0, chat, service("mini"), pools=(ONE,)).run(300)
+
+
+def said(w: World) -> int:
+    return sum(isinstance(e, PublishRoutes) and e.record.model == "chat" for e in w.effects)
+
+
+def test_its_routes_are_emptied_once_before_anything_of_it_is_told_to_drain() -> None:
+    w = two()
+    before, generation = said(w), w.routes["chat"].generation
+    w.undeclare("chat")
+    w.run(1)
+    assert w.routes["chat"].groups == () and w.wanted("chat") == 3
+    assert {g.unrouted_generation for g in w.state.groups if g.model == "chat"} == {generation + 1}
+    w.run(60)
+    assert w.wanted("chat") == 0 and said(w) == before + 1
+    assert w.ready("mini") == 3
+
+
+def test_what_is_declared_again_before_it_drains_serves_on() -> None:
+    w = two()
+    declared, running = w.cluster, {g.name for g in w.state.groups if g.model == "chat"}
+    w.undeclare("chat")
+    w.run(8)
+    w.cluster = declared
+    w.run(5)
+    assert {g.name for g in w.state.groups if g.model == "chat"} == running
+    assert w.ready("chat") == w.wanted("chat") == 3
