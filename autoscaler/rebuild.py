@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from autoscaler.demand.forecast.history import restored
 from autoscaler.demand.forecast.outlook import Outlook
@@ -14,11 +15,11 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Phase
 from autoscaler.learnt import basis
-from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.planning.combo_names import combo_id, parse_combo_id
 from autoscaler.routed import from_routes
 from autoscaler.state import ControllerState, FullPlans, ModelState
 from autoscaler.targets.slo import LEAST
-from autoscaler.transitions.groups import Group, Life, Placed, combo_id_of, serial_of
+from autoscaler.transitions.groups import Group, Life, Placed, Switch, combo_id_of, serial_of
 from autoscaler.transitions.turns import Turns, moved
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
@@ -47,11 +48,11 @@ def rebuild(
     """The state from which `decide` goes on. assignments and statuses by node, routes by model.
 
     What was on its way out and not yet told to drain is wanted again: removals start from new
-    evidence. Reversals, the last addition and the numbers of decisions go on. What combos hold is
-    learnt from the planner's first answer. plan_number, next_serial: of the last plan. rates: what
-    was asked in past hours, and what was learnt by the last of them over the same predictions.
-    full_ms: when this process last asked for full plans, in a term before. All empty: a first
-    start.
+    evidence. A role switch that was asked for goes on. Reversals, the last addition and the numbers
+    of decisions go on. What combos hold is learnt from the planner's first answer. plan_number,
+    next_serial: of the last plan. rates: what was asked in past hours, and what was learnt by the
+    last of them over the same predictions. full_ms: when this process last asked for full plans, in
+    a term before. All empty: a first start.
     """
     groups = _groups(cluster, assignments, routes, statuses, now_ms)
     running = {group.model for group in groups}
@@ -137,6 +138,11 @@ def _groups(
             )
     since_ms = now_ms - int(cluster.policy.node_silent_s * 1000)
     unassigned = _unassigned(assignments, statuses, since_ms)
+    phases = {
+        seen.instance: Phase(seen.phase)
+        for status in statuses.values()
+        for seen in status.instances
+    }
     groups = []
     for name, members in parts.items():
         first = members[0][1]
@@ -145,6 +151,7 @@ def _groups(
         if not draining and not _whole(name, placed):
             placed += unassigned.get(name, [])
             draining = not _whole(name, placed)
+        placed.sort(key=lambda member: member.instance)
         known = routes.get(first.model)
         leaves = draining and any(p.instance in served for p in placed)
         created = min((launched[p.instance] for p in placed if p.instance in launched), default=0)
@@ -154,12 +161,13 @@ def _groups(
                 model=first.model,
                 combo_id=combo_id_of(name),
                 engine=first.engine,
-                placed=tuple(sorted(placed, key=lambda member: member.instance)),
+                placed=tuple(placed),
                 # A start that is under way gets its whole time-out again.
                 created_ms=min(created or now_ms, now_ms),
                 life=Life.DRAINING if draining else Life.ACTIVE,
                 since_ms=now_ms,
                 unrouted_generation=max(1, known.generation if known else 1) if leaves else 0,
+                switch=None if draining else _switch(name, first.model, placed, phases),
             )
         )
     return tuple(sorted(groups, key=lambda group: (group.created_ms, group.name)))
@@ -169,6 +177,25 @@ def _placed(instance: DesiredInstance | ObservedInstance, node: str, pool: str) 
     return Placed(
         instance.instance, Phase(instance.phase), node, pool, instance.gpus, instance.gang
     )
+
+
+def _switch(
+    name: str, model: str, placed: list[Placed], phases: Mapping[str, Phase]
+) -> Switch | None:
+    """What the group called `name` was before, if some of it serves in another phase than it was
+    told: its executors change that, or roll it back. phases: as they serve, by instance.
+
+    None where what serves now is no combo to go back to: part of it has changed already."""
+    before = tuple(replace(p, phase=phases.get(p.instance, p.phase)) for p in placed)
+    serving = {p.phase for p in before}
+    apart = serving in ({Phase.PREFILL, Phase.DECODE}, {Phase.AGGREGATED})
+    if list(before) == placed or not apart or any(p.gang or p.deployment for p in placed):
+        return None
+    made_of: Counter[tuple[Phase, int, str]] = Counter()
+    for phase in Phase:
+        made_of.update((phase, len(p.gpus), p.pool) for p in before if p.phase is phase)
+    members = [(*member, count) for member, count in made_of.items()]
+    return Switch(f"{combo_id(model, members)}:{serial_of(name)}", before, asked=True)
 
 
 def _unassigned(

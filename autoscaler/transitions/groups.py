@@ -156,7 +156,7 @@ def look(
         if status is not None and group.created_ms - status.at_ms <= FORGOTTEN_MS:
             lost = lost or now_ms - status.at_ms > lost_ms
         seen = fleet.instances.get(placed.instance)
-        if seen is not None and _is_up(placed, seen, group.switch is not None):
+        if seen is not None and _is_up(placed, seen):
             up.append((placed, seen.endpoint))
             continue
         if seen is not None and seen.state is InstanceState.FAILED:
@@ -185,11 +185,11 @@ def _leading(up: list[tuple[Placed, str]]) -> tuple[tuple[Placed, str], ...]:
     )
 
 
-def _is_up(placed: Placed, seen: ObservedInstance, switching: bool) -> bool:
+def _is_up(placed: Placed, seen: ObservedInstance) -> bool:
     """Whether it serves as it should; who cannot be reached serves nobody, but as a rank."""
     follows = placed.gang is not None and not placed.gang.leads
     serves = seen.state is InstanceState.READY and (bool(seen.endpoint) or follows)
-    return serves and (not switching or seen.phase == placed.phase)
+    return serves and seen.phase == placed.phase
 
 
 def ready_req_per_s(combo: Combo, view: GroupView) -> float:

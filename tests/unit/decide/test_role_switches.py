@@ -248,6 +248,34 @@ def test_a_new_leader_finds_a_switch_that_was_not_asked_yet_undone() -> None:
     assert known == {combos(*catalogue(1.0, 1.0)["chat"])[0].id}
 
 
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_new_leader_finds_a_switch_that_was_asked_under_way(refused: bool) -> None:
+    """Rolled back or done: routes name every instance in the phase in which it serves."""
+    w = settled()
+    if refused:
+        w.stubborn.update(phases(w))
+    changed(w)
+    for _ in range(90):
+        if any(group.switch and group.switch.asked for group in w.state.groups):
+            break
+        w.tick()
+    (source,) = (g.switch.source for g in w.state.groups if g.switch)
+    w.restart_controller()
+    (found,) = (group for group in w.state.groups if group.switch)
+    assert found.switch is not None and found.switch.asked
+    assert found.switch.source.rsplit(":", 1)[0] == source.rsplit(":", 1)[0]
+    w.run(60)
+    serves = {i.instance: i.phase for status in w.statuses.values() for i in status.instances}
+    routed = [
+        (end.instance, phase)
+        for route in w.routes["chat"].groups
+        for phase, ends in (("prefill", route.prefill), ("decode", route.decode))
+        for end in ends
+    ]
+    assert len(routed) == 9
+    assert all(serves[instance] == phase for instance, phase in routed)
+
+
 def test_where_a_switch_is_dearer_than_a_start_none_is_made() -> None:
     found = catalogue(10.0, 4.0)
     w = world(22.0, CHAT, pools=(FLEET,), catalogue=found, policy=Policy(k_switch=1.0)).run(300)
