@@ -80,9 +80,9 @@ def short_models(ground: Ground, valued: Mapping[str, Demand]) -> tuple[str, ...
         view = ground.views[service.model]
         if ground.now_ms < state.making_room_until_ms:
             continue
-        waits = (
-            ground.now_ms < state.unmet_until_ms
-            and state.target_req_per_s <= state.unmet_req_per_s * 1.05
+        # Where only the floor is unmet, a target that rises asks for nothing more.
+        waits = ground.now_ms < state.unmet_until_ms and (
+            view.covers or state.target_req_per_s <= state.unmet_req_per_s * 1.05
         )
         known = valued.get(service.model)
         mix_moved = service.graph is not None and known is not None and known.mix != state.mix

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from autoscaler.demand.observed import UNKNOWN
 from autoscaler.demand.windows import NoData, Stats
 from autoscaler.domain.cluster import Cluster, Market, Mode, Service
+from autoscaler.enact import LEAST
 from autoscaler.explain import reasons
 from autoscaler.learnt import uncertain
 from autoscaler.planning.combo_names import parse_combo_id
@@ -148,7 +149,8 @@ def _of(
         unmanaged=observation.unmanaged.get(service.model),
         uncertain=uncertain(state),
     )
-    return _with_word(made, service, state)
+    # A schedule may hold a higher floor than the declared one.
+    return _with_word(made, whole.services.get(service.model, service), state)
 
 
 def _attained(long: object) -> float | None:
@@ -182,6 +184,7 @@ def _desired(wanted: Mapping[str, int]) -> tuple[Desired, ...]:
 def _with_word(made: ModelStanding, service: Service, state: ModelState) -> ModelStanding:
     planned = made.wanted_req_per_s * service.utilization * state.derate
     starting = made.wanted - made.ready
+    unserved = state.target_req_per_s - planned
     if made.held:
         word = made.held.split(";", 1)[0]
     elif made.proposal:
@@ -190,8 +193,10 @@ def _with_word(made: ModelStanding, service: Service, state: ModelState) -> Mode
         age = made.telemetry_age_s
         since = "" if age is None else f" for {reasons.duration(age).removeprefix('~')}"
         word = f"no telemetry{since}; scale-in paused"
-    elif state.told_ms:
-        word = f"short: {reasons.rate(max(0.0, state.target_req_per_s - planned))} req/s unserved"
+    elif state.told_ms and unserved > LEAST:
+        word = f"short: {reasons.rate(unserved)} req/s unserved"
+    elif state.told_ms and made.wanted < service.min_instances:
+        word = f"short of its floor: {made.wanted} of {service.min_instances}"
     elif service.mode is Mode.RECOMMEND:
         word = "recommended only"
         if made.unmanaged is not None:

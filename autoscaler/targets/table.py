@@ -69,7 +69,8 @@ def retarget(view: ModelView) -> ModelState:
                 state, target_req_per_s=best.req_per_s, target_why=best.why, over_since_ms=0
             )
     if state.target_req_per_s <= planned and (state.over_since_ms or state.told_ms):
-        return replace(state, over_since_ms=0, told_ms=0)
+        below_floor = view.groups < view.service.min_instances
+        return replace(state, over_since_ms=0, told_ms=state.told_ms if below_floor else 0)
     return state
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.planning.request import PlanAnswer, PlanRequest
+from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
+from autoscaler.standing import standing
+from autoscaler.state import Observation
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import Planner, World, world
 from topics.decisions import Decision
@@ -43,3 +45,21 @@ def test_a_reason_longer_than_the_record_allows_is_cut() -> None:
     said = short_of(tuple(f"chat: {name} is far away, and has no room for it" for name in OTHERS))
     assert "cannot be served: chat: chat-region-00 is far away" in said.reason
     assert len(said.reason) == 2000 and said.reason.endswith("...")
+
+
+def test_a_floor_that_finds_no_room_is_said_once_in_ten_minutes() -> None:
+    """Two nodes for a floor of four, and demand for one: no more plans are made for it than for
+    demand that finds no room."""
+    where = pool("two", nodes=2, per_node=1)
+    floor = world(5.0, service(min_instances=4), pools=(where,)).run(900)
+    demand = world(40.0, service(), pools=(where,)).run(900)
+    said = floor.of_kind("infeasible")
+    assert len(said) == 2 and all("floor of 4: only 2 can run" in d.reason for d in said)
+    for urgency in Urgency:
+        assert len(floor.requests(urgency)) <= len(demand.requests(urgency)) + 1
+    words = [
+        standing(w.state, Observation(statuses=w.statuses), w.cluster, w.now_ms).models[0].word
+        for w in (floor, demand)
+    ]
+    assert words[0] == "short of its floor: 2 of 4"
+    assert words[1].startswith("short: ") and words[1].endswith(" req/s unserved")
