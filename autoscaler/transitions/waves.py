@@ -93,12 +93,17 @@ def _enter(group: Group, life: Life, now_ms: int) -> Group:
     return replace(group, life=life, since_ms=now_ms, after=())
 
 
+def _unrouted(group: Group, now_ms: int) -> Group:
+    """`group` left out of the routes; those of a switch that was held had a part of it still."""
+    return replace(_enter(group, Life.UNROUTED, now_ms), unrouted_generation=0)
+
+
 def _retiring(group: Group, current: Mapping[str, Group], inputs: WaveInputs) -> Group:
     if not inputs.views[group.name].ready and (group.failed_ms or not group.after):
         return _enter(group, Life.DRAINING, inputs.now_ms)  # no request can be on it
     taken_ms = inputs.reclaim_ms.get(group.name, 0)
     if taken_ms and 2 * (inputs.now_ms - group.since_ms) >= taken_ms - group.since_ms:
-        return _enter(group, Life.UNROUTED, inputs.now_ms)  # the other half is for its requests
+        return _unrouted(group, inputs.now_ms)  # the other half is for its requests
     # One that starts serves sooner than what is to replace it, so it is not cancelled for that.
     for name in group.after:
         other = current.get(name)
@@ -115,7 +120,7 @@ def _retiring(group: Group, current: Mapping[str, Group], inputs: WaveInputs) ->
         return group
     if not _within_budget(group, current, inputs, was):
         return group
-    return _enter(group, Life.UNROUTED, inputs.now_ms)
+    return _unrouted(group, inputs.now_ms)
 
 
 def _within_budget(

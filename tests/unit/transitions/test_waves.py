@@ -7,7 +7,7 @@ from dataclasses import replace
 from autoscaler.demand.windows import GatewaySeen
 from autoscaler.domain.workload import Phase
 from autoscaler.transitions.confirmation import CONFIRM_TIMEOUT_MS
-from autoscaler.transitions.groups import FleetView, Group, GroupView, Life, Placed
+from autoscaler.transitions.groups import FleetView, Group, GroupView, Life, Placed, Switch
 from autoscaler.transitions.waves import (
     GONE_GRACE_MS,
     WaveInputs,
@@ -98,6 +98,14 @@ def test_drains_wait_for_every_live_gateway_or_a_timeout() -> None:
     assert after(5, 6) is Life.DRAINING
     assert after() is Life.UNROUTED
     assert after(4, waited_ms=CONFIRM_TIMEOUT_MS) is Life.DRAINING
+
+
+def test_what_leaves_while_its_switch_is_held_waits_for_routes_without_it() -> None:
+    """Generation 6 has what of it keeps its phase; only the next routes leave all of it out."""
+    held = Switch("chat:a1@us/p/owned:9", group(2).placed)
+    going = replace(retire(group(2, switch=held), NOW), unrouted_generation=6)
+    (_, left) = step([group(1), going], inputs([group(1), going], {1, 2}, 1.0))
+    assert (left.life, left.unrouted_generation) == (Life.UNROUTED, 0)
 
 
 def test_it_is_gone_when_its_executor_says_so() -> None:
