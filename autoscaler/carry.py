@@ -63,7 +63,7 @@ def carry(found: Found, wanted: Wanted) -> Done:
     settled = settle(groups, site, models, observation.controls, state.leader_token, scene)
     carried = Carried(settled.groups, settled.site, settled.models)
     decisions = [*decisions, *settled.decisions]
-    if settled.decisions:
+    if settled.models is not models:
         sight = sight.with_new(carried.groups)
         models = dict(carried.models)
         seen = seen_again(seen, inputs, groups, carried.groups, models, sight)

@@ -100,7 +100,7 @@ def settle(
         assert proposal is not None  # noqa: S101  the filter above
         name = f"proposal #{proposal.number}"
         if service.mode is not Mode.APPROVE:
-            states[model] = replace(state, proposal=None)
+            states[model] = replace(state, proposal=None, unmet_until_ms=0)
             continue
         if scene.now_ms >= proposal.expires_ms:
             states[model] = replace(state, proposal=None, unmet_until_ms=0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autoscaler.domain.cluster import Mode, Policy
 from autoscaler.effects import PublishAssignment, PublishRoutes
+from autoscaler.planning.request import Urgency
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import World, world
 from topics.decisions import Decision
@@ -141,3 +144,23 @@ def test_a_lost_node_is_proposed_to_be_replaced() -> None:
     w.cut.add(min(w.rented(ONE.id)))
     w.run(150)
     assert open_proposals(w)[-1].kind == "replace"
+
+
+def test_a_proposal_that_no_mode_waits_for_is_forgotten_in_the_tick_that_sees_it() -> None:
+    """It no longer counts as capacity, so the model is short and is planned for at once."""
+    w = approving().run(25)
+    asked = len(w.requests(Urgency.URGENT))
+    w.answers = False
+    w.cluster = replace(w.cluster, services=(service(mode=Mode.ACT),))
+    w.run(1)
+    assert w.state.models["chat"].proposal is None
+    assert len(w.requests(Urgency.URGENT)) == asked + 1
+
+
+def test_a_rejected_proposal_is_forgotten_when_it_expires() -> None:
+    w = approving(within_s=60.0).run(40)
+    answer(w, open_proposals(w)[-1].number, approve=False)
+    w.run(1)
+    w.answers = False
+    w.run(60)
+    assert w.state.models["chat"].proposal is None
