@@ -27,7 +27,7 @@ from autoscaler.state import ControllerState, ModelState, Observation
 from autoscaler.targets.view import ModelView, Routed
 from autoscaler.transitions.accounts import by_model, raw_req_per_s
 from autoscaler.transitions.faults import Faults
-from autoscaler.transitions.groups import Group
+from autoscaler.transitions.groups import Group, combo_id_of
 from autoscaler.transitions.sight import Sight
 from autoscaler.unmanaged import taken_in
 from topics.decisions import Decision
@@ -269,6 +269,7 @@ def valued(
     """
     declared = {service.model for service in cluster.services}
     running = {group.combo_id for group in state.groups}
+    running |= {combo_id_of(group.switch.source) for group in state.groups if group.switch}
     for model in state.models.values():
         running |= {i for i, _ in model.recommended}
         running |= {i for i, _ in model.proposal.change} if model.proposal else set()

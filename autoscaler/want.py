@@ -49,6 +49,6 @@ def want(found: Found) -> Wanted:
     seen = with_states(seen, models)
 
     moved = waves(revive(groups, seen, sight, now_ms), seen, sight, inputs)
-    sight = sight.with_new(moved)
+    sight = sight.with_undone(groups, moved)
     seen = seen_again(seen, inputs, groups, moved, models, sight)
     return Wanted(moved, models, seen, sight, tuple(decisions))

@@ -174,6 +174,13 @@ def look(
     return GroupView(ready, all_ready, broken, lost, broken_node, broken_pool)
 
 
+def view_again(group: Group, fleet: FleetView, before: GroupView) -> GroupView:
+    """What is known of a group that was another one until now, seen as `before`; no gang is."""
+    known = ((placed, fleet.instances.get(placed.instance)) for placed in group.placed)
+    up = tuple((p, seen.endpoint) for p, seen in known if seen is not None and _is_up(p, seen))
+    return GroupView(up, len(up) == len(group.placed), "", before.lost)
+
+
 def _leading(up: list[tuple[Placed, str]]) -> tuple[tuple[Placed, str], ...]:
     """Of `up` what requests can go to: of a gang rank 0, if every rank is up."""
     ranks = Counter(placed.gang.gang for placed, _ in up if placed.gang is not None)

@@ -18,6 +18,7 @@ from autoscaler.transitions.groups import (
     GroupView,
     fleet_view,
     look,
+    view_again,
 )
 from autoscaler.transitions.switches import view_at_once
 from topics.fleet import InstanceState, Status
@@ -83,6 +84,14 @@ class Sight:
             for g in groups
             if g.name not in self.views
         }
+        return replace(self, views={**self.views, **new}) if new else self
+
+    def with_undone(self, before: Iterable[Group], after: Iterable[Group]) -> Sight:
+        """The same sight with views of groups of `after` that are again what they were before they
+        switched: what of them serves in its phase does so on."""
+        switched = {group.switch.source: group.name for group in before if group.switch}
+        undone = [g for g in after if g.name in switched and g.name not in self.views]
+        new = {g.name: view_again(g, self.fleet, self.views[switched[g.name]]) for g in undone}
         return replace(self, views={**self.views, **new}) if new else self
 
     def serving_pools(self) -> frozenset[str]:

@@ -23,7 +23,14 @@ from autoscaler.demand.windows import GatewaySeen
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Phase
 from autoscaler.transitions.confirmation import confirmed
-from autoscaler.transitions.groups import FleetView, Group, GroupView, Placed, Switch
+from autoscaler.transitions.groups import (
+    FleetView,
+    Group,
+    GroupView,
+    Placed,
+    Switch,
+    combo_id_of,
+)
 from topics.fleet import Assignment, InstanceState
 
 
@@ -177,7 +184,7 @@ def back(group: Group, now_ms: int) -> Group:
     return replace(
         group,
         name=switch.source,
-        combo_id=switch.source.rsplit(":", 1)[0],
+        combo_id=combo_id_of(switch.source),
         placed=switch.placed,
         since_ms=now_ms,
         unrouted_generation=0,

@@ -233,6 +233,24 @@ def test_what_would_not_switch_is_what_it_was_and_others_take_its_place() -> Non
     assert w.ready("chat") > 0
 
 
+def test_what_was_rolled_back_is_routed_again_at_once() -> None:
+    """The tick that sees it goes from the part that served on to all of it; the routes name three
+    groups at all times."""
+    w = settled()
+    w.stubborn.update(phases(w))
+    groups: list[int] = []
+    capacity: list[bool] = []
+
+    def look(x: World) -> None:
+        groups.append(len(x.routes["chat"].groups))
+        capacity.append(all(group.combo_id in x.state.combos for group in x.state.groups))
+
+    changed(w).run(60, look)
+    assert [group for group in w.state.groups if group.stays]
+    assert set(groups) == {3}
+    assert all(capacity)
+
+
 def test_a_new_leader_finds_a_switch_that_was_not_asked_yet_undone() -> None:
     """Nobody was told of it, so the fleet is what it was."""
     w = settled()
