@@ -210,7 +210,7 @@ def _view(
         instances[p.instance].in_flight for g in groups for p in g.placed if p.instance in instances
     )
     routes = inputs.state.routes.get(service.model)
-    return ModelView(
+    view = ModelView(
         service=service,
         policy=inputs.cluster.policy,
         now_ms=inputs.now_ms,
@@ -226,6 +226,11 @@ def _view(
         frozen=inputs.frozen.get(service.model, ""),
         routed=inputs.routed.get(service.model),
     )
+    if not state.lost_ms or not view.covers or count < service.min_instances:
+        return view
+    if any(group.counts and sight.views[group.name].lost for group in groups):
+        return view
+    return replace(view, state=replace(view.state, lost_ms=0))
 
 
 def with_states(

@@ -87,8 +87,8 @@ class ModelState:
     surge_ms: when that was last proven, rose_ms: when it was first, of the rise that is followed.
     in_flight: (when, requests in flight) at two moments
     lately. no_data / said_no_data: telemetry stopped, and a decision says so. lost_ms: when
-    capacity was lost that is not replaced yet. settled_ms: since when everything wanted is ready.
-    last_out_ms, last_in_ms: of the last addition and removal.
+    capacity was lost that is neither replaced nor back yet. settled_ms: since when everything
+    wanted is ready. last_out_ms, last_in_ms: of the last addition and removal.
     unmet_req_per_s / unmet_until_ms: what the planner could not add to, and until when it is not
     asked again for as much; lacks: some demand goes unserved for it. making_room_until_ms:
     something leaves so that something else finds room, and until then only a full plan says who

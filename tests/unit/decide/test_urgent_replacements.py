@@ -50,3 +50,16 @@ def test_an_urgent_replacement_is_a_scale_out_for_the_next_leader_too() -> None:
     after = w.state.models["chat"]
     assert (after.last_out_ms, after.turns) == (before.last_out_ms, before.turns)
     assert after.last_out_ms == found.at_ms
+
+
+def test_a_rise_long_after_a_node_was_silent_for_a_moment_is_no_replacement() -> None:
+    """The node is back before anything was ordered for it, so nothing is lost any more."""
+    w = world(lambda _m, t: 20.0 if t < 900 else 40.0, service("chat"), pools=(SMALL,)).run(300)
+    node = min(w.rented(SMALL.id))
+    w.cut.add(node)
+    w.run(16)
+    assert w.state.models["chat"].lost_ms
+    w.cut.discard(node)
+    w.run(704)
+    (rise,) = [d for d in w.decisions if d.at_ms > T0 + 900_000 and d.change][:1]
+    assert rise.kind == "scale_out" and "capacity was lost" not in rise.reason
