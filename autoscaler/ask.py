@@ -97,7 +97,7 @@ def _news(found: Found, done: Done) -> News:
         cluster=found.cluster,
         supply=ground.supply,
         views=views,
-        silent=ground.sight.silent,
+        lost=ground.sight.lost,
         failures=found.faults.failures,
         alerts=observation.alerts,
         engines=observation.engines,

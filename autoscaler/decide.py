@@ -54,6 +54,7 @@ def decide(
         supply=found.supply,
         backoff=ground.backoff,
         silent_nodes=ground.sight.silent,
+        lost_nodes=ground.sight.lost,
         pending={**done.pending, **{one.request.urgency: one for one in asked.requests}},
         full=asked.full,
         next_serial=done.next_serial,

@@ -199,6 +199,7 @@ class ControllerState:
     """All that the controller remembers.
 
     assignments and routes: the latest it published; an edge may write them again at any time.
+    silent_nodes: not heard of; lost_nodes: of these, what ran something.
     combos: what the planner says of combos that run or were chosen; valued: the demand of each
     model that it valued them at.
     services: as declared when last looked at. pending: at most one request per urgency. full: what
@@ -222,6 +223,7 @@ class ControllerState:
     supply: Supply = field(default_factory=Supply)
     backoff: Mapping[str, Backoff] = field(default_factory=dict)
     silent_nodes: frozenset[str] = frozenset()
+    lost_nodes: frozenset[str] = frozenset()
     pending: Mapping[Urgency, Pending] = field(default_factory=dict)
     full: FullPlans = field(default_factory=FullPlans)
     next_serial: int = 1

@@ -53,6 +53,11 @@ class Sight:
     shut_pools: frozenset[str] = frozenset()
     reclaimed: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def lost(self) -> frozenset[str]:
+        """Silent nodes that ran something by their last word; idle ones were given back, say."""
+        return frozenset(node for node in self.silent if self.fleet.statuses[node].instances)
+
     def reclaim_ms(self, group: Group) -> int:
         """When the first node of `group` is taken away; 0 = none is."""
         found = [self.reclaimed[p.node] for p in group.placed if p.node in self.reclaimed]

@@ -25,13 +25,12 @@ class News:
     """One tick's news.
 
     state: as the tick found it. cluster: as declared now. supply: after the latest records.
-    silent: nodes not heard of now. engines: by model, where somebody asked them. failures: launches
-    that were given up in this tick. replan:
-    models of which a part of an answer was left out ("" for all), with the reason. demand: as
-    observed, of services that stand for several models too. nodes: per pool, under what
-    counts; planned_nodes: the same as the last full plan left it (None: none was made). groups: all
-    that stand somewhere after this tick. switchable: combos of models that are short, with how many
-    of each may take other roles now.
+    lost: nodes that ran something and are not heard of now. engines: by model, where somebody asked
+    them. failures: launches that were given up in this tick. replan: models of which a part of an
+    answer was left out ("" for all), with the reason. demand: as observed, of services that stand
+    for several models too. nodes: per pool, under what counts; planned_nodes: the same as the last
+    full plan left it (None: none was made). groups: all that stand somewhere after this tick.
+    switchable: combos of models that are short, with how many of each may take other roles now.
     """
 
     now_ms: int
@@ -39,7 +38,7 @@ class News:
     cluster: Cluster
     supply: Supply
     views: Mapping[str, ModelView]
-    silent: frozenset[str] = frozenset()
+    lost: frozenset[str] = frozenset()
     groups: tuple[Group, ...] = ()
     nodes: Mapping[str, int] = field(default_factory=dict)
     planned_nodes: Mapping[str, int] | None = None

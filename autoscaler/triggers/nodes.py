@@ -1,4 +1,4 @@
-"""A node went silent, or one that was silent is back."""
+"""A node that ran something went silent, or such a one is back."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _NAMED = 3
 def fire(news: News) -> Iterator[Trigger]:
     """Nodes lost and nodes back, since the last tick."""
     for nodes, words in (
-        (news.silent - news.state.silent_nodes, "lost"),
-        (news.state.silent_nodes - news.silent, "back"),
+        (news.lost - news.state.lost_nodes, "lost"),
+        (news.state.lost_nodes - news.lost, "back"),
     ):
         if nodes:
             named = sorted(nodes)

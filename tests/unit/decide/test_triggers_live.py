@@ -255,3 +255,22 @@ def test_what_found_no_room_waits_for_those_that_make_some_where_it_can_run(
     ((request, why),) = full(w, at)
     assert request.scope == asked and ("no room yet" in why) == ("chat" in asked)
     assert [name for name, _, _ in w.state.full.due] == ["leftover"] * ("chat" not in asked)
+
+
+def test_a_node_that_is_given_back_once_it_is_empty_is_not_lost() -> None:
+    """Its executor falls silent when the node is deleted: nothing is missing."""
+    w = settled()
+    w.run(600)
+    before = w.rented(NEAR.id)
+    w.rate = lambda _m, _t: 3.0
+    for _ in range(1800):
+        w.tick()
+        if len(w.rented(NEAR.id)) < len(before):
+            break
+    (empty,) = before - w.rented(NEAR.id)
+    w.run(30)
+    w.cut.add(empty)
+    at = w.t_s
+    w.run(300)
+    assert empty in w.state.silent_nodes
+    assert not any(empty in why for _, why in full(w, at))

@@ -76,9 +76,9 @@ def test_a_firing_alert_triggers_and_a_resolved_one_does_not() -> None:
 
 def test_nodes_lost_and_back_are_one_trigger_each_with_a_few_names() -> None:
     lost = frozenset(f"n{k}" for k in range(5))
-    (trigger,) = collect(replace(NEWS, silent=lost), ())
+    (trigger,) = collect(replace(NEWS, lost=lost), ())
     assert trigger.why == "n0, n1, n2 and 2 more lost" and trigger.scope == ()
-    back = replace(NEWS, state=replace(STATE, silent_nodes=frozenset({"n7"})))
+    back = replace(NEWS, state=replace(STATE, lost_nodes=frozenset({"n7"})))
     assert [t.why for t in collect(back, ())] == ["n7 back"]
 
 
