@@ -25,13 +25,13 @@ def taken_in(
     known), at first and where the latter's number is news; nothing where Shoal manages the model.
     """
     if service.managed:
-        if not state.recommended and state.unmanaged is None:
+        # Nothing may be what was recommended.
+        if not state.recommended and not state.recommended_ms and state.unmanaged is None:
             return state
         return replace(state, recommended=(), recommended_ms=0, unmanaged=None)
     theirs = state.unmanaged if seen is None else seen
     if not service.unmanaged:
         theirs = None
-    # Nothing may be what was recommended.
     if (state.recommended or state.recommended_ms) and theirs == state.unmanaged:
         return state
     fleet = Counter(group.combo_id for group in own if group.counts)

@@ -119,6 +119,24 @@ def test_what_shoal_is_told_to_leave_alone_counts_beside_them(kind: str) -> None
     assert w.state.models["chat"].recommended == ((THEIRS, 4),), "they are taken in again"
 
 
+def test_what_runs_counts_after_nothing_was_recommended() -> None:
+    """To go to zero was recommended; Shoal then started three itself, and is paused."""
+    w = world(lambda _m, t: 15.0 if t < 300 or t > 1200 else 0.0, pools=(ONE,))
+    idle = service(mode=Mode.RECOMMEND, min_instances=0, zero_after_s=300.0, scale_in_after_s=300.0)
+    w.cluster = replace(w.cluster, services=(idle,))
+    w.run(1100)
+    assert (w.state.models["chat"].recommended, w.state.models["chat"].recommended_ms > 0) == (
+        (),
+        True,
+    )
+    w.cluster = replace(w.cluster, services=(replace(idle, mode=Mode.ACT),))
+    w.run(300)
+    runs = w.ready("chat")
+    w.say("chat", "pause")
+    w.run(1)
+    assert runs and w.state.models["chat"].recommended == ((THEIRS, runs),)
+
+
 def _acting(w: World) -> Cluster:
     own = service(mode=Mode.ACT, min_instances=1, unmanaged=THEIRS)
     return replace(w.cluster, services=(own,))
