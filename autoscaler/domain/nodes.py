@@ -8,15 +8,23 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from autoscaler.domain.cluster import Pool
+from autoscaler.domain.cluster import Market, Pool
 
 
 def node_id(pool: Pool, index: int) -> str:
     """The name of node `index` (0-based) of a static pool, e.g. "us-east.h100.owned.0"."""
-    return f"{pool.region}.{pool.name}.{pool.market}.{index}"
+    return _name(pool.region, pool.name, pool.market, index)
 
 
-@lru_cache(maxsize=4096)
 def node_ids(pool: Pool) -> tuple[str, ...]:
     """All nodes that a static pool may have."""
-    return tuple(node_id(pool, index) for index in range(pool.max_nodes))
+    return _names(pool.region, pool.name, pool.market, pool.max_nodes)
+
+
+@lru_cache(maxsize=4096)  # of what names are made of: a price that moves makes no new ones
+def _names(region: str, pool: str, market: Market, count: int) -> tuple[str, ...]:
+    return tuple(_name(region, pool, market, index) for index in range(count))
+
+
+def _name(region: str, pool: str, market: Market, index: int) -> str:
+    return f"{region}.{pool}.{market}.{index}"

@@ -1,0 +1,17 @@
+"""Names of nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoscaler.domain.nodes import node_id, node_ids
+from tests.unit.decide.decide_catalogue import pool
+
+
+def test_names_are_made_once_whatever_a_node_costs() -> None:
+    """Prices move all day; a pool of a thousand nodes takes 80 kB each time its names are kept."""
+    cheap = pool("h100", nodes=1000, usd=8.0)
+    names = node_ids(cheap)
+    assert node_ids(replace(cheap, price_usd_per_h=9.0)) is names
+    assert (names[7], len(names)) == (node_id(cheap, 7), 1000)
+    assert node_ids(replace(cheap, max_nodes=2)) == names[:2]
