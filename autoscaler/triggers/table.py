@@ -51,6 +51,7 @@ TRIGGERS: tuple[Rule, ...] = (
 )
 
 _MOST_DUE = 50
+_MORE = Trigger("more", (), "further reasons")  # in place of those beyond
 
 
 def collect(news: News, due: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
@@ -60,11 +61,11 @@ def collect(news: News, due: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
     for rule in TRIGGERS:
         for trigger in rule(news):
             found[(trigger.name, trigger.scope)] = trigger
+    more = found.pop((_MORE.name, _MORE.scope), None)
     kept = tuple(found.values())
-    if len(kept) <= _MOST_DUE:
+    if more is None and len(kept) <= _MOST_DUE:
         return kept
-    rest = len(kept) - _MOST_DUE
-    return (*kept[:_MOST_DUE], Trigger("more", (), f"{rest} further reasons"))
+    return (*kept[:_MOST_DUE], _MORE)
 
 
 def of_declared(triggers: tuple[Trigger, ...], models: Collection[str]) -> tuple[Trigger, ...]:

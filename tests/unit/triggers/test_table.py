@@ -91,7 +91,10 @@ def test_a_thing_that_waits_is_kept_once_with_its_latest_words() -> None:
 def test_a_flood_of_reasons_is_bounded_and_plans_everything() -> None:
     waiting = tuple(Trigger("leftover", (f"m{k}",), "x") for k in range(80))
     kept = collect(NEWS, waiting)
-    assert len(kept) == 51 and kept[-1].why == "30 further reasons" and kept[-1].scope == ()
+    assert len(kept) == 51 and kept[-1] == Trigger("more", (), "further reasons")
+    assert collect(NEWS, kept) == kept, "while they wait it stays as it is"
+    other = Trigger("leftover", ("other",), "y")
+    assert collect(NEWS, (*kept, other)) == kept
 
 
 def test_requests_that_turn_are_planned_for_as_a_whole() -> None:
