@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from autoscaler.carry import Done
 from autoscaler.look import Found
-from autoscaler.planning.request import Urgency
+from autoscaler.planning.request import Outcome, Urgency
 from autoscaler.requests import Ground, apart, full, may_switch, short_models, urgent
 from autoscaler.routed import route_asks
 from autoscaler.said import hold
@@ -78,7 +78,12 @@ def _told(found: Found, memory: FullPlans) -> tuple[FullPlans, tuple[Decision, .
     now_ms, told_ms = found.inputs.now_ms, memory.told_ms
     if memory.failed_ms != now_ms or (told_ms and now_ms - told_ms < _SAY_AGAIN_MS):
         return memory, ()
-    notes = (note for answer in found.inputs.observation.answers for note in answer.notes)
+    notes = (
+        note
+        for answer in found.inputs.observation.answers
+        if answer.urgency is Urgency.FULL and answer.outcome is Outcome.NONE
+        for note in answer.notes
+    )
     why = next(notes, "no answer in time")
     said = hold("*", f"no new plan ({why}); the last good plan stands", now_ms)
     return replace(memory, told_ms=now_ms), (said,)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from autoscaler.planning.request import Urgency
+from autoscaler.domain.cluster import Cluster
+from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
-from tests.unit.decide.decide_catalogue import combo, combos, pool, service, simple
+from tests.unit.decide.decide_catalogue import Planner, combo, combos, pool, service, simple
 from tests.unit.decide.decide_world import T0, World, world
 from topics.alerts import Alert
 from topics.supply import Price
@@ -47,6 +48,24 @@ def test_a_full_plan_that_found_no_answer_is_said_and_the_last_one_stands() -> N
     assert w.applied == before
     holds = [d for d in w.of_kind("hold") if "last good plan stands" in d.reason]
     assert len(holds) == 1 and "the solver was restarted" in holds[0].reason
+
+
+class Failing(Planner):
+    """A planner that answers nothing, and says of each urgency that it was that."""
+
+    def answer(self, request: PlanRequest, _: Cluster) -> PlanAnswer:
+        return unanswered(request, f"{request.urgency} failed")
+
+
+def test_why_no_full_plan_came_is_not_read_off_another_answer() -> None:
+    """An urgent request fails in the same tick, and is answered first."""
+    w = world(lambda _m, t: 5.0 if t < 310 else 45.0, pools=(ONE,)).run(309)
+    w.planner = Failing(w.catalogue)
+    for number in range(30):
+        w.alerts.append(Alert(f"f{number}", "slow", "firing", w.now_ms))
+        w.tick()
+    (said,) = (d for d in w.of_kind("hold") if "no new plan" in d.reason)
+    assert "no new plan (full failed)" in said.reason
 
 
 def test_demand_that_grew_is_not_held_up_by_an_earlier_smaller_one() -> None:
