@@ -186,7 +186,12 @@ def _carry_out(
                 decisions.append(hold(model, why, scene.now_ms))
         below_floor = not (done.started or done.switched) and len(counting) < service.min_instances
         if short > LEAST or done.unplaced or below_floor:
-            said, states[model] = unmet(answer, short, sought[model], states[model], service, scene)
+            runs = scene.views[model].groups  # a proposal that is open counts
+            if done.change:
+                runs = len(counting) + sum(n for _, n in done.change)
+            said, states[model] = unmet(
+                answer, short, sought[model], runs, states[model], service, scene
+            )
             decisions += said
             if said and answer.urgency is Urgency.URGENT:
                 replan.append(("", f"{model}: additions alone do not serve it"))
@@ -324,7 +329,8 @@ def _recommend(
         )
     if short > LEAST:
         sought = {demand.model: demand.req_per_s for demand in pending.request.demands}
-        more, state = unmet(answer, short, sought[service.model], state, service, scene)
+        runs = sum(n for _, n in state.recommended)
+        more, state = unmet(answer, short, sought[service.model], runs, state, service, scene)
         said += more
     return said, state
 

@@ -25,6 +25,7 @@ def unmet(
     answer: PlanAnswer,
     short: float,
     sought: float,
+    runs: int,
     state: ModelState,
     service: Service,
     scene: Scene,
@@ -33,14 +34,13 @@ def unmet(
 
     short, sought: what was left unserved of what the planner was asked for, in requests/s; both
     hold the derating, which is taken off again. The target may have risen since: for more than
-    was sought the planner is asked at once.
+    was sought the planner is asked at once. runs: combos that are wanted now.
     """
     now_ms = scene.now_ms
     short, sought = short * state.derate, sought * state.derate
     served = short <= _LEAST
     until_ms = now_ms + _ASK_AGAIN_MS
     state = replace(state, unmet_req_per_s=sought, unmet_until_ms=until_ms, lacks=not served)
-    runs = scene.views[service.model].groups
     if served and runs >= service.min_instances:
         return [], state
     if state.told_ms and now_ms - state.told_ms < _SAY_AGAIN_MS:

@@ -10,6 +10,7 @@ from autoscaler.state import Observation
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import Planner, World, world
 from topics.decisions import Decision
+from topics.supply import Availability
 
 ONE = pool("one", nodes=1, per_node=1)
 OTHERS = tuple(f"chat-region-{number:02}" for number in range(60))
@@ -63,3 +64,14 @@ def test_a_floor_that_finds_no_room_is_said_once_in_ten_minutes() -> None:
     ]
     assert words[0] == "short of its floor: 2 of 4"
     assert words[1].startswith("short: ") and words[1].endswith(" req/s unserved")
+
+
+def test_what_can_run_of_a_floor_is_counted_after_the_change() -> None:
+    """While four are planned for the feed takes two of their nodes back: the other two start."""
+    where = pool("four", nodes=4, per_node=1)
+    w = world(5.0, service(min_instances=4), pools=(where,)).run(1)
+    w.availability[where.id] = Availability(where.id, 2, w.now_ms)
+    w.run(1)
+    started, short = w.decisions[-2:]
+    assert [n for _, n in started.change] == [2]
+    assert short.reason.startswith("floor of 4: only 2 can run")
