@@ -31,6 +31,7 @@ from autoscaler.transitions.turns import may_go_in, moved
 from autoscaler.transitions.waves import retire
 
 LEAST = 1e-6
+NOT_COVERED = "what would be left no longer covers demand"  # that rose, or capacity is worth less
 _MAKE_ROOM_MS = 60_000
 _EXCHANGE = 0.1
 
@@ -201,7 +202,7 @@ def keep_all(
     present = max(view.state.target_req_per_s, sustained(view.demand, view.policy).req_per_s)
     target = present / (view.service.utilization * view.state.derate)
     if short <= LEAST and raw + change < target * (1 - LEAST):
-        return "demand rose while it was planned"
+        return NOT_COVERED
     if change >= -LEAST:
         return ""  # a move, not a removal
     if view.policy.spends_budget:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Mode, Service
-from autoscaler.enact import Change, Enacted, enact, keep_all
+from autoscaler.enact import NOT_COVERED, Change, Enacted, enact, keep_all
 from autoscaler.explain import reasons
 from autoscaler.said import hold
 from autoscaler.scene import Scene
@@ -110,7 +110,7 @@ def settle(
         if any(count < 0 for _, count in proposal.change) and not scene.views[model].covers:
             states[model] = replace(state, proposal=None)
             if not proposal.rejected:
-                decisions.append(hold(model, f"{name} is withdrawn: demand rose", scene.now_ms))
+                decisions.append(hold(model, f"{name} is withdrawn: {NOT_COVERED}", scene.now_ms))
             continue
         verdict = controls.get(f"verdict/{proposal.number}")
         if verdict is None or verdict.leader_token != leader_token or proposal.rejected:

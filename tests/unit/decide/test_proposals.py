@@ -104,7 +104,7 @@ def test_a_removal_waits_too_and_is_withdrawn_when_demand_comes_back() -> None:
     assert removals and w.ready("chat") == before
     w.rate = lambda _m, _t: 45.0
     w.run(60)
-    assert "is withdrawn: demand rose" in w.decisions[-1].reason
+    assert "withdrawn: what would be left no longer covers demand" in w.decisions[-1].reason
     for proposal in removals:
         answer(w, proposal.number, approve=True)
     w.run(60)
