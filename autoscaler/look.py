@@ -25,7 +25,7 @@ from autoscaler.transitions.supply import fold as fold_supply
 from autoscaler.transitions.supply import said as supply_said
 from topics.decisions import Decision
 
-_LOOK_FOR_STRAYS_S = 10
+_LOOK_FOR_STRAYS_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ def look(state: ControllerState, observation: Observation, guarded: Guards, now_
     decisions += [_failed(failure, now_ms) for failure in faults.failures]
 
     stray = state.strays
-    if now_ms // 1000 % _LOOK_FOR_STRAYS_S == 0:
+    before_ms = state.ticked_ms or state.started_ms  # ticks may be further apart than a second
+    if now_ms // _LOOK_FOR_STRAYS_MS != before_ms // _LOOK_FOR_STRAYS_MS:
         by_hand = strays(sight.fleet.running, state.assignments)
         decisions += [
             _stray(name, *by_hand[name], now_ms) for name in sorted(by_hand.keys() - stray)

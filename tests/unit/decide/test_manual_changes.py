@@ -44,6 +44,17 @@ def test_an_instance_that_nobody_assigned_is_said_once_and_not_counted() -> None
     assert len([d for d in w.decisions if "by-hand" in d.reason]) == 2
 
 
+def test_it_is_noticed_where_no_tick_falls_on_a_whole_ten_seconds() -> None:
+    base = world(20.0, pools=(ONE,))
+    w = Meddled(base.cluster, base.catalogue, base.rate)
+    w.run(153)
+    w.by_hand = True
+    for _ in range(3):
+        w.t_s += 9
+        w.tick()
+    assert len([d for d in w.decisions if "by-hand" in d.reason]) == 1
+
+
 def test_what_is_merely_late_is_no_manual_change() -> None:
     """Starts, drains and lost nodes of an hour with two surges: nothing of the kind is said."""
     w = world(lambda _m, t: 50.0 if (t // 500) % 2 else 8.0, pools=(ONE,), seed=3).run(1500)
