@@ -48,7 +48,7 @@ def ask(found: Found, done: Done) -> Asked:
     if needy and Urgency.URGENT not in done.pending:
         number += 1
         asks.append(urgent(number, ground, needy))
-    memory, decisions = _told(found, done.full)
+    memory, decisions = _told(found, _of_declared(done.full, ground))
     news = _news(found, done)
     memory = replace(memory, nodes=news.planned_nodes)
     now_ms, services, routed = ground.now_ms, tuple(ground.views), found.inputs.observation.demand
@@ -71,6 +71,15 @@ def ask(found: Found, done: Done) -> Asked:
         due = (*late, *limited_to([m for m in scope if m not in first], ripe))
     memory = replace(memory, due=tuple((t.name, t.scope, t.why) for t in due))
     return Asked(tuple(asks), number, memory, decisions)
+
+
+def _of_declared(memory: FullPlans, ground: Ground) -> FullPlans:
+    """`memory` without models that were removed: declared again, one is new."""
+    gone = memory.lengths.keys() - ground.views.keys()
+    if not gone:
+        return memory
+    lengths = {model: known for model, known in memory.lengths.items() if model not in gone}
+    return replace(memory, lengths=lengths, switchable=known_to_switch(memory.switchable, {}, gone))
 
 
 def _told(found: Found, memory: FullPlans) -> tuple[FullPlans, tuple[Decision, ...]]:

@@ -59,7 +59,7 @@ def estimate_kinds(current: Mix, demand: ModelDemand, significance: float) -> Mi
 
 def apart(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     """Total variation: the share of requests that are of other kinds in `one` than in `other`."""
-    names = one.keys() | other.keys()
+    names = {**one, **other}  # in a fixed order, in which floats are added
     return sum(abs(one.get(name, 0.0) - other.get(name, 0.0)) for name in names) / 2.0
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from autoscaler.domain.workload import Lengths
 from autoscaler.effects import PublishRoutes
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import World, world
@@ -40,3 +43,15 @@ def test_what_is_declared_again_before_it_drains_serves_on() -> None:
     w.run(5)
     assert {g.name for g in w.state.groups if g.model == "chat"} == running
     assert w.ready("chat") == w.wanted("chat") == 3
+
+
+def test_what_is_declared_again_with_other_lengths_has_not_turned() -> None:
+    """What plans knew of it before it was removed says nothing of it now."""
+    w = two()
+    w.undeclare("chat")
+    w.run(60)
+    chat = service("chat", lengths=Lengths(300.0, 600.0))
+    w.cluster = replace(w.cluster, services=(chat, *w.cluster.services))
+    w.run(2)
+    assert any("chat was added" in why for why in w.reasons.values())
+    assert not any("turned" in why for why in w.reasons.values())
