@@ -107,7 +107,7 @@ def barred(state: ModelState, now_ms: int, load_req_per_s: float, planned_req_pe
 def said(
     before: Mapping[str, ModelState], after: Mapping[str, ModelState], now_ms: int
 ) -> Iterator[Decision]:
-    """A decision for each model that became uncertain, or is so no more."""
+    """A decision for each model that became uncertain, or no longer is."""
     for model, state in after.items():
         was, now = before[model].learnt if model in before else Learnt(), state.learnt
         if was.off == now.off:
@@ -115,7 +115,7 @@ def said(
         if now.off:
             why = f"uncertain: {uncertain(state)}"
         elif was.combos and not now.combos:
-            why = "what started otherwise than predicted runs no more"
+            why = "what started otherwise than predicted no longer runs"
         else:
             why = "as predicted again, within a fifth"
         yield hold(model, why, now_ms)

@@ -14,6 +14,7 @@ from autoscaler.demand.forecast.outlook import Outlook
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Phase
+from autoscaler.explain import reasons
 from autoscaler.learnt import basis
 from autoscaler.planning.combo_names import combo_id, parse_combo_id
 from autoscaler.routed import from_routes
@@ -230,6 +231,6 @@ def _announcement(cluster: Cluster, groups: tuple[Group, ...]) -> str:
     models = {group.model for group in groups}
     instances = sum(len(group.placed) for group in groups)
     return (
-        f"rebuilt from the topics: {instances} instances of {len(models)} models taken over, "
-        f"{len(cluster.services)} declared"
+        f"rebuilt from the topics: {reasons.count(instances, 'instance')} of "
+        f"{reasons.count(len(models), 'model')} taken over, {len(cluster.services)} declared"
     )

@@ -200,7 +200,8 @@ def _with_word(made: ModelStanding, service: Service, state: ModelState) -> Mode
     elif service.mode is Mode.RECOMMEND:
         word = "recommended only"
         if made.unmanaged is not None:
-            word += f"; {made.unmanaged} run that Shoal did not start"
+            verb = "runs" if made.unmanaged == 1 else "run"
+            word += f"; {made.unmanaged} {verb} that Shoal did not start"
     elif starting > 0:
         word = f"{starting} starting"
     elif not made.wanted:

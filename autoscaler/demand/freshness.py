@@ -42,7 +42,8 @@ def objection(
     lately = next((n for s, n in demand.recent if s >= _ENDED_S), local.arrivals)
     waiting = max(in_flight, demand.in_flight)
     if waiting and not (lately and local.arrivals):
-        return f"no arrivals, but {waiting} requests in flight"
+        requests = "request" if waiting == 1 else "requests"
+        return f"no arrivals, but {waiting} {requests} in flight"
     confirmed = any(seen.route_generation >= route_generation for seen in demand.speaking)
     if local.arrivals == 0 and not confirmed:
         return "no arrivals, and no gateway has confirmed the current routes"

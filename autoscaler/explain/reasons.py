@@ -25,6 +25,11 @@ def duration(seconds: float) -> str:
     return f"~{seconds / 60:.0f} min" if seconds < 5400 else f"~{seconds / 3600:.0f} h"
 
 
+def count(number: int, what: str) -> str:
+    """ "1 node", "2 nodes"."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def over(demand_req_per_s: float, utilization: float, raw_req_per_s: float) -> str:
     """Why capacity is added: "15.1 req/s is over 80% of 17.6"."""
     return f"{rate(demand_req_per_s)} req/s is over {utilization:.0%} of {rate(raw_req_per_s)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autoscaler.explain import reasons
 from autoscaler.triggers.news import News, Trigger
 
 
@@ -16,4 +17,5 @@ def fire(news: News) -> Iterator[Trigger]:
             continue
         before = pool.max_nodes if old is None else old.nodes
         if (before > 0) != (new.nodes > 0) or abs(new.nodes - before) > ratio * before:
-            yield Trigger("availability", (), f"{pool.id}: {new.nodes} nodes obtainable")
+            nodes = reasons.count(new.nodes, "node")
+            yield Trigger("availability", (), f"{pool.id}: {nodes} obtainable")

@@ -103,7 +103,7 @@ def test_what_was_learnt_is_forgotten_once_only_other_combos_run() -> None:
     assert uncertain(after(())) and uncertain(after(own[:1]))
     assert uncertain(after(elsewhere)) == ""
     (told,) = said({"chat": chat}, {"chat": after(elsewhere)}, w.now_ms)
-    assert told.reason == "what started otherwise than predicted runs no more"
+    assert told.reason == "what started otherwise than predicted no longer runs"
     assert expected_s(after(elsewhere), 60.0) == 60.0
 
 

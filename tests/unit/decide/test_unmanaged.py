@@ -61,6 +61,9 @@ def test_they_are_shown_with_their_capacity() -> None:
     assert (shown.unmanaged, shown.ready, shown.wanted) == (3, 3, 3)
     assert shown.ready_req_per_s == shown.wanted_req_per_s == 30.0
     assert "3 run that Shoal did not start" in shown.word
+    w.unmanaged["chat"] = 1
+    w.run(1)
+    assert "1 runs that Shoal did not start" in now(w).word
 
 
 def test_a_change_by_hand_is_said_and_adopted() -> None:

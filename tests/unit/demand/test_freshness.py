@@ -89,6 +89,7 @@ def test_zero_needs_witnesses() -> None:
     )
     assert objection(quiet(), POLICY, 7, in_flight=3) == "no arrivals, but 3 requests in flight"
     assert objection(quiet(in_flight=4), POLICY, 7) == "no arrivals, but 4 requests in flight"
+    assert objection(quiet(in_flight=1), POLICY, 7) == "no arrivals, but 1 request in flight"
 
 
 def test_gaps_and_silence_are_no_evidence() -> None:

@@ -56,6 +56,8 @@ def test_an_offer_counts_where_it_begins_ends_or_moves_much() -> None:
 
     assert names(offered(0, 1)) == names(offered(1, 0)) == names(offered(10, 5)) == ["availability"]
     assert names(offered(10, 9)) == names(offered(0, 0)) == []
+    words = [collect(offered(0, nodes), ())[0].why for nodes in (1, 2)]
+    assert words == [f"{POOL.id}: 1 node obtainable", f"{POOL.id}: 2 nodes obtainable"]
 
 
 def test_the_period_counts_from_the_last_request() -> None:
