@@ -179,7 +179,7 @@ def room_to_switch(
         for group in known
         if sight.views[group.name].all_ready
     }
-    needed = view.state.target_req_per_s / (service.utilization * view.state.derate)
+    needed = view.raw_for(view.state.target_req_per_s)
     spare = max(0.0, sum(ready.values()) - needed)
     if gains and strain(view.demand, service):
         at_a_time = service.leaves_at_a_time([*ready.values(), *away])
@@ -200,8 +200,7 @@ def keep_all(
     change = raw_of(adds, scene.combos) - raw_of(removes, scene.combos)
     # A rise is no surge while what runs can serve it, but what leaves now would be missed.
     present = max(view.state.target_req_per_s, sustained(view.demand, view.policy).req_per_s)
-    target = present / (view.service.utilization * view.state.derate)
-    if short <= LEAST and raw + change < target * (1 - LEAST):
+    if short <= LEAST and raw + change < view.raw_for(present) * (1 - LEAST):
         return NOT_COVERED
     if change >= -LEAST:
         return ""  # a move, not a removal
@@ -288,7 +287,7 @@ def _affordable(
     left_out = no_room(unplaced)
     view = scene.views[service.model]
     spare = raw_req_per_s(counting, scene.combos) + raw_req_per_s(placed, scene.combos)
-    spare -= view.state.target_req_per_s / (service.utilization * view.state.derate)
+    spare -= view.raw_for(view.state.target_req_per_s)
     budget = max(0.0, spare)
     if change.makes_room and not switches:
         each = (raw_req_per_s([group], scene.combos) for group in counting)

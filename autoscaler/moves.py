@@ -60,7 +60,7 @@ def _wave_inputs(
     gateways = view.demand.speaking if view is not None else ()
     if view is not None:
         service = view.service
-        needed = view.state.target_req_per_s / (service.utilization * view.state.derate)
+        needed = view.raw_for(view.state.target_req_per_s)
         # What is wanted may be less than demand: the plan yields to others, or makes room first.
         # A group on a node that is taken away would be wanted: it serves on while it can.
         wanted = [group for group in own if sight.counts(group) or sight.reclaim_ms(group)]

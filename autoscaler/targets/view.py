@@ -73,6 +73,10 @@ class ModelView:
         """Demand that the wanted capacity is good for: utilization and derating applied."""
         return self.raw_req_per_s * self.service.utilization * self.state.derate
 
+    def raw_for(self, req_per_s: float) -> float:
+        """Capacity that is good for a demand of `req_per_s`: before utilization and derating."""
+        return req_per_s / (self.service.utilization * self.state.derate)
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
