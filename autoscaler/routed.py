@@ -13,7 +13,7 @@ from dataclasses import replace
 from autoscaler.demand.observed import UNKNOWN, ModelDemand
 from autoscaler.demand.present import RateEstimate, present_rate
 from autoscaler.demand.score_mix import has_drifted, present_mix
-from autoscaler.demand.totals import BLOCK_S
+from autoscaler.demand.totals import BLOCK_S, begun
 from autoscaler.domain.cluster import Cluster, Mode, Policy, Service
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.planning.request import ChosenSplit, PlanAnswer, PlanRequest, RouteAsk
@@ -210,9 +210,7 @@ def _is_ready(view: ModelView) -> bool:
 
 def _rate(route: QualityRoute, demand: ModelDemand, policy: Policy) -> RateEstimate:
     """The present rate; the declared one until a local window of requests was seen."""
-    blocks = demand.blocks
-    first = next((k for k, (_, arrivals) in enumerate(blocks) if arrivals), len(blocks))
-    if BLOCK_S * (len(blocks) - first) < policy.local_window_s:
+    if BLOCK_S * len(begun(demand.blocks)) < policy.local_window_s:
         return RateEstimate(route.req_per_s, route.req_per_s, route.req_per_s, 0, None)
     return present_rate(demand, policy)
 

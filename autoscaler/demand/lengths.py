@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from autoscaler.demand.observed import ModelDemand
 from autoscaler.demand.sketches import Sketch, numbers
+from autoscaler.demand.totals import begun
 from autoscaler.demand.turn import LEAST_REQUESTS, since_turn
 from autoscaler.demand.windows import LengthsSeen, Stats
 from autoscaler.domain.workload import LEVELS, WEIGHTS, Lengths, Spread
@@ -136,8 +137,7 @@ def _trust(demand: ModelDemand) -> _Trust:
     blocks = demand.blocks
     covered_s = demand.long.covered_s if isinstance(demand.long, Stats) else 0
     if blocks:
-        first = next((k for k, (_, arrivals) in enumerate(blocks) if arrivals), len(blocks))
-        covered_s = min(covered_s, sum(seconds for seconds, _ in blocks[first:]))
+        covered_s = min(covered_s, sum(seconds for seconds, _ in begun(blocks)))
     enough_s = min(MANY_S, 5 * len(blocks)) if blocks else MANY_S
     return _Trust(
         LEAST_REQUESTS if covered_s >= min(SOON_S, enough_s) else None,

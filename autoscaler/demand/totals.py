@@ -28,6 +28,13 @@ Numbers = NDArray[np.int64]
 """Of models."""
 
 
+def begun(blocks: Blocks) -> Blocks:
+    """`blocks` from the first one with requests on: idle time before it says nothing of the rate
+    that began then."""
+    first = next((k for k, (_, arrivals) in enumerate(blocks) if arrivals), len(blocks))
+    return blocks[first:]
+
+
 def _rows(seconds: int, models: int) -> NDArray[np.int64]:
     return np.zeros((seconds, models, 1 + len(COUNTS)), np.int64)
 

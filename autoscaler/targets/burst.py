@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from autoscaler.demand.dispersion import burst_req_per_s
 from autoscaler.demand.remembered import remembered
-from autoscaler.demand.totals import Blocks
+from autoscaler.demand.totals import Blocks, begun
 from autoscaler.explain import reasons
 from autoscaler.targets.view import ModelView, Proposal
 
@@ -35,9 +35,8 @@ def mean_and_burst(view: ModelView) -> tuple[float, float]:
 
 @remembered(4096)  # blocks change every ten seconds
 def _mean_and_burst(blocks: Blocks, percentile: float) -> tuple[float, float]:
-    """The same, from the first block with requests on: idle time before it says nothing of the
-    rate that began then."""
-    first = next((k for k, (_, arrivals) in enumerate(blocks) if arrivals), len(blocks))
-    covered_s = sum(seconds for seconds, _ in blocks[first:])
-    mean = sum(arrivals for _, arrivals in blocks[first:]) / covered_s if covered_s else 0.0
+    """The same, from the first block with requests on."""
+    seen = begun(blocks)
+    covered_s = sum(seconds for seconds, _ in seen)
+    mean = sum(arrivals for _, arrivals in seen) / covered_s if covered_s else 0.0
     return mean, burst_req_per_s(blocks, percentile, mean)

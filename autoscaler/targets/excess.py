@@ -13,7 +13,7 @@ from autoscaler.demand.freshness import is_stale, objection
 from autoscaler.demand.present import present_rate
 from autoscaler.demand.remembered import remembered
 from autoscaler.demand.significance import bounds
-from autoscaler.demand.totals import BLOCK_S, Blocks
+from autoscaler.demand.totals import BLOCK_S, Blocks, begun
 from autoscaler.demand.windows import Stats
 from autoscaler.domain.cluster import Policy, Service
 from autoscaler.explain import reasons
@@ -97,8 +97,7 @@ def lasting_blocks(view: ModelView) -> int:
     blocks = view.demand.blocks
     if not any(arrivals for _, arrivals in blocks[-least:]):
         return least
-    first = next(k for k, (_, arrivals) in enumerate(blocks) if arrivals)
-    if len(blocks) - first <= _UNKNOWN:
+    if len(begun(blocks)) <= _UNKNOWN:
         return min(max(least, min(round(least * _CLUMPED_LONGER), _UNKNOWN)), most)
     clumped = likely_dispersion(blocks, least)
     return min(round(least * min(clumped, _CLUMPED_LONGER)), most)
@@ -107,10 +106,8 @@ def lasting_blocks(view: ModelView) -> int:
 @remembered(4096)  # blocks change every ten seconds
 def _seen_in(blocks: Blocks, count: int, window: int) -> tuple[int, int, float]:
     """Covered seconds and arrivals of the last `count` blocks, and their highest rate over `window`
-    of them. Nothing is covered where requests began later: idle time before the first one says
-    nothing of the rate that began then."""
-    first = next((k for k, (_, arrivals) in enumerate(blocks) if arrivals), len(blocks))
-    if 0 < len(blocks) - first < count:
+    of them. Nothing is covered where requests began later."""
+    if 0 < len(begun(blocks)) < count:
         return 0, 0, 0.0
     last = blocks[-count:]
     covered_s = sum(seconds for seconds, _ in last)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from autoscaler.demand.totals import BLOCK_S
+from autoscaler.demand.totals import BLOCK_S, begun
 from autoscaler.state import ModelState
 from autoscaler.targets import (
     backlog,
@@ -98,9 +98,7 @@ def _informed(view: ModelView, state: ModelState) -> ModelState:
     or once none came for so long that none is to be expected."""
     if state.informed:
         return state
-    blocks = view.demand.blocks
-    first = next((k for k, (_, arrivals) in enumerate(blocks) if arrivals), len(blocks))
-    seen_s = BLOCK_S * (len(blocks) - first)
+    seen_s = BLOCK_S * len(begun(view.demand.blocks))
     none_s = max(2.0 * view.service.scale_in_after_s, _NO_TRAFFIC_S)
     waited_ms = view.now_ms - view.started_ms
     silent = not seen_s and not excess.doubt(view) and waited_ms >= none_s * 1000

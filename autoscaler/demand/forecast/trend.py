@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from autoscaler.demand.dispersion import dispersion
 from autoscaler.demand.remembered import remembered
-from autoscaler.demand.totals import BLOCK_S, Blocks
+from autoscaler.demand.totals import BLOCK_S, Blocks, begun
 
 Floats = npt.NDArray[np.float64]
 
@@ -55,8 +55,7 @@ def rising(blocks: Blocks, significance: float) -> Rising | None:
     there is none. `significance`: the probability of seeing one where the rate is constant."""
     limit = NormalDist().inv_cdf(1.0 - significance / len(LENGTHS))
     claimed = dispersion(blocks).claimed
-    began = next((at for at, (_, count) in enumerate(blocks) if count), len(blocks))
-    blocks = blocks[began + 1 :]  # nor is its first block a whole one
+    blocks = begun(blocks)[1:]  # the first one is not a whole one
     steepest = math.inf
     for length in LENGTHS:
         newest = blocks[-length:]
