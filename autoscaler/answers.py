@@ -17,10 +17,10 @@ from autoscaler.enact import (
     LEAST,
     Change,
     Enacted,
-    after_move,
+    after_change,
     enact,
-    is_exchange,
     keep_all,
+    kind_of,
     no_room,
     raw_of,
     switch,
@@ -312,7 +312,7 @@ def _recommend(
     said: list[Decision] = []
     if change:
         outward = bool(+change)
-        kind = "replan" if outward and removes else "scale_out" if outward else "scale_in"
+        kind = kind_of(outward, bool(removes))
         usd = sum(scene.combos[i].usd_per_h * n for i, n in change.items() if i in scene.combos)
         why = _why(answer, pending, view, kind), reasons.money(usd)
         over_ms = state.over_since_ms if outward else 0
@@ -320,10 +320,8 @@ def _recommend(
         said.append(scene.decision(service.model, kind, why, state, False, usd, over_ms, named))
         after = before + change if not removes else Counter(wanted)
         net = raw_of(change, scene.combos)
-        share = net / max(view.raw_req_per_s, LEAST)
-        exchange = outward and bool(removes) and is_exchange(net, view)
         state = replace(
-            after_move(state, 0.0 if exchange else share, scene.now_ms),
+            after_change(state, net, outward and bool(removes), view),
             recommended=tuple(sorted((+after).items())),
             recommended_ms=scene.now_ms,
         )

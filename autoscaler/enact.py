@@ -79,9 +79,7 @@ class Enacted:
     @property
     def kind(self) -> str:
         """The kind of its decision, apart from a replacement."""
-        if (self.started or self.switched) and self.going:
-            return "replan"
-        return "scale_in" if self.going else "scale_out"
+        return kind_of(bool(self.started or self.switched), bool(self.going))
 
 
 def enact(
@@ -126,11 +124,8 @@ def enact(
     if come or going:
         net = raw_req_per_s(come, scene.combos) - raw_req_per_s(going, scene.combos)
         view = scene.views[service.model]
-        share = net / max(view.raw_req_per_s, LEAST)
-        exchange = bool(come and going) and is_exchange(net, view)
-        if change.urgent and come:
-            share, exchange = max(share, LEAST), False
-        state = after_move(state, 0.0 if exchange else share, scene.now_ms)
+        both = bool(come and going)
+        state = after_change(state, net, both, view, outward=change.urgent and bool(come))
     return Enacted(
         kept, placed.site, state, placed.groups, switched, going, placed.unplaced, delta_usd,
         change.left_out,
@@ -237,10 +232,22 @@ def unproven(view: ModelView, now_ms: int) -> str:
     return paused(why)
 
 
-def after_move(state: ModelState, share: float, now_ms: int) -> ModelState:
-    """Remember a change of the capacity by `share` of it; 0: an exchange, which is no move."""
-    turns = state.turns
-    out, into = share > 0.0, share < 0.0
+def kind_of(adds: bool, removes: bool) -> str:
+    """The kind of a decision that adds or removes something."""
+    if adds and removes:
+        return "replan"
+    return "scale_in" if removes else "scale_out"
+
+
+def after_change(
+    state: ModelState, net_req_per_s: float, both: bool, view: ModelView, *, outward: bool = False
+) -> ModelState:
+    """Remember a change of the capacity. both: something comes and something goes, which is no move
+    where it leaves about as much. outward: a move out, however little comes of it."""
+    turns, now_ms = state.turns, view.now_ms
+    exchange = both and is_exchange(net_req_per_s, view) and not outward
+    out = outward or (net_req_per_s > 0.0 and not exchange)
+    into = net_req_per_s < 0.0 and not exchange and not outward
     if out or into:
         turns = moved(turns, "out" if out else "in", now_ms)
     return replace(
