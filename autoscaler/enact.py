@@ -98,7 +98,7 @@ def enact(
     if not change.adds and not change.removes:
         return Enacted(groups, site, state, (), (), (), Counter(), 0.0, change.left_out)
     counting = list(counting)
-    prices = {pool.id: pool.price_usd_per_h for pool in scene.cluster.pools}
+    prices = scene.cluster.prices_usd_per_h()
     before_usd = billed_usd_per_h(groups.values(), scene.sight, prices)
     change, site, switched = switch(change, service, counting, site, scene)
     was = {group.switch.source for group in switched if group.switch}

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from autoscaler.domain.cluster import Cluster, Market, Mode
+from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.effects import (
     Effect,
     PublishAssignment,
@@ -221,14 +221,13 @@ def _plan(
         missing = model_state.target_req_per_s - held
         if missing > 1e-6 and service.managed:
             shortfall[service.model] = round(missing, 4)
-    prices = {p.id: 0.0 if p.market is Market.OWNED else p.price_usd_per_h for p in cluster.pools}
     full = state.full.made_ms == now_ms
     return PlanRecord(
         number,
         state.leader_token,
         now_ms,
         "full" if full else "urgent",
-        round(billed_usd_per_h(groups, sight, prices), 4),
+        round(billed_usd_per_h(groups, sight, cluster.prices_usd_per_h()), 4),
         state.full.gap if full else -1.0,
         tuple(targets),
         shortfall,

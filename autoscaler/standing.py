@@ -82,10 +82,6 @@ def standing(
     sight = look_at(
         state.groups, observation.statuses, state.combos, priced, now_ms, state.listens_since_ms
     )
-    prices = {
-        pool.id: 0.0 if pool.market is Market.OWNED else pool.price_usd_per_h
-        for pool in priced.pools
-    }
     groups = by_model(state.groups)
     models = tuple(
         _of(service, state.models[service.model], groups.get(service.model, []), sight, state,
@@ -93,7 +89,8 @@ def standing(
         for service in cluster.services
         if service.model in state.models
     )  # fmt: skip
-    return Standing(models, billed_usd_per_h(state.groups, sight, prices))
+    bill = billed_usd_per_h(state.groups, sight, priced.prices_usd_per_h())
+    return Standing(models, bill)
 
 
 def _of(

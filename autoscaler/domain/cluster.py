@@ -318,6 +318,10 @@ class Cluster:
             raise InvalidValue("model", model, " or ".join(s.model for s in self.services))
         return found
 
+    def prices_usd_per_h(self) -> dict[str, float]:
+        """Price of a node by pool."""
+        return {pool.id: pool.price_usd_per_h for pool in self.pools}
+
     def pool(self, pool_id: str) -> Pool:
         """The pool called `pool_id`, else InvalidValue."""
         found = self._pools.get(pool_id)
