@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from autoscaler.consolidate import consolidated
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.enact import (
-    LEAST,
     Change,
     Enacted,
     after_change,
@@ -33,7 +32,7 @@ from autoscaler.proposals import propose
 from autoscaler.said import hold
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState, Pending
-from autoscaler.targets.view import ModelView
+from autoscaler.targets.view import LEAST, ModelView
 from autoscaler.transitions.accounts import by_model
 from autoscaler.transitions.apply import Site, difference, start
 from autoscaler.transitions.groups import Group, Life

@@ -15,7 +15,7 @@ from autoscaler.look import Found
 from autoscaler.planning.request import Outcome, Urgency
 from autoscaler.requests import Ground, apart, full, may_switch, short_models, urgent
 from autoscaler.routed import route_asks
-from autoscaler.said import hold
+from autoscaler.said import SAY_AGAIN_MS, hold
 from autoscaler.state import FullPlans, Pending
 from autoscaler.transitions.accounts import nodes_of
 from autoscaler.triggers.leftover import waits_for_room
@@ -26,7 +26,6 @@ from autoscaler.triggers.table import collect, limited_to, of_declared, scope_of
 from topics.decisions import Decision
 
 _REMEMBER_MS = 600_000
-_SAY_AGAIN_MS = 600_000
 _AFTER_FAILURE_MS = 60_000
 
 
@@ -85,7 +84,7 @@ def _of_declared(memory: FullPlans, ground: Ground) -> FullPlans:
 def _told(found: Found, memory: FullPlans) -> tuple[FullPlans, tuple[Decision, ...]]:
     """Say that no plan came, now and then while it lasts."""
     now_ms, told_ms = found.inputs.now_ms, memory.told_ms
-    if memory.failed_ms != now_ms or (told_ms and now_ms - told_ms < _SAY_AGAIN_MS):
+    if memory.failed_ms != now_ms or (told_ms and now_ms - told_ms < SAY_AGAIN_MS):
         return memory, ()
     notes = (
         note

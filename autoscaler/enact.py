@@ -21,7 +21,7 @@ from autoscaler.scene import Scene
 from autoscaler.state import ModelState
 from autoscaler.targets.excess import doubt
 from autoscaler.targets.sustained import sustained
-from autoscaler.targets.view import ModelView
+from autoscaler.targets.view import LEAST, ModelView
 from autoscaler.transitions.accounts import billed_usd_per_h, raw_req_per_s
 from autoscaler.transitions.apply import Site, leaving, start
 from autoscaler.transitions.groups import Group
@@ -30,7 +30,6 @@ from autoscaler.transitions.switches import Room, in_place
 from autoscaler.transitions.turns import may_go_in, moved
 from autoscaler.transitions.waves import retire
 
-LEAST = 1e-6
 NOT_COVERED = "what would be left no longer covers demand"  # that rose, or capacity is worth less
 _MAKE_ROOM_MS = 60_000
 _EXCHANGE = 0.1

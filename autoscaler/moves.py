@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autoscaler.models import Inputs
-from autoscaler.targets.view import ModelView
+from autoscaler.targets.view import LEAST, ModelView
 from autoscaler.transitions.accounts import by_model, raw_req_per_s
 from autoscaler.transitions.apply import revived
 from autoscaler.transitions.gangs import waits
 from autoscaler.transitions.groups import Group, Life, ready_req_per_s
 from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.waves import WaveInputs, retire, step
-
-_LEAST = 1e-6
 
 
 def withdraw(groups: tuple[Group, ...], inputs: Inputs) -> tuple[Group, ...]:
@@ -98,7 +96,7 @@ def revive(
         model
         for model in leaving
         if model in views
-        and views[model].planned_req_per_s < views[model].state.target_req_per_s * (1.0 - _LEAST)
+        and views[model].planned_req_per_s < views[model].state.target_req_per_s * (1.0 - LEAST)
     }
     if not short:
         return groups

@@ -21,10 +21,9 @@ from autoscaler.targets.view import ModelView
 from autoscaler.transitions.accounts import by_model
 from autoscaler.transitions.apply import Site
 from autoscaler.transitions.groups import Group
+from autoscaler.unmet import ASK_AGAIN_MS
 from topics.controls import Control
 from topics.decisions import Decision
-
-_ASK_AGAIN_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def propose(
     state = replace(
         state,
         unmet_req_per_s=state.target_req_per_s,
-        unmet_until_ms=scene.now_ms + _ASK_AGAIN_MS,
+        unmet_until_ms=scene.now_ms + ASK_AGAIN_MS,
         lacks=False,
     )
     known = state.proposal

@@ -21,6 +21,7 @@ from autoscaler.effects import (
 from autoscaler.learnt import basis, starts_s
 from autoscaler.routed import split_routes
 from autoscaler.state import ControllerState, ModelState
+from autoscaler.targets.view import LEAST
 from autoscaler.transitions.accounts import billed_usd_per_h, by_model
 from autoscaler.transitions.assignments import (
     changed_assignments,
@@ -33,10 +34,9 @@ from autoscaler.transitions.groups import Group, Life
 from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.ways import type_routes
 from topics.decisions import Decision, PlannedCombo, PlanRecord
-from topics.rates import MINUTES, RateHour
+from topics.rates import HOUR_MS, MINUTES, RateHour
 
 _SAY_RATES = 10  # minutes
-_HOUR_MS = 3_600_000
 
 
 def publish(
@@ -147,7 +147,7 @@ def _rates(
             last = (history.end_minute - 1) // MINUTES
             first = max(last - 1, (said - 1) // MINUTES, history.first_hour)
         else:  # nothing was counted, but something was learnt
-            first = last = now_ms // _HOUR_MS
+            first = last = now_ms // HOUR_MS
         for hour in range(first, last + 1):
             minutes, token = history.hour(hour), before.leader_token
             on = basis(service, cluster)
@@ -219,7 +219,7 @@ def _plan(
         model_state = state.models[service.model]
         held = raw[service.model] * service.utilization * model_state.derate
         missing = model_state.target_req_per_s - held
-        if missing > 1e-6 and service.managed:
+        if missing > LEAST and service.managed:
             shortfall[service.model] = round(missing, 4)
     full = state.full.made_ms == now_ms
     return PlanRecord(

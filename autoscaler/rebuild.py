@@ -24,11 +24,10 @@ from autoscaler.transitions.groups import Group, Life, Placed, Switch, combo_id_
 from autoscaler.transitions.turns import Turns, moved
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
-from topics.rates import Learnt, RateHour
+from topics.rates import HOUR_MS, Learnt, RateHour
 from topics.routing import Routes
 
 _NEVER_SERVED = (InstanceState.STARTING, InstanceState.FAILED, InstanceState.STOPPED)
-_HOUR_MS = 3_600_000
 _MOVES = {"scale_out": "out", "replace": "out", "scale_in": "in"}
 
 
@@ -72,7 +71,7 @@ def rebuild(
     bases = {service.model: basis(service, cluster) for service in cluster.services}
     for record in sorted(rates, key=lambda record: record.hour):
         hours.setdefault(record.model, []).append((record.hour, record.arrivals))
-        past = record.hour <= now_ms // _HOUR_MS  # or a clock was wrong
+        past = record.hour <= now_ms // HOUR_MS  # or a clock was wrong
         if past and record.basis == bases.get(record.model):
             last[record.model] = record
     models = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from topics.decisions import Decision
 
+SAY_AGAIN_MS = 600_000  # what lasts is said so often
 _MOST = 2000  # characters of a reason, as the record allows
 
 

@@ -11,14 +11,14 @@ from dataclasses import replace
 from autoscaler.domain.cluster import Service
 from autoscaler.explain import reasons
 from autoscaler.planning.request import PlanAnswer
+from autoscaler.said import SAY_AGAIN_MS
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState
+from autoscaler.targets.view import LEAST
 from topics.decisions import Decision
 
-_ASK_AGAIN_MS = 30_000
-_SAY_AGAIN_MS = 600_000
+ASK_AGAIN_MS = 30_000
 _PROMISE_AGAIN_MS = 540_000  # with the second full plan: they come every five minutes
-_LEAST = 1e-6
 
 
 def unmet(
@@ -38,12 +38,12 @@ def unmet(
     """
     now_ms = scene.now_ms
     short, sought = short * state.derate, sought * state.derate
-    served = short <= _LEAST
-    until_ms = now_ms + _ASK_AGAIN_MS
+    served = short <= LEAST
+    until_ms = now_ms + ASK_AGAIN_MS
     state = replace(state, unmet_req_per_s=sought, unmet_until_ms=until_ms, lacks=not served)
     if served and runs >= service.min_instances:
         return [], state
-    if state.told_ms and now_ms - state.told_ms < _SAY_AGAIN_MS:
+    if state.told_ms and now_ms - state.told_ms < SAY_AGAIN_MS:
         return [], state
     bound = [text for _, subject, text in answer.binding if _concerns(subject, service, scene)]
     notes = [note for note in answer.notes if note.startswith(f"{service.model}: ")]
@@ -72,7 +72,7 @@ def out_of_reach(
     """
     about = f"{service.model}: "
     late = any(not scene.combos[i].meets_slo for i in target if i in scene.combos)
-    again_ms = state.slo_told_ms + _SAY_AGAIN_MS
+    again_ms = state.slo_told_ms + SAY_AGAIN_MS
     if not late or (state.slo_told_ms and scene.now_ms < again_ms):
         return [], state
     words = [note.removeprefix(about) for note in answer.notes if note.startswith(about)]

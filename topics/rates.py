@@ -13,6 +13,7 @@ from topics import checks
 
 KEPT_HOURS = 72
 MINUTES = 60
+HOUR_MS = 3_600_000
 UNKNOWN = -1
 _MOST_HOURS = 10_000_000
 

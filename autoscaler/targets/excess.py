@@ -19,7 +19,7 @@ from autoscaler.domain.cluster import Policy, Service
 from autoscaler.explain import reasons
 from autoscaler.targets.burst import mean_and_burst
 from autoscaler.targets.expected import expected_req_per_s
-from autoscaler.targets.view import ModelView, Proposal
+from autoscaler.targets.view import LEAST_REQ_PER_S, ModelView, Proposal
 from autoscaler.transitions.turns import Turns, returned, turned_lately
 
 _COVERED = 0.9
@@ -27,7 +27,6 @@ _MATTERS = 0.99
 _WORTH_A_TURN, _TURNS_FREELY_MS = 0.9, 3_600_000
 """Few reversals are allowed: within an hour of an addition, less than this share of what is planned
 is worth one."""
-_LEAST_REQ_PER_S = 1e-3
 _SURELY = 1.96  # standard deviations: a short sample must not undershoot the rate
 _CLUMPED_LONGER = 2.0
 _CHANCE = 1.0  # standard deviations that the highest of several windows lies above them by chance
@@ -72,7 +71,7 @@ def _idle(view: ModelView, must_s: float) -> Proposal | None:
     empty = not any(number for _, number in blocks) and covered_s >= _COVERED * idle_s
     if view.service.min_instances == 0 and not empty:
         # A demand next to nothing keeps one combo.
-        return _lower(view, _LEAST_REQ_PER_S, f"no requests for {reasons.duration(must_s)}")
+        return _lower(view, LEAST_REQ_PER_S, f"no requests for {reasons.duration(must_s)}")
     return _lower(view, 0.0, f"no requests for {reasons.duration(idle_s)}")
 
 

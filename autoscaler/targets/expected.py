@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from autoscaler.demand.forecast.outlook import Climb, Expected
 from autoscaler.explain import reasons
-from autoscaler.targets.view import ModelView, Proposal
+from autoscaler.targets.view import LEAST_REQ_PER_S, ModelView, Proposal
 
-_LEAST_REQ_PER_S = 1e-3
 _HOLDS_MS = 120_000  # a forecast that was not renewed is of the past
 
 
@@ -42,7 +41,7 @@ def _expected(view: ModelView) -> Expected | Climb | None:
         for one in (outlook.expected, outlook.climb)
         if one is not None
         and view.now_ms <= one.at_ms + _HOLDS_MS
-        and one.sure_req_per_s > _LEAST_REQ_PER_S
+        and one.sure_req_per_s > LEAST_REQ_PER_S
     ]
     return max(found, key=lambda one: one.sure_req_per_s, default=None)
 

@@ -15,6 +15,8 @@ from autoscaler.state import ModelState
 
 FOLLOW_MS = 90_000
 SLIVER = 0.025
+LEAST = 1e-6  # requests/s: less is rounding
+LEAST_REQ_PER_S = 1e-3  # what is planned for where next to nothing arrives
 
 
 @dataclass(frozen=True, slots=True)

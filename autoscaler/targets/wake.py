@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from autoscaler.demand.significance import lower_rate
 from autoscaler.demand.windows import Stats
-from autoscaler.targets.view import ModelView, Proposal
+from autoscaler.targets.view import LEAST_REQ_PER_S, ModelView, Proposal
 
 _SURELY = 0.05
-_LEAST_REQ_PER_S = 1e-3
 
 
 def propose(view: ModelView) -> Proposal | None:
@@ -18,5 +17,5 @@ def propose(view: ModelView) -> Proposal | None:
     arrived = seen.arrivals + seen.refused
     if not arrived:
         return None
-    rate = max(_LEAST_REQ_PER_S, lower_rate(arrived, seen.covered_s, _SURELY))
+    rate = max(LEAST_REQ_PER_S, lower_rate(arrived, seen.covered_s, _SURELY))
     return Proposal("wake", rate, "its first requests arrived")
