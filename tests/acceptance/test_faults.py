@@ -135,7 +135,7 @@ def killed_controller(run: Run) -> None:
         "controller in its place",
     )
     run.line(r"^\+\d\d:\d\d controller is back", 25.0, after=told)
-    run.line(r"^\+\d\d:\d\d rebuilt from the topics: 2 instances of 1 model taken over", 25.0, after=told)
+    run.line(r"^\+\d\d:\d\d rebuilt from the topics: 2 instances of 1 model ", 25.0, after=told)
     assert {engine.pid for engine in run.serving()} == {engine.pid for engine in engines}
     os.kill(run.process.pid, signal.SIGINT)
     assert run.end(60.0) == 130

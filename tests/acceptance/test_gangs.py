@@ -86,7 +86,7 @@ def lost(run: Run) -> None:
     told = len(run.lines)
     (controller,) = run.processes("streams.controller")
     os.kill(controller.pid, signal.SIGKILL)
-    run.line(r"rebuilt from the topics: 2 instances of 1 model taken over", 25.0, after=told)
+    run.line(r"rebuilt from the topics: 2 instances of 1 model ", 25.0, after=told)
     assert {engine.pid for engine in run.processes(ENGINE)} == {engine.pid for engine in ranks}
     os.kill(ranks[1].pid, signal.SIGKILL)
     run.line(r"rank 1 of 2: signal SIGKILL", 15.0, after=told)
