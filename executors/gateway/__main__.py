@@ -19,6 +19,7 @@ from autoscaler.serving.policies import Between, Inside, Policy
 from executors.gateway.keys import BadKeys
 from executors.gateway.server import Gateway
 from executors.gateway.settings import Clock, Settings
+from executors.gateway.unrouted import declared_names
 from executors.gateway.workers import Workers
 from executors.kafka_client import KafkaClient
 from executors.keys import read_keys
@@ -48,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
             drain_real_s=options.drain_s,
             policy=Policy(Between(options.between), Inside(options.inside)),
             advised=frozenset(filter(None, options.advised.split(","))),
+            declared=declared_names(options.declared),
         )
         keys = read_keys()
         settings = replace(settings, engine_key=keys.engine)
@@ -169,6 +171,10 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--advised", default="", help="models, by commas, for which nothing is started by itself"
     )
+    parser.add_argument(
+        "--declared", action="append", default=[], metavar="MODEL[=OTHER_NAME]",
+        help="a declared model: what it is asked for is reported before it has routes",
+    )  # fmt: skip
     add_log_level(parser)
     return parser.parse_args(argv)
 

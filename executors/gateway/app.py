@@ -26,6 +26,7 @@ from executors.gateway.relay import Relay
 from executors.gateway.request import Request
 from executors.gateway.settings import Clock, Settings
 from executors.gateway.table import RouteTable
+from executors.gateway.unrouted import Arrival, arrival, counted
 from executors.gateway.wire.budget import Budget
 from executors.gateway.wire.exchange import Exchange
 from topics.scoring import EVERY, FELL_BACK
@@ -137,10 +138,28 @@ class Face:
                 self.refuse(exchange, 429, "too many large requests at once")
                 return
             spent_ns = self._clock.mono_ns() - arrived_ns
-            if call.model in self._table.routers or await self._known(exchange, call):
+            if call.model in self._table.routers:
                 await self._choose(exchange, call, arrived_ns, spent_ns)
+            else:
+                await self._unrouted(exchange, call, arrived_ns, spent_ns)
         finally:
             self._budget.give_back(size)
+
+    async def _unrouted(
+        self, exchange: Exchange, call: Call, arrived_ns: int, spent_ns: int
+    ) -> None:
+        """Serve if routes come in time; a declared model's request counts from now on."""
+        early = arrival(call, self._settings.declared, self._meters)
+        try:
+            if await self._known(exchange, call):
+                await self._choose(exchange, call, arrived_ns, spent_ns, early)
+        except asyncio.CancelledError:
+            if early is not None and exchange.gone:
+                early.ending = Ending.WITHDRAWN
+            raise
+        finally:
+            if early is not None:
+                early.close()
 
     def _deny(self, exchange: Exchange, denied: Denied) -> None:
         self._metrics.denied.inc()
@@ -178,17 +197,25 @@ class Face:
             self.refuse(exchange, 404, f"the model {call.model[:200]!r} does not exist", "model")
         return False
 
-    async def _choose(self, exchange: Exchange, call: Call, arrived_ns: int, spent_ns: int) -> None:
+    async def _choose(
+        self,
+        exchange: Exchange,
+        call: Call,
+        arrived_ns: int,
+        spent_ns: int,
+        early: Arrival | None = None,
+    ) -> None:
         """Serve; a request for a name that stands for several models by one of these."""
         routes = self._table.routers[call.model].routes
         if routes is None or routes.split is None:
-            await self._serve(exchange, call, arrived_ns, spent_ns, None)
+            await self._serve(exchange, call, arrived_ns, spent_ns, None, early)
             return
         meter = self._meters.setdefault(call.model, Meter())
         model, number, fell_back = await self.choosing.choose(call, exchange.headers, routes.split)
         call.model = model
         if model in self._table.routers or await self._known(exchange, call):
-            await self._serve(exchange, call, arrived_ns, spent_ns, (meter, number, fell_back))
+            through = (meter, number, fell_back)
+            await self._serve(exchange, call, arrived_ns, spent_ns, through, early)
 
     async def _serve(
         self,
@@ -197,11 +224,15 @@ class Face:
         arrived_ns: int,
         spent_ns: int,
         through: tuple[Meter, int, bool] | None,
+        early: Arrival | None,
     ) -> None:
         """Serve, and count the end whatever it is. through: of the name that it was asked by, where
-        that stands for several models, the class of its score, and whether it fell back."""
+        that stands for several models, the class of its score, and whether it fell back. early:
+        where it counted as having arrived before."""
         router, media = self._table.routers[call.model], frozenset(call.media)
         if not router.takes(media):
+            if early is not None:
+                early.ending = Ending.WITHDRAWN
             what = ", ".join(sorted(media)) or "text alone"
             self.refuse(exchange, 400, f"{call.model} takes no requests with {what}", "messages")
             return
@@ -210,9 +241,9 @@ class Face:
             meter = self._meters[call.model] = Meter()
         name, shown = self._name(exchange)
         exchange.add_header(b"X-Request-Id", shown)
-        lengths = meter.arrived(call.tokens_guess, call.output_most)
+        lengths = counted(meter, call, early)
         if through is not None:
-            through[0].arrived(call.tokens_guess, call.output_most)
+            counted(through[0], call, early)
             through[0].count_class(through[1])
         kind = router.kind_of(*lengths, media)
         trace = _trace(exchange)

@@ -6,6 +6,7 @@ Durations `_s` are domain seconds unless the name says real: they scale with the
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoscaler.serving.policies import DEFAULT, Policy
@@ -23,8 +24,9 @@ class Settings:
     tokens may take 100 s). request_s: the longest life of a request. max_waiting: requests of one
     model waiting here; what is more is 429 at once. max_unknown: requests that wait while no
     routes are known at all. advised: models that Shoal only recommends for, or that wait for
-    approval: without routes nothing will come, so they are refused at once. attempts: instances
-    asked per request, of those that surely did not suffer from it.
+    approval: without routes nothing will come, so they are refused at once. declared: models by
+    their own and other names; what they are asked for counts before they have routes. attempts:
+    instances asked per request, of those that surely did not suffer from it.
 
     Real seconds, because networks and supervisors do not scale: connect_real_s to reach an engine;
     head_real_s and body_real_s for a client to send a request; write_real_s a client may not read;
@@ -44,6 +46,7 @@ class Settings:
     max_unknown: int = 1_000
     body_budget_bytes: int = 160 * 1024 * 1024
     advised: frozenset[str] = frozenset()
+    declared: Mapping[str, str] = field(default_factory=dict)
     attempts: int = 3
     policy: Policy = DEFAULT
     connect_real_s: float = 2.0

@@ -20,6 +20,7 @@ from streams.broker.reach import BrokerUnreachable, greet, parse_address
 from streams.clock import real_time
 from streams.controller.options import HTTP, add_operated, operated_argv
 from streams.decisionlog.place import default_folder
+from streams.declared import declared_options
 from streams.files.config import Config, load_config
 from streams.files.errors import UserError
 from streams.logs import add_log_level
@@ -107,6 +108,7 @@ def run_gateway(args: argparse.Namespace) -> int:
     advised = [s for s in config.cluster.services if s.mode is not Mode.ACT]
     names = dict.fromkeys(name for s in advised for name in (s.model, s.architecture.name))
     options += [f"--advised={','.join(names)}"] if names else []
+    options += declared_options(config.cluster)
     become(
         "executors.gateway", "--broker", reachable(args, config, remembers), "--host", args.host,
         "--port", str(args.port), "--gateway-id", args.id, "--prefix", args.prefix,

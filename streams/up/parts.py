@@ -18,6 +18,7 @@ from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.links import link_gb_s
+from streams.declared import declared_options
 from streams.files.components import stage_engines
 from streams.files.config import Config, EngineSpec
 from streams.up.children import Child
@@ -94,6 +95,7 @@ def gateway(run: Run, bootstrap: str) -> Child:
         "--gateway-id", "gateway-1", "--time-base", run.time_base.format(),
         "--drain-s", "0.5",  # the engines end at the same time
         "--state-dir", str(state), "--prefix", run.prefix, "--log-level", run.log_level,
+        *declared_options(run.config.cluster),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from executors.gateway import reporter
 from executors.gateway.meter import Meter
 from executors.gateway.spool import Spool
 from tests.integration.gateway.gateway_bench import MakeBench, total, until
-from topics.records import RouteGroup
+from topics.records import RouteGroup, Routes
 
 
 async def test_telemetry_says_zero_and_adds_up(bench: MakeBench) -> None:
@@ -176,3 +176,57 @@ async def test_no_record_comes_from_the_future(bench: MakeBench) -> None:
     reporter.span_ended(b.gateway._clock.now_ms() + 50)
     assert await reporter.flush()
     assert b.link.records[-1].age_ms == 0
+
+
+async def test_arrivals_before_there_are_routes_count_in_the_second_they_come(
+    bench: MakeBench,
+) -> None:
+    """A plan is made of them: lost, nothing would be started; booked when routes come, they would
+    look like one burst. Only declared names are reported, by whichever name they are asked."""
+    b = await bench(speed=20.0, hold_s=600.0, declared={"chat": "chat", "org/chat-8b": "chat"})
+    records = b.link.records
+    waiting = [asyncio.create_task(b.post(model="org/chat-8b")) for _ in range(3)]
+    await until(lambda: total(records, "arrivals") == 3)
+    waiting += [asyncio.create_task(b.post()) for _ in range(2)]
+    waiting.append(asyncio.create_task(b.post(model="made-up")))
+    await until(lambda: total(records, "arrivals") == 5)
+    early = len(records)
+    assert {record.model for record in records} == {"chat"}
+    assert {record.route_generation for record in records} == {0}
+    assert {record.completions for record in records} == {0}
+    assert records[-1].in_flight == 5
+    engine = await b.engine("e")
+    b.gateway.table.apply(
+        Routes("chat", 4, 1, 0, 2000.0, 60.0, (RouteGroup("g", 1.0, (engine.endpoint,)),),
+               aliases=("org/chat-8b",))
+    )  # fmt: skip
+    assert [status for status, _ in await asyncio.gather(*waiting[:5])] == [200] * 5
+    await until(lambda: total(records, "completions") == 5)
+    assert total(records[early:], "arrivals") == 0
+    assert records[-1].in_flight == 0
+    assert records[-1].route_generation == 4
+    for before, after in itertools.pairwise(records):  # spans lie side by side
+        assert after.end_ms - after.span_ms == before.end_ms
+    waiting[5].cancel()
+
+
+async def test_a_model_without_routes_is_reported_only_while_it_is_asked_for(
+    bench: MakeBench,
+) -> None:
+    """What is only recommended for may be served elsewhere: this gateway's long silence about it is
+    no zero. The first record after it covers one second again."""
+    advised = frozenset({"chat"})
+    b = await bench(speed=200.0, advised=advised, declared={"chat": "chat"})
+    assert (await b.post())[0] == 503
+    records = b.link.records
+    await until(lambda: total(records, "refused") == 1)
+    await until(lambda: records[-1].end_ms - records[0].end_ms >= 50_000)
+    await asyncio.sleep(0.2)  # 40 s of the domain
+    quiet = len(records)
+    await asyncio.sleep(0.1)
+    assert len(records) == quiet
+    assert sum(record.span_ms for record in records) <= 65_000
+    assert (await b.post())[0] == 503
+    await until(lambda: total(records, "arrivals") == 2)
+    again = next(record for record in records[quiet:] if record.arrivals)
+    assert again.span_ms == reporter.SPAN_MS

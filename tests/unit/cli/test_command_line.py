@@ -163,6 +163,7 @@ def test_the_gateway_gets_every_option_and_knows_what_is_only_recommended(
     main(["gateway", "--config", str(config), "--broker", "127.0.0.1:9", *options])
     expected = {f"--{name}={value}" for name, value in given.items()}
     assert {*expected, "--advised=mini,openai/gpt-oss-20b"} <= set(became[0])
+    assert "--declared=mini=openai/gpt-oss-20b" in became[0]
 
 
 def test_ctrl_c_while_a_part_is_imported_leaves_no_traceback(tmp_path: Path) -> None:
