@@ -20,6 +20,7 @@ from streams.cli.times import age_words
 from streams.files.config import Config, load_config
 from streams.files.errors import UserError, first_line, without_login
 from streams.ports.promql import prometheus
+from streams.words import several
 
 _STALE_TELEMETRY_S = 30.0
 _STALE_SUPPLY_S = 1800.0
@@ -69,7 +70,8 @@ def of_file(path: Path) -> Iterator[Finding]:
 
     config = load_config(path)
     cluster = config.cluster
-    said = f"{len(cluster.services)} models, {len(cluster.pools)} pools, mode {config.mode}"
+    models, pools = several(len(cluster.services), "model"), several(len(cluster.pools), "pool")
+    said = f"{models}, {pools}, mode {config.mode}"
     yield Finding(True, str(path), said)
     yield _broker(config)
     for name, server in config.prometheus.items():

@@ -29,10 +29,11 @@ from streams.up.follow import follow
 from streams.up.host import check_port, free_port, remove_topics
 from streams.up.overhead import harness_overhead_ms
 from streams.up.picture import Picture
-from streams.up.shown import Shown, several
+from streams.up.shown import Shown
 from streams.up.summary import Ended, summarize
 from streams.up.view import View
 from streams.up.wishes import Wishes
+from streams.words import several
 from topics.signing import CLUSTER_KEY
 from topics.table import PREFIX
 from topics.timebase import TimeBase

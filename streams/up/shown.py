@@ -19,6 +19,7 @@ from streams.up.story import Event, clock
 from streams.up.traffic import Gap
 from streams.up.view import View
 from streams.up.wishes import Wishes
+from streams.words import several
 from topics.timebase import TimeBase
 
 _REDRAW_S = 0.25
@@ -151,7 +152,3 @@ class Shown:
         api = f"API http://{parts.HOST}:{port}/v1"
         self.title = (title,)
         self.state = f"{api} | ready in {ready_s:.0f} s | Ctrl-C stops everything"
-
-
-def several(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
