@@ -17,6 +17,7 @@ from rich.table import Table
 from streams.up.picture import Picture
 from streams.up.story import clock
 from streams.up.traffic import Traffic
+from streams.words import several
 from topics.records import ScoreSplit
 
 JUDGED_UP_TO_SPEED = 5.0
@@ -52,9 +53,7 @@ def summarize(
     ended: Ended,
 ) -> dict[str, Any]:
     """The summary; `report` is the replayer's (empty where it never got to write one)."""
-    requests = report.get("requests") or {
-        key: ended.told.get(key, 0) for key in ("sent", "served", "failed", "dropped")
-    }
+    requests = report.get("requests") or _last_told(ended.told)
     models = report.get("models", {})
     counted = Counter(decision.kind for decision in picture.decisions)
     unknown: dict[str, float | None] = {"p50": None, "p99": None}
@@ -130,7 +129,8 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
             _quantiles(row["tpot_ms"]),
             "-" if attained is None else f"{attained:.1%}",
         )
-    console.print(table)
+    if summary["models"]:
+        console.print(table)
     if summary["ways"]:
         console.print(_ways(summary["ways"]))
     for name, marks in summary["thresholds"].items():
@@ -142,7 +142,7 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
     say(f"decisions: {decisions or 'none'}")
     if summary["reaction_s"]:
         worst = max(summary["reaction_s"])
-        say(f"reaction: {len(summary['reaction_s'])} scale-outs, slowest {worst:.1f} s")
+        say(f"reaction: {several(len(summary['reaction_s']), 'scale-out')}, slowest {worst:.1f} s")
     late, overhead = summary["replay_late_ms"], summary["overhead_ms"]
     say(
         f"harness: generator late p50 {_ms(late['p50'])}, p99 {_ms(late['p99'])}; "
@@ -153,6 +153,12 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
             f"at speed {summary['speed']:g} the overhead counts {summary['speed']:g} times in the "
             f"latencies above: judge them at speed {JUDGED_UP_TO_SPEED:g} or less"
         )
+
+
+def _last_told(told: Mapping[str, int]) -> dict[str, int]:
+    """The requests of a replay without a report; those without an answer then never got one."""
+    sent, served, failed = (told.get(key, 0) for key in ("sent", "served", "failed"))
+    return {"sent": sent, "served": served, "failed": failed, "dropped": sent - served - failed}
 
 
 def _thresholds(split: ScoreSplit) -> list[float | None]:
@@ -210,6 +216,8 @@ def _failures(summary: Mapping[str, Any]) -> list[str]:
     failed, reasons = summary["requests"]["failed"], summary["failures"]
     if not failed:
         return []
+    if not reasons:
+        return [f"{failed} failed: the load generator ended before it reported why"]
     if len(reasons) == 1:
         return [f"{failed} failed: {next(iter(reasons))}"]
     return [f"{failed} failed: " + "; ".join(f"{n} {why}" for why, n in reasons.items())]

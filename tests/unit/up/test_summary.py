@@ -86,12 +86,14 @@ def test_a_run_that_ends_early_says_so(picture: Picture, ended: Ended, key: str,
 
 
 def test_without_a_report_the_counts_are_those_that_were_last_told(picture: Picture) -> None:
-    """A full disk: the load generator could not write its report."""
-    told = {"sent": 3, "served": 2, "failed": 1}
+    """A full disk, or a load generator that was killed; what was in flight has no answer."""
+    told = {"sent": 5, "served": 2, "failed": 1}
     text = printed(picture, {}, Ended(Traffic(9, 9.0), 60.0, False, told))
     assert "attainment not known" in text
-    assert "3 requests sent, 2 served, 1 failed" in text
-    assert "3 of the 9 requests of the trace were sent: the load generator was lost" in text
+    assert "5 requests sent, 2 served, 1 failed, 2 dropped" in text
+    assert "1 failed: the load generator ended before it reported why" in text
+    assert "TTFT p50" not in text
+    assert "5 of the 9 requests of the trace were sent: the load generator was lost" in text
 
 
 def test_a_gap_in_the_trace_is_said(picture: Picture) -> None:
