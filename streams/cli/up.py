@@ -30,9 +30,11 @@ from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.files.fit import refuse_misfits
 from streams.files.plan_inputs import with_workload
+from streams.health.listen import parse_listen
 from streams.logs import add_log_level
 from streams.replay.traces import load_trace
 from streams.up.children import ChildFailed
+from streams.up.host import check_listen
 from streams.up.real import prepare
 from streams.up.session import Session
 from streams.up.summary import show
@@ -139,14 +141,16 @@ def _run(wishes: Wishes, summary_path: Path | None) -> int:
         raise
     summary["otherwise"] = _otherwise(session, wishes, signalled)
     show(summary, view.console)
-    if summary_path is not None:
-        summary_path.write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
+    unwritten = _write(summary_path, summary) if summary_path is not None else ""
+    if summary_path is not None and not unwritten:
         view.console.print(f"summary written to {summary_path}", soft_wrap=True)
     sys.stdout.flush()
+    if unwritten:
+        sys.stderr.write(f"shoal: {unwritten}\n")
     if session.lost and not signalled:
         sys.stderr.write(f"shoal: lost under way: {session.lost}\n")
     _tell_logs(session)
-    if session.lost and not signalled:
+    if (session.lost or unwritten) and not signalled:
         return 1
     return 128 + signalled[0] if signalled else 0
 
@@ -193,6 +197,8 @@ def _wishes(args: argparse.Namespace) -> Wishes:
     port = _whole("--port", args.port, 65535)
     seed = _whole("--seed", args.seed, 2**31)
     broker = _broker("--broker", args.broker)
+    if args.http:
+        check_listen("--http", *parse_listen(args.http))
     data = resources.files("streams").joinpath("data")
     config_path = Path(args.config) if args.config else Path(str(data.joinpath(demo_config)))
     config = load_config(config_path, mode=Mode.ACT, cautious=False)
@@ -239,6 +245,16 @@ def _whole(option: str, text: str, high: int) -> int:
         return whole(option, int(text), 0, high)
     except ValueError:
         raise InvalidValue(option, text, f"a whole number from 0 to {high}") from None
+
+
+def _write(path: Path, summary: dict[str, Any]) -> str:
+    """Write the summary, in a new folder where that of before the run is gone; what went wrong."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
+    except OSError as error:
+        return f"--summary {path}: cannot be written ({error.strerror})"
+    return ""
 
 
 def _writable(name: str | None) -> Path | None:

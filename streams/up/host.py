@@ -30,16 +30,36 @@ def free_port() -> int:
 
 
 def check_port(port: int) -> None:
-    """UserError if somebody listens on `port`."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise UserError(
-                f"--port {port}: {HOST}:{port} is in use ({error.strerror}); "
-                "another port, or 0 for any free one"
-            ) from None
+    """UserError if somebody listens on `port`, which --port names."""
+    error = _refused(HOST, port)
+    if error is not None:
+        raise UserError(
+            f"--port {port}: {HOST}:{port} is in use ({error.strerror}); "
+            "another port, or 0 for any free one"
+        )
+
+
+def check_listen(option: str, host: str, port: int) -> None:
+    """UserError if nobody can listen on `host` and `port`, which `option` names."""
+    error = _refused(host, port)
+    if error is not None:
+        raise UserError(
+            f"{option} {host}:{port}: {error.strerror}; another address, port 0 for any, or '' for "
+            "none"
+        )
+
+
+def _refused(host: str, port: int) -> OSError | None:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        return error
+    return None
 
 
 async def remove_topics(bootstrap: str, prefix: str) -> None:

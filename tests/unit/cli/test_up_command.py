@@ -1,0 +1,53 @@
+"""What `shoal up` looks at before it starts anything, and what becomes of its summary."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams.cli import up
+from streams.cli.main import main
+from streams.up.session import Session
+
+CONFIG = str(Path(__file__).parent.parent / "files" / "sample.yaml")
+
+
+def test_an_address_in_use_is_refused_before_anything_is_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Session, "run", None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["up", "--http", address]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"shoal: --http {address}: Address already in use")
+    assert said.count("\n") == 1
+
+
+def test_a_summary_is_written_though_its_folder_went_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "gone" / "summary.json"
+    assert up._write(path, {"speed": 1.0}) == ""
+    assert path.exists()
+
+
+def test_a_summary_that_cannot_be_written_is_one_line_after_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "summary.json"
+
+    async def ran(_session: Session) -> dict[str, Any]:
+        folder.rmdir()
+        folder.write_text("a file now")
+        return {}
+
+    monkeypatch.setattr(Session, "run", ran)
+    monkeypatch.setattr(up, "show", lambda *_: None)
+    monkeypatch.setattr(up, "_otherwise", lambda *_: [])
+    assert main(["up", "--config", CONFIG, "--summary", str(path)]) == 1
+    said = capsys.readouterr().err
+    assert said == f"shoal: --summary {path}: cannot be written (File exists)\n"
