@@ -27,7 +27,10 @@ def finite(field: str, value: float, low: float = -math.inf, high: float = math.
     """`value` as a float if it is a finite number in [low, high], else InvalidValue."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidValue(field, value, f"a number from {low:g} to {high:g}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of more than 308 digits
+        number = math.inf
     if not math.isfinite(number) or not low <= number <= high:
         raise InvalidValue(field, value, f"a finite number from {low:g} to {high:g}")
     return number
