@@ -7,7 +7,7 @@ of what is running. Every refusal names file, line and key.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import FORECASTS, Cluster, Mode, Objective, Policy, Pool, Service
 from autoscaler.domain.components import ComponentGraph
+from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.workload import Slo
@@ -91,7 +92,9 @@ def parse_service(config: Config, model: str, text: str) -> Service:
     made = _service(
         model, section, config.defaults, config.engines, config.cluster.pools, config.mode, folder
     )
-    _refuse_beyond_window(section.file, made, config.cluster.policy)
+    found = _beyond_window(made, config.cluster.policy)
+    if found:
+        raise section.error(*found)
     return made
 
 
@@ -102,9 +105,10 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     found_mode = Mode(root.take("mode", units.word(*_MODES), mode.value))
     kafka = root.take("kafka", units.text, "")
     own = root.take("measurements", units.text, "")
-    measurements = read_measurements(Path(root.file).parent / own) if own else ()
+    measurements = _measurements(root, own) if own else ()
     prometheus = read_prometheus(root.section("prometheus"))
-    defaults = read_defaults(root.section("defaults"), cautious)
+    inherited = root.section("defaults")
+    defaults = read_defaults(inherited, cautious)
     policy = _policy(root.section("policy"))
     engines = _engines(root.section("engines"))
     pools, provision = read_pools(root.section("regions", required=True))
@@ -115,7 +119,9 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     root.finish()
     refuse_mixed(root.file, policy, services, routes)
     for service in services:
-        _refuse_beyond_window(f"{root.file}: models.{service.model}", service, policy)
+        found = _beyond_window(service, policy)
+        if found:
+            raise _said_where(root, models.section(service.model), inherited, service, *found)
     told = raw + repr(measurements).encode() if measurements else raw
     content_hash = hashlib.sha256(told).hexdigest()[:12]
     cluster = Cluster(pools, services, policy, content_hash, routes, measurements)
@@ -132,17 +138,41 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     )
 
 
-def _refuse_beyond_window(where: str, service: Service, policy: Policy) -> None:
-    """UserError at a key of `where` where demand would have to be known for longer than it is."""
+def _measurements(root: Section, name: str) -> tuple[Measurement, ...]:
+    try:
+        return read_measurements(Path(root.file).parent / name)
+    except UserError as error:
+        raise root.error("measurements", str(error)) from None
+
+
+def _beyond_window(service: Service, policy: Policy) -> tuple[str, str] | None:
+    """The key for which demand would have to be known for longer than it is, and what is wrong."""
     for key, found_s in (
         ("zero_after", service.zero_after_s),
         ("scale_in_after", service.scale_in_after_s),
     ):
         if found_s > policy.global_window_s:
-            raise UserError(
-                f"{where}.{key}: {found_s:g}s is not allowed; "
-                f"allowed: at most policy.global_window, {policy.global_window_s}s"
-            )
+            allowed = f"at most policy.global_window, {policy.global_window_s}s"
+            return key, f"{found_s:g}s is not allowed; allowed: {allowed}"
+    return None
+
+
+def _said_where(
+    root: Section,
+    model: Section | None,
+    defaults: Section | None,
+    service: Service,
+    key: str,
+    problem: str,
+) -> ConfigError:
+    """An error at `key` where it was written: for the model, for all, or nowhere."""
+    for section in (model, defaults):
+        if section is not None and key in section:
+            return section.error(key, problem)
+    policy = root.section("policy")
+    assert policy is not None  # noqa: S101  without a shorter window no default is too long
+    default = f"{key} of models.{service.model} (not set) is {service.scale_in_after_s:g}s"
+    return policy.error("global_window", f"is too short: {default}")
 
 
 def _policy(section: Section | None) -> Policy:
@@ -151,27 +181,43 @@ def _policy(section: Section | None) -> Policy:
     base = Policy()
 
     def whole_seconds(value: object) -> int:
-        seconds = units.duration_s(value)
+        seconds = units.duration_between("1s", "1d")(value)
         if seconds != int(seconds):
             raise InvalidValue("", value, "whole seconds")
         return int(seconds)
 
+    surge_s = section.take("surge_window", whole_seconds, base.surge_window_s)
+    local_s = section.take("local_window", whole_seconds, base.local_window_s)
+    global_s = section.take("global_window", whole_seconds, base.global_window_s)
+    for key, shorter_s, other, longer_s in (
+        ("local_window", surge_s, "surge_window", local_s),
+        ("global_window", local_s, "local_window", global_s),
+    ):
+        if shorter_s > longer_s:
+            at = key if key in section else other
+            raise section.error(at, f"{other} is {shorter_s}s, {key} {longer_s}s; allowed: "
+                                "surge_window <= local_window <= global_window")  # fmt: skip
+    up_to_a_day = units.duration_between("1ms", "1d")
     try:
         policy = Policy(
-            surge_window_s=section.take("surge_window", whole_seconds, base.surge_window_s),
-            local_window_s=section.take("local_window", whole_seconds, base.local_window_s),
-            global_window_s=section.take("global_window", whole_seconds, base.global_window_s),
-            replan_every_s=section.take("replan_every", units.duration_s, base.replan_every_s),
+            surge_window_s=surge_s,
+            local_window_s=local_s,
+            global_window_s=global_s,
+            replan_every_s=section.take(
+                "replan_every", units.duration_between("10s", "7d"), base.replan_every_s
+            ),
             ratio=section.take("ratio", units.number(0.01, 10.0), base.ratio),
             min_samples=section.take("min_samples", units.count(1, 10_000), base.min_samples),
             significance=section.take("significance", units.number(1e-15, 0.5), base.significance),
-            cooldown_s=section.take("cooldown", units.duration_s, base.cooldown_s),
-            start_timeout_s=section.take("start_timeout", units.duration_s, base.start_timeout_s),
-            drain_timeout_s=section.take("drain_timeout", units.duration_s, base.drain_timeout_s),
+            cooldown_s=section.take("cooldown", up_to_a_day, base.cooldown_s),
+            start_timeout_s=section.take("start_timeout", up_to_a_day, base.start_timeout_s),
+            drain_timeout_s=section.take("drain_timeout", up_to_a_day, base.drain_timeout_s),
             approve_within_s=section.take(
-                "approve_within", units.duration_s, base.approve_within_s
+                "approve_within", units.duration_between("10s", "7d"), base.approve_within_s
             ),
-            node_silent_s=section.take("node_silent", units.duration_s, base.node_silent_s),
+            node_silent_s=section.take(
+                "node_silent", units.duration_between("5s", "1h"), base.node_silent_s
+            ),
             k_start=section.take("k_start", units.number(0.0, 100.0), base.k_start),
             k_load=section.take("k_load", units.number(0.0, 100.0), base.k_load),
             k_switch=section.take("k_switch", units.number(0.0, 100.0), base.k_switch),
@@ -180,7 +226,8 @@ def _policy(section: Section | None) -> Policy:
             forecast=section.take("forecast", units.word(*FORECASTS), base.forecast),
         )
     except InvalidValue as error:
-        raise ConfigError(section.file, section.line, section.path, str(error)) from error
+        problem = f"{error.value!r} is not allowed; allowed: {error.allowed}"
+        raise section.error(error.field.removeprefix("policy."), problem) from error
     section.finish()
     return policy
 
@@ -254,12 +301,16 @@ def _service(
     folder: Path,
 ) -> Service:
     """All of a model's section. ConfigError where a key or a value is not allowed."""
-    regions = tuple(sorted({pool.region for pool in pools}))
     try:
-        made = _declared(name, model, defaults, engines, regions, mode, folder)
+        made = _declared(name, model, defaults, engines, pools, mode, folder)
         theirs = read_unmanaged(model.section("unmanaged"), name, pools)
     except InvalidValue as error:
-        raise ConfigError(model.file, model.line, model.path, str(error)) from error
+        key, _, more = error.field.removeprefix(f"model {name}: ").partition(": ")
+        if key not in model:
+            raise ConfigError(model.file, model.line, model.path, str(error)) from error
+        where = f"{more}: " if more else ""
+        problem = f"{where}{error.value!r} is not allowed; allowed: {error.allowed}"
+        raise model.error(key, problem) from error
     model.finish()
     return replace(made, unmanaged=theirs)
 
@@ -269,10 +320,11 @@ def _declared(
     model: Section,
     defaults: Defaults,
     engines: Mapping[str, EngineSpec],
-    regions: tuple[str, ...],
+    pools: tuple[Pool, ...],
     mode: Mode,
     folder: Path,
 ) -> Service:
+    regions = tuple(sorted({pool.region for pool in pools}))
     if is_graph(model):
         return read_graph_service(name, model, defaults, regions, mode)
     source = model.take("source", lambda value: architecture(units.text(value), folder))
@@ -318,12 +370,12 @@ def _declared(
         max_disruption=own.max_disruption,
         traffic_share=model.take("share", units.number(0.0, 1e6), 1.0),
         demand_query=model.take("demand", units.text, ""),
-        scale_targets=_scale_targets(model.section("scale")),
+        scale_targets=_scale_targets(model.section("scale"), pools),
         cautious=own.cautious,
         disaggregate=model.take("disaggregate", units.flag, True),
         floors=_floors(model.section("floors"), own.timezone),
         freezes=model.take("freeze", partial(_windows, own.timezone), ()),
-        zero_after_s=model.take("zero_after", units.duration_s, 0.0),
+        zero_after_s=model.take("zero_after", units.duration_between("1ms", "7d"), 0.0),
     )
 
 
@@ -345,11 +397,17 @@ def _floors(section: Section | None, timezone: str) -> tuple[tuple[Weekly, int],
     return tuple(found)
 
 
-def _scale_targets(section: Section | None) -> tuple[tuple[str, str], ...]:
+def _scale_targets(section: Section | None, pools: Iterable[Pool]) -> tuple[tuple[str, str], ...]:
     if section is None:
         return ()
     keda = section.section("keda", required=True)
     assert keda is not None  # noqa: S101  required
+    known = sorted({pool.name for pool in pools})
+    for name in keda:
+        try:
+            units.word(*known)(name)
+        except InvalidValue as error:
+            raise keda.error(name, f"no such pool; allowed: {error.allowed}") from None
     targets = {name: keda.take(name, units.text) for name in keda}
     section.finish()
     return tuple(sorted(targets.items()))

@@ -46,7 +46,9 @@ def over(section: Section, base: Defaults) -> Defaults:
         percentile=section.take("percentile", units.percentile, base.percentile),
         utilization=section.take("utilization", units.number(0.05, 1.0), base.utilization),
         spot=section.take("spot", units.share, base.spot),
-        scale_in_after_s=section.take("scale_in_after", units.duration_s, base.scale_in_after_s),
+        scale_in_after_s=section.take(
+            "scale_in_after", units.duration_between("1s", "7d"), base.scale_in_after_s
+        ),
         max_disruption=section.take("max_disruption", units.share, base.max_disruption),
         max_len=section.take("max_len", units.count(16, 100_000_000), base.max_len),
         timezone=section.take("timezone", _timezone, base.timezone),

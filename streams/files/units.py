@@ -28,6 +28,18 @@ def duration_s(value: object) -> float:
     return seconds
 
 
+def duration_between(low: str, high: str) -> Callable[[object], float]:
+    """A parser of durations from `low` to `high`, themselves as people write them."""
+
+    def parse(value: object) -> float:
+        seconds = duration_s(value)
+        if not duration_s(low) <= seconds <= duration_s(high):
+            raise InvalidValue("", value, f"a duration from {low} to {high}")
+        return seconds
+
+    return parse
+
+
 def named_duration_s(option: str, text: str) -> float:
     """`duration_s` of an option of a command line; InvalidValue names it."""
     try:

@@ -1,0 +1,88 @@
+"""Refusals of values that do not go together name the key that the user wrote, and its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streams.files.config import load_config
+from streams.files.errors import UserError
+
+TEXT = """\
+policy: {{{policy}}}
+defaults: {{{defaults}}}
+{top}
+regions: {{us: {{l4: {{gpu: L4, max: 4, price: 1.0}}}}}}
+models:
+  chat:
+    source: meta-llama/Llama-3.1-8B
+    slo: {{ttft: 2s, tpot: 100ms}}
+    min: 0
+    {model}
+"""
+
+
+def refusal(folder: Path, **parts: str) -> str:
+    path = folder / "shoal.yaml"
+    path.write_text(
+        TEXT.format(**dict.fromkeys(("policy", "defaults", "top", "model"), "") | parts)
+    )
+    with pytest.raises(UserError) as caught:
+        load_config(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"policy": "global_window: 2d"},
+         "shoal.yaml:1: policy.global_window: '2d' is not allowed; allowed: a duration from 1s to "
+         "1d"),
+        ({"policy": "surge_window: 5m"},
+         "shoal.yaml:1: policy.surge_window: surge_window is 300s, local_window 120s; allowed: "
+         "surge_window <= local_window <= global_window"),
+        ({"policy": "local_window: 1h"},
+         "shoal.yaml:1: policy.local_window: local_window is 3600s, global_window 1800s; allowed: "
+         "surge_window <= local_window <= global_window"),
+        ({"policy": "replan_every: 8d"},
+         "shoal.yaml:1: policy.replan_every: '8d' is not allowed; allowed: a duration from 10s to "
+         "7d"),
+        ({"policy": "objective: throughput"},
+         "shoal.yaml:1: policy.budget: 0.0 is not allowed; allowed: above 0 with objective "
+         "throughput"),
+        ({"defaults": "scale_in_after: 2h"},
+         "shoal.yaml:2: defaults.scale_in_after: 7200s is not allowed; allowed: at most "
+         "policy.global_window, 1800s"),
+        ({"model": "scale_in_after: 2h"},
+         "shoal.yaml:10: models.chat.scale_in_after: 7200s is not allowed; allowed: at most "
+         "policy.global_window, 1800s"),
+        ({"policy": "global_window: 5m"},
+         "shoal.yaml:1: policy.global_window: is too short: scale_in_after of models.chat (not "
+         "set) is 600s"),
+        ({"model": "scale_in_after: 8d"},
+         "shoal.yaml:10: models.chat.scale_in_after: '8d' is not allowed; allowed: a duration from "
+         "1s to 7d"),
+        ({"model": "{max: 2, floors: {'mon 08:00-09:00': 3}}"[1:-1].replace(", f", "\n    f")},
+         "shoal.yaml:11: models.chat.floors: mon 08:00-09:00 UTC: 3 is not allowed; allowed: 0 to "
+         "2"),
+        ({"top": "measurements: /nope"},
+         "shoal.yaml:3: measurements: /nope: cannot be read (No such file or directory)"),
+        ({"model": "scale: {keda: {nope: x/y}}"},
+         "shoal.yaml:10: models.chat.scale.keda.nope: no such pool; allowed: l4"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_said_at_its_key(
+    parts: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    assert refusal(tmp_path, **parts) == said
+
+
+def test_a_pool_of_the_file_may_have_a_scale_target(tmp_path: Path) -> None:
+    path = tmp_path / "shoal.yaml"
+    path.write_text(
+        TEXT.format(policy="", defaults="", top="", model="scale: {keda: {l4: serving/chat}}")
+    )
+    (chat,) = load_config(path).cluster.services
+    assert chat.scale_targets == (("l4", "serving/chat"),)
