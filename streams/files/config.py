@@ -34,6 +34,7 @@ from streams.files.quality import read_routes, stands_for_models
 from streams.files.unmanaged import read_unmanaged
 from streams.files.workload import read_workload
 from streams.files.yamltree import ConfigError, Section, read, read_text
+from topics.engine_args import refused_argument
 from topics.engines import wire_name
 
 _MODES = tuple(mode.value for mode in Mode)
@@ -238,7 +239,7 @@ def _engines(section: Section | None) -> dict[str, EngineSpec]:
         return found
     for name, engine in section.children():
         check_name(section, name)
-        args = engine.take("args", units.texts, ())
+        args = engine.take("args", _args, ())
         seqs = engine.take("max_num_seqs", units.count(1, 4096), 256)
         found[name] = EngineSpec(
             name,
@@ -251,6 +252,14 @@ def _engines(section: Section | None) -> dict[str, EngineSpec]:
         )
         engine.finish()
     return found
+
+
+def _args(value: object) -> tuple[str, ...]:
+    args = units.texts(value, "[--quantization=fp8]")
+    owned = refused_argument(args)
+    if owned is not None:
+        raise InvalidValue("", owned, "arguments that the executor does not set")
+    return args
 
 
 def _quantization(engine: Section, args: tuple[str, ...]) -> str:
@@ -380,7 +389,7 @@ def _declared(
 
 
 def _windows(timezone: str, value: object) -> tuple[Weekly, ...]:
-    return tuple(Weekly.parse(text, timezone) for text in units.texts(value))
+    return tuple(Weekly.parse(text, timezone) for text in units.texts(value, "[fri 16:00-24:00]"))
 
 
 def _floors(section: Section | None, timezone: str) -> tuple[tuple[Weekly, int], ...]:

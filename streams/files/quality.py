@@ -74,7 +74,7 @@ def read_routes(
 def read_route(name: str, section: Section, declared: tuple[str, ...]) -> tuple[QualityRoute, Path]:
     """The route that `section` declares, and its file of scores. declared: models it may name.
     ConfigError or UserError."""
-    models = section.take("models", units.texts)
+    models = section.take("models", lambda value: units.texts(value, "[small, large]"))
     if len(models) < 2 or len(set(models)) < len(models):
         raise section.error("models", "two or more different models are needed")
     for model in models:
@@ -168,7 +168,7 @@ def _rule(one: Mapping[str, object]) -> PromptRule:
             raise InvalidValue("", key, f"a rule of {', '.join(_RULE_KEYS)}")
     if "score" not in one:
         raise InvalidValue("", dict(one), "a rule with its score")
-    languages = units.texts(one.get("languages", []))
+    languages = units.texts(one.get("languages", []), "[python]")
     for language in languages:
         units.word(*LANGUAGES)(language)
     return PromptRule(

@@ -116,10 +116,10 @@ def flag(value: object) -> bool:
     return value
 
 
-def texts(value: object) -> tuple[str, ...]:
-    """A list of texts."""
+def texts(value: object, example: str = "[us-east]") -> tuple[str, ...]:
+    """A list of texts, such as `example`."""
     if not isinstance(value, list):
-        raise InvalidValue("", value, "a list such as [us-east]")
+        raise InvalidValue("", value, f"a list such as {example}")
     return tuple(text(entry) for entry in value)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from executors.engines.vllm.kind import KvTransfer, VllmKind, refused_argument
+from executors.engines.vllm.kind import KvTransfer, VllmKind
 from topics.checks import InvalidRecord, count, flag, number, object_fields, one_of, text, texts
+from topics.engine_args import refused_argument
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}\Z")
 _DEFAULTS: dict[str, Any] = {

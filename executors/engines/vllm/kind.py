@@ -18,15 +18,6 @@ from executors.engines.http_api import HttpApi
 from executors.engines.protocol import API_KEY, LaunchLine, LaunchSpec, RoleSwitch
 from topics.gangs import GangRank
 
-# What the typed fields decide. Options may be shortened, so beginnings of these count too.
-_OWNED = (
-    "--host", "--port", "--uds", "--api-key", "--model", "--config", "--headless",
-    "--served-model-name", "--max-model-len", "--shutdown-timeout", "--kv-transfer-config",
-    "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "-dp", "-n", "-r",
-    "--max-num-seqs", "--nnodes", "--node-rank", "--master-addr", "--master-port",
-    "--enable-sleep-mode",
-)  # fmt: skip
-_OWNED_FAMILIES = ("--data-parallel", "--ssl")
 _INTERNAL_PORTS = 2  # vLLM searches upwards from VLLM_PORT for torch.distributed
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*\Z", re.ASCII)
 
@@ -219,15 +210,3 @@ def allowed_weights(wanted: str, allowed: tuple[str, ...]) -> str:
 
 def _is_repository(name: str) -> bool:
     return _REPOSITORY.match(name) is not None and not name.startswith(("/", ".", "~"))
-
-
-def refused_argument(args: tuple[str, ...]) -> str | None:
-    """The first of an operator's arguments that a typed field decides; None where all may be."""
-    for arg in args:
-        name = arg.partition("=")[0].replace("_", "-")
-        if not name.startswith("-"):
-            continue
-        shortened = name.startswith("--") and any(own.startswith(name) for own in _OWNED)
-        if shortened or name in _OWNED or name.startswith(_OWNED_FAMILIES):
-            return arg
-    return None

@@ -112,6 +112,21 @@ def test_the_mode_is_recommend_where_nothing_is_said(tmp_path: Path) -> None:
         ),
         ("owned: true", "owned: true, price: 3", "an owned pool has none"),
         ("min: 1", "min: 1\n    regions: [mars]", "models.chat.regions: 'mars'"),
+        (
+            "args: [--quantization=fp8]",
+            "args: --quantization=fp8",
+            "allowed: a list such as [--quantization=fp8]",
+        ),
+        (
+            "args: [--quantization=fp8]",
+            "args: [--port=1]",
+            "engines.fp8.args: '--port=1' is not allowed; allowed: arguments that the",
+        ),
+        (
+            "args: [--quantization=fp8]",
+            "args: [--tensor-parallel-size, '8']",
+            "engines.fp8.args: '--tensor-parallel-size' is not allowed",
+        ),
         ("  mini:", "  mi ni:", "a name is 1 to 63 letters"),
     ],
 )
