@@ -23,6 +23,7 @@ from streams.cli.controller_client import add_url, explained
 from streams.cli.json_out import show_json
 from streams.cli.measuring import measuring_words
 from streams.cli.times import clock_words
+from streams.words import clipped
 from topics.codec import read_value
 
 _LINES, _WIDTH = 12, 100
@@ -81,7 +82,7 @@ def lines(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[st
     for number, line in enumerate(_all(found, reasons)):
         if number == _LINES:
             return
-        yield line if len(line) <= _WIDTH else line[: _WIDTH - 3] + "..."
+        yield clipped(line, _WIDTH)
 
 
 def _all(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str]:
@@ -125,7 +126,7 @@ def _show_route(found: Mapping[str, Any], as_json: bool) -> int:
         show_json(found)
         return 0
     for line in route_lines(found):
-        print(line if len(line) <= _WIDTH else line[: _WIDTH - 3] + "...")
+        print(clipped(line, _WIDTH))
     return 0
 
 

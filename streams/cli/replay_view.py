@@ -16,6 +16,7 @@ from autoscaler.explain.names import change_words
 from autoscaler.simulation.whatif import ModelOutcome, WhatIf
 from streams.cli.times import age_words, clock_words, moment_words
 from streams.decisionlog.rerun import Rerun
+from streams.words import clipped
 from topics.decisions import Decision
 
 _WIDTH = 100
@@ -52,7 +53,7 @@ def show_rerun(found: Rerun) -> None:
         print(f"at {clock_words(one.now_ms)}")
         for sign, decisions in (("-", one.then), ("+", one.now)):
             for decision in decisions:
-                print(_cut(f"  {sign} {_line(decision)}"))
+                print(clipped(f"  {sign} {_line(decision)}", _WIDTH))
         if one.then == one.now:
             print("  decisions are the same; an assignment, route, plan or request differs")
 
@@ -188,7 +189,7 @@ def show_compared(facts: Mapping[str, Any], policy: str) -> None:
         where = one["in"]
         known = {f.name for f in dataclasses.fields(Decision)}
         decision = Decision(**{key: value for key, value in one.items() if key in known})
-        print(_cut(f"{signs[where]} {_line(decision)}"))
+        print(clipped(f"{signs[where]} {_line(decision)}", _WIDTH))
     if len(told) > _MOST_LINES:
         print(f"  {len(told) - _MOST_LINES} more in --json")
 
@@ -212,7 +213,3 @@ def _line(decision: Decision) -> str:
     change = change_words(decision.change)
     words = f"{change}; {decision.reason}" if change else decision.reason
     return f"{clock_words(decision.at_ms)} {decision.model} {decision.kind} {words}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
