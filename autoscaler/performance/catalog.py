@@ -148,7 +148,7 @@ def gpu(name: str, field: str = "gpu") -> GpuSpec:
             if full.lower() == candidate.lower():
                 return spec
     names = sorted({*known, *_SHORT_GPU_NAMES})
-    raise InvalidValue(field, name, _nearest(name, names))
+    raise InvalidValue(field, name, _nearest(name, names, "gpus"))
 
 
 def entry_of(name: str, field: str = "source") -> str:
@@ -167,7 +167,9 @@ def entry_of(name: str, field: str = "source") -> str:
             return full
     found = variant_of(name, known)
     if found is None:
-        raise InvalidValue(field, name, f"{_nearest(name, sorted(known))}, or a ./config.json")
+        raise InvalidValue(
+            field, name, f"{_nearest(name, sorted(known), 'models')}, or a ./config.json"
+        )
     return found
 
 
@@ -213,9 +215,11 @@ def _weight_dtype(text: str) -> str:
     return "bf16"
 
 
-def _nearest(name: str, names: list[str]) -> str:
+def _nearest(name: str, names: list[str], command: str) -> str:
     lowered = {n.lower(): n for n in names}
     near = get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.5)
     if near:
         return f"one of {len(names)} known names; did you mean {lowered[near[0]]}?"
-    return "one of " + ", ".join(names)
+    some = get_close_matches(name.lower(), list(lowered), n=3, cutoff=0.0)
+    such = ", ".join(lowered[one] for one in some)
+    return f"one of {len(names)} known names, such as {such} (shoal {command} lists them)"

@@ -13,7 +13,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Phase
 from autoscaler.explain.names import several
 from autoscaler.explain.values import Explanation, Relief
-from autoscaler.performance.catalog import entry_of, short_gpu_name
+from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.basis import capacities, measurements_in
 from autoscaler.planning.links import assumed
@@ -22,6 +22,7 @@ from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.shares import usd_per_h_by_model
 from streams.cli import pages
 from streams.cli.measuring import measure_command, measuring_words
+from streams.files.architectures import facts_taken, facts_words
 
 _MOST_LINES = 3
 
@@ -156,14 +157,8 @@ def _measuring(problem: PlanningProblem, reasons: Explanation) -> Iterator[str]:
 
 def _facts(problem: PlanningProblem) -> Iterator[str]:
     """Entries of the catalogue that stand for models of another name."""
-    said = []
-    for service in problem.cluster.services:
-        name = service.architecture.name
-        if not name.endswith(".json"):
-            entry = entry_of(name)
-            said += [] if entry.lower() == name.lower() else [f"{service.model} as {entry}"]
-    if said:
-        yield "model facts: " + ", ".join(said)
+    for model, name, entry in facts_taken(problem.cluster):
+        yield f"{model}: {facts_words(name, entry)}"
 
 
 def _networks(problem: PlanningProblem, plan: Plan) -> Iterator[str]:

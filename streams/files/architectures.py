@@ -5,9 +5,11 @@ Owns what counts as a file and reading it. What its keys mean is in `performance
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.models import ModelSpec
 from autoscaler.performance import catalog
 from autoscaler.performance.architecture import from_json
@@ -19,6 +21,22 @@ _STARTS = ("./", "../", "/", "~/")
 def is_file(source: str) -> bool:
     """Whether `source` names a file (./config.json, /models/config.json), not a model."""
     return source.startswith(_STARTS) or source.endswith(".json")
+
+
+def facts_taken(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
+    """Models whose name the catalogue does not have: model, name, and the entry whose facts stand
+    for it. Most are variants or fine-tunes of that entry; a misspelt name looks the same."""
+    for service in cluster.services:
+        name = service.architecture.name
+        if not is_file(name):
+            entry = catalog.entry_of(name)
+            if entry.lower() != name.lower():
+                yield service.model, name, entry
+
+
+def facts_words(name: str, entry: str) -> str:
+    """One of `facts_taken` as a sentence."""
+    return f"{name} is not in the catalogue; planned with the facts of {entry}"
 
 
 def architecture(source: str, folder: Path, field: str = "source") -> ModelSpec:

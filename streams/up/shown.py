@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autoscaler.explain import reasons
+from streams.files.architectures import facts_taken, facts_words
 from streams.up import parts
 from streams.up.children import Children
 from streams.up.picture import Picture
@@ -118,7 +119,9 @@ class Shown:
         return next((g for g in self._wishes.traffic.gaps if g.start_s <= at_s < g.end_s), None)
 
     def _tell_workloads(self) -> None:
-        """Of which models the trace says what to plan for at first."""
+        """Of which models the trace says what to plan for at first, and the catalogue another."""
+        for model, name, entry in facts_taken(self._wishes.config.cluster):
+            self.say(f"{model}: {facts_words(name, entry)}")
         for model, demand in self._wishes.demands.items():
             lengths = demand.lengths
             self.say(

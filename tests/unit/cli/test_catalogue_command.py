@@ -70,7 +70,21 @@ def test_the_entry_that_stands_for_a_variant_is_said(
 ) -> None:
     path = write(tmp_path, "NousResearch/Hermes-3-Llama-3.1-8B")
     assert main(["plan", "--config", path, "--no-explain"]) == 0
-    assert "model facts: mine as meta-llama/Llama-3.1-8B" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "mine: NousResearch/Hermes-3-Llama-3.1-8B is not in the catalogue; planned with the facts "
+        "of meta-llama/Llama-3.1-8B" in said
+    )
+
+
+def test_a_name_that_is_like_none_is_shown_some_and_the_way_to_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for source, gpu, command in (("zzzz", "L4", "models"), ("gpt2", "zzzz", "gpus")):
+        assert main(["plan", "--config", write(tmp_path, source, gpu)]) == 2
+        said = capsys.readouterr().err
+        assert f"(shoal {command} lists them)" in said
+        assert len(said) < 400
 
 
 def test_a_pool_of_instance_types_has_their_gpus(

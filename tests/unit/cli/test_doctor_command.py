@@ -120,3 +120,17 @@ def test_without_a_controller_it_says_how_to_start_one(
     assert main(["doctor", "--config", str(file), "--url", "http://127.0.0.1:9"]) == 1
     said = capsys.readouterr().out
     assert "ok    " in said and "MEND  controller" in said and "shoal controller --config" in said
+
+
+def test_facts_that_are_another_models_are_said(tmp_path: Path) -> None:
+    """A misspelt name may look like a fine-tune: it is planned, and said."""
+    file = tmp_path / "shoal.yaml"
+    file.write_text(
+        "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
+        "models: {m: {source: meta-llama/Llama-3.1-8B-Instruc, slo: {ttft: 2s, tpot: 100ms}}}\n"
+    )
+    (said,) = [one.said for one in of_file(file) if one.what == "source of m"]
+    assert said == (
+        "meta-llama/Llama-3.1-8B-Instruc is not in the catalogue; planned with the facts of "
+        "meta-llama/Llama-3.1-8B"
+    )
