@@ -32,7 +32,7 @@ from streams.files.pools import read_pools
 from streams.files.prometheus import PrometheusServer, read_prometheus
 from streams.files.quality import read_routes, stands_for_models
 from streams.files.unmanaged import read_unmanaged
-from streams.files.workload import read_workload
+from streams.files.workload import read_workload, refuse_longer
 from streams.files.yamltree import ConfigError, Section, read, read_text
 from topics.engine_args import refused_argument
 from topics.engines import wire_name
@@ -348,11 +348,13 @@ def _declared(
         limits.take("tpot", units.duration_s) * 1000.0,
     )
     limits.finish()
-    lengths, req_per_s, types = read_workload(model.section("workload"))
+    workload = read_workload(model.section("workload"))
+    lengths, req_per_s, types = workload
     own = over(model, defaults)
     if own.max_len > spec.max_position:
         allowed = f"at most {spec.max_position}, the context of {spec.name}"
         raise model.error("max_len", f"{own.max_len} is not allowed; allowed: {allowed}")
+    refuse_longer(model.section("workload"), workload, own.max_len)
     least = model.take("min", units.count(0, 100_000), 1)
     return Service(
         model=name,

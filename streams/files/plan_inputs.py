@@ -22,6 +22,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.planning.combo_names import parse_combo_id
 from streams.files import units
+from streams.files.workload import longer_than
 from streams.files.yamltree import ConfigError, Section, read
 
 _TOKENS = units.number(1.0, 1e7)
@@ -35,16 +36,17 @@ def load_demand(path: Path, cluster: Cluster) -> dict[str, Demand]:
     demands = {}
     for model, section in root.children():
         _known_model(root, model, model, cluster)
-        lengths = cluster.service(model).lengths
-        demands[model] = Demand(
-            model,
-            section.take("req_per_s", _RATE),
-            Lengths(
-                section.take("input_tokens", _TOKENS, lengths.input_tokens),
-                section.take("output_tokens", _TOKENS, lengths.output_tokens),
-            ),
+        service = cluster.service(model)
+        lengths = Lengths(
+            section.take("input_tokens", _TOKENS, service.lengths.input_tokens),
+            section.take("output_tokens", _TOKENS, service.lengths.output_tokens),
         )
+        demands[model] = Demand(model, section.take("req_per_s", _RATE), lengths)
         section.finish()
+        asked = "input_tokens" in section or "output_tokens" in section
+        problem = longer_than(lengths, service.max_len_tokens) if asked else ""
+        if problem:
+            raise section.error("input_tokens", f"{problem} of {model}")
     if not demands:
         raise ConfigError(str(path), root.line, "", "no model is named")
     return demands

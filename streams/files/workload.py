@@ -37,6 +37,32 @@ def read_workload(section: Section | None) -> Workload:
     return lengths, req_per_s, types
 
 
+def refuse_longer(section: Section | None, workload: Workload, max_len: int) -> None:
+    """ConfigError where the mean request of a declared workload, or of one of its types, is longer
+    than max_len: no instance would take it."""
+    if section is None:
+        return
+    lengths, _, types = workload
+    declared = [(section, lengths)] if "input" in section else []
+    kinds = section.section("types")
+    by_name = dict(kinds.children()) if kinds is not None else {}
+    for where, one in (*declared, *((by_name[kind.name], kind.lengths) for kind in types)):
+        problem = longer_than(one, max_len)
+        if problem:
+            raise where.error("input", problem)
+
+
+def longer_than(lengths: Lengths, max_len: int) -> str:
+    """What is wrong with `lengths` for a model of that max_len; "" where it holds them."""
+    total = lengths.input_tokens + lengths.output_tokens
+    if total <= max_len:
+        return ""
+    return (
+        f"{lengths.input_tokens:g} tokens and {lengths.output_tokens:g} of output are more than "
+        f"max_len, {max_len}"
+    )
+
+
 def mean_lengths(types: Sequence[WorkloadType]) -> Lengths:
     """Lengths of requests of all `types` together."""
     return Lengths.expected(

@@ -69,6 +69,13 @@ def refusal(folder: Path, **parts: str) -> str:
          "2"),
         ({"top": "measurements: /nope"},
          "shoal.yaml:3: measurements: /nope: cannot be read (No such file or directory)"),
+        ({"model": "workload: {input: 900, output: 100}\n    max_len: 17"},
+         "shoal.yaml:10: models.chat.workload.input: 900 tokens and 100 of output are more than "
+         "max_len, 17"),
+        ({"defaults": "max_len: 999",
+          "model": "workload: {types: {a: {share: 100%, input: 900, output: 100}}}"},
+         "shoal.yaml:10: models.chat.workload.types.a.input: 900 tokens and 100 of output are more "
+         "than max_len, 999"),
         ({"model": "scale: {keda: {nope: x/y}}"},
          "shoal.yaml:10: models.chat.scale.keda.nope: no such pool; allowed: l4"),
     ],
