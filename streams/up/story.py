@@ -44,6 +44,8 @@ def decided(decision: Decision, pools: Mapping[str, Pool]) -> Event:
         what = f"{decision.kind} {what}"
     advice = not decision.applied and decision.kind not in _WORDS_ONLY
     applied = " (recommended, not applied)" if advice else ""
+    if decision.expires_ms:
+        applied = f" (#{decision.number} waits for approval)"
     who = f"{decision.model} {what}: " if decision.model != "*" else ""
     text = f"{who}{decision.reason}{applied}"
     return Event(decision.at_ms, text, decision.kind == "infeasible")

@@ -164,6 +164,15 @@ def test_a_replan_says_what_goes_and_what_comes(picture: Picture) -> None:
     )
 
 
+def test_a_proposal_says_the_number_that_approve_takes(picture: Picture) -> None:
+    change = (("mini:a1@us-east/l40s/on-demand", 1),)
+    picture.add(
+        Decision(12, 1, "mini", "scale_out", NOW_MS, False, "why", change=change,
+                 expires_ms=NOW_MS + 5)
+    )  # fmt: skip
+    assert picture.story[-1].text == "mini +1×L40S us-east: why (#12 waits for approval)"
+
+
 @pytest.mark.parametrize(
     ("elapsed_ms", "said"),
     [(0, "+00:00"), (740_000, "+12:20"), (3_740_000, "+1:02:20"), (-5, "+00:00")],
