@@ -21,13 +21,14 @@ from typing import Any
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.simulation.sweep import Sweep, sweep
-from loadtests.arguments import number
+from loadtests.arguments import number, whole
 from loadtests.decision_cases import GENERATED_CONFIG, TRACE_CONFIG, Case, prepare
 from loadtests.decision_compare import TARGETS, over_seeds, report
 from loadtests.decision_compare import as_json as static_json
 from loadtests.decision_ideal import ideal_usd
 from loadtests.decision_runs import Run, as_json, run, summary
 from streams.files.errors import UserError
+from streams.files.outputs import refuse_unwritable
 
 BUNDLED_TRACE = TRACE_CONFIG.with_name("azure2023_conv.csv.gz")
 AFTER_STEP_S = 600.0
@@ -54,7 +55,7 @@ def _arguments() -> argparse.ArgumentParser:
     what.add_argument("--swing", type=number(1.0, 1e3), help="highest by lowest rate of a day")
     what.add_argument("--steady", type=_rates, help="Poisson arrivals at these rates, e.g. 1,5,20")
     parser.add_argument("--config", type=Path, help="a shoal.yaml; one model but for --trace")
-    parser.add_argument("--seeds", type=int, default=1, help="how many, from 1 on")
+    parser.add_argument("--seeds", type=whole(1), default=1, help="how many, from 1 on")
     parser.add_argument("--duration", type=number(1.0, 1e7), help="seconds of arrivals")
     parser.add_argument(
         "--rate", type=number(1e-3, 1e5), default=5.0, help="mean of --gamma and --swing, req/s"
@@ -62,12 +63,12 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--load", type=number(0.05, 1.0), default=0.75, help="of --steady")
     parser.add_argument("--lengths", type=Path, help="trace whose lengths generated requests have")
     parser.add_argument("--lead", type=number(0.0, 1e5), default=240.0, help="s before requests")
-    parser.add_argument("--gateways", type=int, default=1)
+    parser.add_argument("--gateways", type=whole(1), default=1)
     parser.add_argument("--timeline", type=Path, help="JSON lines of the first run")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--static", action="store_true", help="sweep fixed fleets, per seed")
     parser.add_argument("--fluid", action="store_true", help="simulate rates, not requests: days")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--jobs", type=whole(1), default=1, help="processes")
     return parser
 
 
@@ -80,7 +81,7 @@ def _steps(text: str) -> tuple[tuple[float, float], ...]:
     for part in text.split(","):
         before, colon, after = part.partition(":")
         if not colon:
-            raise argparse.ArgumentTypeError(f"{part} is not BEFORE:AFTER in req/s, e.g. 1:2.5")
+            raise argparse.ArgumentTypeError(f"{part!r} is not BEFORE:AFTER in req/s, e.g. 1:2.5")
         found.append((number(1e-3, 1e5)(before), number(1e-3, 1e5)(after)))
     return tuple(found)
 
@@ -129,10 +130,10 @@ def _is_generated(args: argparse.Namespace) -> bool:
 
 
 def _run(args: argparse.Namespace) -> int:
-    if args.seeds < 1 or args.jobs < 1:
-        raise InvalidValue("--seeds, --jobs", (args.seeds, args.jobs), "at least 1")
     if args.fluid:
         _check_fluid(args)
+    for path in filter(None, (args.json, args.timeline)):
+        refuse_unwritable(path)
     wanted = cases(args)
     todo = [(case, seed) for case in wanted for seed in range(1, args.seeds + 1)]
     files = [args.timeline, *[None] * (len(todo) - 1)]

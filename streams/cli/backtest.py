@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 import tempfile
 import time
@@ -36,10 +35,12 @@ from streams.files import units
 from streams.files.config import load_config
 from streams.files.csv_rows import cause_of
 from streams.files.errors import UserError, without_login
+from streams.files.outputs import refuse_unwritable
 from streams.files.prometheus import PrometheusServer
 from streams.files.prometheus import url as server_url
 
 _FLOWS = tuple(name for name in DEFAULT if POLICIES[name].flows)
+_ALL_CORES = -1
 _WIDTH = 110  # of the table; narrower terminals wrap it
 _EPILOG = """policies: {names}; "variants" is ours without each part; "oracle", the lower bound, is
 always there. A trace is an Azure, Mooncake or AIBrix file, a CSV with the columns time, model,
@@ -58,9 +59,7 @@ def add_parser(subparsers: Any) -> None:
     option(
         "--prometheus", metavar="URL", help="instead of --trace: rebuild one from vLLM's metrics"
     )
-    option(
-        "--since", default="7d", metavar="T", help="with --prometheus: how far back (default 7d)"
-    )
+    option("--since", metavar="T", help="with --prometheus: how far back (default 7d)")
     option("--config", type=Path, metavar="FILE", help="a shoal.yaml (default: three models)")
     option("--supply", nargs="+", default=[], metavar="FILE", help="prices and available nodes "
            "over time: time,pool,price,nodes, or POOL=FILE with time,nodes")  # fmt: skip
@@ -80,7 +79,7 @@ def add_parser(subparsers: Any) -> None:
     option("--json", type=Path, metavar="FILE", help="all figures")
     option("--timeline", metavar="FILE", help="requests and nodes as JSON lines, of the first "
            "policy and seed; {policy} in the name: of each policy")  # fmt: skip
-    option("--jobs", type=int, default=-1, metavar="N", help="processes (default: all cores)")
+    option("--jobs", type=int, metavar="N", help="processes (default: all cores)")
     option("--backend", choices=BACKENDS, default="local", help="where the runs go")
     parser.set_defaults(run=run)
 
@@ -102,18 +101,29 @@ def run(args: argparse.Namespace) -> int:
     finite("--rate-scale", args.rate_scale, 1e-4, 1e4)
     whole("--seeds", args.seeds, 1, 1000)
     whole("--seed", args.seed, 0, 2**31)
-    whole("--jobs", args.jobs if args.jobs != -1 else 1, 1, 4096)
+    if args.jobs is not None:
+        whole("--jobs", args.jobs, 1, 4096)
     if bool(args.trace) == bool(args.prometheus):
         raise UserError("expected either --trace FILE or --prometheus URL")
+    _refuse_idle(args)
     with sigterm_unwinds(), tempfile.TemporaryDirectory(prefix="shoal-backtest-") as folder:
         if args.prometheus:
             args.trace = [str(_rebuilt(args, Path(folder)))]
         return _run_all(args, policies)
 
 
+def _refuse_idle(args: argparse.Namespace) -> None:
+    """UserError for an option that would change nothing, and for a trace that counts twice."""
+    if args.since is not None and not args.prometheus:
+        raise UserError("--since: only with --prometheus; --from and --to cut a trace")
+    for text in args.trace or ():
+        if args.trace.count(text) > 1:
+            raise UserError(f"--trace {text}: is there twice; --rate-scale 2 doubles the load")
+
+
 def _rebuilt(args: argparse.Namespace, folder: Path) -> Path:
     """A trace from a Prometheus; what is said of it is printed."""
-    since_s = _seconds("--since", args.since, 0.0)
+    since_s = _seconds("--since", args.since, 7 * 86_400.0)
     finite("--since", since_s, 120.0, 31 * 86_400.0)
     config = load_config(args.config or DEFAULT_CONFIG)
     names = {s.architecture.name: s.model for s in config.cluster.services}
@@ -145,7 +155,7 @@ def _run_all(args: argparse.Namespace, policies: Sequence[Policy]) -> int:
         raise UserError(f"--from {args.begin}: not before --to {args.end}")
     for path in (args.report, args.json, args.timeline and Path(args.timeline)):
         if path:
-            _refuse_unwritable(path)
+            refuse_unwritable(path)
     with workers_spared():
         found = backtest(args, policies, demand)
     _show(found, Console())
@@ -153,16 +163,6 @@ def _run_all(args: argparse.Namespace, policies: Sequence[Policy]) -> int:
         if path:
             _write(path, content(found))
     return 0
-
-
-def _refuse_unwritable(path: Path) -> None:
-    """UserError before anything runs; what goes wrong later is said when it does."""
-    if not path.parent.is_dir():
-        raise UserError(f"{path}: the folder {path.parent} does not exist")
-    if path.is_dir():
-        raise UserError(f"{path}: is a folder; expected the name of a file to write")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError(f"{path}: cannot be written (Permission denied)")
 
 
 def _write(path: Path, content: bytes | str) -> None:
@@ -263,7 +263,7 @@ def _run(what: str, runs: Sequence[Run], args: argparse.Namespace) -> list[Outco
     )
     with bar:
         task = bar.add_task(what, total=len(runs))
-        return run_all(runs, args.jobs, args.backend, lambda _: bar.advance(task))
+        return run_all(runs, args.jobs or _ALL_CORES, args.backend, lambda _: bar.advance(task))
 
 
 def _timeline(

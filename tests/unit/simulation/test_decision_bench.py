@@ -135,8 +135,27 @@ def test_the_command_line_makes_one_scenario_per_step_and_rate() -> None:
 def test_bad_input_is_refused_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--trace", "/nowhere.csv"]) == 2
     assert "/nowhere.csv" in capsys.readouterr().err
+    assert main(["--steady", "1", "--json", "/nope/x"]) == 2
+    said = capsys.readouterr()
+    assert said.err == "decision_bench: /nope/x: the folder /nope does not exist\n"
+    assert not said.out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--steps", "1-2"], "argument --steps: '1-2' is not BEFORE:AFTER in req/s, e.g. 1:2.5"),
+        (["--steps", "1:"], "argument --steps: '' is not a number from 0.001 to 100000"),
+        (["--seeds", "0"], "argument --seeds: '0' is not a whole number from 1 on"),
+        (["--jobs", "x"], "argument --jobs: 'x' is not a whole number from 1 on"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_is_allowed(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        main(["--steps", "1-2"])
+        main(argv)
+    assert capsys.readouterr().err.endswith(f"{said}\n")
 
 
 def test_as_rates_a_run_has_the_figures_of_requests_but_that_of_peaks() -> None:
