@@ -117,6 +117,12 @@ def _form_of(path: Path, first: int, line: str) -> tuple[str, Callable[[str], Ro
     named = sorted(set(columns) - {_MODEL})
     if named == sorted(_PLAIN) and len(columns) == len(set(columns)):
         return "plain", partial(_plain_row, tuple(columns), {})
+    missing = [column for column in _PLAIN if column not in columns]
+    if len(missing) < len(_PLAIN):
+        what = f"the column {missing[0]} is missing" if missing else "a column is not known"
+        if not missing and len(columns) != len(set(columns)):
+            what = "a column is there twice"
+        raise UserError(f"{path}:{first + 1}: {line[:60]!r}: {what}; expected {_FORMS}")
     shown = line if len(line) <= 60 else line[:57] + "..."
     raise UserError(f"{path}:{first + 1}: {shown!r} begins no trace; expected {_FORMS}")
 

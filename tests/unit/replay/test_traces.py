@@ -75,6 +75,12 @@ def test_rows_out_of_order_are_sorted(tmp_path: Path) -> None:
         (b"", "empty"),
         (b"\n \n", "empty"),
         (b"a,b,c\n1,2,3\n", ":1: 'a,b,c' begins no trace"),
+        (
+            b"time,input_tokens\n1,2\n",
+            ":1: 'time,input_tokens': the column output_tokens is missing",
+        ),
+        (b"time,input_tokens,output_tokens,user\n1,2,3,4\n", "a column is not known; expected"),
+        (b"time,input_tokens,output_tokens,time\n1,2,3,4\n", "a column is there twice"),
         (b"\xff\xfe\x00\x01", "not text"),
         (b"\x1f\x8b\x08\x00broken", "damaged gzip"),
         (gzip.compress(AZURE.encode(), mtime=0)[:-12], "damaged gzip"),
