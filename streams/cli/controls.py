@@ -82,7 +82,9 @@ def _held(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
     kind = "pause" if args.command in ("pause", "resume") else "release"
     active = args.command in ("pause", "release")
     everything = getattr(args, "all", False)
-    if everything == bool(args.model):
+    if everything and args.model:
+        raise UserError(f"shoal {args.command}: name a model or --all, not both")
+    if not everything and not args.model:
         raise UserError(f"shoal {args.command}: name a model, or --all")
     scope = EVERYTHING if everything else args.model
     if active and not everything and broker.models and args.model not in broker.models:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from http.client import HTTPException, IncompleteRead
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError, URLError
 
 from streams.cli.publish import Broker, add_broker
 from streams.files import units
@@ -84,7 +85,17 @@ def fetch(source: str) -> bytes:
             with Path(source).open("rb") as file:
                 data = file.read(_MOST_BYTES + 1)
     except (OSError, ValueError, HTTPException) as error:
-        raise UserError(f"--from {source}: cannot be read: {first_line(error)}") from None
+        raise UserError(f"--from {source}: cannot be read: {_why(error)}") from None
     if len(data) > _MOST_BYTES:
         raise UserError(f"--from {source}: more than {_MOST_BYTES} bytes")
     return data
+
+
+def _why(error: Exception) -> str:
+    """What went wrong, without what Python puts around it."""
+    if isinstance(error, URLError) and not isinstance(error, HTTPError):
+        reason = error.reason
+        return getattr(reason, "strerror", None) or str(reason)
+    if isinstance(error, OSError) and not isinstance(error, HTTPError) and error.strerror:
+        return error.strerror
+    return first_line(error)

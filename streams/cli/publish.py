@@ -91,7 +91,8 @@ class Broker:
         try:
             return asyncio.run(limited())
         except (BrokerUnreachable, TopicsUnusable, KafkaError, TimeoutError) as error:
-            raise UserError(f"--broker {self.address}: {error or 'no answer in time'}") from error
+            why = str(error) or "no answer in time"
+            raise UserError(f"--broker {self.address}: {why}") from error
 
     async def _write(self, values: list[tuple[Topic, bytes | None, bytes | None]]) -> None:
         await ensure_topics(self.address, self.prefix)

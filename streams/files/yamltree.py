@@ -189,6 +189,8 @@ def read(path: Path, expected: str = "regions and models") -> tuple[Section, byt
         raw = path.read_bytes()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a folder; the name of a file is expected") from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or first_line(error)
         raise UserError(f"{path}: cannot be read ({why})") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -124,7 +125,7 @@ class Sender:
         except TimeoutError:
             self._record.fail(job.model, "timeout")
         except (aiohttp.ClientError, OSError) as error:
-            self._record.fail(job.model, f"connection: {type(error).__name__}")
+            self._record.fail(job.model, f"connection: {connection_words(error)}")
         except Exception as error:
             # Our bug, or our client's: one request fails visibly, and the load goes on.
             self._record.fail(job.model, type(error).__name__)
@@ -172,6 +173,16 @@ class Sender:
             by,
             self._record.limits.get(by),
         )
+
+
+def connection_words(error: Exception) -> str:
+    """Why a connection could not be made or used."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "the host is not known"
+    if isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError)):
+        return "closed before the end of the answer"
+    number = getattr(error, "errno", None)
+    return os.strerror(number).lower() if number and number > 0 else type(error).__name__
 
 
 def _why(body: bytes) -> str:

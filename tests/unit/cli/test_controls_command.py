@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from streams.cli.controls import _verdict
+from streams.cli.controls import _held, _verdict
 from streams.cli.publish import Broker
 from streams.files.errors import UserError
 from topics.records import Control, Decision
@@ -31,3 +31,17 @@ def test_a_number_that_an_earlier_leader_used_too_is_listed_as_open() -> None:
     args = argparse.Namespace(proposal=9, command="approve", who="ann", why="")
     with pytest.raises(UserError, match=r"#9: no such proposal; open: 4$"):
         _verdict(args, cast(Broker, Topics()))
+
+
+def test_every_model_and_one_model_exclude_each_other() -> None:
+    args = argparse.Namespace(model="code", all=True, command="pause")
+    with pytest.raises(UserError, match="shoal pause: name a model or --all, not both"):
+        _held(args, cast(Broker, None))
+
+
+def test_a_broker_that_does_not_answer_in_time_is_said_so() -> None:
+    async def late() -> None:
+        raise TimeoutError
+
+    with pytest.raises(UserError, match=r"^--broker h:1: no answer in time$"):
+        Broker("h:1", "shoal.", 0)._run(late())

@@ -95,3 +95,12 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
         fetch(url)
     with pytest.raises(UserError, match=f"--url {url}: no controller answers"):
         ask(url, "/v1/status")
+
+
+def test_nobody_there_and_no_file_are_said_in_words() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    for source, why in ((url, "Connection refused"), ("/nope", "No such file or directory")):
+        with pytest.raises(UserError) as caught:
+            fetch(source)
+        assert str(caught.value) == f"--from {source}: cannot be read: {why}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 
+import aiohttp
 import pytest
 
 from streams.replay.record import Record
 from streams.replay.schedule import Job
-from streams.replay.sender import Sender
+from streams.replay.sender import Sender, connection_words
 from topics.timebase import TimeBase
 
 
@@ -38,3 +40,13 @@ async def test_a_generator_that_fails_ends_the_replay_with_its_error() -> None:
     jobs = [Job(float("nan"), "m", 1, 1)]
     with pytest.raises(ValueError, match="NaN"):
         await sender.run(jobs, asyncio.Event(), 1.0)
+
+
+def test_a_connection_that_failed_has_words() -> None:
+    refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)")
+    for error, said in (
+        (refused, "connection refused"),
+        (aiohttp.ClientOSError(errno.ECONNRESET, "x"), "connection reset by peer"),
+        (aiohttp.ServerDisconnectedError(), "closed before the end of the answer"),
+    ):
+        assert connection_words(error) == said
