@@ -36,7 +36,8 @@ class ModelStanding:
     ready, wanted: combos; unmanaged: servers that Shoal did not start, None = not known; they are
     what is ready of a model that is not Shoal's to change. desired: instances by pool and role.
     p95 latencies and attained (share) are of the local and the long window. telemetry_age_s: of the
-    newest second reported. usd_per_h: price of the GPUs wanted. proposal: number of the one that
+    newest second reported. usd_per_h: price of the GPUs under what stands, what comes and goes
+    included. proposal: number of the one that
     waits for approval, 0 for none. planned: a plan was made since the start. word: how it is.
     uncertain: what is far from its prediction, "" where nothing is.
     """
@@ -119,6 +120,9 @@ def _of(
         seen_ms = local.last_ms
     known = {i: n for i, n in wanted.items() if i in combos}
     theirs = 0 if service.managed else state.unmanaged or 0
+    stands = Counter(group.combo_id for group in groups)
+    if theirs:
+        stands[service.unmanaged] += theirs
     each = combos[service.unmanaged].req_per_s if service.unmanaged in combos else 0.0
     proposal = state.proposal
     made = ModelStanding(
@@ -139,7 +143,7 @@ def _of(
         tpot_limit_ms=service.slo.tpot_ms,
         attained=_attained(long),
         telemetry_age_s=None if seen_ms is None else max(0, now_ms - seen_ms) / 1000.0,
-        usd_per_h=sum(combos[i].usd_per_h * n for i, n in known.items()),
+        usd_per_h=sum(combos[i].usd_per_h * n for i, n in stands.items() if i in combos),
         proposal=proposal.number if proposal is not None and not proposal.rejected else 0,
         planned=service.model in whole.valued,
         word="",

@@ -143,3 +143,10 @@ def test_what_runs_counts_after_nothing_was_recommended() -> None:
 def _acting(w: World) -> Cluster:
     own = service(mode=Mode.ACT, min_instances=1, unmanaged=THEIRS)
     return replace(w.cluster, services=(own,))
+
+
+def test_what_is_only_recommended_costs_nothing_and_what_others_started_does() -> None:
+    w = beside(2, 20.0)
+    w.run(300)
+    assert now(w).wanted == 3
+    assert now(w).usd_per_h == 2 * w.state.combos[THEIRS].usd_per_h > 0.0
