@@ -199,7 +199,7 @@ class ControllerState:
     """All that the controller remembers.
 
     assignments and routes: the latest it published; an edge may write them again at any time.
-    silent_nodes: not heard of; lost_nodes: of these, what ran something.
+    silent_nodes: not heard of; lost_nodes: of these, owned nodes and what ran something.
     combos: what the planner says of combos that run or were chosen; valued: the demand of each
     model that it valued them at.
     services: as declared when last looked at. pending: at most one request per urgency. full: what

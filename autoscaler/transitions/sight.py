@@ -34,7 +34,8 @@ _STAYS_CUT_MS = 3_600_000
 class Sight:
     """The fleet now.
 
-    views: by group name. silent: nodes not heard of for `policy.node_silent_s`; gone: of these,
+    views: by group name. silent: nodes not heard of for `policy.node_silent_s`; lost: of these,
+    owned nodes and what ran something (a rented node that is idle is given back); gone: of these,
     nodes given up after ten minutes. unusable: silent nodes that get no launch; a rented node that
     is gone may be tried again, an owned one not before it is heard of. cut_pools: pools of regions
     in which something served and no known node (two at least) is heard of now: something lies
@@ -52,11 +53,7 @@ class Sight:
     cut_pools: frozenset[str]
     shut_pools: frozenset[str] = frozenset()
     reclaimed: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def lost(self) -> frozenset[str]:
-        """Silent nodes that ran something by their last word; idle ones were given back, say."""
-        return frozenset(node for node in self.silent if self.fleet.statuses[node].instances)
+    lost: frozenset[str] = frozenset()
 
     def reclaim_ms(self, group: Group) -> int:
         """When the first node of `group` is taken away; 0 = none is."""
@@ -166,7 +163,8 @@ def look_at(
         if combo is not None:
             timeout_s = max(timeout_s, 2.0 * combo.start_s)
         views[group.name] = look(group, fleet, now_ms, int(timeout_s * 1000), silent_ms)
-    return Sight(fleet, views, silent, gone, unusable, cut_pools, shut_pools, reclaimed)
+    lost = frozenset(n for n in silent if statuses[n].instances or statuses[n].pool in owned)
+    return Sight(fleet, views, silent, gone, unusable, cut_pools, shut_pools, reclaimed, lost)
 
 
 def _may_be_silent_ms(silent_ms: int) -> float:

@@ -1,4 +1,4 @@
-"""A node that ran something went silent, or such a one is back."""
+"""A node was lost, one that is owned or ran something, or such a one is back."""
 
 from __future__ import annotations
 

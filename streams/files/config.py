@@ -266,7 +266,7 @@ def _quantization(engine: Section, args: tuple[str, ...]) -> str:
     """What the arguments of vLLM say of it, in one word (--quantization=fp8) or in two; "" for
     nothing."""
     found = ""
-    for arg, following in zip(args, (*args[1:], ""), strict=True):
+    for arg, following in zip(args, (*args[1:], ""), strict=False):
         flag, equals, value = arg.partition("=")
         if flag in ("--quantization", "-q"):
             found = value if equals else following

@@ -61,6 +61,12 @@ def test_an_engine_with_fp8_halves_the_weights(tmp_path: Path) -> None:
     )
 
 
+def test_an_engine_may_have_no_arguments(tmp_path: Path) -> None:
+    path = tmp_path / "shoal.yaml"
+    path.write_text(DEMO.replace("args: [--quantization=fp8]", "max_num_seqs: 128"))
+    assert load_config(path).cluster.service("chat").architecture.weight_dtype == "bf16"
+
+
 @pytest.mark.parametrize(
     "args", ["--quantization, fp8", "--enforce-eager, -q, fp8", "-q=fp8, --enforce-eager"]
 )

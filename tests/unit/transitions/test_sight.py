@@ -60,6 +60,20 @@ def test_a_node_whose_neighbour_speaks_is_lost_alone(idle_s: float) -> None:
     assert sight.cut_pools == frozenset()
 
 
+@pytest.mark.parametrize("market", [Market.OWNED, Market.ON_DEMAND])
+def test_an_idle_node_is_lost_only_where_it_is_owned(market: Market) -> None:
+    """A rented one that runs nothing is given back."""
+    where = replace(POOL, market=market)
+    heard = {
+        "idle": replace(status("idle", 60.0, serves=False), pool=where.id),
+        "busy": replace(status("busy", 60.0, serves=True), pool=where.id),
+        "well": replace(status("well", 1.0, serves=True), pool=where.id),
+    }
+    sight = look_at((), heard, {}, Cluster((where,), ()), NOW_MS, 0)
+    assert sight.silent == {"idle", "busy"}
+    assert sight.lost == ({"idle", "busy"} if market is Market.OWNED else {"busy"})
+
+
 def test_nodes_that_ran_nothing_are_no_witnesses_for_long() -> None:
     """They may have been deleted: a node that serves and is lost is lost alone, and where none
     served nothing is cut off."""
