@@ -109,10 +109,26 @@ def combo_named(
     """The combo called `combo_id`, evaluated at `lengths`, whether or not it is a candidate now.
 
     For instances that run already: their combo may have left the candidates. Where it cannot meet
-    the SLO any more its best-effort rate counts (meets_slo False).
+    the SLO any more its best-effort rate counts (meets_slo False). InvalidValue where nothing that
+    is declared now is called so.
     """
     if service.graph is not None:
-        return cell_named(combo_id, service.graph, cluster.pools)
+        found = cell_named(combo_id, service.graph, cluster.pools)
+    else:
+        found = _named(combo_id, cluster, service, lengths, profile, arrivals)
+    if found.id != combo_id:
+        raise InvalidValue("combo", combo_id, f"what it is called now: {found.id}")
+    return found
+
+
+def _named(
+    combo_id: str,
+    cluster: Cluster,
+    service: Service,
+    lengths: Lengths,
+    profile: Profile,
+    arrivals: Arrivals,
+) -> Combo:
     model, instances = parsed(combo_id)
     if model != service.model:
         raise InvalidValue("combo", combo_id, f"a combo of model {service.model}")

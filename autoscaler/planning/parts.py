@@ -246,6 +246,8 @@ def slice_in(
     pool = pools.get(pool_id)
     if pool is None:
         raise InvalidValue(f"combo {combo_id}: pool", pool_id, " or ".join(sorted(pools)))
+    if gpus > pool.per_node:
+        raise InvalidValue(f"combo {combo_id}: gpus", gpus, f"at most {pool.per_node}, one node")
     return pool, NodeSlice(pool.gpu, gpus)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import ALONE, Arrivals, Lengths, Phase
@@ -77,13 +78,22 @@ def rate_of(
     stretch: float = 1.0,
     arrivals: Arrivals = ALONE,
 ) -> Pipeline:
-    """The pipeline with these stages; req_per_s is 0 where it cannot run or meet the SLO."""
+    """The pipeline with these stages; req_per_s is 0 where it cannot run or meet the SLO.
+
+    InvalidValue where they are no pipeline of the model, or more stages than its engine runs.
+    """
+    held, layers = [layers for _, layers in stages], service.architecture.layers
+    if min(held) < 1 or sum(held) != layers:
+        raise InvalidValue(f"layers of the stages of {service.model}", held, f"{layers} in all")
     if phase is Phase.AGGREGATED:
         flat = tuple((nodes[0], layers) for nodes, layers in stages)
         return _aggregated(service, flat, lengths, profile, stretch, arrivals)
     slices = tuple(dict.fromkeys(node for nodes, _ in stages for node in nodes))
     request = _request(service, phase, slices, lengths, profile, stretch)
     table = throughput_table(request, profile)
+    if len(stages) > len(table):
+        what = f"stages of {phase.value} of {service.model}"
+        raise InvalidValue(what, len(stages), f"at most {len(table)}, as its engine is declared")
     marks = uncertain_configs(request, profile)
     rate = min(
         sum(float(table[len(stages) - 1, slices.index(node), layers - 1]) for node in nodes)

@@ -181,3 +181,33 @@ def test_what_must_find_room_beside_all_that_runs_waits_for_nobody_to_leave() ->
     assert moved.cost_usd_per_h == 0.0
     assert not any(i.startswith("m:") and "h100" in i for i, _ in stays.counts)
     assert stays.cost_usd_per_h > 0.0 and not stays.shortfall_req_per_s
+
+
+_TWO = "{0}{1}@r/l40s/on-demand>{0}{1}@r/l40s/on-demand"
+DISAGGREGATED = f"m:{_TWO.format('p1.', 32)}+{_TWO.format('d1.', 32)}"
+TOO_DEEP = f"m:{_TWO.format('p1.', 65)}+{_TWO.format('d1.', 65)}"
+
+
+@pytest.mark.parametrize("urgency", [URGENT, FULL])
+@pytest.mark.parametrize(
+    ("running", "pipelines"),
+    [
+        (DISAGGREGATED, "none"),  # its engine ran pipelines before
+        (TOO_DEEP, "any"),  # its stages hold more layers than the model has
+        ("m:a8@r/l40s/on-demand", "none"),  # nodes of the pool had eight GPUs
+        ("m:1a4@r/l40s/on-demand", "none"),  # not written as its name is
+        ("m:c4.llm@r/l40s/on-demand", "none"),  # the model was one of components
+    ],
+)
+def test_a_combo_that_is_not_declared_any_more_does_not_stop_planning(
+    urgency: Urgency, running: str, pipelines: str
+) -> None:
+    """A full plan replaces it; an urgent one leaves it alone and plans beside it."""
+    l40s = pool("r", "l40s", "L40S", 4, 8, Market.ON_DEMAND, 7.2)
+    model = service("m", "Qwen/Qwen3-32B", Slo(8000.0, 130.0), pipelines=pipelines)
+    cluster = Cluster((l40s,), (model, mini("n")))
+    got = ask(cluster, urgency, {"m": 0.2, "n": 5.0}, {running: 1, "n:a1@r/l40s/on-demand": 1})
+    assert got.outcome is Outcome.PLANNED
+    assert not got.shortfall_req_per_s
+    assert dict(got.counts).get(running, 0) == (1 if urgency is URGENT else 0)
+    assert capacity(cluster, got.counts, "n") * 0.8 >= 5.0
