@@ -5,8 +5,8 @@ by row as much as can be had without taking from any other. A row that follows o
 asks for less. Classes are tried together and halved where that fails, since few fail. The largest
 fraction is found by bisection: whether a given one can be served at all is far easier to say than
 how much can be, because the solver may round what whole columns must do for it. It begins at the
-relaxation, rounded and filled up, so that a plan is at hand however little time there is. Knows
-nothing of costs.
+relaxation, rounded and filled up, so that a plan is at hand however little time there is. Once the
+time is up, each class that is left gets what it is filled up to. Knows nothing of costs.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ class _Search:
         failing = len(self.steps)
         while self.steps:
             many = max(1, failing // 2) if failing else len(self.steps)
+            if self.options.is_over():
+                many = 1  # there is nothing to search for
             rows = self._asking(np.concatenate([rows for rows, _ in self.steps[:many]]))
             if not len(rows):
                 del self.steps[:many]
@@ -94,16 +96,22 @@ class _Search:
                 failing = many
             else:
                 whole = self.steps.pop(0)[1]
-                # A hair below what is possible, so that rounding cannot make it impossible.
-                self.target[rows] = served * (1.0 - 1e-8)
+                self._hold(rows, np.full(len(rows), served))
                 if whole:
                     self.bound[rows] = max(most, served)
                     if self.counts.any():  # without it and without time nothing is known
                         full = np.ones(len(self.target))
                         self.counts = filled(self.problem, self.counts, rows, full)
-                    alone = np.split(rows, len(rows)) if len(rows) > 1 else []
-                    self.steps[:0] = [(row, False) for row in alone]
+                    if self.options.is_over():
+                        self._hold(rows, self._served()[rows])
+                    elif len(rows) > 1:
+                        self.steps[:0] = [(row, False) for row in np.split(rows, len(rows))]
                 failing = 0
+
+    def _hold(self, rows: Ints, served: Floats) -> None:
+        """What comes later leaves these fractions to `rows`: a hair below what is possible, so that
+        rounding cannot make it impossible."""
+        self.target[rows] = np.where(served >= _ALL, 1.0, served * (1.0 - 1e-8))
 
     def _asking(self, rows: Ints) -> Ints:
         """Those of `rows` that ask for anything, and `problem` for what all ask for now: rows still

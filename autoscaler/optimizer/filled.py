@@ -42,7 +42,9 @@ def filled(problem: AllocationProblem, counts: Ints, rows: Ints, target: Floats)
     serves = np.repeat(np.arange(problem.columns), np.diff(problem.serve_indptr))
     able = np.zeros(len(missing), dtype=np.bool_)
     able[rows] = True
-    entries = {int(row): np.flatnonzero(problem.serve_row == row) for row in rows}
+    by_row = np.argsort(problem.serve_row, kind="stable")
+    ends = np.searchsorted(problem.serve_row[by_row], np.arange(len(missing) + 1))
+    entries = {int(row): by_row[ends[row] : ends[row + 1]] for row in rows}
     while (able & (missing > 0.0)).any():
         row = int(np.argmax(np.where(able, missing / problem.demand_req_per_s, -np.inf)))
         at = entries[row] = entries[row][_fits(problem, serves[entries[row]], counts, left)]

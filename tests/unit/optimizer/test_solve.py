@@ -11,8 +11,9 @@ import pytest
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.optimizer import best_effort
-from autoscaler.optimizer.arrays import Floats
+from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.exact import ExactResult, minimise_cost, relaxed
+from autoscaler.optimizer.filled import filled
 from autoscaler.optimizer.problem import AllocationProblem, Follows
 from autoscaler.optimizer.result import SolveOptions, Status
 from autoscaler.optimizer.solve import solve
@@ -305,3 +306,24 @@ def test_what_a_class_has_is_not_given_up_for_another() -> None:
         replace(problem, priority=np.array([0] * 10 + [1, 2])), SolveOptions()
     )
     assert got.target[:10].min() >= (1.0 - 2e-3) * got.bound[:10].min()
+
+
+def test_a_search_whose_time_is_up_takes_one_step_for_each_class_that_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Halving, and each row alone, took a thousand steps and twice the time of an urgent plan."""
+    calls = itertools.count()
+
+    def counted(problem: AllocationProblem, counts: Ints, rows: Ints, target: Floats) -> Ints:
+        next(calls)
+        return filled(problem, counts, rows, target)
+
+    monkeypatch.setattr(best_effort, "filled", counted)
+    problem = tight_budget(60, 60)
+    problem = replace(problem, priority=np.arange(60) // 4)
+    over = SolveOptions(time_limit_s=1.0, elapsed_s=lambda: 2.0)
+    got = best_effort.most_served(problem, over)
+    assert next(calls) <= 2 * 15
+    served = np.minimum(1.0, problem.served_req_per_s(got.counts) / problem.demand_req_per_s)
+    assert got.target == pytest.approx(served, abs=1e-7)
+    assert (served < 1.0).any() and served[:4].min() >= served[-4:].max()
