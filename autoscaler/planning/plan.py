@@ -111,7 +111,8 @@ class Plan:
     which something must leave first may cost less; it is looked for once nothing is missing. gap:
     1 - bound / objective, -1 where nothing was proven. capacity_req_per_s: raw, per planned model.
     shortfall_req_per_s: demand above utilization x capacity, per model that has any.
-    served_fraction_bound: in best effort, no plan serves a larger smallest fraction (1 = all).
+    served_fraction_bound: in best effort, no plan serves a larger smallest fraction (1 = all, or
+    nothing is known).
     limits_hit: limits that struck; with one of them a second run may answer differently.
     switches: of running combos to other roles, part of the counts.
     broken: promises beside the demand that it does not keep. work: where the most work for a budget

@@ -224,16 +224,21 @@ def _status(solved: AllocationResult) -> PlanStatus:
 def _fraction_bound(problem: PlanningProblem, arrays: Arrays, solved: AllocationResult) -> float:
     """No plan serves a larger smallest fraction of a model's demand than this.
 
-    The rows hold what is missing beside the combos that stand.
+    What is proven of a class holds given what the classes before it get, so only the first one says
+    anything of all plans. Rows hold what is missing beside the combos that stand: of those that
+    share a bound, which may differ from part to part, one at least is served no more than that.
     """
-    bounds = []
-    for (what, model), bound in zip(arrays.demand_names, solved.served_fraction_bound, strict=True):
-        if what == "demand":
+    most: dict[float, float] = {}
+    level = arrays.problem.priority
+    rows = zip(arrays.demand_names, level, map(float, solved.served_fraction_bound), strict=True)
+    for (what, model), own_level, bound in rows:
+        if what == "demand" and own_level == level.min():
             needed = problem.needed_req_per_s(model)
             stands = sum(combo.req_per_s * count for combo, count in problem.standing_of(model))
-            most = stands + missing_req_per_s(problem, model) * float(bound)
-            bounds.append(min(1.0, most / needed) if needed > 0.0 else 1.0)
-    return min(bounds, default=1.0)
+            served = stands + missing_req_per_s(problem, model) * bound
+            share = min(1.0, served / needed) if needed > 0.0 else 1.0
+            most[bound] = max(share, most.get(bound, 0.0))
+    return min(most.values(), default=1.0)
 
 
 def _empty(problem: AllocationProblem) -> AllocationResult:

@@ -259,6 +259,28 @@ def test_priority_is_served_first_when_not_all_can_be() -> None:
     assert made.counts() == {"m:a": 1, "n:a": 4}
 
 
+def test_what_goes_to_a_higher_priority_proves_nothing_of_what_all_could_get() -> None:
+    """m takes all five nodes; three for m and two for n would serve 40% and more of both."""
+    pools = (replace(TWO_POOLS[0], max_nodes=5),)
+    candidates = {"m": (combo("m:a", 1.0, 1.0, A),), "n": (combo("n:a", 1.0, 1.0, A),)}
+    services = (declared("m", priority=1), declared("n"))
+    made = Shoal().solve(build(services, candidates, {"m": 4.0, "n": 4.0}, {}, pools))
+    assert made.counts() == {"m:a": 5}
+    assert made.served_fraction_bound >= 0.4
+
+
+def test_what_stands_of_one_model_does_not_count_for_another() -> None:
+    """One node is left beside the four of m: with it n gets 20%, where m lacks one to be served."""
+    pools = (replace(TWO_POOLS[0], max_nodes=5),)
+    ours, others = combo("m:a", 1.0, 1.0, A), combo("n:a", 1.0, 1.0, A)
+    services = (declared("m"), declared("n"))
+    candidates = {"m": (ours,), "n": (others,)}
+    problem = build(services, candidates, {"m": 4.0, "n": 4.0}, {"m:a": 4}, pools)
+    made = Shoal().solve(replace(problem, additions_only=True))
+    assert made.status is PlanStatus.BEST_EFFORT
+    assert 0.2 <= made.served_fraction_bound < 1.0
+
+
 def fails(
     problem: AllocationProblem, options: SolveOptions, start: Ints | None
 ) -> AllocationResult:
