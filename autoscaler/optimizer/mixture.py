@@ -155,6 +155,14 @@ def reachable(problem: MixProblem, seconds: float, gap: float = 1e-3) -> float:
     return 0.0 if got is None else got.multiple
 
 
+def most_copies(problem: MixProblem, group: int, multiple: float, seconds: float) -> float:
+    """The most copies of `group`, beside all other bounds, with which at least `multiple` can be
+    reached, as far as is found within the limits."""
+    form = _Form(problem)
+    got = form.solve(seconds, 1e-3, multiple=multiple, most_of=problem.groups[group])
+    return 0.0 if got is None else float(problem.groups[group] @ got.copies)
+
+
 def work_of(problem: MixProblem, copies: Ints, fractions: Floats | None = None) -> Mix | None:
     """The best assignment to copies that are given; with `fractions` (a,) what these reach.
 
@@ -254,9 +262,15 @@ class _Form:
         self.rows.append(([int(c) for c in columns], [float(v) for v in values], low, high))
 
     def solve(
-        self, seconds: float, gap: float, multiple: float | None = None, copies: Ints | None = None
+        self,
+        seconds: float,
+        gap: float,
+        multiple: float | None = None,
+        copies: Ints | None = None,
+        most_of: Floats | None = None,
     ) -> _Solved | None:
-        """Largest s; with `multiple` the least money for it; with `copies` these are fixed."""
+        """Largest s; with `multiple` the least money for it, or with `most_of` (n,) as many of
+        these copies at it or more; with `copies` these are fixed."""
         p = self.problem
         lower, upper = np.zeros(self.columns), np.full(self.columns, _INF)
         lower[self.n : self.first] = _or_zeros(p.node_min, self.k)
@@ -266,6 +280,9 @@ class _Form:
         cost = np.zeros(self.columns)
         if multiple is None:
             cost[self.s] = -1.0
+        elif most_of is not None:
+            lower[self.s] = multiple
+            cost[: self.n] = -most_of
         else:
             lower[self.s] = upper[self.s] = multiple
             cost[self.n : self.first] = p.node_usd_per_h

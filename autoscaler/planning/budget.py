@@ -3,14 +3,15 @@
 Demystifying Cost-Efficiency (sec. 4) over our columns: the same candidate combos, pools, prices and
 limits as every other plan. What is decided together: which nodes (composition), which combos on
 them (configuration) and the fraction of each workload type that each combo serves (assignment).
-Several models share the budget (App. E). Owns the way from a planning problem to the arrays of
-`optimizer.mixture` and back.
+Several models share the budget (App. E). What stands in any case is no reason to plan nothing, and
+of a floor that cannot be kept as much is asked for as can be had. Owns the way from a planning
+problem to the arrays of `optimizer.mixture` and back.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from autoscaler.domain.cluster import Market, Objective, Pool
 from autoscaler.domain.combo import Combo
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.mixture import Mix, MixProblem, alone, reachable
+from autoscaler.optimizer.mixture import Mix, MixProblem, alone, most_copies, reachable
 from autoscaler.planning.ceilings import ceilings
 from autoscaler.planning.plan import Binding, Share
 from autoscaler.planning.problem import PlanningProblem
@@ -28,6 +29,8 @@ from autoscaler.planning.usage import is_spot
 
 _MORE = 1e-3
 _NEXT_TO_NOTHING = 1e-6
+_SOME = 1e-3
+"""Of the work that can be done without any floor: as much is done beside those that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,13 @@ def budget_arrays(problem: PlanningProblem) -> BudgetArrays:
     stays = problem.standing_gpus()
     bill = np.array([float(problem.standing_nodes(p, stays.get(p.id, 0))) for p in pools])
     usd = np.array([_node_usd_per_h(pool) for pool in pools])
+    to_have = np.array([float(problem.nodes_now(p) + problem.nodes_to_get(p)) for p in pools])
+    taken = np.array([float(problem.taken_gpus.get(pool.id, 0)) for pool in pools])
+    per_node = np.array([float(pool.per_node) for pool in pools])
+    # Nodes that are gone hold nothing else beside what stands on them.
+    rest = bill * per_node - np.array([float(stays.get(pool.id, 0)) for pool in pools])
+    taken = taken + np.where(bill > to_have, rest, 0.0)
+    standing = np.array([float(sum(n for _, n in problem.standing_of(s.model))) for s in services])
     running = np.array([float(problem.fleet.get(combo.id, 0)) for combo in combos])
     policy = problem.cluster.policy
     mix = MixProblem(
@@ -84,22 +94,20 @@ def budget_arrays(problem: PlanningProblem) -> BudgetArrays:
         usage=np.array(
             [[float(c.gpus_by_pool().get(pool.id, 0)) for c in combos] for pool in pools]
         ).reshape(len(pools), len(combos)),
-        node_gpus=np.array([float(pool.per_node) for pool in pools]),
+        node_gpus=per_node,
         node_usd_per_h=usd,
-        node_max=np.array(
-            [float(problem.nodes_now(pool) + problem.nodes_to_get(pool)) for pool in pools]
-        ),
-        # What is paid for in any case is no reason to do nothing with the rest.
+        # What stands in any case is no reason to do nothing with the rest.
+        node_max=np.maximum(to_have, bill),
         budget_usd_per_h=max(policy.budget_usd_per_h, float(bill @ usd)),
         together=together,
-        together_max=together_max,
+        together_max=np.maximum(together_max, together @ bill),
         groups=of,
         copies_min=_floors(problem, of),
-        copies_max=np.array([float(s.max_instances or math.inf) for s in services]),
+        copies_max=np.maximum(standing, [float(s.max_instances or math.inf) for s in services]),
         capped=(of[limited] * spot)[:, combo_of],
         capped_types=asks[limited],
         capped_share=np.array([services[k].spot_share for k in limited]),
-        taken=np.array([float(problem.taken_gpus.get(pool.id, 0)) for pool in pools]),
+        taken=taken,
         node_min=np.where(usd > 0.0, bill, 0.0),
         running=running,
         start_usd_per_h=np.array([policy.k_start * c.usd_per_h for c in combos]),
@@ -107,6 +115,43 @@ def budget_arrays(problem: PlanningProblem) -> BudgetArrays:
     )
     unserved = tuple(typed for typed in problem.types if typed not in served)
     return BudgetArrays(tuple(served), combos, combo_of, mix, unserved)
+
+
+def without_floors(arrays: BudgetArrays) -> BudgetArrays:
+    """`arrays` with no least number of copies of any model."""
+    none = np.zeros(len(arrays.mix.copies_min))
+    return replace(arrays, mix=replace(arrays.mix, copies_min=none))
+
+
+def with_floors_that_hold(
+    problem: PlanningProblem, arrays: BudgetArrays, multiple: float, seconds: float
+) -> BudgetArrays:
+    """`arrays` with as much of every floor as can be had, the most important model first.
+
+    multiple: what can be done without any.
+    """
+    floors = arrays.mix.copies_min
+    models = problem.planned_models()
+    found = without_floors(arrays)
+    asked = [k for k in by_importance(problem, models) if floors[k] > 0.0]
+    for k in asked:
+        got = most_copies(found.mix, k, _SOME * multiple, seconds / len(asked))
+        least: Floats = found.mix.copies_min.copy()
+        least[k] = min(floors[k], got)
+        found = replace(found, mix=replace(found.mix, copies_min=least))
+    return found
+
+
+def by_importance(problem: PlanningProblem, models: Sequence[str]) -> list[int]:
+    """Indices of `models`, the highest priority and the most demand first."""
+    rates = dict.fromkeys(models, 0.0)
+    for typed in problem.types:
+        rates[typed.model] = rates.get(typed.model, 0.0) + typed.req_per_s
+
+    def importance(k: int) -> tuple[int, float, str]:
+        return problem.cluster.service(models[k]).priority, rates[models[k]], models[k]
+
+    return sorted(range(len(models)), key=importance, reverse=True)
 
 
 def shares(arrays: BudgetArrays, mix: Mix) -> tuple[Share, ...]:

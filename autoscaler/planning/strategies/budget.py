@@ -2,8 +2,9 @@
 
 Owns the order of the questions: the best plan, whether the fleet does as much as it is, what binds.
 The problem says by workload type what is asked for (`planning.typed`); one that nothing serves
-within the SLO is left out and said. Where not even one instance of every model can be had, the
-models of least priority and demand get nothing.
+within the SLO is left out and said. Where not all floors can be kept, the models of most priority
+and demand keep theirs; where not even one instance of every model can be had, those of least get
+nothing.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from autoscaler.planning.budget import (
     as_used,
     binding,
     budget_arrays,
+    by_importance,
     shares,
     valued,
+    with_floors_that_hold,
     without,
+    without_floors,
 )
 from autoscaler.planning.notes import with_words
 from autoscaler.planning.plan import Plan, PlanStatus, Work
@@ -46,16 +50,14 @@ class Budget:
         seconds, asked, dropped = problem.options.time_limit_s, problem, []
         if problem.additions_only:
             seconds = min(seconds, _URGENT_S)
-        arrays = budget_arrays(asked)
-        best = self._best(arrays, problem, seconds / 2.0)
+        arrays, best = self._with_floors(asked, seconds / 2.0)
         while best is None and arrays.types:
             dropped.append(_least(asked))
             asked = without(asked, dropped[-1])
-            arrays = budget_arrays(asked)
-            best = self._best(arrays, problem, seconds / 2.0)
+            arrays, best = self._with_floors(asked, seconds / 2.0)
         if best is None:
             usd = problem.cluster.policy.budget_usd_per_h
-            why = f"a budget of {usd:.2f} USD/h buys no instance of any model that meets its SLO"
+            why = f"{usd:.2f} USD/h and the nodes to be had allow no instance that meets its SLO"
             return failed(problem, self.name, why, ())
         mix = _staying(asked, arrays, best) or best
         missing = [*arrays.unserved, *(t for t in problem.types if t.model in dropped)]
@@ -81,6 +83,21 @@ class Budget:
         if problem.additions_only:
             return made
         return replace(made, binding=binding(asked, arrays, mix, seconds / 4.0))
+
+    def _with_floors(
+        self, problem: PlanningProblem, seconds: float
+    ) -> tuple[BudgetArrays, Mix | None]:
+        """The best plan with all floors, or else with as much of them as can be kept."""
+        arrays = budget_arrays(problem)
+        best = self._best(arrays, problem, seconds)
+        if best is not None or not arrays.mix.copies_min.any():
+            return arrays, best
+        free = self._best(without_floors(arrays), problem, seconds)
+        if free is None:
+            return arrays, None
+        arrays = with_floors_that_hold(problem, arrays, free.multiple, seconds)
+        best = self._best(arrays, problem, seconds)
+        return (without_floors(arrays), free) if best is None else (arrays, best)
 
     def _best(self, arrays: BudgetArrays, problem: PlanningProblem, seconds: float) -> Mix | None:
         gap = problem.options.gap
@@ -116,7 +133,5 @@ def _fits(arrays: BudgetArrays, mix: Mix) -> bool:
 
 def _least(problem: PlanningProblem) -> str:
     """The planned model that goes without first."""
-    rates: dict[str, float] = {}
-    for typed in problem.types:
-        rates[typed.model] = rates.get(typed.model, 0.0) + typed.req_per_s
-    return min(rates, key=lambda m: (problem.cluster.service(m).priority, rates[m], m))
+    models = tuple(dict.fromkeys(typed.model for typed in problem.types))
+    return models[by_importance(problem, models)[-1]]

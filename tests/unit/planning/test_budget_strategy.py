@@ -120,6 +120,42 @@ def test_the_least_model_goes_without_where_the_budget_does_not_reach_for_all() 
     assert any("small: the budget does not reach" in note for note in made.notes)
 
 
+def test_floors_that_the_budget_does_not_reach_for_are_kept_in_part_and_said() -> None:
+    """Every instance takes an L40S for 1.80 USD/h: money for two, and then for three."""
+    one = solve(cluster(4.0, service("m", min_instances=3)), {"m": 2.0})
+    assert [(b.what, b.detail) for b in one.broken] == [("floor of 3 instances", "2 planned")]
+    services = service("big", priority=1, min_instances=2), service("small", min_instances=9)
+    two = solve(cluster(5.5, *services), {"big": 1.0, "small": 1.0})
+    assert {i.split(":")[0] for i in two.counts()} == {"big", "small"}
+    assert [b.subject for b in two.broken] == ["small"]
+    assert not any("does not reach" in note for note in (*one.notes, *two.notes))
+
+
+def test_limits_below_what_stands_are_no_reason_to_fail() -> None:
+    fleet = {"m:a1@r/l4/on-demand": 3}
+    capped = cluster(4.0, service("m", max_instances=2))
+    assert solve(capped, {"m": 2.0}, fleet, additions_only=True).counts() == fleet
+    both = cluster(9.0, service("m", spot_share=0.5))
+    pools = [replace(pool, max_of_both=1) for pool in both.pools[1:]]
+    pools.append(replace(pools[0], market=Market.SPOT, price_usd_per_h=0.3))
+    both = replace(both, pools=(both.pools[0], *pools))
+    made = solve(both, {"m": 2.0}, fleet, additions_only=True)
+    assert made.work is not None
+    assert made.counts()["m:a1@r/l4/on-demand"] == 3
+    assert not made.counts().get("m:a1@r/l4/spot")
+
+
+def test_a_pool_with_more_taken_than_is_left_of_it_holds_nothing_more() -> None:
+    base = cluster(1.8)
+    owned = Pool("r", "own", catalog.gpu("L40S"), 4, 1, Market.OWNED, 0.0)
+    where = replace(base, pools=(owned, *base.pools))
+    demands = {"m": Demand("m", 2.0, where.service("m").lengths)}
+    problem = make_problem(where, demands, default_profile(), taken_gpus={owned.id: 6})
+    made = FOR_A_BUDGET.solve(problem)
+    assert made.work is not None
+    assert not any(owned.id in combo_id for combo_id in made.counts())
+
+
 def test_a_type_that_nothing_serves_is_left_out_and_said() -> None:
     endless = WorkloadType("book", 0.1, Lengths(8000, 100))
     slo = Slo(50.0, 60.0)  # no GPU here reads 8,000 tokens in 50 ms
