@@ -100,14 +100,15 @@ class Mix:
     """A serving plan. copies (n,), nodes (k,), fractions (a,): of its type's work each.
 
     multiple: how often the work fits into one unit of time, so 1 / multiple is the makespan;
-    bound: no plan reaches more. usd_per_h: of the nodes. solved: ended by proof.
+    bound: no plan reaches more, None where no such is known. usd_per_h: of the nodes. solved: ended
+    by proof.
     """
 
     copies: Ints
     nodes: Ints
     fractions: Floats
     multiple: float
-    bound: float
+    bound: float | None
     usd_per_h: float
     solved: bool
 
@@ -124,7 +125,8 @@ def most_work(
     if got is None or got.multiple <= 1e-12:
         return None
     cheaper = form.solve(seconds, 1e-4, multiple=got.multiple * (1.0 - slack)) or got
-    return form.settle(cheaper.copies, max(got.bound, got.multiple), got.solved, seconds)
+    bound = max(got.bound, got.multiple) if np.isfinite(got.bound) else None
+    return form.settle(cheaper.copies, bound, got.solved, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +147,8 @@ def least_cost(
     got = form.solve(seconds, gap, multiple=multiple)
     if got is None:
         return None
-    mix = form.settle(got.copies, np.inf, got.solved, seconds)
-    return None if mix is None else Cheapest(mix, min(got.bound, mix.usd_per_h))
+    mix = form.settle(got.copies, None, got.solved, seconds)
+    return None if mix is None else Cheapest(mix, max(0.0, min(got.bound, mix.usd_per_h)))
 
 
 def reachable(problem: MixProblem, seconds: float, gap: float = 1e-3) -> float:
@@ -168,8 +170,8 @@ def work_of(problem: MixProblem, copies: Ints, fractions: Floats | None = None) 
 
     None where some type gets nowhere."""
     if fractions is None:
-        return _Form(problem).settle(copies, np.inf, True, _SETTLE_S)
-    return _reached(problem, copies, fractions, np.inf, solved=True)
+        return _Form(problem).settle(copies, None, True, _SETTLE_S)
+    return _reached(problem, copies, fractions, None, solved=True)
 
 
 def _by_type(problem: MixProblem, weight: Floats) -> Floats:
@@ -180,7 +182,7 @@ def _by_type(problem: MixProblem, weight: Floats) -> Floats:
 
 
 def _reached(
-    problem: MixProblem, copies: Ints, fractions: Floats, bound: float, solved: bool
+    problem: MixProblem, copies: Ints, fractions: Floats, bound: float | None, solved: bool
 ) -> Mix | None:
     """What `fractions` (a,) of the work reach on `copies`; None where they leave work undone."""
     done = np.bincount(problem.type_of, weights=fractions, minlength=len(problem.work))
@@ -192,9 +194,8 @@ def _reached(
     needed = np.ceil(used / problem.node_gpus - 1e-9)
     nodes = np.maximum(needed, _or_zeros(problem.node_min, len(needed))).astype(np.int64)
     usd = float(nodes @ problem.node_usd_per_h)
-    if not np.isfinite(bound):
-        bound = multiple
-    return Mix(copies, nodes, fractions, multiple, max(bound, multiple), usd, solved)
+    bound = None if bound is None else max(bound, multiple)
+    return Mix(copies, nodes, fractions, multiple, bound, usd, solved)
 
 
 def _or_zeros(values: Floats, size: int) -> Floats:
@@ -203,7 +204,8 @@ def _or_zeros(values: Floats, size: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Solved:
-    """Copies and the multiple; bound of the objective (multiple, or USD/h)."""
+    """Copies and the multiple; bound of the objective (multiple, or USD/h), infinite where none is
+    known."""
 
     copies: Ints
     multiple: float
@@ -301,7 +303,7 @@ class _Form:
             solved=solved,
         )
 
-    def settle(self, copies: Ints, bound: float, solved: bool, seconds: float) -> Mix | None:
+    def settle(self, copies: Ints, bound: float | None, solved: bool, seconds: float) -> Mix | None:
         """The best assignment to `copies`, an LP: its fractions lack the MIP's tolerances."""
         got = self.solve(seconds, 0.0, copies=copies)
         if got is None or got.multiple <= 1e-12:

@@ -48,7 +48,8 @@ class ComponentPlan:
     """Instances and the paths of requests.
 
     instances: how many of each. nodes: per pool id. multiple: how often the declared rates are
-    served (1 = just so). bound: of the multiple for a budget, of USD/h for a rate.
+    served (1 = just so). bound: of the multiple for a budget (None: none is known), of USD/h for a
+    rate.
     """
 
     instances: tuple[tuple[Placed, int], ...]
@@ -56,7 +57,7 @@ class ComponentPlan:
     routes: tuple[Route, ...]
     multiple: float
     usd_per_h: float
-    bound: float
+    bound: float | None
     solved: bool
 
 
@@ -209,7 +210,7 @@ def _places(path: Path, here: list[Placed], first: int) -> Iterator[tuple[int, .
     return (on for on in product(*options) if len({region[n] for n in on}) == 1)
 
 
-def _plan(problem: ComponentProblem, mix: Mix, bound: float) -> ComponentPlan:
+def _plan(problem: ComponentProblem, mix: Mix, bound: float | None) -> ComponentPlan:
     return ComponentPlan(
         instances=tuple(
             (one, int(n)) for one, n in zip(problem.placed, mix.copies, strict=True) if n

@@ -85,19 +85,20 @@ class Work:
     """What a plan does with its budget.
 
     multiple: how often the work that was asked for is done per second (for rates: 1.5 = one and a
-    half times the demand). bound: no plan reaches more. shares: where each type goes; those of one
-    type sum to 1. unserved: types that nothing serves within the SLO, as (model, type).
+    half times the demand). bound: no plan reaches more, None where no such is known. shares: where
+    each type goes; those of one type sum to 1. unserved: types that nothing serves within the SLO,
+    as (model, type).
     """
 
     multiple: float
-    bound: float
+    bound: float | None
     shares: tuple[Share, ...]
     unserved: tuple[tuple[str, str], ...] = ()
 
     @property
-    def gap(self) -> float:
-        """How far any plan can be better: bound / multiple - 1."""
-        return self.bound / self.multiple - 1.0
+    def gap(self) -> float | None:
+        """How far any plan can be better: bound / multiple - 1; None where that is not known."""
+        return None if self.bound is None else self.bound / self.multiple - 1.0
 
 
 @dataclass(frozen=True, slots=True)

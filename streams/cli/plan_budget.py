@@ -169,11 +169,17 @@ def _routing(problem: PlanningProblem, work: Work) -> Table:
     return made
 
 
+def how_far(gap: float | None) -> str:
+    """What is proven of a plan. gap: how much more any other may do, None where nothing is."""
+    if gap is None:
+        return "nothing is proven of what could be done"
+    return "proven optimal" if gap < 1e-4 else f"the best plan does at most {gap:.1%} more"
+
+
 def _lines(problem: PlanningProblem, plan: Plan, work: Work) -> Iterator[str]:
     policy = problem.cluster.policy
     spent = f"{plan.cost_usd_per_h:.2f} of {policy.budget_usd_per_h:.2f} USD/h"
-    best = work.gap < 1e-4
-    proof = "proven optimal" if best else f"the best plan does at most {work.gap:.1%} more"
+    proof = how_far(work.gap)
     if policy.objective is Objective.MAKESPAN:
         batch = work.multiple and _req_per_s(problem, work) / work.multiple
         yield f"{batch:.0f} requests in {1.0 / work.multiple:.4g} s for {spent}; {proof}"

@@ -25,6 +25,7 @@ from autoscaler.planning.components import (
 )
 from streams.cli import pages
 from streams.cli.json_out import encoded
+from streams.cli.plan_budget import how_far
 
 
 def run(
@@ -110,9 +111,8 @@ def _lines(
         lower = f"lower bound {plan.bound:.2f}"
         yield f"{served} at most, for {plan.usd_per_h:.2f} USD/h; {lower}"
     else:
-        gap = plan.bound / plan.multiple - 1.0
-        best = "proven optimal" if gap < 1e-4 else f"the best plan does at most {gap:.1%} more"
-        yield f"{served} for {plan.usd_per_h:.2f} of {budget:.2f} USD/h; {best}"
+        gap = None if plan.bound is None else plan.bound / plan.multiple - 1.0
+        yield f"{served} for {plan.usd_per_h:.2f} of {budget:.2f} USD/h; {how_far(gap)}"
     yield f"nodes  {nodes}"
     if not plan.solved:
         yield "limit hit: time"

@@ -63,7 +63,7 @@ class Budget:
         missing = [*arrays.unserved, *(t for t in problem.types if t.model in dropped)]
         work = Work(
             mix.multiple,
-            max(best.bound, mix.multiple),
+            None if best.bound is None else max(best.bound, mix.multiple),
             shares(arrays, mix),
             tuple((typed.model, typed.type.name) for typed in missing),
         )
@@ -75,11 +75,13 @@ class Budget:
             for combo, count in zip(arrays.combos, mix.copies, strict=True)
         }
         used = as_used(problem, valued(asked, arrays, mix))
-        proven = PlanStatus.OPTIMAL if work.gap <= _EXACT else PlanStatus.WITHIN_GAP
+        exact = work.gap is not None and work.gap <= _EXACT
+        proven = PlanStatus.OPTIMAL if exact else PlanStatus.WITHIN_GAP
         status = proven if best.solved else PlanStatus.LIMIT
         limits = () if best.solved else ("time",)
         made = read_back(used, self.name, counts, status, limits_hit=limits, notes=tuple(notes))
-        made = with_words(used, replace(made, gap=1.0 - work.multiple / work.bound, work=work))
+        gap = -1.0 if work.bound is None else 1.0 - work.multiple / work.bound
+        made = with_words(used, replace(made, gap=gap, work=work))
         if problem.additions_only:
             return made
         return replace(made, binding=binding(asked, arrays, mix, seconds / 4.0))

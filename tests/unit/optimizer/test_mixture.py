@@ -8,8 +8,11 @@ from itertools import product
 import numpy as np
 import pytest
 
+from autoscaler.optimizer import mixture
 from autoscaler.optimizer.mixture import MixProblem, alone, least_cost, most_work, work_of
+from autoscaler.planning.plan import Work
 from loadtests.experiments.mixes import even_fractions, makespan_by_bisection, restricted
+from streams.cli.plan_budget import how_far
 
 
 def one_each(rates: np.ndarray, **rest: object) -> MixProblem:
@@ -88,7 +91,7 @@ def test_the_answer_is_that_of_brute_force_and_of_the_papers_search(seed: int) -
         return
     assert got is not None
     assert got.multiple == pytest.approx(best, rel=1e-6)
-    assert got.bound >= got.multiple
+    assert got.bound is not None and got.bound >= got.multiple
     search = makespan_by_bisection(problem, tolerance=1e-4 / best, seconds=60.0)
     assert search is not None
     assert search[0] == pytest.approx(1.0 / best, rel=2e-4)
@@ -98,6 +101,24 @@ def test_the_answer_is_that_of_brute_force_and_of_the_papers_search(seed: int) -
 
 def test_a_search_that_a_limit_ends_takes_no_makespan_for_impossible() -> None:
     assert makespan_by_bisection(EXAMPLE, tolerance=1e-3, seconds=0.0) is None
+
+
+def test_a_bound_that_is_not_known_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that ends before its first relaxation has a plan and no bound."""
+    run = mixture._Form._run
+
+    def unbounded(*asked: object) -> object:
+        values, _, _ = run(*asked)  # type: ignore[arg-type,misc]
+        return values, -np.inf, False
+
+    monkeypatch.setattr(mixture._Form, "_run", unbounded)
+    mix = most_work(EXAMPLE)
+    assert mix is not None and not mix.solved
+    assert mix.bound is None
+    cheapest = least_cost(EXAMPLE, mix.multiple * 0.9)
+    assert cheapest is not None and cheapest.bound_usd_per_h == 0.0
+    assert Work(mix.multiple, mix.bound, ()).gap is None
+    assert how_far(None) != how_far(0.0)
 
 
 def test_of_plans_that_do_as_much_the_cheapest_is_taken() -> None:
