@@ -17,6 +17,7 @@ model and no pool.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 import highspy
 import numpy as np
@@ -27,6 +28,11 @@ from autoscaler.optimizer.exact import mip_solver
 
 _INF = highspy.kHighsInf
 _SETTLE_S = 60.0
+"""An LP over one fleet takes milliseconds; it is not cut short, so that what was found is used."""
+_IMPOSSIBLE = (
+    highspy.HighsModelStatus.kInfeasible,
+    highspy.HighsModelStatus.kUnboundedOrInfeasible,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +119,31 @@ class Mix:
     solved: bool
 
 
+class Unfound(Enum):
+    """Why there is no plan. IMPOSSIBLE: that is proven; LIMIT: a limit ended the search first."""
+
+    IMPOSSIBLE = auto()
+    LIMIT = auto()
+
+
 def most_work(
     problem: MixProblem, seconds: float = 60.0, gap: float = 1e-6, slack: float = 1e-7
-) -> Mix | None:
+) -> Mix | Unfound:
     """The plan with the largest multiple and, of those that do as much but for `slack`, the one of
-    least cost and starts; None: not even a little of every type can be done within the limits."""
+    least cost and starts, for which half of `seconds` is added; IMPOSSIBLE: not even a little of
+    every type can be done."""
     if len(problem.unserved):
-        return None
+        return Unfound.IMPOSSIBLE
     form = _Form(problem)
     got = form.solve(seconds, gap)
-    if got is None or got.multiple <= 1e-12:
-        return None
-    cheaper = form.solve(seconds, 1e-4, multiple=got.multiple * (1.0 - slack)) or got
+    if isinstance(got, Unfound):
+        return got
+    if got.multiple <= 1e-12:
+        return Unfound.IMPOSSIBLE if got.solved else Unfound.LIMIT
+    cheaper = form.solve(seconds / 2.0, 1e-4, multiple=got.multiple * (1.0 - slack))
+    copies = got.copies if isinstance(cheaper, Unfound) else cheaper.copies
     bound = max(got.bound, got.multiple) if np.isfinite(got.bound) else None
-    return form.settle(cheaper.copies, bound, got.solved, seconds)
+    return form.settle(copies, bound, got.solved) or Unfound.LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,22 +156,26 @@ class Cheapest:
 
 def least_cost(
     problem: MixProblem, multiple: float = 1.0, seconds: float = 60.0, gap: float = 1e-6
-) -> Cheapest | None:
-    """The cheapest plan that does the work `multiple` times per second; None if there is none."""
+) -> Cheapest | Unfound:
+    """The cheapest plan that does the work `multiple` times per second."""
     if len(problem.unserved):
-        return None
+        return Unfound.IMPOSSIBLE
     form = _Form(problem)
     got = form.solve(seconds, gap, multiple=multiple)
-    if got is None:
-        return None
-    mix = form.settle(got.copies, None, got.solved, seconds)
-    return None if mix is None else Cheapest(mix, max(0.0, min(got.bound, mix.usd_per_h)))
+    if isinstance(got, Unfound):
+        return got
+    mix = form.settle(got.copies, None, got.solved)
+    if mix is None:
+        return Unfound.LIMIT
+    return Cheapest(mix, max(0.0, min(got.bound, mix.usd_per_h)))
 
 
 def reachable(problem: MixProblem, seconds: float, gap: float = 1e-3) -> float:
     """The largest multiple that is found within the limits; 0 where there is no plan."""
-    got = None if len(problem.unserved) else _Form(problem).solve(seconds, gap)
-    return 0.0 if got is None else got.multiple
+    if len(problem.unserved):
+        return 0.0
+    got = _Form(problem).solve(seconds, gap)
+    return 0.0 if isinstance(got, Unfound) else got.multiple
 
 
 def most_copies(problem: MixProblem, group: int, multiple: float, seconds: float) -> float:
@@ -162,7 +183,7 @@ def most_copies(problem: MixProblem, group: int, multiple: float, seconds: float
     reached, as far as is found within the limits."""
     form = _Form(problem)
     got = form.solve(seconds, 1e-3, multiple=multiple, most_of=problem.groups[group])
-    return 0.0 if got is None else float(problem.groups[group] @ got.copies)
+    return 0.0 if isinstance(got, Unfound) else float(problem.groups[group] @ got.copies)
 
 
 def work_of(problem: MixProblem, copies: Ints, fractions: Floats | None = None) -> Mix | None:
@@ -170,7 +191,7 @@ def work_of(problem: MixProblem, copies: Ints, fractions: Floats | None = None) 
 
     None where some type gets nowhere."""
     if fractions is None:
-        return _Form(problem).settle(copies, None, True, _SETTLE_S)
+        return _Form(problem).settle(copies, None, solved=True)
     return _reached(problem, copies, fractions, None, solved=True)
 
 
@@ -270,7 +291,7 @@ class _Form:
         multiple: float | None = None,
         copies: Ints | None = None,
         most_of: Floats | None = None,
-    ) -> _Solved | None:
+    ) -> _Solved | Unfound:
         """Largest s; with `multiple` the least money for it, or with `most_of` (n,) as many of
         these copies at it or more; with `copies` these are fixed."""
         p = self.problem
@@ -292,8 +313,8 @@ class _Form:
         if copies is not None:
             lower[: self.n] = upper[: self.n] = copies
         got = self._run(cost, lower, upper, seconds, gap)
-        if got is None:
-            return None
+        if isinstance(got, Unfound):
+            return got
         value, bound, solved = got
         return _Solved(
             copies=np.round(value[: self.n]).astype(np.int64),
@@ -303,10 +324,10 @@ class _Form:
             solved=solved,
         )
 
-    def settle(self, copies: Ints, bound: float | None, solved: bool, seconds: float) -> Mix | None:
+    def settle(self, copies: Ints, bound: float | None, solved: bool) -> Mix | None:
         """The best assignment to `copies`, an LP: its fractions lack the MIP's tolerances."""
-        got = self.solve(seconds, 0.0, copies=copies)
-        if got is None or got.multiple <= 1e-12:
+        got = self.solve(_SETTLE_S, 0.0, copies=copies)
+        if isinstance(got, Unfound) or got.multiple <= 1e-12:
             return None
         fractions = _by_type(self.problem, got.fractions)
         fractions = _by_type(self.problem, np.where(fractions < 1e-9, 0.0, fractions))
@@ -325,8 +346,8 @@ class _Form:
 
     def _run(
         self, cost: Floats, lower: Floats, upper: Floats, seconds: float, gap: float
-    ) -> tuple[Floats, float, bool] | None:
-        """(values, bound, ended by proof); None where no plan was found."""
+    ) -> tuple[Floats, float, bool] | Unfound:
+        """(values, bound, ended by proof)."""
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(cost), len(self.rows)
         lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, lower, upper
@@ -341,8 +362,8 @@ class _Form:
         solver = mip_solver(10**7, seconds, gap)
         solver.passModel(lp)
         solver.run()
-        info = solver.getInfo()
+        info, ended = solver.getInfo(), solver.getModelStatus()
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-            return None
-        solved = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
+            return Unfound.IMPOSSIBLE if ended in _IMPOSSIBLE else Unfound.LIMIT
+        solved = ended == highspy.HighsModelStatus.kOptimal
         return np.asarray(solver.getSolution().col_value), float(info.mip_dual_bound), solved

@@ -20,7 +20,7 @@ from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.combo import CellHop, CellPath, Combo, ComboMember
 from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.workload import Phase
-from autoscaler.optimizer.mixture import Mix, most_work
+from autoscaler.optimizer.mixture import Mix, Unfound, most_work
 from autoscaler.planning.combo_names import Member, name_of, parsed
 from autoscaler.planning.components import ComponentProblem, component_problem
 from autoscaler.planning.parts import gpu_usd_per_h
@@ -156,7 +156,7 @@ def _problem(graph: ComponentGraph, pools: tuple[Pool, ...]) -> ComponentProblem
 
 def _best(problem: ComponentProblem, usd_per_h: float) -> Mix | None:
     pools = problem.pools
-    return most_work(
+    found = most_work(
         replace(
             problem.mix,
             node_gpus=np.ones(len(pools)),
@@ -169,6 +169,7 @@ def _best(problem: ComponentProblem, usd_per_h: float) -> Mix | None:
         _SECONDS,
         _GAP,
     )
+    return None if isinstance(found, Unfound) else found
 
 
 def _counts(problem: ComponentProblem, mix: Mix) -> dict[tuple[str, str], int]:
@@ -206,7 +207,7 @@ def _cell(
         _SECONDS,
         1e-6,
     )
-    if mix is None:
+    if isinstance(mix, Unfound):
         return None
     members = tuple(
         ComboMember(

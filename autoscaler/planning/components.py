@@ -18,10 +18,11 @@ import numpy as np
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.components import ComponentGraph, Deployment, Path, RequestType
-from autoscaler.optimizer.mixture import Mix, MixProblem, least_cost, most_work
+from autoscaler.optimizer.mixture import Mix, MixProblem, Unfound, least_cost, most_work
 from autoscaler.planning.ceilings import ceilings
 
 _MOST_ACTIVITIES = 20_000
+_MORE_TIME = "more seconds: no plan was found in these"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +182,12 @@ class _Activities:
 def cheapest_for_rate(
     problem: ComponentProblem, seconds: float = 60.0, gap: float = 1e-4
 ) -> ComponentPlan:
-    """The least cost that serves the declared rates. InvalidValue where nothing does."""
+    """The least cost that serves the declared rates. InvalidValue where nothing does, or nothing
+    was found in time."""
     found = least_cost(problem.mix, 1.0, seconds, gap)
-    if found is None:
+    if isinstance(found, Unfound):
+        if found is Unfound.LIMIT:
+            raise InvalidValue("time limit", seconds, _MORE_TIME)
         raise InvalidValue("req_per_s", float(problem.mix.work.sum()), "what the pools can serve")
     return _plan(problem, found.mix, found.bound_usd_per_h)
 
@@ -192,9 +196,11 @@ def most_for_budget(
     problem: ComponentProblem, seconds: float = 60.0, gap: float = 1e-4
 ) -> ComponentPlan:
     """The largest multiple of the declared rates within the budget. InvalidValue where there is
-    no plan."""
+    no plan, or none was found in time."""
     found = most_work(problem.mix, seconds, gap)
-    if found is None:
+    if isinstance(found, Unfound):
+        if found is Unfound.LIMIT:
+            raise InvalidValue("time limit", seconds, _MORE_TIME)
         least = "enough for one instance of each component"
         raise InvalidValue("budget", problem.mix.budget_usd_per_h, least)
     return _plan(problem, found, found.bound)

@@ -29,7 +29,7 @@ import numpy as np
 from autoscaler.domain.cluster import Cluster, Market, Objective, Policy, Pool, Service
 from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
 from autoscaler.optimizer.arrays import Ints
-from autoscaler.optimizer.mixture import MixProblem, most_work, work_of
+from autoscaler.optimizer.mixture import Mix, MixProblem, Unfound, most_work, work_of
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
 from autoscaler.planning.budget import budget_arrays
@@ -126,7 +126,7 @@ def case(
     rates = {s.model: 1.0 for s in cluster.services}
     arrays = per_gpu(arrays_of(cluster, rates, profile), available, budget)
     ours = most_work(arrays, seconds=20.0, gap=1e-3)
-    if ours is None:
+    if isinstance(ours, Unfound):
         return 0.0, {}
     return ours.multiple, {
         "one GPU type": max(_on(arrays, k, budget) for k in range(len(GPUS))),
@@ -137,8 +137,8 @@ def case(
     }
 
 
-def _multiple(mix: object) -> float:
-    return 0.0 if mix is None else float(mix.multiple)  # type: ignore[attr-defined]
+def _multiple(mix: Mix | Unfound | None) -> float:
+    return mix.multiple if isinstance(mix, Mix) else 0.0
 
 
 def _on(arrays: MixProblem, kind: int, budget: float) -> float:
@@ -220,7 +220,7 @@ def scale(json_to: str) -> None:
     started = time.process_time()
     ours = most_work(arrays, seconds=120.0, gap=1e-3)
     mip = time.process_time() - started
-    assert ours is not None
+    assert isinstance(ours, Mix)
     started = time.process_time()
     search = makespan_by_bisection(arrays, 1e-3 / ours.multiple, seconds=120.0)
     bisection = time.process_time() - started

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.mixture import MixProblem, least_cost
+from autoscaler.optimizer.mixture import MixProblem, Unfound, least_cost
 
 
 def restricted(problem: MixProblem, activities: Ints) -> MixProblem:
@@ -44,9 +43,8 @@ def makespan_by_bisection(
     high = sum(float(each[problem.type_of == w].max()) for w in types)
     while high - low > tolerance:
         middle = (low + high) / 2.0
-        started = time.perf_counter()
         found = least_cost(problem, 1.0 / middle, seconds, gap=np.inf)  # the first plan will do
-        if found is None and time.perf_counter() - started >= seconds:
-            return None  # the limit struck: that there is no plan was not proven
-        low, high = (middle, high) if found is None else (low, middle)
+        if found is Unfound.LIMIT:
+            return None  # that there is no plan was not proven
+        low, high = (middle, high) if found is Unfound.IMPOSSIBLE else (low, middle)
     return high, low

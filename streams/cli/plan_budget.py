@@ -81,10 +81,12 @@ def run(
     policy = replace(cluster.policy, budget_usd_per_h=budget, objective=objective)
     cluster = replace(cluster, policy=policy)
     started_s = time.monotonic()
-    options = PlanOptions(args.gap, args.time_limit)
+    options = PlanOptions(args.gap, args.time_limit, lambda: time.monotonic() - started_s)
     problem = make_problem(cluster, demands, profile, fleet=fleet, options=options)
     made = strategy_for(policy).solve(problem)
     wall_s = time.monotonic() - started_s
+    if made.status is PlanStatus.FAILED and made.limits_hit:
+        raise InvalidValue("--time-limit", args.time_limit, f"more seconds: {made.notes[-1]}")
     if made.status is PlanStatus.FAILED or made.work is None:
         raise InvalidValue("budget", budget, f"a larger one: {made.notes[-1]}")
     if args.json:

@@ -4,16 +4,17 @@ Owns the order of the questions: the best plan, whether the fleet does as much a
 The problem says by workload type what is asked for (`planning.typed`); one that nothing serves
 within the SLO is left out and said. Where not all floors can be kept, the models of most priority
 and demand keep theirs; where not even one instance of every model can be had, those of least get
-nothing.
+nothing. Where time ends the search before a plan is found, none of this is known: what runs stays.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.optimizer.mixture import Mix, most_work, work_of
+from autoscaler.optimizer.mixture import Mix, Unfound, most_work, work_of
 from autoscaler.planning.budget import (
     BudgetArrays,
     as_used,
@@ -28,10 +29,13 @@ from autoscaler.planning.budget import (
 )
 from autoscaler.planning.notes import with_words
 from autoscaler.planning.plan import Plan, PlanStatus, Work
-from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.problem import PlanningProblem, PlanOptions
 from autoscaler.planning.readback import failed, read_back
 
 _EXACT = 1e-6
+_SEARCH, _BINDING = 0.4, 0.5
+"""Of the time that is left: for one search, which may take half as much again for the cheapest of
+equal plans, and for what binds."""
 _URGENT_S = 4.0
 """Seconds for additions: they are wanted at once, and the next full plan does better."""
 
@@ -47,19 +51,19 @@ class Budget:
         if not problem.types:
             why = "policy.objective is cost: there is no budget to make the most of"
             return failed(problem, self.name, why, ())
-        seconds, asked, dropped = problem.options.time_limit_s, problem, []
-        if problem.additions_only:
-            seconds = min(seconds, _URGENT_S)
-        arrays, best = self._with_floors(asked, seconds / 2.0)
-        while best is None and arrays.types:
+        options, asked, dropped = _options(problem), problem, []
+        arrays, best = _best(asked, options)
+        while best is Unfound.IMPOSSIBLE and arrays.types:
             dropped.append(_least(asked))
             asked = without(asked, dropped[-1])
-            arrays, best = self._with_floors(asked, seconds / 2.0)
-        if best is None:
+            arrays, best = _best(asked, options)
+        if best is Unfound.LIMIT:
+            return failed(problem, self.name, "no plan was found in time", ("time",))
+        if isinstance(best, Unfound):
             usd = problem.cluster.policy.budget_usd_per_h
             why = f"{usd:.2f} USD/h and the nodes to be had allow no instance that meets its SLO"
             return failed(problem, self.name, why, ())
-        mix = _staying(asked, arrays, best) or best
+        mix = _staying(asked, arrays, best)
         missing = [*arrays.unserved, *(t for t in problem.types if t.model in dropped)]
         work = Work(
             mix.multiple,
@@ -82,42 +86,69 @@ class Budget:
         made = read_back(used, self.name, counts, status, limits_hit=limits, notes=tuple(notes))
         gap = -1.0 if work.bound is None else 1.0 - work.multiple / work.bound
         made = with_words(used, replace(made, gap=gap, work=work))
-        if problem.additions_only:
+        if problem.additions_only or options.is_over():
             return made
-        return replace(made, binding=binding(asked, arrays, mix, seconds / 4.0))
+        return replace(made, binding=binding(asked, arrays, mix, _seconds(options, _BINDING)))
 
-    def _with_floors(
-        self, problem: PlanningProblem, seconds: float
-    ) -> tuple[BudgetArrays, Mix | None]:
-        """The best plan with all floors, or else with as much of them as can be kept."""
-        arrays = budget_arrays(problem)
-        best = self._best(arrays, problem, seconds)
-        if best is not None or not arrays.mix.copies_min.any():
-            return arrays, best
-        free = self._best(without_floors(arrays), problem, seconds)
-        if free is None:
-            return arrays, None
+
+def _options(problem: PlanningProblem) -> PlanOptions:
+    """Those of `problem`, with less time for additions."""
+    options = problem.options
+    if not problem.additions_only:
+        return options
+    if options.elapsed_s is None:
+        return replace(options, time_limit_s=min(options.time_limit_s, _URGENT_S))
+    return options.within(_URGENT_S / max(_URGENT_S, options.left_s()))
+
+
+def _seconds(options: PlanOptions, share: float) -> float:
+    """This share of the time that is left; without a clock, of the whole."""
+    left_s = options.left_s()
+    return share * (options.time_limit_s if math.isinf(left_s) else max(0.0, left_s))
+
+
+def _best(problem: PlanningProblem, options: PlanOptions) -> tuple[BudgetArrays, Mix | Unfound]:
+    """The best plan with all floors, or else with as much of them as can be kept. Where time ends
+    the search, what runs if it keeps them, or else a plan without any."""
+    arrays = budget_arrays(problem)
+    best = _search(arrays, options)
+    if best is Unfound.LIMIT and (running := _as_it_runs(arrays)) is not None:
+        best = replace(running, solved=False)
+    if isinstance(best, Mix) or not arrays.mix.copies_min.any():
+        return arrays, best
+    free = _search(without_floors(arrays), options)
+    if isinstance(free, Unfound):
+        return arrays, free
+    if best is Unfound.IMPOSSIBLE:
+        seconds = _seconds(options, _SEARCH)
         arrays = with_floors_that_hold(problem, arrays, free.multiple, seconds)
-        best = self._best(arrays, problem, seconds)
-        return (without_floors(arrays), free) if best is None else (arrays, best)
-
-    def _best(self, arrays: BudgetArrays, problem: PlanningProblem, seconds: float) -> Mix | None:
-        gap = problem.options.gap
-        if not arrays.types:
-            return None
-        return most_work(arrays.mix, seconds / 2.0, gap, slack=max(1e-7, gap))
+        best = _search(arrays, options)
+        if isinstance(best, Mix):
+            return arrays, best
+    return without_floors(arrays), replace(free, solved=False)
 
 
-def _staying(problem: PlanningProblem, arrays: BudgetArrays, best: Mix) -> Mix | None:
-    """The fleet that runs, with the best assignment to it, where that does as much."""
+def _search(arrays: BudgetArrays, options: PlanOptions) -> Mix | Unfound:
+    if not arrays.types:
+        return Unfound.IMPOSSIBLE
+    slack = max(1e-7, options.gap)
+    return most_work(arrays.mix, _seconds(options, _SEARCH), options.gap, slack)
+
+
+def _staying(problem: PlanningProblem, arrays: BudgetArrays, best: Mix) -> Mix:
+    """The fleet that runs, with the best assignment to it, where that does as much as `best`."""
+    if not problem.options.hold:
+        return best
+    as_it_is, enough = _as_it_runs(arrays), best.multiple * (1.0 - problem.options.hold)
+    return best if as_it_is is None or as_it_is.multiple < enough else as_it_is
+
+
+def _as_it_runs(arrays: BudgetArrays) -> Mix | None:
+    """The fleet that runs, with the best assignment to it, where it is allowed and does some of
+    everything."""
     running = arrays.mix.running.astype(np.int64)
-    if not problem.options.hold or not running.any():
-        return None
-    as_it_is = work_of(arrays.mix, running)
-    enough = best.multiple * (1.0 - problem.options.hold)
-    if as_it_is is None or as_it_is.multiple < enough or not _fits(arrays, as_it_is):
-        return None
-    return as_it_is
+    mix = work_of(arrays.mix, running) if running.any() else None
+    return mix if mix is not None and _fits(arrays, mix) else None
 
 
 def _fits(arrays: BudgetArrays, mix: Mix) -> bool:

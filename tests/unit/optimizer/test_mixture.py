@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from autoscaler.optimizer import mixture
-from autoscaler.optimizer.mixture import MixProblem, alone, least_cost, most_work, work_of
+from autoscaler.optimizer.mixture import (
+    Cheapest,
+    Mix,
+    MixProblem,
+    Unfound,
+    alone,
+    least_cost,
+    most_work,
+    work_of,
+)
 from autoscaler.planning.plan import Work
 from loadtests.experiments.mixes import even_fractions, makespan_by_bisection, restricted
 from streams.cli.plan_budget import how_far
@@ -61,7 +70,7 @@ def test_cases_1_and_2_of_the_worked_example(copies: list[int], makespan_s: floa
 def test_case_3_of_the_worked_example_has_an_exact_optimum() -> None:
     """The paper rounds its fractions to 15% and 85% and gets 28.67 s; 5/34 is exact: 28.4314 s."""
     mix = most_work(EXAMPLE)
-    assert mix is not None
+    assert isinstance(mix, Mix)
     assert mix.solved
     assert mix.copies.tolist() == [1, 0, 0, 1]
     assert 1.0 / mix.multiple == pytest.approx(1450.0 / 51.0, rel=1e-9)
@@ -87,9 +96,9 @@ def test_the_answer_is_that_of_brute_force_and_of_the_papers_search(seed: int) -
             best = max(best, mix.multiple if mix else 0.0)
     got = most_work(problem, gap=1e-9)
     if best <= 1e-12:
-        assert got is None
+        assert got is Unfound.IMPOSSIBLE
         return
-    assert got is not None
+    assert isinstance(got, Mix)
     assert got.multiple == pytest.approx(best, rel=1e-6)
     assert got.bound is not None and got.bound >= got.multiple
     search = makespan_by_bisection(problem, tolerance=1e-4 / best, seconds=60.0)
@@ -103,6 +112,12 @@ def test_a_search_that_a_limit_ends_takes_no_makespan_for_impossible() -> None:
     assert makespan_by_bisection(EXAMPLE, tolerance=1e-3, seconds=0.0) is None
 
 
+def test_a_search_that_time_ends_does_not_say_that_there_is_no_plan() -> None:
+    assert most_work(EXAMPLE, seconds=0.0) is Unfound.LIMIT
+    assert least_cost(EXAMPLE, seconds=0.0) is Unfound.LIMIT
+    assert most_work(replace(EXAMPLE, budget_usd_per_h=1.0)) is Unfound.IMPOSSIBLE
+
+
 def test_a_bound_that_is_not_known_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that ends before its first relaxation has a plan and no bound."""
     run = mixture._Form._run
@@ -113,10 +128,10 @@ def test_a_bound_that_is_not_known_is_no_proof(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(mixture._Form, "_run", unbounded)
     mix = most_work(EXAMPLE)
-    assert mix is not None and not mix.solved
+    assert isinstance(mix, Mix) and not mix.solved
     assert mix.bound is None
     cheapest = least_cost(EXAMPLE, mix.multiple * 0.9)
-    assert cheapest is not None and cheapest.bound_usd_per_h == 0.0
+    assert isinstance(cheapest, Cheapest) and cheapest.bound_usd_per_h == 0.0
     assert Work(mix.multiple, mix.bound, ()).gap is None
     assert how_far(None) != how_far(0.0)
 
@@ -133,20 +148,20 @@ def test_of_plans_that_do_as_much_the_cheapest_is_taken() -> None:
         budget_usd_per_h=5.0,
     )
     mix = most_work(problem)
-    assert mix is not None
+    assert isinstance(mix, Mix)
     assert mix.copies.tolist() == [0, 1]
 
 
 def test_the_least_cost_for_a_rate_and_the_most_for_that_money_are_one() -> None:
     """Asked for what 8 USD/h reach, the cheapest plan costs 8 USD/h."""
     best = most_work(EXAMPLE)
-    assert best is not None
+    assert isinstance(best, Mix)
     free = replace(EXAMPLE, budget_usd_per_h=np.inf)
     found = least_cost(free, best.multiple * (1.0 - 1e-9))
-    assert found is not None
+    assert isinstance(found, Cheapest)
     assert found.mix.usd_per_h == 8.0
     assert found.bound_usd_per_h == pytest.approx(8.0)
-    assert least_cost(EXAMPLE, best.multiple * 1.01) is None
+    assert least_cost(EXAMPLE, best.multiple * 1.01) is Unfound.IMPOSSIBLE
 
 
 def test_round_robin_does_less_than_assignment_by_type() -> None:
@@ -162,7 +177,7 @@ def test_a_type_that_nothing_serves_has_no_plan() -> None:
     """It is named, and no plan pretends to serve it."""
     problem = restricted(EXAMPLE, np.flatnonzero(EXAMPLE.type_of == 0))
     assert problem.unserved.tolist() == [1]
-    assert most_work(problem) is None
+    assert most_work(problem) is Unfound.IMPOSSIBLE
 
 
 def test_a_share_caps_what_some_configurations_serve() -> None:
@@ -172,7 +187,7 @@ def test_a_share_caps_what_some_configurations_serve() -> None:
         EXAMPLE, capped=mask, capped_types=np.ones((1, 2)), capped_share=np.array([0.3])
     )
     mix = most_work(problem)
-    assert mix is not None
+    assert isinstance(mix, Mix)
     assert float(table(problem, mix.fractions)[0] @ problem.work) <= 0.3 * 100.0 + 1e-6
 
 

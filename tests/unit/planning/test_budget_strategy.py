@@ -8,10 +8,11 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Objective, Policy, Pool, Service
 from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
+from autoscaler.optimizer.mixture import MixProblem, Unfound
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.answer import answer
-from autoscaler.planning.plan import Plan
+from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.problem import PlanOptions, make_problem
 from autoscaler.planning.request import Outcome, PlanRequest, Urgency
 from autoscaler.planning.strategies.table import FOR_A_BUDGET, STRATEGIES, strategy_for
@@ -154,6 +155,39 @@ def test_a_pool_with_more_taken_than_is_left_of_it_holds_nothing_more() -> None:
     made = FOR_A_BUDGET.solve(problem)
     assert made.work is not None
     assert not any(owned.id in combo_id for combo_id in made.counts())
+
+
+def test_running_out_of_time_takes_no_model_for_one_that_cannot_be_had() -> None:
+    """What runs stays, and says that time ended the search; without it there is no plan."""
+    two = cluster(9.0, service("big", priority=1), service("small"))
+    demands = {m: Demand(m, 2.0, two.service(m).lengths) for m in ("big", "small")}
+    over = PlanOptions(time_limit_s=1.0, elapsed_s=lambda: 2.0)
+    fleet = {"big:a1@r/l40s/on-demand": 2, "small:a1@r/l40s/on-demand": 1}
+    problem = make_problem(two, demands, default_profile(), fleet=fleet, options=over)
+    made = FOR_A_BUDGET.solve(problem)
+    assert made.counts() == fleet
+    assert made.limits_hit == ("time",) and not made.notes
+    assert made.work is not None and made.work.bound is None and made.gap == -1.0
+    none = FOR_A_BUDGET.solve(make_problem(two, demands, default_profile(), options=over))
+    assert none.status is PlanStatus.FAILED
+    assert none.notes == ("no plan was found in time",)
+
+
+def test_searches_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Money for one model of six: each one less is another search, within the same limit."""
+    asked: list[float] = []
+
+    def impossible(problem: MixProblem, seconds: float, *rest: float) -> Unfound:
+        asked.append(seconds)
+        return Unfound.IMPOSSIBLE
+
+    monkeypatch.setattr("autoscaler.planning.strategies.budget.most_work", impossible)
+    six = cluster(1.9, *(service(f"m{i}", min_instances=0) for i in range(6)))
+    demands = {s.model: Demand(s.model, 1.0, s.lengths) for s in six.services}
+    options = PlanOptions(time_limit_s=10.0, elapsed_s=lambda: 1.5 * sum(asked))
+    problem = make_problem(six, demands, default_profile(), options=options)
+    assert FOR_A_BUDGET.solve(problem).status is PlanStatus.FAILED
+    assert len(asked) == 6 and 1.5 * sum(asked) <= 10.0
 
 
 def test_a_type_that_nothing_serves_is_left_out_and_said() -> None:
