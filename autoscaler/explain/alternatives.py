@@ -1,7 +1,9 @@
 """Planning again with something changed: the best rejected alternative, and what would relieve.
 
-Owns the changed problems. Penalties are left out of them (all K are 0) and models that are not
-asked about stand as planned, so a difference is a difference of the bill alone.
+Owns the changed problems. Penalties are left out of them (all K are 0), what may not leave yet is
+planned afresh too, and models that are not asked about stand as planned. What a change brings is
+the difference to the same problem without it: the plan itself may cost more only because it keeps
+what runs.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combos import candidate_combos
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
-from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.problem import PlanningProblem, Room, arrivals_of
 from autoscaler.planning.promises import broken_promises
 
 _TPOT_STRETCH = 1.25
 _TTFT_STRETCH = 1.5
 _CENT = 0.005
+_KEEP = 16
 
 
 def best_alternative(
@@ -54,6 +57,8 @@ def best_alternative(
     more = other.cost_usd_per_h - plan.cost_usd_per_h
     if abs(more) < _CENT:
         return Rejected(kinds, "costs the same")
+    if more < 0.0 and any(target.now for target in plan.of(model)):
+        return Rejected(kinds, f"{more:+.2f} USD/h, but what runs stays", more)
     return Rejected(kinds, f"{more:+.2f} USD/h", more)
 
 
@@ -98,15 +103,22 @@ def slo_reliefs(
     if spot_pools and service.spot_share < 1.0:
         more = min(1.0, service.spot_share + 0.25)
         trials.append(("spot", f"spot <= {more:.0%}", replace(service, spot_share=more)))
+
+    def offered(cluster: Cluster) -> tuple[Combo, ...]:
+        demand, own = problem.demands[model], cluster.service(model)
+        arrivals = arrivals_of(demand, own)
+        return candidate_combos(cluster, own, demand.lengths, profile, _KEEP, arrivals)
+
+    as_it_is = offered(problem.cluster) or problem.candidates[model]
+    now = strategy.solve(changed(problem, plan, (model,), {model: as_it_is}))
     found = []
     for kind, what, looser in trials:
         cluster = with_service(problem.cluster, looser)
-        lengths = problem.demands[model].lengths
-        combos = candidate_combos(cluster, looser, lengths, profile, keep=16)
-        if not combos or not combos[0].meets_slo:
+        combos = offered(cluster)
+        if not combos:
             continue
         relaxed = changed(problem, plan, (model,), {model: combos}, cluster)
-        relief = _relief(kind, model, what, plan, strategy.solve(relaxed), (model,))
+        relief = _relief(kind, model, what, now, strategy.solve(relaxed), (model,))
         if relief is not None:
             found.append(relief)
     return tuple(sorted(found, key=lambda r: (-r.serves_req_per_s, -r.saves_usd_per_h)))
@@ -116,17 +128,18 @@ def node_reliefs(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tu
     """What further nodes of the pools that bind would save or serve, all models planned anew."""
     found = []
     models = problem.planned_models()
-    for binding in plan.binding:
-        if binding.what != "pool":
-            continue
-        pool = problem.cluster.pool(binding.subject)
+    pools = [problem.cluster.pool(b.subject) for b in plan.binding if b.what == "pool"]
+    if not pools:
+        return ()
+    now = strategy.solve(changed(problem, plan, models))
+    for pool in pools:
         for more in _steps(problem, plan, pool):
             cluster = with_more(problem.cluster, pool, more)
             bigger = changed(problem, plan, models, cluster=cluster, obtainable={pool.id: more})
             other = strategy.solve(bigger)
             what = f"{more} more node{'s' if more > 1 else ''} of {pool.region}/{pool.name}"
             nodes = f"{what} ({pool.market})"
-            relief = _relief("nodes", pool.id, nodes, plan, other, models)
+            relief = _relief("nodes", pool.id, nodes, now, other, models)
             if relief is not None:
                 found.append(relief)
                 break
@@ -141,17 +154,14 @@ def budget_relief(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> t
     models = problem.planned_models()
     policy = replace(problem.cluster.policy, budget_usd_per_h=0.0)
     free = changed(problem, plan, models, cluster=replace(problem.cluster, policy=policy))
-    other = strategy.solve(free)
-    if other.status is PlanStatus.FAILED or other.cost_usd_per_h <= budget:
+    now, other = strategy.solve(changed(problem, plan, models)), strategy.solve(free)
+    if PlanStatus.FAILED in (now.status, other.status) or other.cost_usd_per_h <= budget:
         return ()
-    serves = sum(
-        plan.shortfall_req_per_s.get(model, 0.0) - other.shortfall_req_per_s.get(model, 0.0)
-        for model in models
-    )
-    if serves <= 1e-6 and len(other.broken) >= len(plan.broken):
+    serves = _serves(now, other, models)
+    if serves <= 1e-6 and len(other.broken) >= len(now.broken):
         return ()
     what = f"budget {other.cost_usd_per_h:.2f} USD/h"
-    saves = plan.cost_usd_per_h - other.cost_usd_per_h
+    saves = now.cost_usd_per_h - other.cost_usd_per_h
     return (Relief("budget", "*", what, saves, max(0.0, serves)),)
 
 
@@ -194,6 +204,9 @@ def changed(
         rented_nodes=rented,
         obtainable={pool: max(0, nodes) for pool, nodes in can_have.items()},
         scope=models,
+        additions_only=False,
+        room=Room.LATER,
+        keeps=(),
     )
 
 
@@ -247,18 +260,23 @@ def _steps(problem: PlanningProblem, plan: Plan, pool: Pool) -> tuple[int, ...]:
 
 
 def _relief(
-    kind: str, subject: str, what: str, plan: Plan, other: Plan, models: tuple[str, ...]
+    kind: str, subject: str, what: str, now: Plan, other: Plan, models: tuple[str, ...]
 ) -> Relief | None:
-    """The relief that `other` shows for `models` against `plan`; None when it is worth nothing."""
-    if other.status is PlanStatus.FAILED:
+    """The relief that `other` shows for `models` against `now`; None when it is worth nothing."""
+    if PlanStatus.FAILED in (now.status, other.status):
         return None
-    serves = sum(
-        plan.shortfall_req_per_s.get(model, 0.0) - other.shortfall_req_per_s.get(model, 0.0)
-        for model in models
-    )
-    saves = plan.cost_usd_per_h - other.cost_usd_per_h
+    serves = _serves(now, other, models)
+    saves = now.cost_usd_per_h - other.cost_usd_per_h
     if serves > 1e-6:
         return Relief(kind, subject, what, saves, serves)
     if serves >= -1e-6 and saves > _CENT:
         return Relief(kind, subject, what, saves)
     return None
+
+
+def _serves(now: Plan, other: Plan, models: tuple[str, ...]) -> float:
+    """Requests/s of `models` that `other` serves more than `now`."""
+    return sum(
+        now.shortfall_req_per_s.get(model, 0.0) - other.shortfall_req_per_s.get(model, 0.0)
+        for model in models
+    )

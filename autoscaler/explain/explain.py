@@ -26,7 +26,7 @@ from autoscaler.planning.component_cells import saturated
 from autoscaler.planning.instances import instance
 from autoscaler.planning.notes import why_hopeless
 from autoscaler.planning.plan import Binding, Plan, PlanStatus, Strategy
-from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.problem import PlanningProblem, arrivals_of
 
 _ASK_AT_MOST = 8
 _WORDS = {
@@ -129,9 +129,9 @@ def _bound_by(
             ):
                 continue  # pipelines are sized by the library; or another phase is the slower
             pool = problem.cluster.pool(member.pool)
-            lengths = problem.demands[model].lengths
-            node = NodeSlice(pool.gpu, member.gpus)
-            made = instance(service, node, member.phase, lengths, profile)
+            demand, node = problem.demands[model], NodeSlice(pool.gpu, member.gpus)
+            arrivals = arrivals_of(demand, service)
+            made = instance(service, node, member.phase, demand.lengths, profile, arrivals=arrivals)
             words = _WORDS.get(made.bound_by, made.bound_by)
             found.append(_memory(service, node) if made.bound_by == "memory" else words)
     if model not in plan.shortfall_req_per_s:

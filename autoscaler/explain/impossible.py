@@ -15,7 +15,7 @@ from autoscaler.explain.values import Rejected
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combos import usable_pools
 from autoscaler.planning.instances import instance
-from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.problem import PlanningProblem, arrivals_of
 
 
 def impossible_pools(
@@ -27,9 +27,12 @@ def impossible_pools(
         return _without_deployments(service.graph, usable_pools(problem.cluster, service))
     for pool in usable_pools(problem.cluster, service):
         sizes = [size for size in SLICE_SIZES if size <= pool.per_node]
-        lengths = problem.demands[service.model].lengths
+        demand = problem.demands[service.model]
+        arrivals = arrivals_of(demand, service)
         made = [
-            instance(service, NodeSlice(pool.gpu, size), phase, lengths, profile)
+            instance(
+                service, NodeSlice(pool.gpu, size), phase, demand.lengths, profile, 1.0, arrivals
+            )
             for size in sizes
             for phase in Phase
         ]

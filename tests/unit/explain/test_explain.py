@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.domain.cluster import Cluster, Policy
+from autoscaler.domain.cluster import Cluster, Market, Policy
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.workload import Demand, Slo
 from autoscaler.explain.alternatives import (
     best_alternative,
+    changed,
     node_reliefs,
     one_fewer,
     round_up,
@@ -24,10 +25,10 @@ from autoscaler.explain.names import short_name
 from autoscaler.explain.spot import savings, spot_losses
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.combos import combo_named
-from autoscaler.planning.problem import PlanningProblem, make_problem
+from autoscaler.planning.problem import PlanningProblem, Room, make_problem
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.planning.usage import is_spot
-from tests.unit.planning.planning_clusters import CONVERSATION, small_cluster
+from tests.unit.planning.planning_clusters import CONVERSATION, pool, small_cluster
 
 PROFILE = default_profile()
 NO_PENALTIES = Policy(k_start=0.0, k_load=0.0, k_switch=0.0)
@@ -61,6 +62,60 @@ def test_an_slo_relief_saves_what_it_says_when_the_slo_is_really_loosened() -> N
         really = Shoal().solve(problem_of((3.0, 8.0, 80.0), cluster))
         # Planned jointly it can only be cheaper than with the others standing.
         assert really.cost_usd_per_h <= made.cost_usd_per_h - relief.saves_usd_per_h + 0.02
+
+
+def rented_only(rate: float, arrival_cv: float, **more: object) -> PlanningProblem:
+    """One model that may use the rented pools of the small cluster, half of it on spot."""
+    small = small_cluster(Policy(k_start=0.1))
+    pools = tuple(pool for pool in small.pools if pool.market is not Market.OWNED)
+    cluster = Cluster(pools, (small.service("mini"),), small.policy)
+    wanted = {"mini": Demand("mini", rate, CONVERSATION, arrival_cv=arrival_cv)}
+    return make_problem(cluster, wanted, PROFILE, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("arrival_cv", [1.0, 3.0])
+def test_bursts_count_in_what_a_looser_slo_saves(arrival_cv: float) -> None:
+    problem = rented_only(30.0, arrival_cv)
+    made = Shoal().solve(problem)
+    for relief in slo_reliefs(problem, made, "mini", PROFILE, Shoal()):
+        service = problem.cluster.service("mini")
+        ttft = round_up(1.5 * service.slo.ttft_ms) if relief.kind == "ttft" else service.slo.ttft_ms
+        tpot = (
+            round_up(1.25 * service.slo.tpot_ms) if relief.kind == "tpot" else service.slo.tpot_ms
+        )
+        spot = 0.75 if relief.kind == "spot" else service.spot_share
+        looser = replace(service, slo=Slo(ttft, tpot), spot_share=spot)
+        cluster = with_service(problem.cluster, looser)
+        really = Shoal().solve(make_problem(cluster, problem.demands, PROFILE))
+        assert really.cost_usd_per_h <= made.cost_usd_per_h - relief.saves_usd_per_h + 0.02
+
+
+def test_what_a_plan_keeps_although_it_costs_more_is_no_relief_of_a_limit() -> None:
+    """The fleet was bought at 7.20 USD/h a node; others for 7.00 are not worth starting."""
+    pools = (
+        pool("r", "now", "L40S", 4, 8, Market.ON_DEMAND, 7.2),
+        pool("r", "new", "L40S", 4, 8, Market.ON_DEMAND, 7.0),
+    )
+    model = small_cluster().service("mini")
+    cluster = Cluster(pools, (replace(model, spot_share=0.0),), Policy(k_start=0.1))
+    wanted = {"mini": Demand("mini", 10.0, CONVERSATION)}
+    best = Shoal().solve(make_problem(replace(cluster, pools=pools[:1]), wanted, PROFILE))
+    problem = make_problem(cluster, wanted, PROFILE, fleet=best.counts())
+    made = Shoal().solve(problem)
+    assert made.counts() == best.counts()
+    assert slo_reliefs(problem, made, "mini", PROFILE, Shoal()) == ()
+    other = best_alternative(problem, made, "mini", Shoal())
+    assert other is not None
+    assert other.why == "-0.20 USD/h, but what runs stays"
+
+
+def test_what_may_not_leave_yet_is_planned_afresh_by_every_question() -> None:
+    fleet = {"mini:a2@us-east/l40s/on-demand": 6}
+    problem = replace(rented_only(10.0, 1.0, fleet=fleet), keeps=("mini",), room=Room.AFTER)
+    made = Shoal().solve(problem)
+    assert slo_reliefs(problem, made, "mini", PROFILE, Shoal()) == ()
+    asked = changed(replace(problem, additions_only=True), made, ("mini",))
+    assert not asked.keeps and not asked.additions_only and asked.room is Room.LATER
 
 
 def test_a_node_relief_serves_what_it_says_when_the_nodes_are_there() -> None:
