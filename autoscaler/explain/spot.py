@@ -25,16 +25,23 @@ def spot_losses(problem: PlanningProblem, plan: Plan) -> tuple[SpotLoss, ...]:
 
 
 def savings(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tuple[Saving, ...]:
-    """The difference to the bill now, split into sizing and spot, by planning without spot."""
-    if not any(target.count and is_spot(target.combo) for target in plan.targets):
+    """The difference to the bill now, split into sizing and spot, by planning without spot.
+
+    Empty where that is not possible: what runs on spot stays, or nothing else can serve as much.
+    """
+    if not _on_spot(plan) or plan.shortfall_req_per_s:
         return ()
     services = tuple(replace(service, spot_share=0.0) for service in problem.cluster.services)
     cluster = replace(problem.cluster, services=services)
     without = strategy.solve(replace(problem, cluster=cluster))
-    short = set(without.shortfall_req_per_s) - set(plan.shortfall_req_per_s)
-    if without.status is PlanStatus.FAILED or short or plan.shortfall_req_per_s:
+    less = without.shortfall_req_per_s or len(without.broken) > len(plan.broken)
+    if without.status is PlanStatus.FAILED or less or _on_spot(without):
         return ()
     return (
         Saving("sizing", without.cost_usd_per_h - plan.now_usd_per_h),
         Saving("spot", plan.cost_usd_per_h - without.cost_usd_per_h),
     )
+
+
+def _on_spot(plan: Plan) -> bool:
+    return any(target.count and is_spot(target.combo) for target in plan.targets)

@@ -96,7 +96,7 @@ class Saving:
 class Explanation:
     """All reasons of one plan, by model, with what would relieve the whole or a loss do.
 
-    savings: empty where no spot is used, or where the demand cannot be met without it.
+    savings: empty where no spot is used, or where not as much can be had without it.
     """
 
     models: tuple[ModelReasons, ...]

@@ -219,3 +219,18 @@ def test_savings_add_up_to_the_difference_of_the_bills() -> None:
     assert set(parts) == {"sizing", "spot"}
     assert parts["spot"] < 0.0 > parts["sizing"]
     assert sum(parts.values()) == pytest.approx(made.cost_usd_per_h - made.now_usd_per_h)
+
+
+def test_no_saving_is_told_of_a_plan_without_spot_that_rests_on_spot() -> None:
+    """One node of each pool is not spot: what serves the rest can only be spot."""
+    problem = rented_only(60.0, 1.0)
+    pools = tuple(
+        pool if pool.market is Market.SPOT else replace(pool, max_nodes=1)
+        for pool in problem.cluster.pools
+    )
+    cluster = replace(problem.cluster, pools=pools)
+    problem = make_problem(cluster, problem.demands, PROFILE)
+    made = Shoal().solve(problem)
+    assert not made.shortfall_req_per_s
+    assert any(target.count and is_spot(target.combo) for target in made.targets)
+    assert savings(problem, made, Shoal()) == ()
