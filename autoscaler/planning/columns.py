@@ -35,7 +35,7 @@ from autoscaler.planning.modelrows import (
     add_useful_floor,
 )
 from autoscaler.planning.problem import PlanningProblem, Room
-from autoscaler.planning.survival import add_survival_rows
+from autoscaler.planning.survival import add_survival_rows, most_levels
 from autoscaler.planning.usage import is_spot, slices_of
 
 # Among equal bills fewer owned GPUs win; small enough never to outweigh a cent.
@@ -48,7 +48,8 @@ class Arrays:
 
     demand_names / resource_names: (what, model or pool) per row. demand_classes: the first classes,
     of demand; promises follow. fixed_usd_per_h: nodes that models outside the scope need in any
-    case; it is part of every plan's cost.
+    case; it is part of every plan's cost. strict: they ask for more than is promised, so that a
+    plan may be missed that keeps everything for less (`planning.survival`).
     """
 
     problem: AllocationProblem
@@ -57,10 +58,11 @@ class Arrays:
     resource_names: tuple[tuple[str, str], ...]
     demand_classes: int
     fixed_usd_per_h: float
+    strict: bool = False
 
 
-def to_arrays(problem: PlanningProblem) -> Arrays:
-    """The array form of `problem`.
+def to_arrays(problem: PlanningProblem, exact: bool = False) -> Arrays:
+    """The array form of `problem`; as large as it takes where it is to be `exact`.
 
     Where not everything can be had, demand comes first, by the services' priorities; then one
     promise after the other: floors, limits of spot, what counts towards a floor, survival. One
@@ -86,14 +88,17 @@ def to_arrays(problem: PlanningProblem) -> Arrays:
         add_useful_floor(builder, rows, problem, service, classes)
     fixed_usd_per_h = _add_pools(builder, rows, problem)
     columns = _add_combos(builder, rows, problem, services)
+    levels = len(builder.keys) if exact else most_levels(services, len(problem.cluster.pools))
+    strict = False
     for service in services:
-        add_survival_rows(
+        strict |= add_survival_rows(
             builder,
             Key(Kind.AUXILIARY, service.model),
             problem,
             service,
             columns.get(service.model, []),
             classes.next() if service.survive != "none" else 0,
+            levels,
         )
     return Arrays(
         builder.build(),
@@ -102,6 +107,7 @@ def to_arrays(problem: PlanningProblem) -> Arrays:
         tuple(builder.resource_names),
         demand_classes,
         fixed_usd_per_h,
+        strict,
     )
 
 

@@ -15,6 +15,7 @@ from autoscaler.planning.modelrows import OFF_SPOT, STAYING
 from autoscaler.planning.plan import Broken, Plan, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.promises import broken_promises
+from autoscaler.planning.survival import ONE_NODE
 
 
 def with_words(problem: PlanningProblem, plan: Plan) -> Plan:
@@ -74,9 +75,10 @@ def outside_slo(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
 
 
 def not_possible(
-    problem: PlanningProblem, kept: Iterable[tuple[tuple[str, str], float]]
+    problem: PlanningProblem, kept: Iterable[tuple[tuple[str, str], float]], strict: bool
 ) -> tuple[Broken, ...]:
-    """Promises that no plan keeps beside the demand. kept: fraction by (what, model)."""
+    """Promises that no plan keeps beside the demand, where that is known. kept: fraction by
+    (what, model). strict: see `Arrays`."""
     found: dict[tuple[str, str], Broken] = {}
     for (what, model), fraction in kept:
         if what in ("demand", STAYING) or fraction >= 1.0 - 1e-6:
@@ -86,5 +88,11 @@ def not_possible(
             OFF_SPOT: f"spot <= {service.spot_share:.0%}",
             "floor": f"floor of {service.min_instances} instances",
         }.get(what, what)
-        found[model, words] = Broken(model, words, "cannot be kept with the capacity available")
+        known = not strict or what != ONE_NODE
+        why = (
+            "cannot be kept with the capacity available"
+            if known
+            else "is not kept by any plan that was found"
+        )
+        found[model, words] = Broken(model, words, why)
     return tuple(found.values())

@@ -13,6 +13,7 @@ import numpy as np
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.optimizer.arrays import Ints
 from autoscaler.optimizer.check import checked
+from autoscaler.optimizer.exact import relaxed
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import (
     AllocationResult,
@@ -43,6 +44,8 @@ _STATUS = {
 _URGENT_COLUMNS = 500
 """An urgent plan is made over this many columns at most: about half a second for several models
 that may use ten regions."""
+_FOR_SEARCH = 0.95
+"""Of the time, where the bound that the search proves is not the problem's."""
 _NODE_KINDS = (Kind.KEPT_NODES, Kind.NEW_NODES)
 
 
@@ -61,10 +64,12 @@ class Shoal:
             reason = solved.reason or "the solver returned no plan"
             return failed(problem, self.name, reason, solved.limits_hit)
         solved = _unchanged(arrays, problem, solved)
+        if arrays.strict:
+            solved = _with_true_bound(arrays, problem, solved)
         return _to_plan(self.name, problem, arrays, solved)
 
     def _run(self, arrays: Arrays, problem: PlanningProblem) -> AllocationResult:
-        options = problem.options
+        options = problem.options.within(_FOR_SEARCH) if arrays.strict else problem.options
         limits = SolveOptions(
             gap=options.gap,
             time_limit_s=options.time_limit_s,
@@ -148,6 +153,24 @@ def _unchanged(
     return same if same.status is not Status.FAILED and close else solved
 
 
+def _with_true_bound(
+    arrays: Arrays, problem: PlanningProblem, solved: AllocationResult
+) -> AllocationResult:
+    """`solved`, of arrays that ask for more than is promised, with the bound of the relaxation of
+    those that do not; 0 where there is no time for it."""
+    exact = to_arrays(problem, exact=True).problem
+    got = relaxed(exact, solved.served_target, problem.options.left_s())
+    return checked(
+        arrays.problem,
+        solved.counts,
+        0.0 if got is None else max(0.0, min(got.value, solved.lower_bound_usd_per_h)),
+        solved.served_target,
+        solved.served_fraction_bound,
+        SolveOptions(gap=problem.options.gap),
+        solved.limits_hit,
+    )
+
+
 def _switch_on(arrays: Arrays, counts: Ints) -> None:
     """Set the switches of the survival rows to what fits the other `counts` (n,)."""
     problem = arrays.problem
@@ -188,7 +211,7 @@ def _to_plan(
             switches.append(Switch(key.source, key.subject, count))
     lost = hopeless(problem)
     kept = zip(arrays.demand_names, map(float, solved.served_fraction), strict=True)
-    broken = not_possible(problem, kept)
+    broken = not_possible(problem, kept, arrays.strict)
     try:
         made = read_back(
             problem,

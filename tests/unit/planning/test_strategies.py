@@ -404,3 +404,34 @@ def test_after_a_deadline_a_plan_is_proven_or_says_that_the_limit_struck() -> No
     if made.status not in (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP):
         assert "wall_clock" in made.limits_hit
     assert all(n.count <= cluster.pool(n.pool).max_nodes for n in made.nodes)
+
+
+def surviving(nodes: int, rate: float) -> PlanningProblem:
+    """A dozen combos, of which a node of eight GPUs carries a different rate each."""
+    l40s = pool("us", "l40s", "L40S", 8, nodes, Market.ON_DEMAND, 7.2)
+    model = replace(small_cluster().service("mini"), survive="one-node", spot_share=0.0)
+    wanted = {"mini": Demand("mini", rate, CONVERSATION)}
+    return make_problem(Cluster((l40s,), (model,)), wanted, PROFILE)
+
+
+def test_a_loss_is_survived_at_least_cost_whatever_carries_the_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where steps of what a node carries are left out, a plan asks for more than is promised: it is
+    not called optimal then, nor a promise impossible."""
+    costs = []
+    for nodes, rate in ((2, 30.0), (3, 15.0), (6, 15.0), (6, 30.0), (6, 60.0)):
+        problem = surviving(nodes, rate)
+        exact = Shoal().solve(problem)
+        assert exact.status in (PlanStatus.OPTIMAL, PlanStatus.BEST_EFFORT)
+        with monkeypatch.context() as patched:
+            patched.setattr("autoscaler.planning.survival._SWITCHES", 0)
+            patched.setattr("autoscaler.planning.survival._FEW_LEVELS", 1)
+            rough = Shoal().solve(problem)
+        if exact.status is PlanStatus.OPTIMAL and not rough.broken:
+            assert rough.lower_bound_usd_per_h <= exact.objective_usd_per_h + 1e-6
+            costs.append(rough.objective_usd_per_h / exact.objective_usd_per_h)
+            assert rough.status is not PlanStatus.OPTIMAL or costs[-1] <= 1.0 + 1e-6
+        for broken in rough.broken:
+            assert exact.broken or "cannot" not in broken.detail
+    assert max(costs) > 1.05
