@@ -3,7 +3,7 @@
 Owns the changed problems. Penalties are left out of them (all K are 0), what may not leave yet is
 planned afresh too, and models that are not asked about stand as planned. What a change brings is
 the difference to the same problem without it: the plan itself may cost more only because it keeps
-what runs.
+what runs. Every question has a time of its own; where that ends a search there is no answer.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combos import candidate_combos
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
-from autoscaler.planning.problem import PlanningProblem, Room, arrivals_of
+from autoscaler.planning.problem import PlanningProblem, PlanOptions, Room, arrivals_of
 from autoscaler.planning.promises import broken_promises
 
 _TPOT_STRETCH = 1.25
 _TTFT_STRETCH = 1.5
 _CENT = 0.005
+_TIME = 0.2
+"""Of the plan's, for each question."""
 _KEEP = 16
 
 
@@ -35,7 +37,7 @@ def best_alternative(
 ) -> Rejected | None:
     """The cheapest plan of `model` on other pools than the combo it got most capacity from.
 
-    None where it got nothing.
+    None where it got nothing, and where that is not found in time.
     """
     chosen = max(plan.of(model), key=lambda t: t.count * t.combo.req_per_s, default=None)
     if chosen is None or not chosen.count:
@@ -46,6 +48,8 @@ def best_alternative(
     if not rest:
         return Rejected(f"not on {names}", "nothing else can serve it")
     other = strategy.solve(changed(problem, plan, (model,), candidates={model: rest}))
+    if other.limits_hit:
+        return None
     if other.status is PlanStatus.FAILED or other.shortfall_req_per_s:
         missing = other.shortfall_req_per_s.get(model, 0.0)
         return Rejected(f"not on {names}", f"{missing:.3g} req/s short, with what others leave")
@@ -111,6 +115,8 @@ def slo_reliefs(
 
     as_it_is = offered(problem.cluster) or problem.candidates[model]
     now = strategy.solve(changed(problem, plan, (model,), {model: as_it_is}))
+    if now.limits_hit:
+        return ()
     found = []
     for kind, what, looser in trials:
         cluster = with_service(problem.cluster, looser)
@@ -132,7 +138,7 @@ def node_reliefs(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tu
     if not pools:
         return ()
     now = strategy.solve(changed(problem, plan, models))
-    for pool in pools:
+    for pool in pools if not now.limits_hit else ():
         for more in _steps(problem, plan, pool):
             cluster = with_more(problem.cluster, pool, more)
             bigger = changed(problem, plan, models, cluster=cluster, obtainable={pool.id: more})
@@ -155,7 +161,7 @@ def budget_relief(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> t
     policy = replace(problem.cluster.policy, budget_usd_per_h=0.0)
     free = changed(problem, plan, models, cluster=replace(problem.cluster, policy=policy))
     now, other = strategy.solve(changed(problem, plan, models)), strategy.solve(free)
-    if PlanStatus.FAILED in (now.status, other.status) or other.cost_usd_per_h <= budget:
+    if not is_answer(now, other) or other.cost_usd_per_h <= budget:
         return ()
     serves = _serves(now, other, models)
     if serves <= 1e-6 and len(other.broken) >= len(now.broken):
@@ -207,7 +213,18 @@ def changed(
         additions_only=False,
         room=Room.LATER,
         keeps=(),
+        options=question_options(problem),
     )
+
+
+def question_options(problem: PlanningProblem) -> PlanOptions:
+    """The limits of one question about the plan of `problem`."""
+    return problem.options.anew(_TIME)
+
+
+def is_answer(*plans: Plan) -> bool:
+    """Whether these plans can be compared: none failed and no limit ended one."""
+    return all(plan.status is not PlanStatus.FAILED and not plan.limits_hit for plan in plans)
 
 
 def with_service(cluster: Cluster, service: Service) -> Cluster:
@@ -263,7 +280,7 @@ def _relief(
     kind: str, subject: str, what: str, now: Plan, other: Plan, models: tuple[str, ...]
 ) -> Relief | None:
     """The relief that `other` shows for `models` against `now`; None when it is worth nothing."""
-    if PlanStatus.FAILED in (now.status, other.status):
+    if not is_answer(now, other):
         return None
     serves = _serves(now, other, models)
     saves = now.cost_usd_per_h - other.cost_usd_per_h

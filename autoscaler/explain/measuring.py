@@ -5,11 +5,11 @@ Owns that question, asked by planning again as if the prediction had been measur
 
 from __future__ import annotations
 
-from autoscaler.explain.alternatives import changed
+from autoscaler.explain.alternatives import changed, is_answer
 from autoscaler.explain.values import Measuring
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.basis import as_predicted, cautious_gpus
-from autoscaler.planning.plan import Plan, PlanStatus, Strategy
+from autoscaler.planning.plan import Plan, Strategy
 from autoscaler.planning.problem import PlanningProblem
 
 _CENT = 0.005
@@ -33,13 +33,13 @@ def measuring(
         return ()
     found = []
     now = strategy.solve(changed(problem, plan, (model,)))
-    for gpu in sorted(gpus):
+    for gpu in sorted(gpus) if is_answer(now) else ():
         sure = tuple(
             as_predicted(combo, problem.cluster, profile, (gpu,))
             for combo in problem.candidates[model]
         )
         then = strategy.solve(changed(problem, plan, (model,), {model: sure}))
-        if PlanStatus.FAILED in (now.status, then.status):
+        if not is_answer(now, then):
             continue
         saves = now.cost_usd_per_h - then.cost_usd_per_h
         short = now.shortfall_req_per_s.get(model, 0.0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autoscaler.explain.alternatives import is_answer, question_options
 from autoscaler.explain.values import Saving, SpotLoss
-from autoscaler.planning.plan import Plan, PlanStatus, Strategy
+from autoscaler.planning.plan import Plan, Strategy
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.usage import is_spot
 
@@ -33,9 +34,10 @@ def savings(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tuple[S
         return ()
     services = tuple(replace(service, spot_share=0.0) for service in problem.cluster.services)
     cluster = replace(problem.cluster, services=services)
-    without = strategy.solve(replace(problem, cluster=cluster))
+    options = question_options(problem)
+    without = strategy.solve(replace(problem, cluster=cluster, options=options))
     less = without.shortfall_req_per_s or len(without.broken) > len(plan.broken)
-    if without.status is PlanStatus.FAILED or less or _on_spot(without):
+    if not is_answer(without) or less or _on_spot(without):
         return ()
     return (
         Saving("sizing", without.cost_usd_per_h - plan.now_usd_per_h),

@@ -55,6 +55,12 @@ class Limits:
         until_s = self.time_limit_s - left_s + min(left_s, max(share * left_s, least_s))
         return replace(self, time_limit_s=max(1e-3, until_s))
 
+    def anew(self, share: float) -> Self:
+        """The same for a search that begins now and may use this share of the whole time."""
+        if self.elapsed_s is None:
+            return self
+        return replace(self, time_limit_s=self.elapsed_s() + share * self.time_limit_s)
+
 
 @dataclass(frozen=True, slots=True)
 class SolveOptions(Limits):

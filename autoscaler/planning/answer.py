@@ -82,7 +82,12 @@ def answer(
 
 
 def explained_plan(
-    request: PlanRequest, cluster: Cluster, profile: Profile, strategy: Strategy, model: str
+    request: PlanRequest,
+    cluster: Cluster,
+    profile: Profile,
+    strategy: Strategy,
+    model: str,
+    options: PlanOptions = OPTIONS,
 ) -> tuple[PlanningProblem, Plan] | None:
     """The problem that `request` is, and its plan, for questions about `model`; None without one.
 
@@ -90,7 +95,7 @@ def explained_plan(
     """
     try:
         asked = _understood(request, cluster, profile)
-        problem = _problem(request, asked, profile, replace(OPTIONS, hold=0.0))
+        problem = _problem(request, asked, profile, replace(options, hold=0.0))
         made = in_reach(problem, strategy)
     except InvalidValue:
         return None

@@ -7,6 +7,7 @@ controller last asked its planner; the controller does not wait for that.
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from autoscaler.explain.explain import explain
 from autoscaler.explain.names import change_words
 from autoscaler.explain.values import ModelReasons
 from autoscaler.performance.known import profile_of
-from autoscaler.planning.answer import explained_plan
+from autoscaler.planning.answer import OPTIONS, explained_plan
 from autoscaler.planning.request import PlanRequest, Urgency
 from autoscaler.planning.strategies.table import strategy_for
 from streams.cli.controller_client import add_url, explained
@@ -71,7 +72,9 @@ def planned_again(found: Mapping[str, Any], model: str) -> ModelReasons | None:
     request = replace(read_value(PlanRequest, found["request"]), urgency=Urgency.FULL)
     cluster = read_value(Cluster, found["cluster"])
     profile, chosen = profile_of(cluster), strategy_for(cluster.policy)
-    made = explained_plan(request, cluster, profile, chosen, model)
+    started_s = time.monotonic()
+    options = replace(OPTIONS, elapsed_s=lambda: time.monotonic() - started_s)
+    made = explained_plan(request, cluster, profile, chosen, model, options)
     if made is None:
         return None
     return explain(made[0], made[1], profile, chosen).of(model)

@@ -88,8 +88,6 @@ def run(args: argparse.Namespace) -> int:
     options = PlanOptions(args.gap, args.time_limit, lambda: time.monotonic() - started_s)
     problem, made = planned(cluster, demands, fleet, profile, chosen, options)
     wall_s = time.monotonic() - started_s
-    # Reasons are plans, too: each of them gets its own time.
-    started_s = time.monotonic()
     reasons = None if args.no_explain else explain(problem, made, profile, chosen)
     if args.json:
         text = plan_json.encode(problem, made, reasons, config.mode, wall_s, profile)

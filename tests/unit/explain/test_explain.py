@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -25,7 +26,7 @@ from autoscaler.explain.names import short_name
 from autoscaler.explain.spot import savings, spot_losses
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.combos import combo_named
-from autoscaler.planning.problem import PlanningProblem, Room, make_problem
+from autoscaler.planning.problem import PlanningProblem, PlanOptions, Room, make_problem
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.planning.usage import is_spot
 from tests.unit.planning.planning_clusters import CONVERSATION, pool, small_cluster
@@ -234,3 +235,20 @@ def test_no_saving_is_told_of_a_plan_without_spot_that_rests_on_spot() -> None:
     assert not made.shortfall_req_per_s
     assert any(target.count and is_spot(target.combo) for target in made.targets)
     assert savings(problem, made, Shoal()) == ()
+
+
+def test_every_question_has_a_time_of_its_own() -> None:
+    """After the plan's own time has passed as before it, and no answer where that ends a search."""
+    now = [0.0]
+    options = PlanOptions(time_limit_s=30.0, elapsed_s=lambda: now[0])
+    problem = rented_only(30.0, 1.0, options=options)
+    made = Shoal().solve(problem)
+    at_once = explain(problem, made, PROFILE, Shoal())
+    assert at_once.models[0].relief and at_once.savings
+    now[0] = 31.0
+    assert explain(problem, made, PROFILE, Shoal()) == at_once
+    looks = itertools.count(31.0, 100.0)
+    hasty = replace(problem, options=replace(options, elapsed_s=lambda: next(looks)))
+    late = explain(hasty, made, PROFILE, Shoal())
+    assert not late.models[0].relief and not late.relief and not late.savings
+    assert best_alternative(hasty, made, "mini", Shoal()) is None
