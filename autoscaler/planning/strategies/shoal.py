@@ -103,8 +103,16 @@ class Shoal:
         got = self.solver(chosen.problem, fast, None)
         if got.status in (Status.BEST_EFFORT, Status.FAILED):
             return None
-        counts = chosen.spread(got.counts)
-        return replace(got, counts=counts, lower_bound_usd_per_h=min(lower, got.cost_usd_per_h))
+        proven = got.lower_bound_usd_per_h if chosen.holds_all_within(got.cost_usd_per_h) else 0.0
+        return checked(
+            whole,
+            chosen.spread(got.counts),
+            max(lower, proven),
+            got.served_target,
+            got.served_fraction_bound,
+            fast,
+            got.limits_hit,
+        )
 
 
 def _as_it_runs(arrays: Arrays, problem: PlanningProblem) -> Ints:

@@ -435,3 +435,18 @@ def test_a_loss_is_survived_at_least_cost_whatever_carries_the_rate(
         for broken in rough.broken:
             assert exact.broken or "cannot" not in broken.detail
     assert max(costs) > 1.05
+
+
+def test_additions_over_some_columns_are_not_called_optimal_over_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whole combos cost more than the relaxation over all columns, which is all that is proven."""
+    cluster = small_cluster()
+    problem = make_problem(cluster, demands(cluster, 6.0, 3.0, 60.0), PROFILE)
+    urgent = replace(problem, additions_only=True, options=PlanOptions(gap=0.005))
+    exact = Shoal().solve(urgent)
+    monkeypatch.setattr("autoscaler.planning.strategies.shoal._URGENT_COLUMNS", 20)
+    made = Shoal().solve(urgent)
+    assert made.lower_bound_usd_per_h <= exact.objective_usd_per_h + 1e-6
+    assert made.gap > 0.05
+    assert made.status is PlanStatus.LIMIT
