@@ -63,8 +63,10 @@ def answer(
     try:
         asked = _understood(request, cluster, profile)
         made, splits = None, []
-        for route, ask in _routes(request, asked):
-            chosen, (asked, made) = _split(route, ask, request, asked, profile, strategy, options)
+        routes = _routes(request, asked)
+        for left, (route, ask) in zip(range(len(routes), 0, -1), routes, strict=True):
+            own = options.within(1.0 / (left + bool(request.keeps)))
+            chosen, (asked, made) = _split(route, ask, request, asked, profile, strategy, own)
             splits.append(chosen)
         if made is None or request.keeps:
             whole = _planned(request, asked, profile, strategy, options)
@@ -164,15 +166,16 @@ def _split(
     strategy: Strategy,
     options: PlanOptions,
 ) -> tuple[ChosenSplit, tuple[_Asked, Reached]]:
-    """Thresholds of `route` and the plan for them, chosen together.
+    """Thresholds of `route` and the plan for them, chosen together: every split gets an equal part
+    of the time, or a later one would only seem to be dearer.
 
     Priced without what may not leave yet: as long as it stays, the best answers cost no more.
     """
     request = replace(request, keeps=())
 
-    def price(split: Split) -> tuple[tuple[_Asked, Reached], float, bool]:
+    def price(split: Split, left: int) -> tuple[tuple[_Asked, Reached], float, bool]:
         moved = replace(asked, demands=loaded(route, split, ask, asked.demands))
-        made = _planned(request, moved, profile, strategy, options)
+        made = _planned(request, moved, profile, strategy, options.within(1.0 / left))
         short = made.plan.status is PlanStatus.FAILED or bool(made.plan.shortfall_req_per_s)
         return (moved, made), made.plan.objective_usd_per_h, short
 

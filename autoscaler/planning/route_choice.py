@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from autoscaler.domain.quality_route import Cuts, QualityRoute, ScoreMix
 from autoscaler.domain.workload import Demand
-from autoscaler.planning.quality import Priced, Split, best_of, priced, split_at, splits
+from autoscaler.planning.quality import Priced, Split, best_of, split_at, splits
 from autoscaler.planning.request import ChosenSplit, RouteAsk
 
 Fleet = TypeVar("Fleet")
@@ -24,19 +24,20 @@ _CHANCE = 2.0  # standard errors by which a sample's quality may lie below what 
 
 
 def choose(
-    route: QualityRoute, ask: RouteAsk, price: Callable[[Split], tuple[Fleet, float, bool]]
+    route: QualityRoute, ask: RouteAsk, price: Callable[[Split, int], tuple[Fleet, float, bool]]
 ) -> tuple[ChosenSplit, Fleet]:
     """The split to go for, and its fleet. price: (fleet, USD/h with what changes cost,
-    falls short). Thresholds that rest move only where they serve less than the load, or where
-    their answers are worse than asked for by more than chance."""
+    falls short), given a split and how many are still to be priced, it included. Thresholds that
+    rest move only where they serve less than the load, or where their answers are worse than asked
+    for by more than chance."""
     found = candidates(route, ask)
     if ask.rests:
         few = [s for s in found if s.cuts == ask.cuts or s.quality < route.at_least - 1e-9]
-        options = list(priced(few, price))
+        options = _priced(few, price, len(few) + len(found))
         now = next(o for o in options if o.split.cuts == ask.cuts)
         if not now.short and _is_good(route, ask.mix, now.split, route.at_least):
             return _chosen(route, now, options)
-    options = list(priced(found, price))
+    options = _priced(found, price, len(found))
     best = best_of(route, options)
     known = next((o for o in options if o.split.cuts == ask.cuts), None)
     if known is not None and _stays(route, ask.mix, known, best):
@@ -105,6 +106,12 @@ def bound_by(route: QualityRoute, best: Priced[Fleet], options: Sequence[Priced[
 def shares_words(models: tuple[str, ...], fractions: tuple[float, ...]) -> str:
     """ "mini 62.5%, chat 37.5%"."""
     return ", ".join(f"{m} {part:.1%}" for m, part in zip(models, fractions, strict=True))
+
+
+def _priced(
+    found: Sequence[Split], price: Callable[[Split, int], tuple[Fleet, float, bool]], left: int
+) -> list[Priced[Fleet]]:
+    return [Priced(split, *price(split, left - i)) for i, split in enumerate(found)]
 
 
 def _chosen(

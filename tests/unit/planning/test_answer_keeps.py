@@ -12,7 +12,7 @@ from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.answer import OPTIONS, answer
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.problem import PlanningProblem, PlanOptions
 from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, RouteAsk
 from autoscaler.planning.strategies.shoal import Shoal
 from tests.unit.planning.answer_requests import (
@@ -86,6 +86,32 @@ def test_thresholds_are_chosen_as_if_what_may_not_leave_yet_had_left() -> None:
 
     assert asked("m", "n").splits[0].cuts == asked().splits[0].cuts
     assert dict(asked("m", "n").counts) == fleet != dict(asked().counts)
+
+
+def test_every_split_of_a_route_gets_an_equal_part_of_the_time() -> None:
+    """A search that takes all that it may leaves as much to the next one, and to the plan of what
+    may not leave yet."""
+    scores = [(i + 0.5) / 100 for i in range(100)]
+    quality = [[100.0 * (1.0 - score), 90.0] for score in scores]
+    route = QualityRoute.of_sample("auto", ("m", "n"), scores, quality, 70.0, 10.0, 10)
+    cluster = Cluster((replace(L4, max_nodes=40),), (mini("m"), mini("n")), routes=(route,))
+    took = [0.0]
+
+    class Slow:
+        name = "slow"
+
+        def solve(self, problem: PlanningProblem) -> Plan:
+            took.append(max(0.0, problem.options.left_s()))
+            return Shoal().solve(replace(problem, options=PlanOptions()))
+
+    wanted = tuple(Demand(model, 0.0, CONVERSATION) for model in ("m", "n"))
+    asks = (RouteAsk("auto", 6.0, route.sample),)
+    request = PlanRequest(1, FULL, 0, wanted, scope=("m", "n"), routes=asks, keeps=("m",))
+    options = PlanOptions(time_limit_s=30.0, elapsed_s=lambda: sum(took))
+    assert answer(request, cluster, PROFILE, Slow(), options).outcome is Outcome.PLANNED
+    assert len(took) > 5
+    assert max(took[1:-1]) < 1.01 * min(took[1:-1])
+    assert took[-1] > 0.0
 
 
 def test_urgent_additions_that_would_replace_what_runs_are_named_with_it() -> None:

@@ -119,7 +119,7 @@ def linear() -> QualityRoute:
     return QualityRoute.of_sample("auto", ("small", "large"), scores, quality, 80.0, 10.0, 20)
 
 
-def price_of(split: Split) -> tuple[str, float, bool]:
+def price_of(split: Split, left: int) -> tuple[str, float, bool]:
     return "fleet", 10.0 + 20.0 * split.fractions[1], False
 
 
@@ -167,7 +167,7 @@ def test_thresholds_that_rest_move_only_where_they_must() -> None:
     worse, _ = choose(r, RouteAsk("auto", 10.0, hard, (20,), rests=True), price_of)
     assert worse.cuts != (20,)
 
-    def short(split: Split) -> tuple[str, float, bool]:
+    def short(split: Split, left: int) -> tuple[str, float, bool]:
         return "fleet", 10.0, split.fractions[1] > 0.8
 
     served, _ = choose(r, RouteAsk("auto", 10.0, r.sample, strict, rests=True), short)
@@ -177,7 +177,7 @@ def test_thresholds_that_rest_move_only_where_they_must() -> None:
 def test_a_load_that_cannot_be_served_at_the_quality_says_so() -> None:
     """Everything falls short: the best quality there is, and why."""
     r = linear()
-    found, _ = choose(r, RouteAsk("auto", 10.0, r.sample), lambda s: ("fleet", 1.0, True))
+    found, _ = choose(r, RouteAsk("auto", 10.0, r.sample), lambda *_: ("fleet", 1.0, True))
     assert "not all of the load" in found.bound_by
     none = QualityRoute.of_sample("auto", ("a", "b"), [0.1, 0.9], [[1, 2], [1, 2]], 5.0, 1.0, 2)
     reach, _ = choose(none, RouteAsk("auto", 1.0, ScoreMix(none.shares)), price_of)
