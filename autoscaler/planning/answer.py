@@ -39,6 +39,7 @@ from autoscaler.planning.request import (
     unanswered,
 )
 from autoscaler.planning.route_choice import choose, loaded
+from autoscaler.planning.usage import req_per_s_of
 
 OPTIONS = PlanOptions(gap=0.005, hold=0.025, late=True)
 """Searches stop at half a per cent of the bill, which is below what a change costs. A demand that
@@ -268,7 +269,7 @@ def _problem(
 def _suffices(problem: PlanningProblem, model: str) -> bool:
     """Whether what runs of `model` keeps all that is promised of it, within its SLO."""
     running, service = problem.running_of(model), problem.cluster.service(model)
-    serves = sum(combo.req_per_s * count for combo, count in running)
+    serves = req_per_s_of(running)
     # As with `limits_spot`, which asks candidates that are not at hand here.
     only_spot = all(p.market is Market.SPOT for p in usable_pools(problem.cluster, service))
     return (

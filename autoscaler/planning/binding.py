@@ -13,7 +13,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.planning.modelrows import limits_spot, off_spot_req_per_s
 from autoscaler.planning.plan import Binding, Plan
 from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.usage import is_spot
+from autoscaler.planning.usage import add_gpus, is_spot
 
 Named = tuple[str, str]
 """(kind, subject): ("pool", its id), ("ceiling" or "spot", the model) or ("budget", "*")."""
@@ -107,8 +107,4 @@ def gpus_left(problem: PlanningProblem, pool: Pool, used: Mapping[str, int]) -> 
 
 def used_gpus(problem: PlanningProblem, plan: Plan) -> dict[str, int]:
     """GPUs per pool under `plan`."""
-    used = dict(problem.taken_gpus)
-    for target in plan.targets:
-        for pool_id, gpus in target.combo.gpus_by_pool().items():
-            used[pool_id] = used.get(pool_id, 0) + gpus * target.count
-    return used
+    return add_gpus(problem.taken_gpus, ((t.combo, t.count) for t in plan.targets))

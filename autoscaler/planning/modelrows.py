@@ -7,16 +7,14 @@ of pools and of how columns are made.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from autoscaler.domain.cluster import Service
-from autoscaler.domain.combo import Combo
 from autoscaler.planning.arraybuilder import ArrayBuilder
 from autoscaler.planning.floors import least_req_per_s, useful, useful_floor
 from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.usage import is_spot
+from autoscaler.planning.usage import is_spot, req_per_s_of
 
 STAYING = "capacity that stays meanwhile"
 OFF_SPOT = "capacity off spot"
@@ -124,9 +122,9 @@ def add_demand_rows(
 
 def missing_req_per_s(problem: PlanningProblem, model: str) -> float:
     """Raw capacity that a plan must add to what stands of `model`; 0 where that is enough."""
-    running = _capacity(problem.running_of(model))
+    running = req_per_s_of(problem.running_of(model))
     needed = max(problem.needed_req_per_s(model), running if model in problem.keeps else 0.0)
-    missing = problem.held(needed, running) - _capacity(problem.standing_of(model))
+    missing = problem.held(needed, running) - req_per_s_of(problem.standing_of(model))
     return missing if missing > 1e-9 * needed else 0.0
 
 
@@ -160,9 +158,9 @@ def add_promises(
             builder.demand(OFF_SPOT, model, float(count), first) if count else -1,
         )
         if missing > 0.0 and model in rows.demand:
-            firm = _capacity(pair for pair in standing if not is_spot(pair[0]))
+            firm = req_per_s_of(pair for pair in standing if not is_spot(pair[0]))
             share = 1.0 - service.spot_share
-            least = share * _capacity(standing) - firm
+            least = share * req_per_s_of(standing) - firm
             builder.follow(rows.firm[model][0], rows.demand[model], share, least)
 
 
@@ -212,10 +210,6 @@ def missing_off_spot(problem: PlanningProblem, service: Service) -> tuple[float,
     floor = math.floor((1.0 - service.spot_share) * service.min_instances + 1e-9)
     firm = [pair for pair in problem.running_of(model) if not is_spot(pair[0])]
     stays = [pair for pair in problem.standing_of(model) if not is_spot(pair[0])]
-    needed = problem.held(off_spot_req_per_s(problem, service, math.inf), _capacity(firm))
-    missing = needed - _capacity(stays)
+    needed = problem.held(off_spot_req_per_s(problem, service, math.inf), req_per_s_of(firm))
+    missing = needed - req_per_s_of(stays)
     return missing if missing > 1e-9 * needed else 0.0, max(0, floor - sum(n for _, n in stays))
-
-
-def _capacity(combos: Iterable[tuple[Combo, int]]) -> float:
-    return sum(combo.req_per_s * count for combo, count in combos)

@@ -22,6 +22,7 @@ from autoscaler.planning.combos import candidate_combos, combo_named, late_combo
 from autoscaler.planning.reach import OutOfReach, out_of_reach
 from autoscaler.planning.roles import best_roles
 from autoscaler.planning.typed import TypedDemand, typed_candidates, typed_demands
+from autoscaler.planning.usage import add_gpus
 
 # How many candidates each order keeps; fewer in large problems, so that one MIP holds them all.
 _KEEP_FOR_PLANS = 16
@@ -182,11 +183,7 @@ class PlanningProblem:
         return self._with_gpus(used, self.fleet)
 
     def _with_gpus(self, taken: Mapping[str, int], fleet: Mapping[str, int]) -> dict[str, int]:
-        used = dict(taken)
-        for combo_id, count in fleet.items():
-            for pool_id, gpus in self.running[combo_id].gpus_by_pool().items():
-                used[pool_id] = used.get(pool_id, 0) + gpus * count
-        return used
+        return add_gpus(taken, ((self.running[i], count) for i, count in fleet.items()))
 
     def standing_nodes(self, pool: Pool, gpus: int) -> int:
         """Nodes of `pool` that are billed whatever the plan is, with `gpus` taken on them."""
@@ -367,10 +364,7 @@ def with_prices(cluster: Cluster, prices_usd_per_h: Mapping[str, float]) -> Clus
 
 def fewest_nodes(cluster: Cluster, combos: Iterable[tuple[Combo, int]]) -> dict[str, int]:
     """Nodes per pool that hold `combos`: power-of-two slices fill nodes without a rest."""
-    gpus: dict[str, int] = {}
-    for combo, count in combos:
-        for pool_id, each in combo.gpus_by_pool().items():
-            gpus[pool_id] = gpus.get(pool_id, 0) + each * count
+    gpus = add_gpus({}, combos)
     return {p.id: -(-gpus[p.id] // p.per_node) for p in cluster.pools if p.id in gpus}
 
 

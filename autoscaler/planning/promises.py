@@ -6,7 +6,7 @@ Decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.combo import Combo
@@ -15,7 +15,7 @@ from autoscaler.planning.modelrows import limits_spot, off_spot_req_per_s
 from autoscaler.planning.plan import Broken, Plan
 from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.survival import lost_with_one_node
-from autoscaler.planning.usage import is_spot
+from autoscaler.planning.usage import is_spot, req_per_s_of
 
 _TOLERANCE = 1e-6
 Counted = list[tuple[Combo, int]]
@@ -47,8 +47,8 @@ def broken_promises(problem: PlanningProblem, plan: Plan) -> tuple[Broken, ...]:
 
 
 def _off_spot(problem: PlanningProblem, service: Service, counted: Counted) -> Iterator[Broken]:
-    needed = off_spot_req_per_s(problem, service, _rate(counted))
-    firm = _rate((c, n) for c, n in counted if not is_spot(c))
+    needed = off_spot_req_per_s(problem, service, req_per_s_of(counted))
+    firm = req_per_s_of((c, n) for c, n in counted if not is_spot(c))
     if limits_spot(problem, service) and firm < needed * (1.0 - _TOLERANCE):
         what = f"spot <= {service.spot_share:.0%}"
         yield Broken(service.model, what, f"only {firm:.3g} of {needed:.3g} req/s off spot")
@@ -59,7 +59,7 @@ def _survival(problem: PlanningProblem, service: Service, counted: Counted) -> I
     if service.survive == "none" or demand <= 0.0:
         return
     if service.survive == "all-spot":
-        left, lost = _rate((c, n) for c, n in counted if not is_spot(c)), "all spot"
+        left, lost = req_per_s_of((c, n) for c, n in counted if not is_spot(c)), "all spot"
     else:
         pools = [problem.cluster.pool(i) for i in {p for c, _ in counted for p in c.gpus_by_pool()}]
         left, lost = min(
@@ -74,11 +74,7 @@ def _left_without(pool: Pool, counted: Counted) -> float:
     """Requests/s without the node of `pool` that carries most."""
     on_it = [(combo, count) for combo, count in counted if pool.id in combo.gpus_by_pool()]
     worst = max((lost_with_one_node(combo, pool) for combo, _ in on_it), default=0.0)
-    return _rate(counted) - min(worst, _rate(on_it))
-
-
-def _rate(counted: Iterable[tuple[Combo, int]]) -> float:
-    return sum(combo.req_per_s * count for combo, count in counted)
+    return req_per_s_of(counted) - min(worst, req_per_s_of(on_it))
 
 
 def _name(pool: Pool) -> str:

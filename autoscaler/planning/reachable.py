@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from autoscaler.domain.cluster import Market
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.problem import PlanningProblem, Room
+from autoscaler.planning.usage import add_gpus, req_per_s_of
 
 _LEAST = 1e-6
 _SPARE = 0.5
@@ -139,8 +140,7 @@ def _is_all_served(problem: PlanningProblem) -> bool:
         service = problem.cluster.service(model)
         if count < service.min_instances or count > (service.max_instances or count):
             return False
-        rate = sum(combo.req_per_s * n for combo, n in runs)
-        if rate < problem.needed_req_per_s(model) * (1.0 - _LEAST):
+        if req_per_s_of(runs) < problem.needed_req_per_s(model) * (1.0 - _LEAST):
             return False
     return True
 
@@ -180,12 +180,9 @@ def _fits(
 ) -> bool:
     """Whether `counts` of the plan's combos have room beside `taken` GPUs per pool, and the nodes
     that they need the budget beside all that are paid for now."""
-    gpus = Counter(taken)
-    for target in plan.targets:
-        for pool_id, each in target.combo.gpus_by_pool().items():
-            gpus[pool_id] += each * counts.get(target.combo.id, 0)
+    gpus = add_gpus(taken, ((t.combo, counts.get(t.combo.id, 0)) for t in plan.targets))
     new = {
-        pool.id: max(0, -(-gpus[pool.id] // pool.per_node) - problem.nodes_now(pool))
+        pool.id: max(0, -(-gpus.get(pool.id, 0) // pool.per_node) - problem.nodes_now(pool))
         for pool in problem.cluster.pools
     }
     if any(new[pool.id] > problem.nodes_to_get(pool) for pool in problem.cluster.pools):

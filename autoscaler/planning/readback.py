@@ -14,6 +14,7 @@ from autoscaler.domain.cluster import Market
 from autoscaler.domain.combo import Combo
 from autoscaler.planning.plan import Plan, PlannedCount, PlannedNodes, PlanStatus
 from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.usage import add_gpus
 
 _TOLERANCE = 1e-6
 
@@ -101,10 +102,7 @@ def _nodes(problem: PlanningProblem, wanted: list[tuple[Combo, int]]) -> tuple[P
     and cost nothing. What stands may need more than there is (nodes were lost): not the plan's
     fault.
     """
-    gpus = dict(problem.taken_gpus)
-    for combo, count in wanted:
-        for pool_id, each in combo.gpus_by_pool().items():
-            gpus[pool_id] = gpus.get(pool_id, 0) + each * count
+    gpus = add_gpus(problem.taken_gpus, wanted)
     standing = problem.standing_gpus()
     nodes = []
     for pool in problem.cluster.pools:

@@ -15,7 +15,7 @@ from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.planning.arraybuilder import ArrayBuilder
 from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.usage import is_spot
+from autoscaler.planning.usage import is_spot, req_per_s_of
 
 K = TypeVar("K")
 
@@ -140,7 +140,7 @@ def _left(
     combos: Iterable[tuple[Combo, int]], falls: Callable[[Combo], bool] = lambda _: False
 ) -> float:
     """Requests/s of `combos` without those that fall."""
-    return sum(combo.req_per_s * count for combo, count in combos if not falls(combo))
+    return req_per_s_of(pair for pair in combos if not falls(pair[0]))
 
 
 def lost_with_one_node(combo: Combo, pool: Pool) -> float:

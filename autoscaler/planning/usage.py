@@ -1,4 +1,4 @@
-"""What combos take: slices, and whether they stand on spot nodes.
+"""What combos take and do together: GPUs, slices, requests/s; and whether they stand on spot.
 
 Owns this arithmetic. Knows nothing of what is free or of prices.
 """
@@ -6,6 +6,7 @@ Owns this arithmetic. Knows nothing of what is free or of prices.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.combo import Combo
@@ -16,6 +17,20 @@ _SPOT = f"/{Market.SPOT}"
 def is_spot(combo: Combo) -> bool:
     """Whether losing spot nodes would take this combo away."""
     return any(member.pool.endswith(_SPOT) for member in combo.members)
+
+
+def add_gpus(taken: Mapping[str, int], counted: Iterable[tuple[Combo, int]]) -> dict[str, int]:
+    """GPUs per pool: those `taken` and those of so many of each combo."""
+    used = dict(taken)
+    for combo, count in counted:
+        for pool_id, gpus in combo.gpus_by_pool().items():
+            used[pool_id] = used.get(pool_id, 0) + gpus * count
+    return used
+
+
+def req_per_s_of(counted: Iterable[tuple[Combo, int]]) -> float:
+    """Capacity of so many of each combo."""
+    return sum(combo.req_per_s * count for combo, count in counted)
 
 
 def slices_of(combo: Combo) -> Counter[tuple[str, int]]:

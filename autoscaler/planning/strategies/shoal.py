@@ -32,6 +32,7 @@ from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.readback import failed, read_back
 from autoscaler.planning.request import Switch
 from autoscaler.planning.survival import LOSS_LEVEL
+from autoscaler.planning.usage import add_gpus, req_per_s_of
 
 Solver = Callable[[AllocationProblem, SolveOptions, Ints | None], AllocationResult]
 
@@ -135,10 +136,8 @@ def _unchanged(
         return solved
     counts = np.zeros(arrays.problem.columns, dtype=np.int64)
     standing = problem.standing_gpus()
-    needed = dict(problem.taken_gpus)
-    for combo_id, count in problem.fleet.items():
-        for pool_id, gpus in problem.running[combo_id].gpus_by_pool().items():
-            needed[pool_id] = needed.get(pool_id, 0) + gpus * count
+    fleet = ((problem.running[i], count) for i, count in problem.fleet.items())
+    needed = add_gpus(problem.taken_gpus, fleet)
     for index, key in enumerate(arrays.keys):
         if key.kind is Kind.KEEP:
             counts[index] = problem.fleet[key.subject]
@@ -265,7 +264,7 @@ def _fraction_bound(problem: PlanningProblem, arrays: Arrays, solved: Allocation
     for (what, model), own_level, bound in rows:
         if what == "demand" and own_level == level.min():
             needed = problem.needed_req_per_s(model)
-            stands = sum(combo.req_per_s * count for combo, count in problem.standing_of(model))
+            stands = req_per_s_of(problem.standing_of(model))
             served = stands + missing_req_per_s(problem, model) * bound
             share = min(1.0, served / needed) if needed > 0.0 else 1.0
             most[bound] = max(share, most.get(bound, 0.0))
