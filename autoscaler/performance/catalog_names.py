@@ -123,6 +123,12 @@ def variant_of(name: str, known: Iterable[str]) -> str | None:
     return max(inside)[1] if inside else None
 
 
+def is_published(name: str, entry: str) -> bool:
+    """Whether `name` differs from `entry` by words for tuning, storage and dates alone, which
+    publishers add to a name: a misspelt one differs by more."""
+    return _undated(_tokens(name)) == _undated(_tokens(entry))
+
+
 def storage_of(name: str) -> str:
     """How the weights of a variant are stored, as its name says: "fp8", "fp4", "int4" or ""."""
     found = [_STORAGE[token] for token in _tokens(name) if token in _STORAGE]

@@ -17,7 +17,7 @@ from streams.broker.reach import BrokerUnreachable, greet, parse_address
 from streams.cli.controller_client import add_url, status
 from streams.cli.json_out import show_json
 from streams.cli.times import age_words
-from streams.files.architectures import facts_taken, facts_words
+from streams.files.architectures import facts_words, uncertain_facts
 from streams.files.config import Config, load_config
 from streams.files.errors import UserError, first_line, without_login
 from streams.ports.promql import prometheus
@@ -74,7 +74,7 @@ def of_file(path: Path) -> Iterator[Finding]:
     models, pools = several(len(cluster.services), "model"), several(len(cluster.pools), "pool")
     said = f"{models}, {pools}, mode {config.mode}"
     yield Finding(True, str(path), said)
-    for model, name, entry in facts_taken(cluster):
+    for model, name, entry in uncertain_facts(cluster):
         yield Finding(True, f"source of {model}", facts_words(name, entry))
     yield _broker(config)
     for name, server in config.prometheus.items():

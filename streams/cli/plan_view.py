@@ -22,7 +22,7 @@ from autoscaler.planning.problem import PlanningProblem
 from autoscaler.planning.shares import usd_per_h_by_model
 from streams.cli import pages
 from streams.cli.measuring import measure_command, measuring_words
-from streams.files.architectures import facts_taken, facts_words
+from streams.files.architectures import facts_taken, facts_words, uncertain_facts
 
 _MOST_LINES = 3
 
@@ -157,8 +157,12 @@ def _measuring(problem: PlanningProblem, reasons: Explanation) -> Iterator[str]:
 
 def _facts(problem: PlanningProblem) -> Iterator[str]:
     """Entries of the catalogue that stand for models of another name."""
-    for model, name, entry in facts_taken(problem.cluster):
+    unsure = tuple(uncertain_facts(problem.cluster))
+    for model, name, entry in unsure:
         yield f"{model}: {facts_words(name, entry)}"
+    sure = [one for one in facts_taken(problem.cluster) if one not in unsure]
+    if sure:
+        yield "model facts: " + ", ".join(f"{model} as {entry}" for model, _, entry in sure)
 
 
 def _networks(problem: PlanningProblem, plan: Plan) -> Iterator[str]:

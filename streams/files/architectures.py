@@ -13,6 +13,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.models import ModelSpec
 from autoscaler.performance import catalog
 from autoscaler.performance.architecture import from_json
+from autoscaler.performance.catalog_names import is_published
 from streams.files.csv_rows import cause_of
 
 _STARTS = ("./", "../", "/", "~/")
@@ -25,17 +26,23 @@ def is_file(source: str) -> bool:
 
 def facts_taken(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
     """Models whose name the catalogue does not have: model, name, and the entry whose facts stand
-    for it. Most are variants or fine-tunes of that entry; a misspelt name looks the same."""
+    for it."""
     for service in cluster.services:
         name = service.architecture.name
-        if not is_file(name):
+        if service.graph is None and not is_file(name):
             entry = catalog.entry_of(name)
             if entry.lower() != name.lower():
                 yield service.model, name, entry
 
 
+def uncertain_facts(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
+    """Of `facts_taken`, names that are no published variant of that entry: fine-tunes mostly, but a
+    misspelt name looks the same."""
+    return (one for one in facts_taken(cluster) if not is_published(*one[1:]))
+
+
 def facts_words(name: str, entry: str) -> str:
-    """One of `facts_taken` as a sentence."""
+    """One of `uncertain_facts` as a sentence."""
     return f"{name} is not in the catalogue; planned with the facts of {entry}"
 
 

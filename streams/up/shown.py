@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autoscaler.explain import reasons
-from streams.files.architectures import facts_taken, facts_words
+from streams.files.architectures import facts_words, uncertain_facts
 from streams.up import parts
 from streams.up.children import Children
 from streams.up.picture import Picture
@@ -120,7 +120,7 @@ class Shown:
 
     def _tell_workloads(self) -> None:
         """Of which models the trace says what to plan for at first, and the catalogue another."""
-        for model, name, entry in facts_taken(self._wishes.config.cluster):
+        for model, name, entry in uncertain_facts(self._wishes.config.cluster):
             self.say(f"{model}: {facts_words(name, entry)}")
         for model, demand in self._wishes.demands.items():
             lengths = demand.lengths

@@ -77,6 +77,16 @@ def test_the_entry_that_stands_for_a_variant_is_said(
     )
 
 
+def test_a_published_variant_is_no_name_that_nobody_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, "meta-llama/Llama-3.1-8B-Instruct")
+    assert main(["plan", "--config", path, "--no-explain"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "model facts: mine as meta-llama/Llama-3.1-8B" in said
+    assert "not in the catalogue" not in said
+
+
 def test_a_name_that_is_like_none_is_shown_some_and_the_way_to_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
