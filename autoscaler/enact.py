@@ -216,7 +216,7 @@ def turns(view: ModelView, now_ms: int) -> str:
     since_s = (now_ms - view.state.last_out_ms) / 1000
     if view.state.last_out_ms and since_s < view.policy.cooldown_s:
         return paused(f"something was added {reasons.duration(since_s).removeprefix('~')} ago")
-    if not may_go_in(view.state.turns, now_ms):
+    if not may_go_in(view.state.turns, now_ms, view.policy.reversals_per_h):
         return paused("the fleet was scaled out and in too often in the last two hours")
     return ""
 

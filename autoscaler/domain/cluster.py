@@ -199,8 +199,9 @@ class Policy:
     replan_every_s: period of full re-solves. ratio: a price or an offer of nodes that moves by more
     than this share calls for one. min_samples: arrivals needed for a decision. significance:
     false-alarm probability of one test of the rate. cooldown_s: least time from an addition to a
-    removal. start_timeout_s, drain_timeout_s: deadlines of waves. approve_within_s: how long a
-    proposal waits for a person's word. node_silent_s: silence after which a node is lost: it
+    removal. reversals_per_h: most changes of one model from adding to removing or back, as a mean
+    over two hours. start_timeout_s, drain_timeout_s: deadlines of waves. approve_within_s: how long
+    a proposal waits for a person's word. node_silent_s: silence after which a node is lost: it
     leaves capacity, routes and the bill. k_start, k_load, k_switch:
     initialization penalties, as shares of a plan interval's cost (Coral sec. 4.3), see
     `Service.start_penalty`.
@@ -217,6 +218,7 @@ class Policy:
     min_samples: int = 3
     significance: float = 5e-5
     cooldown_s: float = 120.0
+    reversals_per_h: int = 2
     start_timeout_s: float = 600.0
     drain_timeout_s: float = 120.0
     approve_within_s: float = 1800.0
@@ -240,6 +242,7 @@ class Policy:
         finite("policy.replan_every_s", self.replan_every_s, 10.0, 7 * 86400.0)
         for name in ("cooldown_s", "start_timeout_s", "drain_timeout_s"):
             finite(f"policy.{name}", getattr(self, name), 0.0, 86400.0)
+        whole("policy.reversals_per_h", self.reversals_per_h, 1, 60)
         finite("policy.approve_within_s", self.approve_within_s, 10.0, 7 * 86400.0)
         finite("policy.node_silent_s", self.node_silent_s, 5.0, 3600.0)
         for name in ("k_start", "k_load", "k_switch"):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MOST_PER_H = 2
 _WITHIN_H = 2
 _WITHIN_MS = _WITHIN_H * 3_600_000
 
@@ -41,12 +40,12 @@ def returned(turns: Turns, now_ms: int) -> int:
     return _recent(turns, now_ms) // 2
 
 
-def may_go_in(turns: Turns, now_ms: int) -> bool:
+def may_go_in(turns: Turns, now_ms: int, most_per_h: int) -> bool:
     """Whether a scale-in keeps within the limit even if demand returns right after it.
 
-    That makes two reversals, so one scale-in after a scale-out is allowed in an hour.
+    That makes two reversals: where two an hour are allowed, one scale-in after a scale-out is.
     """
-    return turns.last == "in" or _recent(turns, now_ms) + 2 <= MOST_PER_H * _WITHIN_H
+    return turns.last == "in" or _recent(turns, now_ms) + 2 <= most_per_h * _WITHIN_H
 
 
 def _recent(turns: Turns, now_ms: int) -> int:

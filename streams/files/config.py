@@ -211,6 +211,9 @@ def _policy(section: Section | None) -> Policy:
             min_samples=section.take("min_samples", units.count(1, 10_000), base.min_samples),
             significance=section.take("significance", units.number(1e-15, 0.5), base.significance),
             cooldown_s=section.take("cooldown", up_to_a_day, base.cooldown_s),
+            reversals_per_h=section.take(
+                "reversals_per_h", units.count(1, 60), base.reversals_per_h
+            ),
             start_timeout_s=section.take("start_timeout", up_to_a_day, base.start_timeout_s),
             drain_timeout_s=section.take("drain_timeout", up_to_a_day, base.drain_timeout_s),
             approve_within_s=section.take(

@@ -205,7 +205,7 @@ def guards_of(done: TickDone, found: ModelStanding) -> list[str]:
     since_s = (now_ms - model.last_out_ms) / 1000.0
     if model.last_out_ms and since_s < policy.cooldown_s:
         said.append(f"scale-in in {policy.cooldown_s - since_s:.0f} s (cooldown)")
-    if not may_go_in(model.turns, now_ms):
+    if not may_go_in(model.turns, now_ms, policy.reversals_per_h):
         said.append("scale-in paused: scaled out and in too often in two hours")
     if model.no_data:
         said.append("scale-in paused: no telemetry")

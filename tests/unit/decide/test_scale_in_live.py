@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 
 from autoscaler.domain.cluster import Policy
-from autoscaler.transitions.turns import MOST_PER_H
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import T0, World, world
 
@@ -47,19 +46,20 @@ def test_old_arrivals_do_not_buy_back_what_left() -> None:
     assert len(w.of_kind("scale_out")) == count and w.ready("chat") <= 2
 
 
-def test_load_that_swings_is_followed_up_but_not_down_for_ever() -> None:
+@pytest.mark.parametrize("most", [1, 2])
+def test_load_that_swings_is_followed_up_but_not_down_for_ever(most: int) -> None:
     """10 minutes high, 10 minutes low, quick scale-in: it goes down once, and then stays up, for
     a second reversal would leave none for the next rise."""
     w = world(
         lambda _m, t: 60.0 if (t // 600) % 2 else 10.0,
         service(scale_in_after_s=60.0, max_disruption=1.0),
         pools=(SMALL,),
-        policy=Policy(cooldown_s=30.0),
+        policy=Policy(cooldown_s=30.0, reversals_per_h=most),
     ).run(6000)
     moves = [(d.at_ms - T0, d.kind) for d in w.decisions if d.change]
     turns = [at for (_, a), (at, b) in pairwise(moves) if a != b]
     assert len(turns) >= 2
-    assert all(sum(1 for u in turns if t - 7_200_000 < u <= t) <= 2 * MOST_PER_H for t in turns)
+    assert all(sum(1 for u in turns if t - 7_200_000 < u <= t) <= 2 * most for t in turns)
 
 
 def test_a_surge_keeps_what_was_on_its_way_out() -> None:

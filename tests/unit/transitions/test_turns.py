@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
 from autoscaler.transitions.turns import (
-    MOST_PER_H,
     Turns,
     may_go_in,
     moved,
@@ -20,13 +21,14 @@ def test_the_same_move_again_is_no_reversal() -> None:
     assert turns == Turns("out", (2000, 4000))
 
 
-def test_a_scale_in_leaves_room_for_the_scale_out_that_may_follow() -> None:
-    """A scale-in and the scale-out after it are two reversals; four in two hours are the limit.
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_a_scale_in_leaves_room_for_the_scale_out_that_may_follow(most: int) -> None:
+    """A scale-in and the scale-out after it are two reversals; `most` an hour are allowed, of two.
     Reversals before that are forgotten."""
-    assert may_go_in(Turns("out", (1,) * (2 * MOST_PER_H - 2)), 1000)
-    assert not may_go_in(Turns("out", (1,) * (2 * MOST_PER_H - 1)), 1000)
-    assert may_go_in(Turns("out", (1,) * 9), 7_200_001)
-    assert may_go_in(Turns("in", (1, 2, 3, 4)), 1000)  # going on is no reversal
+    assert may_go_in(Turns("out", (1,) * (2 * most - 2)), 1000, most)
+    assert not may_go_in(Turns("out", (1,) * (2 * most - 1)), 1000, most)
+    assert may_go_in(Turns("out", (1,) * 9), 7_200_001, most)
+    assert may_go_in(Turns("in", (1,) * 2 * most), 1000, most)  # going on is no reversal
 
 
 def test_only_turning_round_again_asks_for_longer_evidence() -> None:
