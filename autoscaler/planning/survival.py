@@ -29,8 +29,8 @@ _SWITCHES = 480
 """Steps between the least and the most that a node can carry, over all models and pools: every one
 where these are few, at least 4 where they are many. One that is left out asks for more to be left
 over than is needed: with 4, a quarter of small plans were dearer, up to twice as much. With all, 5
-models on 6 pools take as long, 10 on 6 are 2% cheaper to 1% dearer after 8 s, and 15 on 18 are 10%
-dearer after 12 s, as the search does not get as far."""
+models on 6 pools take up to a second longer, 10 on 6 are 2% cheaper to 1% dearer after 8 s, and 15
+on 18 are 10% dearer after 12 s, as the search does not get as far."""
 
 
 def add_survival_rows(
