@@ -324,9 +324,9 @@ def _recommend(
             recommended=tuple(sorted((+after).items())),
             recommended_ms=scene.now_ms,
         )
-    if short > LEAST:
+    runs = sum(n for _, n in state.recommended)
+    if short > LEAST or (not +change and runs < service.min_instances):
         sought = {demand.model: demand.req_per_s for demand in pending.request.demands}
-        runs = sum(n for _, n in state.recommended)
         more, state = unmet(answer, short, sought[service.model], runs, state, service, scene)
         said += more
     return said, state

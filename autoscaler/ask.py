@@ -8,6 +8,7 @@ in a request is for `requests`.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from autoscaler.carry import Done
@@ -43,7 +44,7 @@ def ask(found: Found, done: Done) -> Asked:
     """What is asked now that `done` is done."""
     ground, number = done.ground, found.inputs.state.request_number
     asks: list[Pending] = []
-    needy = apart(short_models(ground, found.worth), ground)
+    needy = short_models(ground, found.worth)
     if needy and Urgency.URGENT not in done.pending:
         number += 1
         asks.append(urgent(number, ground, needy))
@@ -56,35 +57,51 @@ def ask(found: Found, done: Done) -> Asked:
     due = collect(news, of_declared(waiting, services))
     late = tuple(t for t in due if waits_for_room(t, ground.groups, ground.combos))
     ripe = tuple(t for t in due if t not in late)
-    rests = memory.failed_ms and now_ms - memory.failed_ms < _AFTER_FAILURE_MS
-    scope = () if rests else scope_of(ripe, services)
-    if scope and found.cluster.policy.spends_budget:
-        scope = services  # the models share what it buys
+    concerned = scope_of(ripe, services)
+    scope = _turn(concerned, memory, ground)
     if scope and Urgency.FULL not in done.pending and allowed(memory.asked_ms, now_ms):
         number += 1
-        first = apart(scope, ground)
+        rest = [model for model in concerned if model not in scope]
         asked_routes = route_asks(found.cluster, done.splits, routed, ground.models, now_ms)
-        why = limited_to(first, ripe) or ripe
-        asks.append(full(number, replace(ground, routes=asked_routes), first, why))
-        memory = _asked(memory, news, first, ground)
-        due = (*late, *limited_to([m for m in scope if m not in first], ripe))
+        why = limited_to(scope, ripe) if rest else ripe
+        asks.append(full(number, replace(ground, routes=asked_routes), scope, why))
+        memory = _asked(memory, news, scope, ground)
+        due = (*late, *limited_to(rest, ripe))
     memory = replace(memory, due=tuple((t.name, t.scope, t.why) for t in due))
     return Asked(tuple(asks), number, memory, decisions)
 
 
+def _turn(concerned: Collection[str], memory: FullPlans, ground: Ground) -> tuple[str, ...]:
+    """The models to be planned now, of those that triggers concern. What is Shoal's to change and
+    what it only recommends take turns where both are due; what a plan failed for rests."""
+    concerned = [
+        model
+        for model in concerned
+        if ground.now_ms - memory.failed_ms.get(model, -_AFTER_FAILURE_MS) >= _AFTER_FAILURE_MS
+    ]
+    scope = apart(concerned, ground, advise=memory.acted)
+    if not scope or not ground.cluster.policy.spends_budget:
+        return scope
+    managed = ground.views[scope[0]].service.managed
+    return apart(ground.views, ground, advise=not managed)  # they share what it buys
+
+
 def _of_declared(memory: FullPlans, ground: Ground) -> FullPlans:
     """`memory` without models that were removed: declared again, one is new."""
-    gone = memory.lengths.keys() - ground.views.keys()
+    gone = (memory.lengths.keys() | memory.failed_ms.keys()) - ground.views.keys()
     if not gone:
         return memory
     lengths = {model: known for model, known in memory.lengths.items() if model not in gone}
-    return replace(memory, lengths=lengths, switchable=known_to_switch(memory.switchable, {}, gone))
+    failed_ms = {model: at_ms for model, at_ms in memory.failed_ms.items() if model not in gone}
+    switchable = known_to_switch(memory.switchable, {}, gone)
+    return replace(memory, lengths=lengths, failed_ms=failed_ms, switchable=switchable)
 
 
 def _told(found: Found, memory: FullPlans) -> tuple[FullPlans, tuple[Decision, ...]]:
     """Say that no plan came, now and then while it lasts."""
     now_ms, told_ms = found.inputs.now_ms, memory.told_ms
-    if memory.failed_ms != now_ms or (told_ms and now_ms - told_ms < SAY_AGAIN_MS):
+    failed = now_ms in memory.failed_ms.values()
+    if not failed or (told_ms and now_ms - told_ms < SAY_AGAIN_MS):
         return memory, ()
     notes = (
         note
@@ -134,5 +151,6 @@ def _asked(memory: FullPlans, news: News, scope: tuple[str, ...], ground: Ground
         usd_per_h=news.supply.prices_usd_per_h(),
         lengths={**memory.lengths, **lengths},
         nodes=news.nodes,
+        acted=any(ground.views[model].service.managed for model in scope),
         switchable=known_to_switch(memory.switchable, news.switchable, scope),
     )

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from autoscaler.answers import Carried, carry_out
 from autoscaler.look import Found
 from autoscaler.models import seen_again
-from autoscaler.planning.request import Outcome, Urgency
+from autoscaler.planning.request import Outcome, PlanAnswer, Urgency
 from autoscaler.proposals import settle
 from autoscaler.requests import Ground, alive
 from autoscaler.routed import adopted, in_force
 from autoscaler.scene import Scene
 from autoscaler.state import FullPlans, Pending, SplitState
+from autoscaler.targets.view import ModelView
 from autoscaler.transitions.apply import Site, spare_usd_per_h
 from autoscaler.transitions.backoff import swept
 from autoscaler.transitions.placement import used_gpus
@@ -56,7 +57,8 @@ def carry(found: Found, wanted: Wanted) -> Done:
     splits, decisions = in_force(state.splits, seen, cluster, now_ms)
     heard = (status for status in sight.fleet.running if status.node not in sight.gone)
     used = used_gpus(groups, heard)
-    spare = spare_usd_per_h(priced, used.keys() - sight.silent)  # the lost have to be replaced
+    # What is lost has to be replaced.
+    spare = spare_usd_per_h(priced, used.keys() - sight.unpaid(groups))
     site = Site(priced, used, ground.obtainable(), ground.shut(), state.next_serial, spare)
 
     scene = Scene(priced, sight, combos, seen, now_ms)
@@ -84,9 +86,10 @@ def carry(found: Found, wanted: Wanted) -> Done:
         decisions += told
         if answer.urgency is Urgency.FULL and answer.outcome is Outcome.NONE:
             again += [Trigger(name, asked.request.scope, why) for name, why in asked.reasons]
-            full = replace(full, failed_ms=now_ms)
+            failed = dict.fromkeys(asked.request.scope, now_ms)
+            full = replace(full, failed_ms={**full.failed_ms, **failed})
         elif answer.urgency is Urgency.FULL:
-            full = replace(full, made_ms=now_ms, gap=answer.gap, failed_ms=0, told_ms=0)
+            full = _made(full, answer, seen, now_ms)
         sight = sight.with_new(carried.groups)
         models = dict(carried.models)
         seen = seen_again(seen, inputs, before, carried.groups, models, sight)
@@ -96,3 +99,14 @@ def carry(found: Found, wanted: Wanted) -> Done:
     return Done(
         ground, serial, pending, splits, full, tuple(again), tuple(replan), tuple(decisions)
     )
+
+
+def _made(
+    full: FullPlans, answer: PlanAnswer, views: Mapping[str, ModelView], now_ms: int
+) -> FullPlans:
+    """What is remembered once `answer` came. One that only recommends changes nothing that runs."""
+    left = {model: at_ms for model, at_ms in full.failed_ms.items() if model not in answer.scope}
+    full = replace(full, failed_ms=left, told_ms=full.told_ms if left else 0)
+    if not any(model in views and views[model].service.managed for model in answer.scope):
+        return full
+    return replace(full, made_ms=now_ms, gap=answer.gap)

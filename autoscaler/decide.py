@@ -16,10 +16,10 @@ from autoscaler.ask import ask
 from autoscaler.carry import carry
 from autoscaler.domain.cluster import Cluster
 from autoscaler.effects import Effect, SolveRequested
-from autoscaler.guards import guards
+from autoscaler.guards import guards, left_alone
 from autoscaler.guards import said as guards_said
 from autoscaler.look import look
-from autoscaler.publish import publish
+from autoscaler.publish import Stands, publish
 from autoscaler.rebuild import rebuild
 from autoscaler.said import hold
 from autoscaler.state import ControllerState, ModelState, Observation
@@ -43,7 +43,7 @@ def decide(
     done = carry(found, wanted)
     asked = ask(found, done)
 
-    ground = done.ground
+    ground, held = done.ground, {**guarded.held, **left_alone(found.inputs.left_alone, guarded)}
     after = replace(
         state,
         groups=ground.groups,
@@ -60,8 +60,7 @@ def decide(
         next_serial=done.next_serial,
         request_number=asked.number,
         announce="",
-        held=guarded.held,
-        advised=guarded.advised | (state.advised & found.inputs.left_alone),
+        held=held,
         strays=found.strays,
         splits=done.splits,
         ticked_ms=now_ms,
@@ -69,13 +68,14 @@ def decide(
     )
     decisions = (
         *announced,
-        *guards_said(state.held, guarded.held, now_ms),
+        *guards_said(state.held, held, now_ms),
         *found.decisions,
         *wanted.decisions,
         *done.decisions,
         *asked.decisions,
     )
+    stands = Stands(guarded.advised, found.inputs.left_alone)
     new_state, published = publish(
-        state, after, ground.sight, ground.cluster, decisions, now_ms, found.inputs.left_alone
+        state, after, ground.sight, ground.cluster, decisions, now_ms, stands
     )
     return new_state, (*published, *(SolveRequested(one.request) for one in asked.requests))

@@ -7,7 +7,7 @@ computed and explained, and nothing is changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.cluster import Cluster, Mode, Service
@@ -15,7 +15,11 @@ from autoscaler.said import hold
 from topics.controls import EVERYTHING, Control
 from topics.decisions import Decision
 
-_LIFTED = {"pause": "resumed", "release": "managed by Shoal again"}
+_LIFTED = {
+    "pause": "resumed",
+    "release": "managed by Shoal again",
+    "undeclared": "declared again, or stopped as what is declared no longer",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,18 @@ def guards(cluster: Cluster, controls: Mapping[str, Control], now_ms: int) -> Gu
         allowed = cluster
     advised = frozenset(service.model for service in cluster.services if not service.managed)
     return Guards(allowed, frozen, held, frozenset(stopped), advised)
+
+
+def left_alone(models: Collection[str], guarded: Guards) -> dict[str, str]:
+    """What to say of models that run although they are declared no longer, as `Guards.held`."""
+    how = {
+        model: "once it is managed again"
+        if guarded.stops(model)
+        else "if it is declared in mode act and removed again"
+        for model in models
+    }
+    runs = "declared no longer; what runs of it goes on, and is stopped"
+    return {f"{model}/undeclared": f"{runs} {how[model]}" for model in sorted(models)}
 
 
 def said(before: Mapping[str, str], now: Mapping[str, str], now_ms: int) -> list[Decision]:

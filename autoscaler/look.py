@@ -81,10 +81,13 @@ def look(state: ControllerState, observation: Observation, guarded: Guards, now_
 
 
 def _left_alone(state: ControllerState, guarded: Guards) -> frozenset[str]:
-    """Models that were removed from the declaration while Shoal might not change them."""
+    """What was removed from the declaration while Shoal might not change it."""
     declared = {service.model for service in guarded.cluster.services}
-    removed = {group.model for group in state.groups} - declared
-    return frozenset(m for m in removed if guarded.stops(m) or m in state.advised)
+    declared |= {route.name for route in guarded.cluster.routes}
+    split = {name for name, routes in state.routes.items() if routes.split}
+    removed = ({group.model for group in state.groups} | split) - declared
+    advised = {model for model in removed if model in state.routes and state.routes[model].advised}
+    return frozenset(model for model in removed if guarded.stops(model) or model in advised)
 
 
 def _stray(instance: str, model: str, node: str, now_ms: int) -> Decision:

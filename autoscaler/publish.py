@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.effects import (
@@ -27,6 +27,7 @@ from autoscaler.transitions.assignments import (
     changed_assignments,
     changed_nodes,
     changed_routes,
+    marked,
     route_groups,
     without_groups,
 )
@@ -35,8 +36,21 @@ from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.ways import type_routes
 from topics.decisions import Decision, PlannedCombo, PlanRecord
 from topics.rates import HOUR_MS, MINUTES, RateHour
+from topics.routing import Routes
 
 _SAY_RATES = 10  # minutes
+
+
+@dataclass(frozen=True, slots=True)
+class Stands:
+    """Models whose routes stand. advised: declared in mode recommend; left_alone: declared no
+    longer, while Shoal may not change them."""
+
+    advised: Collection[str] = ()
+    left_alone: Collection[str] = ()
+
+
+NOTHING_STANDS = Stands()
 
 
 def publish(
@@ -46,12 +60,11 @@ def publish(
     cluster: Cluster,
     decisions: Iterable[Decision],
     now_ms: int,
-    left_alone: Collection[str] = (),
+    stands: Stands = NOTHING_STANDS,
 ) -> tuple[ControllerState, tuple[Effect, ...]]:
     """`after` with what is published now, and the effects: decisions, routes, assignments, plan.
 
-    cluster: with the prices of this moment. left_alone: models that are no longer declared and
-    whose routes stand.
+    cluster: with the prices of this moment. stands: models whose routes stand.
     """
     token = before.leader_token
     numbered = [
@@ -69,13 +82,16 @@ def publish(
     told: dict[str, int] = {}
     starts = starts_s(after.combos.values(), after.models)
     for service in cluster.services:
-        if not service.managed:
+        own, last = of.get(service.model, []), routes.get(service.model)
+        if not service.managed and not _were_emptied(last, own):
+            advised = service.model in stands.advised
+            if last is not None and last.advised is not advised:
+                routes[service.model] = marked(last, advised, token, now_ms)
+                effects.append(PublishRoutes(routes[service.model]))
             continue
-        own = of.get(service.model, [])
-        if service.mode is Mode.APPROVE and not own and service.model not in routes:
+        if service.mode is Mode.APPROVE and not own and last is None:
             continue  # nothing of it was approved yet: nobody is told anything
         lengths = after.models[service.model].lengths
-        last = routes.get(service.model)
         heard = [group for group in own if not sight.unreachable(group)]
         found = route_groups(heard, sight.views, after.combos, lengths, last)
         if not found:  # lost nodes may still serve; without any other they are all there is
@@ -89,9 +105,9 @@ def publish(
             routes[service.model] = record
             effects.append(PublishRoutes(record))
         told[service.model] = routes[service.model].generation
-    known = {*told, *left_alone, *(s.model for s in cluster.services)}
+    known = {*told, *stands.left_alone, *(s.model for s in cluster.services)}
     for model in sorted(routes.keys() - known - {route.name for route in cluster.routes}):
-        if routes[model].groups:
+        if routes[model].groups or routes[model].split:
             routes[model] = without_groups(routes[model], token, now_ms)
             effects.append(PublishRoutes(routes[model]))
         told[model] = routes[model].generation
@@ -127,6 +143,12 @@ def publish(
         ),
         tuple(effects),
     )
+
+
+def _were_emptied(routes: Routes | None, groups: Iterable[Group]) -> bool:
+    """Whether a model was removed, and declared again before what it has was told to drain."""
+    active = any(group.life is Life.ACTIVE for group in groups)
+    return routes is not None and not routes.groups and active
 
 
 def _rates(

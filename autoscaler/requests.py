@@ -68,8 +68,9 @@ class Ground:
 def short_models(ground: Ground, valued: Mapping[str, Demand]) -> tuple[str, ...]:
     """Models that need more at once: below their target or floor, or of unknown capacity.
 
-    A model that could not be given more waits for a while; it is asked for with the others all the
-    same, so that what became free goes by priority. Of the models that room is being made for or
+    Of those that are Shoal's to change, or if all is well with these, of the others. A model that
+    could not be given more waits for a while; it is asked for with the others all the same, so that
+    what became free goes by priority. Of the models that room is being made for or
     by, a full plan says who gets it. valued: the demand at which the planner last valued each
     model's combos.
     """
@@ -91,7 +92,12 @@ def short_models(ground: Ground, valued: Mapping[str, Demand]) -> tuple[str, ...
             continue
         if not view.covers or view.groups < service.min_instances:
             (waiting if waits else found).append(service.model)
-    return tuple(sorted(found + waiting)) if found else ()
+    if not found:
+        return ()
+    alike = apart(found, ground, advise=False)
+    managed = ground.views[alike[0]].service.managed
+    waiting = [model for model in waiting if ground.views[model].service.managed is managed]
+    return tuple(sorted((*alike, *waiting)))
 
 
 def _is_stale(valued: Demand | None, state: ModelState) -> bool:
@@ -182,12 +188,12 @@ def alive(pending: Mapping[Urgency, Pending], now_ms: int) -> dict[Urgency, Pend
     }
 
 
-def apart(scope: Collection[str], ground: Ground) -> tuple[str, ...]:
-    """The models of `scope` that are planned together first: those that are Shoal's to change, by
-    themselves. Recommendations for the others are made beside what that comes to, for what is only
-    recommended must take nothing from what serves."""
+def apart(scope: Collection[str], ground: Ground, advise: bool) -> tuple[str, ...]:
+    """The models of `scope` that are planned together: those that are Shoal's to change, or with
+    `advise` the others, wherever there are any. Recommendations are made beside what the plan for
+    the former comes to, for what is only recommended must take nothing from what serves."""
     asked = [service for service in ground.cluster.services if service.model in scope]
-    some = [service for service in asked if service.managed]
+    some = [service for service in asked if service.managed is not advise]
     return tuple(service.model for service in some or asked)
 
 

@@ -174,8 +174,9 @@ class FullPlans:
 
     due: triggers that wait for the rate limit, as (trigger, scope, words). asked_ms: when plans
     were asked for, lately. made_ms: when one last came, gap: how far it is from the best at most
-    (below 0: not known); failed_ms: when one last did not come (0: one has come since), told_ms:
-    when that was last said.
+    (below 0: not known), of those for models that are Shoal's to change; failed_ms: of models for
+    which none has come since one last did not, when that was; told_ms: when it was last said;
+    acted: whether the last one asked for was for models that are Shoal's to change.
     As the last request found it: usd_per_h: prices of nodes; lengths: of each model, at the last
     request that concerned it; nodes: per pool under what counted, or once the answer was carried
     out (None: no request yet); switchable: combos of models that were short, with how many of each
@@ -186,8 +187,9 @@ class FullPlans:
     asked_ms: tuple[int, ...] = ()
     made_ms: int = 0
     gap: float = -1.0
-    failed_ms: int = 0
+    failed_ms: Mapping[str, int] = field(default_factory=dict)
     told_ms: int = 0
+    acted: bool = False
     usd_per_h: Mapping[str, float] = field(default_factory=dict)
     lengths: Mapping[str, Lengths] = field(default_factory=dict)
     nodes: Mapping[str, int] | None = None
@@ -204,8 +206,7 @@ class ControllerState:
     model that it valued them at.
     services: as declared when last looked at. pending: at most one request per urgency. full: what
     is remembered of full plans. held: pauses, releases, scheduled floors and freezes in force, in
-    words. advised: models declared in mode recommend, and removed ones that were, while anything
-    of them runs. strays: instances that run although nobody assigned them. splits: thresholds of
+    words. strays: instances that run although nobody assigned them. splits: thresholds of
     services that stand for several models, by name. ticked_ms: of the last tick; listens_since_ms:
     since when ticks follow each other (a leader that was stopped, or cut off from the broker, heard
     nothing meanwhile).
@@ -232,7 +233,6 @@ class ControllerState:
     plan_number: int = 0
     announce: str = ""
     held: Mapping[str, str] = field(default_factory=dict)
-    advised: frozenset[str] = frozenset()
     strays: frozenset[str] = frozenset()
     splits: Mapping[str, SplitState] = field(default_factory=dict)
     ticked_ms: int = 0

@@ -162,7 +162,8 @@ class Routes:
     full Hugging Face name). types: the kinds of requests that go different ways; empty = all go by
     the groups' weights. kinds: the same of a model of components, whose groups have paths. split:
     this name stands for several models, which have the instances. feeds: where its executors tell
-    how busy its instances are (`executors.load_feed`), "host:port KEY".
+    how busy its instances are (`executors.load_feed`), "host:port KEY". advised: the model is
+    declared in mode recommend: what serves of it goes on, also where it is declared no longer.
     """
 
     model: str
@@ -181,6 +182,7 @@ class Routes:
     split: ScoreSplit | None = None
     feeds: tuple[str, ...] = ()
     kinds: tuple[RequestKind, ...] = ()
+    advised: bool = False
 
     def __post_init__(self) -> None:
         checks.name("model", self.model)

@@ -5,7 +5,7 @@ Owns these sums. Decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from autoscaler.domain.combo import Combo
 from autoscaler.transitions.groups import Group
@@ -31,13 +31,11 @@ def nodes_of(groups: Iterable[Group]) -> dict[str, str]:
 
 
 def billed_usd_per_h(
-    groups: Iterable[Group], sight: Sight, prices_usd_per_h: Mapping[str, float]
+    groups: Collection[Group], sight: Sight, prices_usd_per_h: Mapping[str, float]
 ) -> float:
-    """Price of the nodes under `groups`; silent nodes are not counted."""
-    nodes = nodes_of(groups)
-    return sum(
-        prices_usd_per_h.get(pool, 0.0) for node, pool in nodes.items() if node not in sight.silent
-    )
+    """Price of the nodes under `groups`; nodes that are lost with what ran on them cost nothing."""
+    nodes, unpaid = nodes_of(groups), sight.unpaid(groups)
+    return sum(prices_usd_per_h.get(pool, 0.0) for n, pool in nodes.items() if n not in unpaid)
 
 
 def rented_since_ms(groups: Iterable[Group]) -> dict[str, list[int]]:

@@ -206,6 +206,7 @@ def changed_routes(
         published is not None
         and published.groups == groups
         and published.leader_token == leader_token
+        and not published.advised
         and (published.ttft_limit_ms, published.tpot_limit_ms) == (slo.ttft_ms, slo.tpot_ms)
         and (published.start_s, published.aliases) == (starts, aliases)
         and (published.feeds, published.types, published.kinds) == (feeds, types, kinds)
@@ -228,16 +229,24 @@ def changed_routes(
 
 
 def without_groups(published: Routes, leader_token: int, now_ms: int) -> Routes:
-    """Routes of a model that is no longer declared: gateways send nothing more to its instances."""
+    """Routes of a name that is no longer declared: gateways send nothing more to its instances, or
+    to those of the models that it stands for."""
+    return _again(published, leader_token, now_ms, groups=(), types=(), feeds=(), split=None)
+
+
+def marked(published: Routes, advised: bool, leader_token: int, now_ms: int) -> Routes:
+    """The same routes, which tell whether their model is declared in mode recommend."""
+    return _again(published, leader_token, now_ms, advised=advised)
+
+
+def _again(published: Routes, leader_token: int, now_ms: int, **changes: Any) -> Routes:
     return replace(
         published,
         generation=published.generation + 1,
         leader_token=leader_token,
         issued_ms=now_ms,
-        groups=(),
-        types=(),
-        feeds=(),
         said_ms=0,
         valid_ms=0,
         signature="",
+        **changes,
     )

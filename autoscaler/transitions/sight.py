@@ -69,6 +69,15 @@ class Sight:
         cut = any(p.pool in self.cut_pools and p.node not in self.gone for p in group.placed)
         return self.views[group.name].lost and not cut
 
+    def unpaid(self, groups: Iterable[Group]) -> frozenset[str]:
+        """Silent nodes, but for those under one of `groups` that is not lost: a node that got the
+        name of one that is gone is paid for before it says its first word."""
+        if not self.silent:
+            return self.silent
+        seen = ((self.views.get(group.name), group) for group in groups)  # None: just placed
+        kept = (group for view, group in seen if view is None or not view.lost)
+        return self.silent - {placed.node for group in kept for placed in group.placed}
+
     def load_feeds(self, groups: Iterable[Group]) -> tuple[str, ...]:
         """Where the executors of `groups` tell how busy their engines are, sorted."""
         nodes = {placed.node for group in groups for placed in group.placed}
@@ -175,29 +184,30 @@ def _may_be_silent_ms(silent_ms: int) -> float:
 def _cut_regions(
     cluster: Cluster, statuses: Mapping[str, Status], now_ms: int, silent_ms: int
 ) -> dict[str, int]:
-    """Regions in which a node served, of two that should speak at least, and none is heard of; with
-    when one last was. Of a node that was to be taken away by now nothing is to be heard, and one
-    that runs nothing may have been deleted: it is no witness for long."""
+    """Regions in which a node served, of two at least that fell silent together, and none is heard
+    of; with when one last was. Of a node that was to be taken away by now nothing is to be heard,
+    one that runs nothing may have been deleted: it is no witness for long; and one that fell silent
+    long before the others is lost, whatever became of them."""
     # In a region that is cut off the last word of a node that runs nothing may be younger than that
     # of one that serves, by as long as it may be silent in order.
     heard_ms = _may_be_silent_ms(silent_ms)
     region_of = {pool.id: pool.region for pool in cluster.pools}
-    known: dict[str, int] = {}
-    last_ms: dict[str, int] = {}
-    served: set[str] = set()
+    of: dict[str, list[Status]] = {}
     for status in statuses.values():
-        region = region_of.get(status.pool)
-        if region is None:
+        if status.pool in region_of:
+            of.setdefault(region_of[status.pool], []).append(status)
+    found: dict[str, int] = {}
+    for region in sorted(of):
+        last_ms = max(status.at_ms for status in of[region])
+        if now_ms - last_ms <= heard_ms:
             continue
-        last_ms[region] = max(last_ms.get(region, 0), status.at_ms)
-        if 0 < status.reclaim_ms <= now_ms:
-            continue
-        if status.instances:
-            served.add(region)
-        if status.instances or now_ms - status.at_ms <= FORGOTTEN_MS:
-            known[region] = known.get(region, 0) + 1
-    return {
-        region: last_ms[region]
-        for region in sorted(served)
-        if known[region] >= _CUT_OFF and now_ms - last_ms[region] > heard_ms
-    }
+        witnesses = [
+            status
+            for status in of[region]
+            if last_ms - status.at_ms <= heard_ms
+            and not 0 < status.reclaim_ms <= now_ms
+            and (status.instances or now_ms - status.at_ms <= FORGOTTEN_MS)
+        ]
+        if len(witnesses) >= _CUT_OFF and any(status.instances for status in witnesses):
+            found[region] = last_ms
+    return found

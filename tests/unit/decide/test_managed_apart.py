@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from autoscaler.domain.cluster import Market, Mode, Policy, Service
+import pytest
+
+from autoscaler.domain.cluster import Cluster, Market, Mode, Objective, Policy, Service
+from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
 from tests.unit.decide.decide_world import World, world
-from topics.supply import Availability
+from topics.supply import Availability, Price
 
 OWNED = pool("own", nodes=6, per_node=1, market=Market.OWNED)
 RENTED = pool("rent", nodes=6, per_node=1, usd=3.0)
@@ -84,3 +87,86 @@ def test_servers_that_others_started_take_their_nodes_only() -> None:
     assert w.wanted("mini") == w.ready("mini") == 1
     assert dict(w.state.models["chat"].recommended) == {theirs: 3}
     assert len(w.plans) < 20, "nothing moves, so little is planned"
+
+
+APART = (pool("a", nodes=2, per_node=1, usd=3.0), pool("b", nodes=9, per_node=1, usd=3.0))
+OWN_POOLS = {
+    model: (combo(model, [(AGGREGATED, 1, where, 1, 10.0)]),)
+    for model, where in zip(("mini", "chat"), APART, strict=True)
+}
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_one_that_finds_no_room_does_not_hold_up_recommendations(paused: bool) -> None:
+    """mini has its two nodes and needs three; chat's requests treble."""
+    w = world(
+        lambda model, t_s: 30.0 if model == "mini" or t_s >= 400 else 10.0,
+        service(mode=Mode.ACT if paused else Mode.RECOMMEND),
+        service("mini"),
+        pools=APART,
+        catalogue=OWN_POOLS,
+    ).run(390)
+    if paused:
+        w.say("chat", "pause")
+    w.run(10)
+    asked = len(w.requests(Urgency.URGENT))
+    w.run(20)
+    assert sum(dict(w.state.models["chat"].recommended).values()) == 4
+    w.run(280)
+    assert len(w.requests(Urgency.URGENT)) - asked <= 15, "mini rests between two requests"
+
+
+def test_full_plans_take_turns_where_both_are_always_due() -> None:
+    """Prices move every five seconds and a plan takes eight. chat's requests fall to an eighth."""
+    where = (pool("a", nodes=20, per_node=1), pool("b", nodes=20, per_node=1))
+    w = world(
+        lambda _model, t_s: 40.0 if t_s < 300 else 5.0,
+        service(mode=Mode.RECOMMEND, scale_in_after_s=60.0),
+        service("mini"),
+        pools=where,
+        full_s=8,
+    )
+
+    def jump(w: World) -> None:
+        if w.t_s > 300 and w.t_s % 5 == 0:
+            usd = 4.0 if w.t_s % 10 else 2.5
+            w.prices[where[0].id] = Price(where[0].id, usd, w.now_ms)
+
+    w.run(600, jump)
+    assert sum(dict(w.state.models["chat"].recommended).values()) == 1
+    assert {request.scope for request in w.requests(Urgency.FULL)} >= {("chat",), ("mini",)}
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_budget_is_shared_without_planning_all_the_time(paused: bool) -> None:
+    w = world(
+        12.0,
+        service(mode=Mode.ACT if paused else Mode.RECOMMEND),
+        service("mini"),
+        pools=(RENTED,),
+        policy=Policy(budget_usd_per_h=15.0, objective=Objective.THROUGHPUT),
+    )
+    if paused:
+        w.say("chat", "pause")
+    w.run(600)
+    scopes = [request.scope for request in w.requests(Urgency.FULL)]
+    assert len(scopes) <= 6 and {*scopes} == {("chat",), ("mini",)}
+
+
+def test_a_plan_that_fails_for_recommendations_holds_up_nobody_else() -> None:
+    """No plan for chat comes out; mini, which needs less, gives back what it has too much."""
+    w = two(service(mode=Mode.RECOMMEND), (12.0, 12.0), (55.0, 5.0), "own")
+    answer = w.planner.answer
+
+    def fails(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
+        if request.urgency is Urgency.FULL and "chat" in request.scope:
+            return unanswered(request, "no time")
+        return answer(request, cluster)
+
+    w.planner.answer = fails  # type: ignore[method-assign]
+    w.run(1500)
+    assert w.wanted("mini") == 1
+    asked = [r.at_ms for r in w.requests(Urgency.FULL) if "chat" in r.scope]
+    assert 5 <= len(asked) <= 26, "once a minute at most"
+    said = [d for d in w.of_kind("hold") if "no new plan (no time)" in d.reason]
+    assert 2 <= len(said) <= 3

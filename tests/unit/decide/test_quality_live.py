@@ -10,9 +10,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from autoscaler.decide import Observation, decide, rebuild
 from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Lengths, Slo
+from autoscaler.effects import PublishRoutes
 from autoscaler.performance import catalog
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.live import LiveController
@@ -20,6 +22,8 @@ from autoscaler.simulation.requests import Ending
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.timeline import Timeline
 from autoscaler.simulation.world import ORIGIN_MS, World
+from topics.controls import Control
+from topics.routing import Routes
 
 LEAD_S, SHIFT_S = 200.0, 600.0
 RATE = 8.0  # more than one large instance serves
@@ -110,3 +114,18 @@ def test_without_room_the_other_model_answers_and_that_is_counted() -> None:
     by_small = Counter(call.model for call in world.timeline.calls)["small"]
     counted = world.windows.kinds("auto", ORIGIN_MS + 180_000, 120)
     assert 0 < by_small == counted["fell-back"] < counted["all"]
+
+
+def test_a_service_that_is_removed_chooses_no_more() -> None:
+    """Its models are declared still. A pause of everything keeps it as it is."""
+    routed = Routes("auto", 3, 1, 1000, 0.0, 0.0, split=ROUTE.split((5,), ROUTE.sample))
+    left = replace(cluster(), routes=())
+    t0 = 1_700_000_000_000
+    for paused in (True, False):
+        said = Control("*", "pause", paused, "ann", "", t0)
+        state = rebuild(left, {}, {"auto": routed}, {}, [], t0, leader_token=2)
+        seen = Observation(controls={said.key: said})
+        state, effects = decide(state, seen, left, t0 + 1000)
+        assert (state.routes["auto"].split is not None) is paused
+        told = [e.record.model for e in effects if isinstance(e, PublishRoutes)]
+        assert ("auto" in told) is not paused

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.domain.workload import Lengths
 from autoscaler.effects import PublishRoutes
 from tests.unit.decide.decide_catalogue import pool, service
@@ -16,6 +19,12 @@ def two() -> World:
     """Two models of three instances each."""
     chat = service("chat", req_per_s=20.0)
     return world(20.0, chat, service("mini"), pools=(ONE,)).run(300)
+
+
+def recommended(cluster: Cluster) -> Cluster:
+    """The same with chat in mode recommend."""
+    chat, *others = cluster.services
+    return replace(cluster, services=(replace(chat, mode=Mode.RECOMMEND), *others))
 
 
 def said(w: World) -> int:
@@ -43,6 +52,43 @@ def test_what_is_declared_again_before_it_drains_serves_on() -> None:
     w.run(5)
     assert {g.name for g in w.state.groups if g.model == "chat"} == running
     assert w.ready("chat") == w.wanted("chat") == 3
+
+
+@pytest.mark.parametrize("how", ["recommend", "pause"])
+def test_what_is_declared_again_before_it_drains_serves_on_where_nothing_may_be_changed(
+    how: str,
+) -> None:
+    w = two()
+    declared = w.cluster
+    w.undeclare("chat")
+    w.run(5)
+    assert w.ready("chat") == 0
+    if how == "pause":
+        w.say("chat", "pause")
+    w.cluster = declared if how == "pause" else recommended(declared)
+    w.run(30)
+    assert w.ready("chat") == w.wanted("chat") == 3
+
+
+def test_what_was_removed_in_mode_recommend_goes_on_under_the_next_leader_too() -> None:
+    """Also where it is removed while nobody leads. It is said; in mode act it can be removed."""
+    w = two()
+    declared = w.cluster
+    w.cluster = recommended(declared)
+    w.run(20)
+    w.undeclare("chat")
+    w.restart_controller()
+    w.run(60)
+    said = [d.reason for d in w.of_kind("hold") if d.model == "chat"]
+    assert len(said) == 1 and "what runs of it goes on" in said[0]
+    w.restart_controller()
+    w.run(60)
+    assert w.ready("chat") == w.wanted("chat") == 3
+    w.cluster = declared
+    w.run(20)
+    w.undeclare("chat")
+    w.run(60)
+    assert w.ready("chat") == w.wanted("chat") == 0
 
 
 def test_what_is_declared_again_with_other_lengths_has_not_turned() -> None:

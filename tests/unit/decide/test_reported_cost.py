@@ -46,3 +46,19 @@ def test_the_reported_cost_is_the_bill_within_two_percent() -> None:
         )
     assert billed > 5.0
     assert reported == pytest.approx(billed, rel=0.02)
+
+
+def test_a_node_with_the_name_of_one_that_is_gone_is_paid_for_from_its_start() -> None:
+    """The old one was deleted when it ran nothing. The new one has not said a word yet."""
+    sleeps = service(min_instances=0, scale_in_after_s=60.0)
+    where = pool("one", nodes=1, per_node=1, usd=3.0)
+    w = world(lambda _m, t_s: 5.0 if t_s < 300 or t_s > 2400 else 0.0, sleeps, pools=(where,))
+    w.run(1500)
+    assert w.wanted("chat") == 0
+    w.cut.update(w.applied)
+    w.run(910)
+    started = w.decisions[-1]
+    assert started.kind == "scale_out" and "+3.00/h" in started.reason
+    assert w.plans[-1].cost_usd_per_h == 3.0
+    seen = Observation(statuses=dict(w.statuses))
+    assert standing(w.state, seen, w.cluster, w.now_ms).usd_per_h == 3.0

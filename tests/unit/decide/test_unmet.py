@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from autoscaler.domain.cluster import Mode
 from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
 from autoscaler.standing import standing
 from autoscaler.state import Observation
@@ -64,6 +67,19 @@ def test_a_floor_that_finds_no_room_is_said_once_in_ten_minutes() -> None:
     ]
     assert words[0] == "short of its floor: 2 of 4"
     assert words[1].startswith("short: ") and words[1].endswith(" req/s unserved")
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_floor_that_finds_no_room_is_said_where_it_is_only_recommended_too(paused: bool) -> None:
+    where = pool("two", nodes=2, per_node=1)
+    floor = service(min_instances=4, mode=Mode.ACT if paused else Mode.RECOMMEND)
+    w = world(5.0, floor, pools=(where,))
+    if paused:
+        w.say("chat", "pause")
+    w.run(300)
+    assert len(w.requests(Urgency.URGENT)) <= 12
+    said = w.of_kind("infeasible")
+    assert len(said) == 1 and "floor of 4: only 2 can run" in said[0].reason
 
 
 def test_what_can_run_of_a_floor_is_counted_after_the_change() -> None:

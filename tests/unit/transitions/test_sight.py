@@ -83,6 +83,12 @@ def test_nodes_that_ran_nothing_are_no_witnesses_for_long() -> None:
     assert look_at((), lost, {}, CLUSTER, NOW_MS, 0).cut_pools == frozenset()
 
 
+def test_a_node_that_was_lost_long_before_is_no_witness() -> None:
+    """It ran something to its end, hours ago; the one that serves now is lost alone."""
+    heard = {"old": status("old", 7200.0, serves=True), "busy": status("busy", 20.0, serves=True)}
+    assert look_at((), heard, {}, CLUSTER, NOW_MS, 0).cut_pools == frozenset()
+
+
 @pytest.mark.parametrize(
     ("since_s", "shut", "gone"),
     [(60.0, True, False), (1700.0, True, False), (1900.0, False, False), (3700.0, False, True)],
