@@ -20,6 +20,8 @@ from autoscaler.planning.usage import add_gpus, req_per_s_of
 _LEAST = 1e-6
 _SPARE = 0.5
 """Of the time, where room is short: the next plan may serve more."""
+_MOST = 0.8
+"""Of the time, for the most work; additions beside what runs are found sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +62,10 @@ def in_reach(problem: PlanningProblem, strategy: Strategy) -> Reached:
 def _in_reach(problem: PlanningProblem, strategy: Strategy) -> Reached:
     """The same, where what may not leave yet counts as needed."""
     running = any(problem.fleet.values()) or any(problem.leaving_gpus.values())
+    if problem.types and running and not problem.additions_only:
+        return _at_budget(problem, strategy)
     if problem.types or problem.room is Room.BESIDE or problem.additions_only or not running:
-        best = strategy.solve(problem)
-        # What does more for the budget takes its place in it.
-        return Reached(best, makes_room=best.work is not None)
+        return Reached(strategy.solve(problem))
     if _is_all_served(problem):
         return _at_least_cost(problem, strategy)
     beside = _sparing(problem, strategy, Room.BESIDE)
@@ -91,6 +93,72 @@ def _at_least_cost(problem: PlanningProblem, strategy: Strategy) -> Reached:
         return Reached(best)
     beside = strategy.solve(replace(problem, room=Room.BESIDE))
     return Reached(best if beside.status is PlanStatus.FAILED else beside)
+
+
+def _at_budget(problem: PlanningProblem, strategy: Strategy) -> Reached:
+    """The fleet that does most for the budget, which takes the place of what runs in it, step by
+    step; or the best additions, where all that runs would have to leave before anything starts."""
+    best = strategy.solve(replace(problem, options=problem.options.within(_MOST)))
+    stuck = _stuck(problem, best)
+    if not stuck:
+        return Reached(best, makes_room=best.work is not None)
+    added = strategy.solve(replace(problem, additions_only=True))
+    if added.status is PlanStatus.FAILED:
+        return Reached(best)
+    why = "what does more for the budget has no room until all that runs has left"
+    return Reached(replace(added, notes=(*added.notes, f"{', '.join(stuck)}: {why}")))
+
+
+def _stuck(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
+    """Models that have no room, or no money, for the first of what `plan` adds, when as much of
+    them has left as may, a step at a time, and of others what leaves. GPUs are counted, not where
+    they lie."""
+    added = _added(plan)
+    stays = {t.combo.id: min(t.now, t.count) for t in plan.targets}
+    found = []
+    for model in problem.planned_models():
+        new = [t.combo for t in plan.of(model) if added.get(t.combo.id)]
+        left = {**stays, **_left_at_least(problem, plan, model)}
+        gpus = add_gpus(problem.taken_gpus, ((t.combo, left[t.combo.id]) for t in plan.targets))
+        if new and not any(_has_room(problem, add_gpus(gpus, [(one, 1)])) for one in new):
+            found.append(model)
+    return tuple(found)
+
+
+def _left_at_least(problem: PlanningProblem, plan: Plan, model: str) -> dict[str, int]:
+    """What is left of what runs of `model` when all of it has left that is to, and may."""
+    targets, service = plan.of(model), problem.cluster.service(model)
+    left, moved = {target.combo.id: target.now for target in targets}, True
+    while moved:
+        each = [t.combo.req_per_s for t in targets for _ in range(left[t.combo.id])]
+        at_a_time, moved = service.leaves_at_a_time(each), False
+        for target in targets:
+            over, rate = left[target.combo.id] - target.count, target.combo.req_per_s
+            goes = min(max(0, over), int((at_a_time + _LEAST) / rate) if rate > 0.0 else over)
+            left[target.combo.id] -= max(0, goes)
+            at_a_time -= max(0, goes) * rate
+            moved = moved or goes > 0
+    return left
+
+
+def _has_room(problem: PlanningProblem, gpus: Mapping[str, int]) -> bool:
+    """Whether so many GPUs per pool can be had, and their nodes be paid for."""
+    nodes = {pool.id: -(-gpus.get(pool.id, 0) // pool.per_node) for pool in problem.cluster.pools}
+    if any(
+        nodes[pool.id] > problem.nodes_now(pool) + problem.nodes_to_get(pool)
+        for pool in problem.cluster.pools
+    ):
+        return False
+    for pools in problem.cluster.together().values():
+        if sum(nodes[pool.id] for pool in pools) > pools[0].max_of_both:
+            return False
+    usd = sum(
+        nodes[pool.id] * pool.price_usd_per_h
+        for pool in problem.cluster.pools
+        if pool.market is not Market.OWNED
+    )
+    budget = problem.cluster.policy.budget_usd_per_h
+    return budget <= 0.0 or usd <= budget + _LEAST
 
 
 def _with_more(problem: PlanningProblem, strategy: Strategy, beside: Plan) -> Reached:

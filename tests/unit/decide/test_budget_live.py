@@ -97,6 +97,14 @@ def test_every_fleet_that_is_planned_keeps_the_budget(shifted: World) -> None:
         assert sum(target.usd_per_h for target in plan.targets) <= 6.0
 
 
+def test_nothing_leaves_for_what_can_start_only_when_nothing_is_left(shifted: World) -> None:
+    """After the shift two prefill instances and one for decode would do more, for all of the
+    budget. The last of what runs may not leave before something else serves."""
+    assert [sum(target.count for target in plan.targets) for plan in shifted.timeline.plans] == [3]
+    notes = [note for _, answer in shifted.timeline.answered for note in answer.notes]
+    assert "m: what does more for the budget has no room until all that runs has left" in notes
+
+
 def test_a_lost_node_is_planned_around_and_explained() -> None:
     """Its requests go to the others at once; the plan that follows replaces it."""
     world = World(Scenario(cluster(), arrivals(0.2, 300.0), 300.0, LEAD_S), LiveController())
