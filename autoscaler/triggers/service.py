@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields
 
 from autoscaler.domain.cluster import Service
 from autoscaler.triggers.news import News, Trigger
@@ -27,8 +27,11 @@ def fire(news: News) -> Iterator[Trigger]:
 
 def _what(before: Service, now: Service) -> str:
     """What changed, in words where it is the mode or the floor alone."""
-    if replace(before, mode=now.mode) == now:
+    # Not by `replace`: an old value may not go with a new one (a floor above a ceiling).
+    names = (own.name for own in fields(now))
+    changed = {name for name in names if getattr(before, name) != getattr(now, name)}
+    if changed == {"mode"}:
         return f"goes from mode {before.mode} to {now.mode}"
-    if replace(before, min_instances=now.min_instances) == now:
+    if changed == {"min_instances"}:
         return f"has a floor of {now.min_instances} instead of {before.min_instances}"
     return "was changed"

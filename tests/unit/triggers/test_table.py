@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
-from autoscaler.domain.cluster import Cluster, Market, Policy
+import pytest
+
+from autoscaler.domain.cluster import Cluster, Market, Mode, Policy
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.state import ControllerState, FullPlans, ModelState
 from autoscaler.targets.view import ModelView
@@ -178,3 +180,21 @@ def test_room_that_something_left_on_a_rented_node_may_let_others_move_together(
     assert names(left((chat, code, far), (chat, code))) == []
     owned = replace(cluster, pools=(replace(cluster.pools[0], market=Market.OWNED),))
     assert names(replace(left((chat, code, far), (code, far)), cluster=owned)) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        ({"max_instances": 1}, {"min_instances": 3, "max_instances": 5}, "was changed"),
+        ({"min_instances": 3, "max_instances": 5}, {"max_instances": 1}, "was changed"),
+        ({}, {"min_instances": 3}, "has a floor of 3 instead of 1"),
+        ({}, {"mode": Mode.RECOMMEND}, "goes from mode act to recommend"),
+    ],
+)
+def test_a_changed_service_is_told_whatever_changed_with_its_floor(
+    before: dict[str, Any], now: dict[str, Any], words: str
+) -> None:
+    state = replace(STATE, services={"chat": service("chat", **before)})
+    cluster = replace(CLUSTER, services=(service("chat", **now),))
+    (trigger,) = collect(replace(NEWS, state=state, cluster=cluster), ())
+    assert trigger.why == f"chat {words}"
