@@ -77,7 +77,8 @@ Watcher = Callable[[TickDone], None]
 class Loop:
     """One controller. declared: the cluster as declared now. leads: whether it may act; a
     controller that may not, watches. pace: when it ticks, told of telemetry that came.
-    refresh_ms: domain ms after which what is wanted is said again."""
+    refresh_ms: domain ms after which what is wanted is said again. seated_s: monotonic time at
+    which it last came to lead (0: it has not yet)."""
 
     state: ControllerState
     declared: Callable[[], Cluster]
@@ -90,6 +91,7 @@ class Loop:
     watchers: tuple[Watcher, ...] = ()
     pace: Pace = field(init=False)
     refresh_ms: int = REFRESH_MS
+    seated_s: float = 0.0
     _said_ms: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -54,6 +54,7 @@ class Terms:
         """Wait for the seat, lead while it is held, and again, until cancelled."""
         while True:
             token = await self._seated()
+            self._loop.seated_s = self._loop.clock.now_s()
             log.info("leading with token %d", token)
             lost = asyncio.ensure_future(self._seat.lost(token))
             term = asyncio.ensure_future(self._term(token))

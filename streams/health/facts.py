@@ -87,13 +87,18 @@ class Facts:
         self.plans.append((done.now_ms, request, reasons))
 
     def tick_age_s(self) -> float:
-        """Real seconds since the last tick, or since the start where there was none."""
-        return self.loop.clock.now_s() - (self.last_at_s if self.last else self.began_s)
+        """Real seconds since the last tick; where none was made since it came to lead, or since
+        the start, since then."""
+        last_s = self.last_at_s if self.last else self.began_s
+        return self.loop.clock.now_s() - max(last_s, self.loop.seated_s)
 
     def leading(self) -> TickDone | None:
-        """The last tick; None before the first, and while this controller stands by: what it
-        decided last is what another one goes on from."""
-        return self.last if self.leader()[0] else None
+        """The last tick of this term; None before the first, and while this controller stands by:
+        another one goes on, or has gone on, from what it decided last."""
+        leads, token, _ = self.leader()
+        if self.last is None or not leads or self.last.after.leader_token != token:
+            return None
+        return self.last
 
     def standing(self) -> Standing | None:
         """How things stand after the last tick, see `leading`."""

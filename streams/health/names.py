@@ -52,7 +52,7 @@ class Metric:
 METRICS: tuple[Metric, ...] = (
     Metric("shoal_leader", "gauge", (), "1 while this controller leads, 0 while it stands by"),
     Metric("shoal_leader_token", "gauge", (), "token of the highest claim to lead that was seen"),
-    Metric("shoal_tick_age_seconds", "gauge", (), "since the last decision was made here; alert"),
+    Metric("shoal_tick_age_seconds", "gauge", (), "since it last decided, or came to lead; alert"),
     Metric("shoal_ticks_total", "counter", (), "decisions made (ticks), those without effects too"),
     Metric("shoal_ticks_skipped_total", "counter", (), "seconds without a tick: it falls behind"),
     Metric("shoal_tick_cpu_seconds", "histogram", (), "CPU time of one tick"),

@@ -91,6 +91,7 @@ class Made:
     broken: bool = False
     now_s: float = 0.0
     leads: bool = True
+    token: int = 3
 
     def run(self, first: int, last: int) -> None:
         for second in range(first, last + 1):
@@ -119,7 +120,8 @@ async def made(tmp_path: Path) -> AsyncIterator[Made]:
             raise ConnectionError("broker away")
         held.alerts.append(alert)
 
-    facts = Facts(Identity("ctl-1", "b:1", "shoal.", True), loop, lambda: (held.leads, 3, "ctl-1"))
+    identity = Identity("ctl-1", "b:1", "shoal.", True)
+    facts = Facts(identity, loop, lambda: (held.leads, held.token, "ctl-1"))
     webhook = Webhook(publish, token, lambda: held.now_s)
     held.metrics = Metrics(facts, lambda: 0, lambda: webhook.counts, lambda: {"telemetry": 7})
     loop.watchers = (facts.tick, held.metrics.tick)
@@ -239,10 +241,24 @@ async def test_counts_of_an_earlier_term_are_forgotten(made: Made) -> None:
     """Somebody else planned meanwhile: a paused model keeps what that one said, not this one."""
     made.run(1, 5)
     assert len(await desired(made)) == 1
-    made.loop.begin(rebuild(made.loop.declared(), {}, {}, {}, (), NOW_MS, leader_token=9))
+    made.token = 9
+    made.loop.begin(rebuild(made.cluster, {}, {}, {}, (), NOW_MS, leader_token=9))
     made.loop.latest.take(Control("tiny", "pause", True, "ann", "why", NOW_MS), 0)
     made.run(6, 8)
     assert await desired(made) == []
+
+
+async def test_one_that_leads_again_shows_nothing_of_its_earlier_term(made: Made) -> None:
+    """Others have led meanwhile; their last counts stand until its first tick."""
+    made.run(1, 5)
+    assert len(await desired(made)) == 1
+    made.now_s = made.loop.seated_s = 4 * 3600.0
+    made.token = 9
+    made.now_s += 2.0
+    _, text = await get(made, "/metrics")
+    assert "shoal_leader 1" in text and "shoal_tick_age_seconds 2.0" in text
+    assert "tiny" not in text
+    assert (await get(made, "/healthz"))[0] == 200
 
 
 async def test_a_leader_without_decisions_is_not_healthy(made: Made) -> None:
