@@ -3,7 +3,8 @@
 Owns how facts become samples. Names are those of `names`, and no others. Desired replicas are
 what scalers act upon: a series that was there once stays, with 0 where nothing is wanted any more
 or its model is not declared any more, and keeps its last value while its model is paused or
-released. A controller that stands by has none: two would give scalers two counts.
+released, or was removed from the declaration but goes on running. A controller that stands by has
+none: two would give scalers two counts.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from prometheus_client.registry import Collector
 from streams.controller.loop import TickDone
 from streams.health.facts import Facts
 from streams.health.names import BY_NAME, Name
+from topics.controls import EVERYTHING
 
 _BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
@@ -118,8 +120,8 @@ class Metrics(Collector):
         yield from self._models()
 
     def _models(self) -> Iterator[tuple[Name, Iterable[Sample]]]:
-        now = self._facts.standing()
-        if now is None:
+        done, now = self._facts.leading(), self._facts.standing()
+        if done is None or now is None:
             return
         models = now.models
         yield "shoal_cost_usd_per_hour", [((), now.usd_per_h)]
@@ -159,7 +161,7 @@ class Metrics(Collector):
         )
         declared = {model.model for model in models}
         for series in self._desired:
-            if series[0] not in declared:
+            if series[0] not in declared and not _is_left_alone(series[0], done.after.held):
                 self._desired[series] = 0
         for model in models:
             if not model.planned or model.held:
@@ -172,3 +174,10 @@ class Metrics(Collector):
             "shoal_desired_replicas",
             [(series, float(count)) for series, count in sorted(self._desired.items())],
         )
+
+
+def _is_left_alone(model: str, held: Mapping[str, str]) -> bool:
+    """Whether what runs of a model that is not declared any more goes on. held: as in the state."""
+    return f"{model}/undeclared" in held or any(
+        f"{scope}/{kind}" in held for scope in (model, EVERYTHING) for kind in ("pause", "release")
+    )

@@ -24,7 +24,7 @@ from autoscaler.planning.request import PlanAnswer, PlanRequest
 from streams.cli import explain, status
 from streams.clock import Clock
 from streams.controller.latest import Latest
-from streams.controller.loop import Loop, Ports
+from streams.controller.loop import Loop, Ports, TickDone
 from streams.files.errors import UserError
 from streams.health.facts import Facts, Identity
 from streams.health.listen import parse_listen
@@ -235,6 +235,21 @@ async def test_a_model_that_is_withdrawn_has_a_count_of_zero(made: Made) -> None
     made.cluster = Cluster((POOL,), (dataclasses.replace(TINY, model="other"),))
     made.run(6, 6)
     assert await desired(made) == [0.0]
+
+
+@pytest.mark.parametrize("held", ["tiny/pause", "*/release", "tiny/undeclared"])
+async def test_a_model_that_goes_on_undeclared_keeps_its_count(made: Made, held: str) -> None:
+    """What runs of it was left alone, so its scaler must not take it away."""
+    made.run(1, 5)
+    before, tell = await desired(made), made.loop.watchers[0]
+
+    def say_held(done: TickDone) -> None:
+        tell(dataclasses.replace(done, after=dataclasses.replace(done.after, held={held: "why"})))
+
+    made.loop.watchers = (say_held,)
+    made.cluster = Cluster((POOL,), (dataclasses.replace(TINY, model="other"),))
+    made.run(6, 6)
+    assert await desired(made) == before
 
 
 async def test_counts_of_an_earlier_term_are_forgotten(made: Made) -> None:
