@@ -28,14 +28,16 @@ class BrokerUnreachable(ConnectionError):
 def parse_address(text: str) -> str:
     """The bootstrap servers in "kafka://HOST:PORT" (the scheme and further ",HOST:PORT" optional).
 
-    InvalidValue: no host, no port, a port outside 1..65535, another scheme.
+    InvalidValue: no host, no port, a port outside 1..65535, another scheme, or a user and password,
+    which are not repeated.
     """
     servers = text.removeprefix("kafka://")
     for server in servers.split(","):
         host, colon, port = server.rpartition(":")
-        ok = colon and host and "/" not in host and port.isascii() and port.isdigit()
+        ok = colon and host and not {"/", "@"} & set(host) and port.isascii() and port.isdigit()
         if not ok or not 0 < int(port) < 65536:
-            raise InvalidValue("broker", text, "kafka://HOST:PORT or HOST:PORT")
+            shown = text.rpartition("@")[2]
+            raise InvalidValue("broker", shown, "kafka://HOST:PORT or HOST:PORT")
     return servers
 
 

@@ -101,7 +101,7 @@ def _broker(config: Config) -> Finding:
     try:
         address = parse_address(config.kafka)
     except InvalidValue as error:
-        said = f"{config.kafka!r} is not allowed; allowed: {error.allowed}"
+        said = f"{error.value!r} is not allowed; allowed: {error.allowed}"
         return Finding(False, "kafka", said, f"mend kafka in {config.path}")
     try:
         asyncio.run(greet(address, 3.0))

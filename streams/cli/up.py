@@ -229,7 +229,7 @@ def _broker(where: str, text: str | None) -> str:
     try:
         return "" if text is None else parse_address(text)
     except InvalidValue as error:
-        raise InvalidValue(where, text, error.allowed) from None
+        raise InvalidValue(where, error.value, error.allowed) from None
 
 
 def _number(option: str, text: str, low: float, high: float) -> float:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-_LOGIN = re.compile(r"(?<=://)[^/?#\s]*@")
+_LOGIN = re.compile(r"(?<=://)(?:[^/?#\s]*@|[^/?#:\[\s]*:(?!\d*(?:[/?#\s]|$))\S*@)")
+"""A password may hold characters that end a host: what is no port behind a colon is one, up to the
+last @."""
 
 
 class UserError(Exception):

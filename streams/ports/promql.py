@@ -28,6 +28,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 from urllib3.util.retry import Retry
 
 from streams.clock import Clock
+from streams.files.errors import without_login
 from streams.files.prometheus import PrometheusServer
 from streams.ports.demand import Sink
 from topics.records import Telemetry
@@ -85,7 +86,7 @@ def prometheus(server: PrometheusServer, timeout_s: float = 5.0) -> Ask:
         except (KeyError, TypeError):  # JSON of another form than Prometheus answers in
             found = None
         if not isinstance(found, list):
-            raise ValueError(f"what {server.url} answers is no result of Prometheus")
+            raise ValueError(f"what {without_login(server.url)} answers is no result of Prometheus")
         return found
 
     return ask

@@ -33,6 +33,14 @@ def test_what_is_no_address_is_refused_with_what_would_be_one(text: str) -> None
         parse_address(text)
 
 
+@pytest.mark.parametrize("text", ["kafka://me:hush@h:9092", "me:hush@h:9092", "kafka://me:hush@h"])
+def test_an_address_with_a_login_is_refused_and_does_not_show_it(text: str) -> None:
+    """Users and passwords come from variables; one in the address was taken for a host."""
+    with pytest.raises(InvalidValue, match=r"'h(:9092)?' is not allowed") as refused:
+        parse_address(text)
+    assert "hush" not in str(refused.value)
+
+
 async def test_a_closed_port_is_an_unreachable_broker_named_by_its_address() -> None:
     """Nothing listens there: said at once."""
     with socket.socket() as reserved:

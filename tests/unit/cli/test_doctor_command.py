@@ -95,6 +95,10 @@ def test_a_password_in_an_address_is_not_printed(tmp_path: Path) -> None:
     ("kafka", "said"),
     [
         ("kafka://127.0.0.1:9", "Kafka at 127.0.0.1:9 cannot be used: connection refused"),
+        (
+            "kafka://me:S3cret@h:9092",
+            "'h:9092' is not allowed; allowed: kafka://HOST:PORT or HOST:PORT",
+        ),
         ("myhost", "'myhost' is not allowed; allowed: kafka://HOST:PORT or HOST:PORT"),
     ],
 )

@@ -135,7 +135,10 @@ async def test_an_answer_of_another_form_is_no_data(body: str) -> None:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        ask = prometheus(PrometheusServer(f"http://127.0.0.1:{server.server_address[1]}"))
+        port = server.server_address[1]
+        ask = prometheus(PrometheusServer(f"http://ann:hush@127.0.0.1:{port}"))
+        with pytest.raises(ValueError, match=f"what http://127.0.0.1:{port} answers is no result"):
+            ask("q")
         clock = Clock(TimeBase(1.0, 1_000_000, 0))
         reported: list[int] = []
         source = PromqlDemand({"p": ask}, {"m": "q"}, clock)
