@@ -195,16 +195,18 @@ async def ask(
     command: tuple[str, ...], question: Mapping[str, object], limit_s: float
 ) -> Mapping[str, Any]:
     """The command's answer to one question; HookFailed where there is none within `limit_s`, with
-    the last line that it wrote to its standard error."""
+    the last line that it wrote to its standard error, where a temporary file can be made for it."""
     with contextlib.ExitStack() as stack:
-        try:
+        aside: BinaryIO | None = None
+        with contextlib.suppress(OSError):  # no folder to write in
             # No pipe: something that the command leaves running may hold it open.
             aside = stack.enter_context(tempfile.TemporaryFile())
+        try:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=aside,
+                stderr=asyncio.subprocess.DEVNULL if aside is None else aside,
                 start_new_session=True,
             )
         except OSError as error:
@@ -231,8 +233,10 @@ async def ask(
     return answer
 
 
-def _last_line(file: BinaryIO) -> str:
+def _last_line(file: BinaryIO | None) -> str:
     """ ": " and the last line in `file` that is not empty, at most 300 characters of it."""
+    if file is None:
+        return ""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - 4096))
     lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]

@@ -4,11 +4,14 @@ launches. The commands are real processes."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -150,6 +153,18 @@ async def test_a_failure_says_the_last_line_of_standard_error(tmp_path: Path) ->
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     with pytest.raises(HookFailed, match=r"^exit code 3$"):
         await ask((sys.executable, "-S", "-c", "raise SystemExit(3)"), {"action": "list"}, 30.0)
+
+
+async def test_it_answers_where_no_temporary_file_can_be_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none() -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", none)
+    assert await ask((sys.executable, "-S", "-c", "print('{}')"), {"action": "list"}, 30.0) == {}
+    with pytest.raises(HookFailed, match=r"^exit code 1$"):
+        await ask((sys.executable, "-S", "-c", "raise SystemExit('no')"), {"action": "list"}, 30.0)
 
 
 @pytest.mark.parametrize(
