@@ -59,7 +59,7 @@ async def greet(bootstrap: str, timeout_s: float) -> None:
             async with asyncio.timeout(timeout_s):
                 await _ask(host.strip("[]"), int(port), more)
                 return
-        except (TimeoutError, KafkaError, OSError) as error:
+        except (TimeoutError, KafkaError, OSError, UnicodeError) as error:
             why = settings.why(error, timeout_s)
     raise BrokerUnreachable(bootstrap, why)
 

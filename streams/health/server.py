@@ -57,11 +57,11 @@ class HealthServer:
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, host, port).start()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             await self._runner.cleanup()
+            why = getattr(error, "strerror", None) or error
             raise UserError(
-                f"--http {self._address}: {error.strerror or error}; another address, port 0 for "
-                "any, or '' for none"
+                f"--http {self._address}: {why}; another address, port 0 for any, or '' for none"
             ) from None
         bound = self._runner.addresses[0]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{bound[1]}"

@@ -31,25 +31,24 @@ def free_port() -> int:
 
 def check_port(port: int) -> None:
     """UserError if somebody listens on `port`, which --port names."""
-    error = _refused(HOST, port)
-    if error is not None:
+    why = _refused(HOST, port)
+    if why:
         raise UserError(
-            f"--port {port}: {HOST}:{port} is in use ({error.strerror}); "
-            "another port, or 0 for any free one"
+            f"--port {port}: {HOST}:{port} is in use ({why}); another port, or 0 for any free one"
         )
 
 
 def check_listen(option: str, host: str, port: int) -> None:
     """UserError if nobody can listen on `host` and `port`, which `option` names."""
-    error = _refused(host, port)
-    if error is not None:
+    why = _refused(host, port)
+    if why:
         raise UserError(
-            f"{option} {host}:{port}: {error.strerror}; another address, port 0 for any, or '' for "
-            "none"
+            f"{option} {host}:{port}: {why}; another address, port 0 for any, or '' for none"
         )
 
 
-def _refused(host: str, port: int) -> OSError | None:
+def _refused(host: str, port: int) -> str:
+    """Why nobody can listen there; "" if one can."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -57,9 +56,9 @@ def _refused(host: str, port: int) -> OSError | None:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except OSError as error:
-        return error
-    return None
+    except (OSError, UnicodeError) as error:  # a host may be no name at all
+        return getattr(error, "strerror", None) or str(error)
+    return ""
 
 
 async def remove_topics(bootstrap: str, prefix: str) -> None:

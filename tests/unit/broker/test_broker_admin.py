@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaError, NotControllerError, TopicAuthorizationFa
 from autoscaler.domain.checks import InvalidValue
 from streams.broker import admin
 from streams.broker.admin import TopicsUnusable, ensure_topics
-from streams.broker.reach import BrokerUnreachable, parse_address
+from streams.broker.reach import BrokerUnreachable, greet, parse_address
 
 
 @pytest.mark.parametrize("text", ["kafka://a:1", "a:1", "10.0.0.1:65535", "[::1]:9092", "a:1,b:2"])
@@ -39,6 +39,11 @@ def test_an_address_with_a_login_is_refused_and_does_not_show_it(text: str) -> N
     with pytest.raises(InvalidValue, match=r"'h(:9092)?' is not allowed") as refused:
         parse_address(text)
     assert "hush" not in str(refused.value)
+
+
+async def test_a_host_that_is_no_name_is_an_unreachable_broker() -> None:
+    with pytest.raises(BrokerUnreachable, match=r"Kafka at a\.\.b:9092 cannot be used: "):
+        await greet("a..b:9092", 1.0)
 
 
 async def test_a_closed_port_is_an_unreachable_broker_named_by_its_address() -> None:

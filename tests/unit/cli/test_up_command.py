@@ -27,6 +27,12 @@ def test_an_address_in_use_is_refused_before_anything_is_started(
     assert said.count("\n") == 1
 
 
+def test_a_host_that_is_no_name_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "--http", "a..b:0"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("shoal: --http a..b:0: ") and said.count("\n") == 1
+
+
 def test_a_summary_is_written_though_its_folder_went_meanwhile(tmp_path: Path) -> None:
     path = tmp_path / "gone" / "summary.json"
     assert up._write(path, {"speed": 1.0}) == ""

@@ -362,6 +362,14 @@ def test_what_is_no_address_is_refused(address: str) -> None:
         parse_listen(address)
 
 
+async def test_a_host_that_is_no_name_is_refused(made: Made) -> None:
+    server = HealthServer(
+        "a..b:0", made.metrics, made.metrics, Webhook(None, None, None), lambda: True
+    )  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"--http a\.\.b:0: "):
+        await server.start()
+
+
 @pytest.mark.parametrize(
     ("address", "url"),
     [("[::1]:0", r"http://\[::1\]:\d+"), ("127.0.0.1:0", r"http://127.0.0.1:\d+")],
