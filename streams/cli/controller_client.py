@@ -38,8 +38,8 @@ def ask(url: str, path: str) -> dict[str, Any]:
         raise UserError(f"--url {without_login(url)}: not http://HOST:PORT")
     if without_login(url) != url:
         raise UserError(f"--url {without_login(url)}: a user and password are not sent")
-    request = urllib.request.Request(f"{url.rstrip('/')}{path}")  # noqa: S310  checked above
     try:
+        request = urllib.request.Request(f"{url.rstrip('/')}{path}")  # noqa: S310  checked above
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
                 code, text = 200, answer.read()
