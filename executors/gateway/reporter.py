@@ -1,5 +1,5 @@
 """Telemetry: one record per model and domain second, also when nothing happened; of models without
-routes, while they are asked for.
+routes, once they were asked for.
 
 Owns the spans, the sequence, and the buffer for the time that the broker is away: in memory first,
 on disk when that lasts (`gateway.spool`), sent when it is back, by a later life too. Ages are taken
@@ -24,9 +24,6 @@ from executors.gateway.spool import Spool
 from topics.records import Telemetry
 
 SPAN_MS = 1_000
-_ASKED_MS = 60_000
-"""So long after its last request a model without routes is reported. Then silence: it may be served
-elsewhere, so this gateway is no witness that nobody asks for it."""
 _BATCH = 64
 _MOST_KEPT = 10_000
 _RETRY_REAL_S = 0.2
@@ -71,7 +68,6 @@ class Reporter:
         self._ready.set()  # a former life may have left something on disk
         self._sequence = 0
         self._last_ms: dict[str, int] = {}
-        self._asked_ms: dict[str, int] = {}  # of models without routes
 
     def span_ended(self, now_ms: int, leaving: bool = False) -> None:
         """Put what every model did since the last time into the buffer.
@@ -81,8 +77,8 @@ class Reporter:
         for model in {**self._routers, **self._meters}:
             router = self._routers.get(model)
             routes = router.routes if router is not None else None
-            if routes is None and not self._asked(model, now_ms, leaving):
-                continue
+            if routes is None and model not in self._meters:
+                continue  # never asked for here: it may be served elsewhere
             meter = self._meters.setdefault(model, Meter())
             started = self._last_ms.get(model, now_ms - SPAN_MS)
             self._last_ms[model] = now_ms
@@ -104,19 +100,6 @@ class Reporter:
             self._metrics.dropped.inc()
         self._metrics.buffered.set(len(self._pending))
         self._ready.set()
-
-    def _asked(self, model: str, now_ms: int, leaving: bool) -> bool:
-        """Whether there is something to say of a model without routes: it was asked for lately."""
-        meter = self._meters.get(model)
-        if meter is None:
-            return False
-        if meter.arrivals or meter.in_flight:
-            self._asked_ms[model] = now_ms
-        asked_ms = self._asked_ms.get(model)
-        if asked_ms is None or (now_ms - asked_ms > _ASKED_MS and not leaving):
-            self._last_ms.pop(model, None)  # the next span covers no time that nobody reported
-            return False
-        return True
 
     async def tick(self) -> None:
         """End a span at every full domain second, for ever."""
