@@ -6,7 +6,7 @@ Owns the reading of a state; decides nothing. "Not known" is None here, never 0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.demand.observed import UNKNOWN
@@ -37,9 +37,9 @@ class ModelStanding:
     what is ready of a model that is not Shoal's to change. desired: instances by pool and role.
     p95 latencies and attained (share) are of the local and the long window. telemetry_age_s: of the
     newest second reported. usd_per_h: price of the GPUs under what stands, what comes and goes
-    included. proposal: number of the one that
-    waits for approval, 0 for none. planned: a plan was made since the start. word: how it is.
-    uncertain: what is far from its prediction, "" where nothing is.
+    included, and what is lost with all its nodes not. proposal: number of the one that waits for
+    approval, 0 for none. planned: a plan was made since the start. word: how it is. uncertain: what
+    is far from its prediction, "" where nothing is.
     """
 
     model: str
@@ -83,10 +83,10 @@ def standing(
     sight = look_at(
         state.groups, observation.statuses, state.combos, priced, now_ms, state.listens_since_ms
     )
-    groups = by_model(state.groups)
+    groups, unpaid = by_model(state.groups), sight.unpaid(state.groups)
     models = tuple(
-        _of(service, state.models[service.model], groups.get(service.model, []), sight, state,
-            observation, now_ms)
+        _of(service, state.models[service.model], groups.get(service.model, []), sight, unpaid,
+            state, observation, now_ms)
         for service in cluster.services
         if service.model in state.models
     )  # fmt: skip
@@ -99,6 +99,7 @@ def _of(
     state: ModelState,
     groups: list[Group],
     sight: Sight,
+    unpaid: Collection[str],
     whole: ControllerState,
     observation: Observation,
     now_ms: int,
@@ -120,7 +121,7 @@ def _of(
         seen_ms = local.last_ms
     known = {i: n for i, n in wanted.items() if i in combos}
     theirs = 0 if service.managed else state.unmanaged or 0
-    stands = Counter(group.combo_id for group in groups)
+    stands = Counter(g.combo_id for g in groups if any(p.node not in unpaid for p in g.placed))
     if theirs:
         stands[service.unmanaged] += theirs
     each = combos[service.unmanaged].req_per_s if service.unmanaged in combos else 0.0

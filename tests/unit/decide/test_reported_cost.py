@@ -62,3 +62,12 @@ def test_a_node_with_the_name_of_one_that_is_gone_is_paid_for_from_its_start() -
     assert w.plans[-1].cost_usd_per_h == 3.0
     seen = Observation(statuses=dict(w.statuses))
     assert standing(w.state, seen, w.cluster, w.now_ms).usd_per_h == 3.0
+
+
+def test_a_lost_node_is_in_neither_the_price_of_its_model_nor_the_bill() -> None:
+    w = world(15.0, service(), pools=(pool("one", nodes=8, per_node=1, usd=2.0),)).run(300)
+    w.cut.add(min(node for node, desired in w.applied.items() if desired.instances))
+    for _ in range(120):
+        w.tick()
+        now = standing(w.state, Observation(statuses=dict(w.statuses)), w.cluster, w.now_ms)
+        assert now.models[0].usd_per_h == now.usd_per_h > 0.0
