@@ -37,8 +37,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """The text."""
+    """The text. A standby knows of itself alone."""
     yield " | ".join(_head(found))
+    if not found["leads"]:
+        return
     yield " | ".join(_data(found))
     for name, words in found["held"].items():
         yield f"{name.rsplit('/', 1)[0]}: {words}"
@@ -88,13 +90,14 @@ def service_line(service: Mapping[str, Any]) -> str:
 
 
 def _head(found: Mapping[str, Any]) -> Iterator[str]:
-    yield "/".join(found["modes"]) or "no decision yet"
     if found["leads"]:
+        yield "/".join(found["modes"]) or "no decision yet"
         yield f"leader {found['controller']}"
-        yield f"decided {age_words(found['tick_age_s'])} ago"
+        if found["modes"]:
+            yield f"decided {age_words(found['tick_age_s'])} ago"
+        yield f"config {found['config'] or '-'}"
     else:
         yield f"{found['controller']} stands by; leader {found['leader'] or 'not known'}"
-    yield f"config {found['config'] or '-'}"
     if found.get("unhealthy"):
         yield f"NOT WELL: {found['unhealthy']}"
 

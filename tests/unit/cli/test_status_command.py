@@ -1,0 +1,36 @@
+"""What `shoal status` says of a controller that decides nothing (yet)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from streams.cli.status import lines
+
+FACTS: dict[str, Any] = {
+    "controller": "ctl-2",
+    "leads": False,
+    "leader": "ctl-1",
+    "modes": [],
+    "config": "",
+    "tick_age_s": 2.0,
+    "held": {},
+    "models": [],
+    "supply_age_s": {"prices": {}, "availability": {}},
+    "writes": 0,
+    "usd_per_h": None,
+    "unhealthy": "",
+}
+
+
+@pytest.mark.parametrize(("leader", "said"), [("ctl-1", "ctl-1"), ("", "not known")])
+def test_a_standby_says_who_leads_and_nothing_that_only_a_leader_knows(
+    leader: str, said: str
+) -> None:
+    assert list(lines({**FACTS, "leader": leader})) == [f"ctl-2 stands by; leader {said}"]
+
+
+def test_a_leader_that_has_just_taken_over_does_not_say_that_it_decided() -> None:
+    head = next(lines({**FACTS, "leads": True, "leader": "ctl-2"}))
+    assert head == "no decision yet | leader ctl-2 | config -"
