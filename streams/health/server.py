@@ -6,9 +6,11 @@ address is named. Everything but /alerts only reads.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from streams.files.errors import UserError
 from streams.health.facts import Facts
@@ -16,6 +18,8 @@ from streams.health.listen import parse_listen
 from streams.health.metrics import Metrics
 from streams.health.webhook import MOST_BYTES, Webhook
 from topics.codec import write_value
+
+_log = logging.getLogger("streams.health.http")
 
 MOST_TICK_AGE_S = 10.0
 """Real seconds without a decision after which a leader is not healthy."""
@@ -53,7 +57,7 @@ class HealthServer:
     async def start(self) -> None:
         """Listen. UserError: the address cannot be had."""
         host, port = parse_listen(self._address)
-        self._runner = web.AppRunner(self._app, access_log=None)
+        self._runner = web.AppRunner(self._app, access_log=None, logger=_log)
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, host, port).start()
@@ -105,6 +109,15 @@ class HealthServer:
             return _json({"error": "no such model", "models": known, "leads": leads,
                           "leader": leader}, 404)  # fmt: skip
         return _json(found)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether what aiohttp logs is no fault of the client's, who is answered with what it is."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, (web.RequestPayloadError, HttpProcessingError))
+
+
+_log.addFilter(_is_ours)
 
 
 def _json(value: object, status: int = 200) -> web.Response:
