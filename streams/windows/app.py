@@ -7,6 +7,7 @@ with the broker, so a worker that is killed leaves everything that is not to the
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _IDLE_S = 1.5
 _LOOK_S = 0.25
+_ANSWER_S = 1.0
 
 
 Ends = Callable[[Iterable[int]], Awaitable[Mapping[int, int]]]
@@ -74,9 +76,11 @@ class Worker:
         if not idle:
             return
         try:
-            ends = await self._ends(idle)
+            async with asyncio.timeout(_ANSWER_S):
+                ends = await self._ends(idle)
         except (KafkaError, TimeoutError) as error:
-            log.warning("windows: the ends of partitions are not known: %s", error)
+            why = str(error) or type(error).__name__
+            log.warning("windows: the ends of partitions are not known: %s", why)
             return
         for partition in idle:
             if self._is_idle(partition):

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from aiokafka.errors import KafkaConnectionError
 
+from streams.windows import app
 from streams.windows.app import Worker
 from topics.codec import decode, encode
 from topics.demand import Demand
@@ -20,10 +22,12 @@ SECOND_S = 1_700_000_000
 
 @dataclass
 class Broker:
-    """One partition of `telemetry`, and what was merged of it. end: of the partition."""
+    """One partition of `telemetry`, and what was merged of it. end: of the partition. hangs:
+    questions are not answered."""
 
     end: int = 0
     away: bool = False
+    hangs: bool = False
     now_s: float = 0.0
     merged: list[Demand] = field(default_factory=list)
     acked: int = 0
@@ -31,6 +35,8 @@ class Broker:
     async def ends(self, partitions: Iterable[int]) -> Mapping[int, int]:
         if self.away:
             raise KafkaConnectionError("away")
+        if self.hangs:
+            await asyncio.Event().wait()
         return dict.fromkeys(partitions, self.end)
 
     async def send(self, key: bytes, value: bytes) -> Any:
@@ -94,6 +100,22 @@ async def test_while_the_broker_is_away_seconds_stay_open() -> None:
     await worker.close_idle()
     assert broker.merged == []
     broker.away = False
+    await worker.close_idle()
+    assert broker.arrivals == [7]
+
+
+async def test_a_broker_that_does_not_answer_holds_nothing_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(app, "_ANSWER_S", 0.01)
+    broker, worker = made()
+    broker.end, broker.hangs = 1, True
+    await worker.take(broker.event(0, 0.1))
+    broker.now_s = 5.0
+    async with asyncio.timeout(5.0):
+        await worker.close_idle()
+    assert broker.merged == [] and "not known: TimeoutError" in caplog.text
+    broker.hangs = False
     await worker.close_idle()
     assert broker.arrivals == [7]
 
