@@ -19,6 +19,9 @@ from streams.files.csv_rows import cause_of
 _STARTS = ("./", "../", "/", "~/")
 
 
+_MOST_BYTES = 1_000_000
+
+
 def is_file(source: str) -> bool:
     """Whether `source` names a file (./config.json, /models/config.json), not a model."""
     return source.startswith(_STARTS) or source.endswith(".json")
@@ -57,7 +60,7 @@ def architecture(source: str, folder: Path, field: str = "source") -> ModelSpec:
     try:
         path = (folder / Path(source).expanduser()).resolve()
         path = path / "config.json" if path.is_dir() else path
-        text = path.read_text(encoding="utf-8")
+        text = _text_of(path)
     except (OSError, ValueError, RuntimeError) as error:  # pathlib's own: no such home, NUL, a loop
         why = cause_of(error) if isinstance(error, (OSError, UnicodeDecodeError)) else error
         allowed = f"a Hugging Face config.json that can be read ({why})"
@@ -68,3 +71,15 @@ def architecture(source: str, folder: Path, field: str = "source") -> ModelSpec:
         raise InvalidValue(
             field, source, f"a config.json that can be understood ({error})"
         ) from None
+
+
+def _text_of(path: Path) -> str:
+    """A regular file that is no larger than any config.json: a device or a pipe may never end, and
+    records name files too, which controllers read between two ticks."""
+    if path.exists() and not path.is_file():
+        raise ValueError("not a regular file")
+    with path.open("rb") as file:
+        raw = file.read(_MOST_BYTES + 1)
+    if len(raw) > _MOST_BYTES:
+        raise ValueError(f"more than {_MOST_BYTES:,} bytes")
+    return raw.decode()
