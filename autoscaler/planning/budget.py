@@ -11,7 +11,7 @@ problem to the arrays of `optimizer.mixture` and back.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -248,15 +248,15 @@ def _floors(problem: PlanningProblem, of: Floats) -> Floats:
     return np.array([float(n) if row.any() else 0.0 for n, row in zip(least, of, strict=True)])
 
 
-def without(problem: PlanningProblem, model: str) -> PlanningProblem:
-    """`problem` with no demand for `model` and no floor of it: it gets nothing of the budget."""
+def without(problem: PlanningProblem, models: Collection[str]) -> PlanningProblem:
+    """`problem` with no demand for `models` and no floor of them: they get nothing."""
     services = tuple(
-        replace(s, min_instances=0) if s.model == model else s for s in problem.cluster.services
+        replace(s, min_instances=0) if s.model in models else s for s in problem.cluster.services
     )
     return replace(
         problem,
         cluster=replace(problem.cluster, services=services),
-        types=tuple(typed for typed in problem.types if typed.model != model),
+        types=tuple(typed for typed in problem.types if typed.model not in models),
     )
 
 

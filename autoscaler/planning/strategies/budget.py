@@ -3,8 +3,9 @@
 Owns the order of the questions: the best plan, whether the fleet does as much as it is, what binds.
 The problem says by workload type what is asked for (`planning.typed`); one that nothing serves
 within the SLO is left out and said. Where not all floors can be kept, the models of most priority
-and demand keep theirs; where not even one instance of every model can be had, those of least get
-nothing. Where time ends the search before a plan is found, none of this is known: what runs stays.
+and demand keep theirs; where not even one instance of every model can be had, a model for which
+there is none beside those before it gets nothing. Where time ends the search before a plan is
+found, none of this is known: what runs stays.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ _EXACT = 1e-6
 _SEARCH, _BINDING = 0.4, 0.5
 """Of the time that is left: for one search, which may take half as much again for the cheapest of
 equal plans, and for what binds."""
+_ANY = 1.0
+"""Gap of a search that is only to show that there is a plan."""
+_NO_INSTANCE = "the budget and the nodes to be had do not reach for an instance"
 _URGENT_S = 4.0
 """Seconds for additions: they are wanted at once, and the next full plan does better."""
 
@@ -51,13 +55,14 @@ class Budget:
         if not problem.types:
             why = "policy.objective is cost: there is no budget to make the most of"
             return failed(problem, self.name, why, ())
-        options, asked, dropped = _options(problem), problem, []
+        options = _options(problem)
+        asked, dropped = problem, tuple[str, ...]()
         arrays, best = _best(asked, options)
-        while best is Unfound.IMPOSSIBLE and arrays.types:
-            dropped.append(_least(asked))
-            asked = without(asked, dropped[-1])
+        if best is Unfound.IMPOSSIBLE and arrays.types:
+            dropped = _out_of_reach(problem, arrays, options)
+            asked = without(problem, dropped)
             arrays, best = _best(asked, options)
-        if best is Unfound.LIMIT:
+        if best is Unfound.LIMIT or (best is Unfound.IMPOSSIBLE and arrays.types):
             return failed(problem, self.name, "no plan was found in time", ("time",))
         if isinstance(best, Unfound):
             usd = problem.cluster.policy.budget_usd_per_h
@@ -72,7 +77,7 @@ class Budget:
             tuple((typed.model, typed.type.name) for typed in missing),
         )
         notes = [f"no GPU serves {typed.name} within the SLO" for typed in arrays.unserved]
-        notes += [f"{model}: the budget does not reach for an instance" for model in dropped]
+        notes += [f"{model}: {_NO_INSTANCE}" for model in dropped]
         standing = problem.standing()
         counts = {
             combo.id: int(count) - standing.get(combo.id, 0)
@@ -164,7 +169,15 @@ def _fits(arrays: BudgetArrays, mix: Mix) -> bool:
     )
 
 
-def _least(problem: PlanningProblem) -> str:
-    """The planned model that goes without first."""
-    models = tuple(dict.fromkeys(typed.model for typed in problem.types))
-    return models[by_importance(problem, models)[-1]]
+def _out_of_reach(
+    problem: PlanningProblem, arrays: BudgetArrays, options: PlanOptions
+) -> tuple[str, ...]:
+    """Models of which not even one instance can be had beside the more important ones."""
+    models = tuple(dict.fromkeys(typed.model for typed in arrays.types))
+    quick = replace(options, gap=_ANY)
+    out = set(models)
+    for k in by_importance(problem, models):
+        trial = without(problem, out - {models[k]})
+        if _search(without_floors(budget_arrays(trial)), quick) is not Unfound.IMPOSSIBLE:
+            out.remove(models[k])
+    return tuple(model for model in models if model in out)

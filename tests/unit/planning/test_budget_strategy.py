@@ -118,7 +118,21 @@ def test_the_least_model_goes_without_where_the_budget_does_not_reach_for_all() 
     two = cluster(1.9, service("big", priority=1), service("small"))
     made = solve(two, {"big": 2.0, "small": 1.0})
     assert {i.split(":")[0] for i in made.counts()} == {"big"}
-    assert any("small: the budget does not reach" in note for note in made.notes)
+    assert any("small: the budget and the nodes" in note for note in made.notes)
+
+
+def test_a_model_that_cannot_be_had_takes_nothing_from_those_that_can() -> None:
+    """70B takes a node of H100 for 20 USD/h, each 8B one L40S for 1.80."""
+    big = service("big", architecture=catalog.model("meta-llama/Llama-3.3-70B-Instruct"))
+    where = cluster(4.0, service("first", priority=2), replace(big, priority=1), service("small"))
+    fast = Pool("r", "h100", catalog.gpu("H100"), 4, 2, Market.ON_DEMAND, 20.0)
+    where = replace(where, pools=(fast, *where.pools))
+    made = solve(where, {"first": 0.2, "big": 1.0, "small": 0.2})
+    assert {i.split(":")[0] for i in made.counts()} == {"first", "small"}
+    assert [note.split(":")[0] for note in made.notes if "do not reach" in note] == ["big"]
+    alone = solve(replace(where, services=(big,)), {"big": 1.0})
+    assert alone.status is PlanStatus.FAILED
+    assert "allow no instance" in alone.notes[0]
 
 
 def test_floors_that_the_budget_does_not_reach_for_are_kept_in_part_and_said() -> None:
@@ -129,7 +143,7 @@ def test_floors_that_the_budget_does_not_reach_for_are_kept_in_part_and_said() -
     two = solve(cluster(5.5, *services), {"big": 1.0, "small": 1.0})
     assert {i.split(":")[0] for i in two.counts()} == {"big", "small"}
     assert [b.subject for b in two.broken] == ["small"]
-    assert not any("does not reach" in note for note in (*one.notes, *two.notes))
+    assert not any("not reach" in note for note in (*one.notes, *two.notes))
 
 
 def test_limits_below_what_stands_are_no_reason_to_fail() -> None:
@@ -174,7 +188,7 @@ def test_running_out_of_time_takes_no_model_for_one_that_cannot_be_had() -> None
 
 
 def test_searches_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Money for one model of six: each one less is another search, within the same limit."""
+    """Each of six models is looked for by itself, within the same limit."""
     asked: list[float] = []
 
     def impossible(problem: MixProblem, seconds: float, *rest: float) -> Unfound:
@@ -187,7 +201,7 @@ def test_searches_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -
     options = PlanOptions(time_limit_s=10.0, elapsed_s=lambda: 1.5 * sum(asked))
     problem = make_problem(six, demands, default_profile(), options=options)
     assert FOR_A_BUDGET.solve(problem).status is PlanStatus.FAILED
-    assert len(asked) == 6 and 1.5 * sum(asked) <= 10.0
+    assert len(asked) == 7 and 1.5 * sum(asked) <= 10.0
 
 
 def test_a_type_that_nothing_serves_is_left_out_and_said() -> None:
