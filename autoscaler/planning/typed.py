@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Arrivals, Demand, WorkloadType
@@ -66,7 +67,17 @@ def typed_demands(
         rate = demand.req_per_s * shares.get(kind.name, 0.0 if shares else kind.share)
         if rate <= 0.0:
             continue
-        evaluated = [combo_named(i, cluster, service, kind.lengths, profile) for i in names]
-        serving = {combo.id: combo for combo in evaluated if combo.meets_slo}
+        evaluated = (_for_type(i, cluster, service, kind, profile) for i in names)
+        serving = {combo.id: combo for combo in evaluated if combo and combo.meets_slo}
         found.append(TypedDemand(service.model, kind, rate, serving))
     return tuple(found)
+
+
+def _for_type(
+    combo_id: str, cluster: Cluster, service: Service, kind: WorkloadType, profile: Profile
+) -> Combo | None:
+    """The combo at the lengths of `kind`; None where it cannot hold even one such request."""
+    try:
+        return combo_named(combo_id, cluster, service, kind.lengths, profile)
+    except InvalidValue:
+        return None

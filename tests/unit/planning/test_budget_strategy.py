@@ -213,6 +213,27 @@ def test_a_type_that_nothing_serves_is_left_out_and_said() -> None:
     assert any("SLO" in note for note in made.notes)
 
 
+def test_a_running_pipeline_that_cannot_hold_one_type_serves_the_others() -> None:
+    """Stages of one L40S hold layers of 70B and short requests, but no long one."""
+    types = (
+        WorkloadType("short", 0.9, Lengths(1155, 211)),
+        WorkloadType("long", 0.1, Lengths(6000, 1500)),
+    )
+    big = service("m", architecture=catalog.model("meta-llama/Llama-3.3-70B-Instruct"))
+    big = replace(big, types=types, lengths=Lengths(1639.5, 339.9), pipelines="any")
+    where = cluster(60.0, big)
+    node = replace(where.pools[0], per_node=4, price_usd_per_h=7.2)
+    where = replace(where, pools=(node,))
+    stage = "p1.23@r/l40s/on-demand"
+    runs = f"m:{stage}>{stage}>p2.34@r/l40s/on-demand+3d4@r/l40s/on-demand"
+    problem = make_problem(
+        where, {"m": Demand("m", 0.5, big.lengths)}, default_profile(), fleet={runs: 1}
+    )
+    short, long = problem.types
+    assert runs in short.combos and runs not in long.combos
+    assert FOR_A_BUDGET.solve(problem).work is not None
+
+
 def test_what_binds_is_named() -> None:
     words = [one.detail for one in solve(cluster(3.0), {"m": 2.0}).binding]
     assert "budget (3.00 USD/h)" in words
