@@ -88,7 +88,7 @@ def to_arrays(problem: PlanningProblem, exact: bool = False) -> Arrays:
         add_useful_floor(builder, rows, problem, service, classes)
     fixed_usd_per_h = _add_pools(builder, rows, problem)
     columns = _add_combos(builder, rows, problem, services)
-    levels = len(builder.keys) if exact else most_levels(services, len(problem.cluster.pools))
+    levels = len(builder.keys) if exact else most_levels(problem, columns)
     strict = False
     for service in services:
         strict |= add_survival_rows(

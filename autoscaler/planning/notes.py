@@ -74,6 +74,15 @@ def outside_slo(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
         )
 
 
+def rough_bound(problem: PlanningProblem, plan: Plan, strict: bool) -> Iterator[str]:
+    """That the gap says little of a plan of `strict` arrays, see `Arrays`."""
+    if strict and plan.status is PlanStatus.LIMIT and plan.gap > problem.options.gap:
+        yield (
+            f"{ONE_NODE}: with so many models and pools the bound counts little of it, "
+            "so the gap may be much smaller"
+        )
+
+
 def not_possible(
     problem: PlanningProblem, kept: Iterable[tuple[tuple[str, str], float]], strict: bool
 ) -> tuple[Broken, ...]:

@@ -8,7 +8,8 @@ Owns these rows. Knows nothing of the other rows of the problem.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from autoscaler.domain.cluster import Pool, Service
@@ -27,10 +28,31 @@ ONE_NODE = "survive one-node"
 _FEW_LEVELS = 4
 _SWITCHES = 480
 """Steps between the least and the most that a node can carry, over all models and pools: every one
-where these are few, at least 4 where they are many. One that is left out asks for more to be left
-over than is needed: with 4, a quarter of small plans were dearer, up to twice as much. With all, 5
-models on 6 pools take up to a second longer, 10 on 6 are 2% cheaper to 1% dearer after 8 s, and 15
-on 18 are 10% dearer after 12 s, as the search does not get as far."""
+where there are no more of them, else this many shared evenly, at least 4 for each model and pool.
+One that is left out asks for more to be left over than is needed: with 4, a quarter of small plans
+were dearer, up to twice as much. With all, 10 models on 6 pools are 2% cheaper to 1% dearer after
+8 s, and 15 on 18 are 10% dearer after 12 s, as the search does not get as far."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """One node of `pool`, to be lost: `wanted` requests/s must be left. least: what such a node
+    carries in any case; on_it: columns on the pool with what a node of them carries."""
+
+    pool: Pool
+    wanted: float
+    least: float
+    on_it: tuple[tuple[int, float], ...]
+
+    @property
+    def most(self) -> float:
+        """What a node carries at most."""
+        return max((loss for _, loss in self.on_it), default=self.least)
+
+    @property
+    def steps(self) -> list[float]:
+        """What a node can carry beyond the least, upwards."""
+        return sorted({loss for _, loss in self.on_it if loss > self.least})
 
 
 def add_survival_rows(
@@ -54,15 +76,46 @@ def add_survival_rows(
     model, demand = service.model, problem.demands[service.model].req_per_s
     if demand <= 0.0 or service.survive == "none":
         return False
-    running, standing = problem.running_of(model), problem.standing_of(model)
+    standing = problem.standing_of(model)
     if service.survive == "all-spot":
-        missing = problem.held(demand, _left(running, is_spot)) - _left(standing, is_spot)
+        reached = _left(problem.running_of(model), is_spot)
+        missing = problem.held(demand, reached) - _left(standing, is_spot)
         if missing > 1e-9 * demand:
             row = builder.demand("survive all-spot", model, missing, priority)
             for index, combo in columns:
                 if not is_spot(combo):
                     builder.serve(index, row, combo.req_per_s)
         return False
+    for node in _nodes(problem, service, columns):
+        pool_id, wanted = node.pool.id, node.wanted
+
+        def falls(combo: Combo, pool_id: str = pool_id) -> bool:
+            return pool_id in combo.gpus_by_pool()
+
+        everything = wanted + node.most - _left(standing)
+        rest = max(wanted - _left(standing, falls), 1e-9 * wanted)
+        whole = builder.demand(ONE_NODE, model, everything, priority)
+        outside = builder.demand(ONE_NODE, model, rest, priority)
+        for index, combo in columns:
+            builder.serve(index, whole, combo.req_per_s)
+            if not falls(combo):
+                builder.serve(index, outside, combo.req_per_s)
+        either = builder.resource("one of two", f"{model} {pool_id}", 1.0)
+        builder.column(auxiliary, 0.0, 1.0, {whole: everything}, {either: 1.0})
+        builder.column(auxiliary, 0.0, 1.0, {outside: rest}, {either: 1.0})
+        nodes = problem.nodes_now(node.pool) + problem.nodes_to_get(node.pool)
+        most_count = float(nodes * node.pool.per_node)
+        left_out |= _add_levels(builder, auxiliary, whole, node, most_count, levels)
+    return left_out
+
+
+def _nodes(
+    problem: PlanningProblem, service: Service, columns: list[tuple[int, Combo]]
+) -> Iterator[_Node]:
+    """For every pool that `service` may use, the node to be lost; not where what stands survives
+    that already."""
+    model, demand = service.model, problem.demands[service.model].req_per_s
+    running, standing = problem.running_of(model), problem.standing_of(model)
     used = {pool for _, combo in columns for pool in combo.gpus_by_pool()}
     used |= {pool for combo, _ in standing for pool in combo.gpus_by_pool()}
     for pool in problem.cluster.pools:
@@ -79,57 +132,51 @@ def add_survival_rows(
         reached = _left(running) - lost(combo for combo, _ in running)
         wanted = problem.held(demand, max(reached, _left(running, falls)))
         least = lost(combo for combo, _ in standing)
-        if wanted <= max(_left(standing) - least, _left(standing, falls)) * (1.0 + 1e-9):
-            continue  # what stands survives it already
-        on_it = [(i, max(least, lost_with_one_node(c, pool))) for i, c in columns if falls(c)]
-        most = max((loss for _, loss in on_it), default=least)
-        everything = wanted + most - _left(standing)
-        rest = max(wanted - _left(standing, falls), 1e-9 * wanted)
-        whole = builder.demand(ONE_NODE, model, everything, priority)
-        outside = builder.demand(ONE_NODE, model, rest, priority)
-        for index, combo in columns:
-            builder.serve(index, whole, combo.req_per_s)
-            if not falls(combo):
-                builder.serve(index, outside, combo.req_per_s)
-        either = builder.resource("one of two", f"{model} {pool.id}", 1.0)
-        builder.column(auxiliary, 0.0, 1.0, {whole: everything}, {either: 1.0})
-        builder.column(auxiliary, 0.0, 1.0, {outside: rest}, {either: 1.0})
-        nodes = problem.nodes_now(pool) + problem.nodes_to_get(pool)
-        most_count = float(nodes * pool.per_node)
-        left_out |= _add_levels(builder, auxiliary, whole, on_it, least, most_count, levels)
-    return left_out
+        if wanted > max(_left(standing) - least, _left(standing, falls)) * (1.0 + 1e-9):
+            on_it = ((i, max(least, lost_with_one_node(c, pool))) for i, c in columns if falls(c))
+            yield _Node(pool, wanted, least, tuple(on_it))
 
 
-def most_levels(services: Iterable[Service], pools: int) -> int:
-    """Steps for each of these services on each of so many pools."""
-    pairs = pools * sum(service.survive == "one-node" for service in services)
-    return max(_FEW_LEVELS, _SWITCHES // max(1, pairs))
+def most_levels(problem: PlanningProblem, columns: Mapping[str, list[tuple[int, Combo]]]) -> int:
+    """Steps for each model and pool at most; columns: of the combos of each model."""
+    services = [problem.cluster.service(model) for model in columns]
+    steps = [
+        len(node.steps)
+        for service in services
+        if _loses_nodes(problem, service)
+        for node in _nodes(problem, service, columns[service.model])
+    ]
+    if sum(steps) <= _SWITCHES:
+        return max([_FEW_LEVELS, *steps])
+    return max(_FEW_LEVELS, _SWITCHES // len(steps))
+
+
+def _loses_nodes(problem: PlanningProblem, service: Service) -> bool:
+    """Whether what `service` declares must survive the loss of a node."""
+    return service.survive == "one-node" and problem.demands[service.model].req_per_s > 0.0
 
 
 def _add_levels(
     builder: ArrayBuilder[K],
     auxiliary: K,
     whole: int,
-    on_it: list[tuple[int, float]],
-    least: float,
+    node: _Node,
     most_count: float,
     at_most: int,
 ) -> bool:
     """Less need be left over where the combos that a node could take most with are not chosen.
 
-    on_it: columns on the pool with what a node of them carries; `whole` asks for the largest.
-    One switch per step down to `least`: it may be on where no column above the step is used. True
-    where there are more steps than `at_most`.
+    `whole` asks for the largest. One switch per step down to the least: it may be on where no
+    column above the step is used. True where there are more steps than `at_most`.
     """
-    every = sorted({loss for _, loss in on_it if loss > least})
+    every = node.steps
     levels = every[:: max(1, -(-len(every) // at_most))]
-    most = max((loss for _, loss in on_it), default=least)
-    for low, high in itertools.pairwise([least, *levels, most]):
+    for low, high in itertools.pairwise([node.least, *levels, node.most]):
         # With no column that loses more than `low`, nothing between `low` and `high` is lost.
         if high <= low:
             continue
         off = builder.resource(LOSS_LEVEL, "", most_count)
-        for index, loss in on_it:
+        for index, loss in node.on_it:
             if loss > low:
                 builder.use(index, off, 1.0)
         builder.column(auxiliary, 0.0, 1.0, {whole: high - low}, {off: most_count})

@@ -26,9 +26,9 @@ from autoscaler.planning.binding import bindings
 from autoscaler.planning.columns import Arrays, to_arrays
 from autoscaler.planning.floors import barely_served
 from autoscaler.planning.modelrows import Kind, missing_req_per_s
-from autoscaler.planning.notes import hopeless, not_possible, outside_slo
+from autoscaler.planning.notes import hopeless, not_possible, outside_slo, rough_bound
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.problem import PlanningProblem, PlanOptions
 from autoscaler.planning.readback import failed, read_back
 from autoscaler.planning.request import Switch
 from autoscaler.planning.survival import LOSS_LEVEL
@@ -45,8 +45,10 @@ _STATUS = {
 _URGENT_COLUMNS = 500
 """An urgent plan is made over this many columns at most: about half a second for several models
 that may use ten regions."""
-_FOR_SEARCH = 0.95
-"""Of the time, where the bound that the search proves is not the problem's."""
+_FOR_BOUND_S = 0.25
+"""At least, where the bound that the search proves is not the problem's: 15 models on 18 pools take
+this long. It may be half of the time that is left."""
+_FOR_BOUND = 0.05
 _NODE_KINDS = (Kind.KEPT_NODES, Kind.NEW_NODES)
 
 
@@ -70,7 +72,7 @@ class Shoal:
         return _to_plan(self.name, problem, arrays, solved)
 
     def _run(self, arrays: Arrays, problem: PlanningProblem) -> AllocationResult:
-        options = problem.options.within(_FOR_SEARCH) if arrays.strict else problem.options
+        options = _before_bound(problem.options) if arrays.strict else problem.options
         limits = SolveOptions(
             gap=options.gap,
             time_limit_s=options.time_limit_s,
@@ -160,17 +162,24 @@ def _unchanged(
     return same if same.status is not Status.FAILED and close else solved
 
 
+def _before_bound(options: PlanOptions) -> PlanOptions:
+    """For a search that leaves time for the bound."""
+    left_s = max(1e-3, options.left_s())
+    return options.within(1.0 - max(_FOR_BOUND, min(0.5, _FOR_BOUND_S / left_s)))
+
+
 def _with_true_bound(
     arrays: Arrays, problem: PlanningProblem, solved: AllocationResult
 ) -> AllocationResult:
     """`solved`, of arrays that ask for more than is promised, with the bound of the relaxation of
-    those that do not; 0 where there is no time for it."""
+    those that do not; 0 where that takes too long."""
     exact = to_arrays(problem, exact=True).problem
-    got = relaxed(exact, solved.served_target, problem.options.left_s())
+    seconds = max(_FOR_BOUND_S, problem.options.left_s())
+    got = relaxed(exact, solved.served_target, seconds)
     return checked(
         arrays.problem,
         solved.counts,
-        0.0 if got is None else max(0.0, min(got.value, solved.lower_bound_usd_per_h)),
+        0.0 if got is None else max(0.0, min(got.value, solved.cost_usd_per_h)),
         solved.served_target,
         solved.served_fraction_bound,
         SolveOptions(gap=problem.options.gap),
@@ -236,10 +245,11 @@ def _to_plan(
     except InvalidValue as error:
         # The re-check in floating point refused the solver's answer.
         return failed(problem, name, f"the solver's plan does not hold: {error}", solved.limits_hit)
+    rough = rough_bound(problem, made, arrays.strict)
     return replace(
         made,
         binding=bindings(problem, made),
-        notes=(*made.notes, *outside_slo(problem, made), *barely_served(problem)),
+        notes=(*made.notes, *outside_slo(problem, made), *barely_served(problem), *rough),
     )
 
 

@@ -1,0 +1,76 @@
+"""What must be left when a node is lost: how exactly it is planned for, and what is proven then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.domain.workload import Demand
+from autoscaler.optimizer.arrays import Ints
+from autoscaler.optimizer.problem import AllocationProblem
+from autoscaler.optimizer.result import AllocationResult, SolveOptions
+from autoscaler.optimizer.solve import solve
+from autoscaler.performance.profile import default_profile
+from autoscaler.planning.columns import Arrays, to_arrays
+from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
+from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.survival import LOSS_LEVEL
+from tests.unit.planning.planning_clusters import CONVERSATION, pool, small_cluster
+
+SWITCHES = "autoscaler.planning.survival._SWITCHES"
+FEW = "autoscaler.planning.survival._FEW_LEVELS"
+
+
+def surviving() -> PlanningProblem:
+    """Many steps of what a node carries in one pool, and few in the other."""
+    pools = (
+        pool("us", "l40s", "L40S", 8, 4, Market.ON_DEMAND, 7.2),
+        pool("us", "l4", "L4", 1, 20, Market.ON_DEMAND, 0.85),
+    )
+    model = replace(small_cluster().service("mini"), survive="one-node", spot_share=0.0)
+    wanted = {"mini": Demand("mini", 15.0, CONVERSATION)}
+    return make_problem(Cluster(pools, (model,)), wanted, default_profile())
+
+
+def steps(arrays: Arrays) -> int:
+    return sum(what == LOSS_LEVEL for what, _ in arrays.resource_names)
+
+
+def test_every_step_is_taken_where_together_they_are_not_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pools may have different numbers of them."""
+    problem = surviving()
+    monkeypatch.setattr(FEW, 1)
+    there = steps(to_arrays(problem, exact=True))
+    monkeypatch.setattr(SWITCHES, there)
+    whole = to_arrays(problem)
+    assert steps(whole) == there and not whole.strict
+    monkeypatch.setattr(SWITCHES, there - 1)
+    cut = to_arrays(problem)
+    assert steps(cut) < there and cut.strict
+
+
+def test_a_bound_is_known_where_the_search_took_all_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the search found none, and the plan says what the gap is worth."""
+    monkeypatch.setattr(SWITCHES, 0)
+    monkeypatch.setattr(FEW, 1)
+    now_s = [0.0]
+
+    def until_the_end(
+        problem: AllocationProblem, options: SolveOptions, start: Ints | None = None
+    ) -> AllocationResult:
+        assert options.time_limit_s < 1.0
+        found = solve(problem, replace(options, elapsed_s=None), start)
+        now_s[0] = 1.0
+        return replace(found, lower_bound_usd_per_h=0.0, limits_hit=("wall_clock",))
+
+    options = PlanOptions(time_limit_s=1.0, elapsed_s=lambda: now_s[0])
+    made = Shoal(until_the_end).solve(replace(surviving(), options=options))
+    assert 0.0 < made.lower_bound_usd_per_h < made.objective_usd_per_h
+    assert any("gap may be much smaller" in note for note in made.notes)
+    assert not Shoal().solve(replace(surviving(), demands={})).notes
