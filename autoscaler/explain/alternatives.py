@@ -9,7 +9,7 @@ what runs. Every question has a time of its own; where that ends a search there 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
@@ -27,6 +27,8 @@ from autoscaler.planning.promises import broken_promises
 _TPOT_STRETCH = 1.25
 _TTFT_STRETCH = 1.5
 _CENT = 0.005
+_WORTH_SAYING = 0.01
+"""Of the demand of the models that are short."""
 _TIME = 0.2
 """Of the plan's, for each question."""
 _KEEP = 16
@@ -124,7 +126,8 @@ def slo_reliefs(
         if not combos:
             continue
         relaxed = changed(problem, plan, (model,), {model: combos}, cluster)
-        relief = _relief(kind, model, what, now, strategy.solve(relaxed), (model,))
+        other = strategy.solve(relaxed)
+        relief = _relief(kind, model, what, _Question(problem, plan, (model,), now), other)
         if relief is not None:
             found.append(relief)
     return tuple(sorted(found, key=lambda r: (-r.serves_req_per_s, -r.saves_usd_per_h)))
@@ -145,7 +148,8 @@ def node_reliefs(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tu
             other = strategy.solve(bigger)
             what = f"{more} more node{'s' if more > 1 else ''} of {pool.region}/{pool.name}"
             nodes = f"{what} ({pool.market})"
-            relief = _relief("nodes", pool.id, nodes, now, other, models)
+            question = _Question(problem, plan, models, now)
+            relief = _relief("nodes", pool.id, nodes, question, other)
             if relief is not None:
                 found.append(relief)
                 break
@@ -163,8 +167,8 @@ def budget_relief(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> t
     now, other = strategy.solve(changed(problem, plan, models)), strategy.solve(free)
     if not is_answer(now, other) or other.cost_usd_per_h <= budget:
         return ()
-    serves = _serves(now, other, models)
-    if serves <= 1e-6 and len(other.broken) >= len(now.broken):
+    serves = _Question(problem, plan, models, now).serves(other)
+    if serves <= 0.0 and len(other.broken) >= len(now.broken):
         return ()
     what = f"budget {other.cost_usd_per_h:.2f} USD/h"
     saves = now.cost_usd_per_h - other.cost_usd_per_h
@@ -276,24 +280,35 @@ def _steps(problem: PlanningProblem, plan: Plan, pool: Pool) -> tuple[int, ...]:
     return (most, 1) if most > 1 else (1,)
 
 
-def _relief(
-    kind: str, subject: str, what: str, now: Plan, other: Plan, models: tuple[str, ...]
-) -> Relief | None:
-    """The relief that `other` shows for `models` against `now`; None when it is worth nothing."""
-    if not is_answer(now, other):
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is asked about `models` of `plan`. now: they planned afresh, with no change."""
+
+    problem: PlanningProblem
+    plan: Plan
+    models: tuple[str, ...]
+    now: Plan
+
+    def serves(self, other: Plan) -> float:
+        """Requests/s that `other` serves more than `now`, of those that `plan` lacks; 0 where that
+        is next to nothing."""
+        lacks, before = self.plan.shortfall_req_per_s, self.now.shortfall_req_per_s
+        after = other.shortfall_req_per_s
+        more = sum(
+            min(lacks.get(m, 0.0), before.get(m, 0.0) - after.get(m, 0.0)) for m in self.models
+        )
+        demand = sum(self.problem.demands[m].req_per_s for m in self.models if m in lacks)
+        return 0.0 if 0.0 <= more <= _WORTH_SAYING * demand else more
+
+
+def _relief(kind: str, subject: str, what: str, question: _Question, other: Plan) -> Relief | None:
+    """The relief that `other` shows; None when it is worth nothing."""
+    if not is_answer(question.now, other):
         return None
-    serves = _serves(now, other, models)
-    saves = now.cost_usd_per_h - other.cost_usd_per_h
-    if serves > 1e-6:
+    serves = question.serves(other)
+    saves = question.now.cost_usd_per_h - other.cost_usd_per_h
+    if serves > 0.0:
         return Relief(kind, subject, what, saves, serves)
     if serves >= -1e-6 and saves > _CENT:
         return Relief(kind, subject, what, saves)
     return None
-
-
-def _serves(now: Plan, other: Plan, models: tuple[str, ...]) -> float:
-    """Requests/s of `models` that `other` serves more than `now`."""
-    return sum(
-        now.shortfall_req_per_s.get(model, 0.0) - other.shortfall_req_per_s.get(model, 0.0)
-        for model in models
-    )

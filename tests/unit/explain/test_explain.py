@@ -136,6 +136,32 @@ def test_a_node_relief_serves_what_it_says_when_the_nodes_are_there() -> None:
     assert before - after == pytest.approx(chat.serves_req_per_s, rel=0.05)
 
 
+def test_a_relief_serves_no_more_than_the_plan_lacks() -> None:
+    """The plan keeps what runs and lacks nothing of `code`; afresh it would lack some of it."""
+    small = small_cluster(Policy(budget_usd_per_h=25.0))
+    chat, code, mini = small.services
+    services = (
+        replace(chat, spot_share=1.0, priority=1),
+        replace(code, survive="one-node", spot_share=0.0, priority=1),
+        replace(mini, survive="all-spot", spot_share=0.0, priority=1, min_instances=1),
+    )
+    cluster = replace(small, services=services)
+    fleet = {
+        "chat:a4@us-east/h100/owned": 1,
+        "code:a4@us-east/l40s/on-demand": 2,
+        "mini:a1@us-east/l40s/spot": 5,
+        "mini:a2@us-east/l40s/on-demand": 3,
+    }
+    rates = {"chat": 9.0, "code": 2.0, "mini": 0.3}
+    wanted = {model: Demand(model, rate, CONVERSATION) for model, rate in rates.items()}
+    problem = make_problem(cluster, wanted, PROFILE, fleet=fleet)
+    made = Shoal().solve(problem)
+    assert not made.shortfall_req_per_s
+    assert "code" in Shoal().solve(changed(problem, made, tuple(rates))).shortfall_req_per_s
+    for relief in explain(problem, made, PROFILE, Shoal()).relief:
+        assert relief.serves_req_per_s == 0.0
+
+
 def test_the_best_alternative_is_no_cheaper_than_what_was_chosen() -> None:
     problem = problem_of((3.0, 8.0, 60.0))
     made = Shoal().solve(problem)
