@@ -84,10 +84,13 @@ def rough_bound(problem: PlanningProblem, plan: Plan, strict: bool) -> Iterator[
 
 
 def not_possible(
-    problem: PlanningProblem, kept: Iterable[tuple[tuple[str, str], float]], strict: bool
+    problem: PlanningProblem,
+    kept: Iterable[tuple[tuple[str, str], float]],
+    strict: bool,
+    limited: bool,
 ) -> tuple[Broken, ...]:
     """Promises that no plan keeps beside the demand, where that is known. kept: fraction by
-    (what, model). strict: see `Arrays`."""
+    (what, model). strict: see `Arrays`; limited: a limit ended the search."""
     found: dict[tuple[str, str], Broken] = {}
     for (what, model), fraction in kept:
         if what in ("demand", STAYING) or fraction >= 1.0 - 1e-6:
@@ -97,7 +100,7 @@ def not_possible(
             OFF_SPOT: f"spot <= {service.spot_share:.0%}",
             "floor": f"floor of {service.min_instances} instances",
         }.get(what, what)
-        known = not strict or what != ONE_NODE
+        known = not limited and (not strict or what != ONE_NODE)
         why = (
             "cannot be kept with the capacity available"
             if known

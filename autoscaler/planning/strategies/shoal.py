@@ -227,7 +227,7 @@ def _to_plan(
             switches.append(Switch(key.source, key.subject, count))
     lost = hopeless(problem)
     kept = zip(arrays.demand_names, map(float, solved.served_fraction), strict=True)
-    broken = not_possible(problem, kept, arrays.strict)
+    broken = not_possible(problem, kept, arrays.strict, limited=bool(solved.limits_hit))
     try:
         made = read_back(
             problem,

@@ -74,3 +74,20 @@ def test_a_bound_is_known_where_the_search_took_all_of_the_time(
     assert 0.0 < made.lower_bound_usd_per_h < made.objective_usd_per_h
     assert any("gap may be much smaller" in note for note in made.notes)
     assert not Shoal().solve(replace(surviving(), demands={})).notes
+
+
+def test_a_promise_is_not_called_impossible_where_time_ended_the_search() -> None:
+    """One node, so that nothing is left after its loss."""
+    problem = surviving()
+    one = replace(problem.cluster.pools[0], max_nodes=1)
+    cluster = replace(problem.cluster, pools=(one,))
+    problem = make_problem(cluster, problem.demands, default_profile())
+
+    def until_the_end(
+        problem: AllocationProblem, options: SolveOptions, start: Ints | None = None
+    ) -> AllocationResult:
+        return replace(solve(problem, options, start), limits_hit=("wall_clock",))
+
+    proven, late = Shoal().solve(problem), Shoal(until_the_end).solve(problem)
+    assert [broken.detail.split()[0] for broken in proven.broken] == ["cannot"]
+    assert [broken.detail for broken in late.broken] == ["is not kept by any plan that was found"]
