@@ -28,7 +28,7 @@ from autoscaler.planning.floors import barely_served
 from autoscaler.planning.modelrows import Kind, missing_req_per_s
 from autoscaler.planning.notes import hopeless, not_possible, outside_slo, rough_bound
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.problem import PlanningProblem, PlanOptions
+from autoscaler.planning.problem import PlanningProblem, PlanOptions, Room
 from autoscaler.planning.readback import failed, read_back
 from autoscaler.planning.request import Switch
 from autoscaler.planning.survival import LOSS_LEVEL
@@ -262,12 +262,15 @@ def _status(solved: AllocationResult) -> PlanStatus:
 
 
 def _fraction_bound(problem: PlanningProblem, arrays: Arrays, solved: AllocationResult) -> float:
-    """No plan serves a larger smallest fraction of a model's demand than this.
+    """No plan serves a larger smallest fraction of a model's demand than this. 1 where additions
+    must find their room now: plans for which something leaves first may serve more.
 
     What is proven of a class holds given what the classes before it get, so only the first one says
     anything of all plans. Rows hold what is missing beside the combos that stand: of those that
     share a bound, which may differ from part to part, one at least is served no more than that.
     """
+    if problem.room is not Room.LATER:
+        return 1.0
     most: dict[float, float] = {}
     level = arrays.problem.priority
     rows = zip(arrays.demand_names, level, map(float, solved.served_fraction_bound), strict=True)

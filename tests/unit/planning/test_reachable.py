@@ -69,6 +69,16 @@ def test_an_exchange_that_exceeds_the_budget_meanwhile_is_made_in_steps_or_not_a
     assert found.plan.counts() == {ON_LONE.id: 4} and not found.makes_room
 
 
+def test_what_has_room_beside_what_runs_proves_nothing_of_other_plans() -> None:
+    """The large one serves everything, but only once something has left."""
+    asked = problem(41.0, {SMALL: 4}, LARGE)
+    for room in (Room.BESIDE, Room.AFTER):
+        made = Shoal().solve(replace(asked, room=room))
+        assert made.shortfall_req_per_s
+        assert made.served_fraction_bound == 1.0
+    assert not Shoal().solve(asked).shortfall_req_per_s
+
+
 def test_nothing_leaves_a_full_pool_for_little_more() -> None:
     """Four small ones hold 40 of 41 req/s; the large one would hold all, after an outage."""
     best, found = reached(problem(41.0, {SMALL: 4}, LARGE))
