@@ -114,7 +114,7 @@ def _seconds(options: PlanOptions, share: float) -> float:
 
 def _best(problem: PlanningProblem, options: PlanOptions) -> tuple[BudgetArrays, Mix | Unfound]:
     """The best plan with all floors, or else with as much of them as can be kept. Where time ends
-    the search, what runs if it keeps them, or else a plan without any."""
+    the search, what runs if it keeps them, or else a plan that takes none that a floor asks for."""
     arrays = budget_arrays(problem)
     best = _search(arrays, options)
     if best is Unfound.LIMIT and (running := _as_it_runs(arrays)) is not None:
@@ -130,7 +130,15 @@ def _best(problem: PlanningProblem, options: PlanOptions) -> tuple[BudgetArrays,
         best = _search(arrays, options)
         if isinstance(best, Mix):
             return arrays, best
+    if not _keeps_running(arrays, free):
+        return arrays, Unfound.LIMIT
     return without_floors(arrays), replace(free, solved=False)
+
+
+def _keeps_running(arrays: BudgetArrays, mix: Mix) -> bool:
+    """Whether no model has fewer copies than run and its floor asks for."""
+    p = arrays.mix
+    return bool(np.all(p.groups @ mix.copies >= np.minimum(p.copies_min, p.groups @ p.running)))
 
 
 def _search(arrays: BudgetArrays, options: PlanOptions) -> Mix | Unfound:

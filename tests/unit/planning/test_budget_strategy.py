@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Objective, Policy, Pool, Service
 from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
-from autoscaler.optimizer.mixture import MixProblem, Unfound
+from autoscaler.optimizer.mixture import Mix, MixProblem, Unfound, most_work
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.answer import answer
@@ -185,6 +185,24 @@ def test_running_out_of_time_takes_no_model_for_one_that_cannot_be_had() -> None
     none = FOR_A_BUDGET.solve(make_problem(two, demands, default_profile(), options=over))
     assert none.status is PlanStatus.FAILED
     assert none.notes == ("no plan was found in time",)
+
+
+def test_nothing_goes_below_its_floor_because_time_ran_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The budget was lowered below what runs; a search for all floors takes too long."""
+
+    def late(problem: MixProblem, *rest: float) -> Mix | Unfound:
+        return Unfound.LIMIT if problem.copies_min.any() else most_work(problem, *rest)
+
+    monkeypatch.setattr("autoscaler.planning.strategies.budget.most_work", late)
+    services = service("m", min_instances=1), service("n", min_instances=6)
+    where = cluster(6.0, *services)
+    rates = {"m": 1.0, "n": 1.0}
+    fleet = {"m:a1@r/l40s/on-demand": 1, "n:a1@r/l40s/on-demand": 3}
+    assert solve(where, rates, fleet).status is PlanStatus.FAILED  # it would have two of n
+    made = solve(where, rates, dict(fleet, **{"n:a1@r/l40s/on-demand": 1}))
+    assert made.work is not None and made.status is PlanStatus.LIMIT
 
 
 def test_searches_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
