@@ -298,7 +298,7 @@ def _declared(
     if own.max_len > spec.max_position:
         allowed = f"at most {spec.max_position}, the context of {spec.name}"
         raise model.error("max_len", f"{own.max_len} is not allowed; allowed: {allowed}")
-    refuse_longer(model.section("workload"), workload, own.max_len)
+    refuse_longer(model, workload, own.max_len)
     least = model.take("min", units.count(0, 100_000), 1)
     return Service(
         model=name,

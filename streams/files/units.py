@@ -5,7 +5,6 @@ Every parser takes what YAML made of the text (str, int, float, ...) and returns
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -19,11 +18,8 @@ _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 def duration_s(value: object) -> float:
     """Seconds of "500ms", "2s", "10m", "1h" (a unit is a must); positive and finite."""
-    match = _DURATION.match(value) if isinstance(value, str) else None
-    if not match:
-        raise InvalidValue("", value, 'a duration with its unit, such as "500ms", "2s" or "10m"')
-    seconds = float(match[1]) * _UNIT_S[match[2]]
-    if not (math.isfinite(seconds) and 0.0 < seconds <= 30 * 86400.0):
+    seconds = _seconds(value)
+    if not 0.0 < seconds <= 30 * 86400.0:
         raise InvalidValue("", value, "a duration above 0 and up to 30d")
     return seconds
 
@@ -32,12 +28,19 @@ def duration_between(low: str, high: str) -> Callable[[object], float]:
     """A parser of durations from `low` to `high`, themselves as people write them."""
 
     def parse(value: object) -> float:
-        seconds = duration_s(value)
+        seconds = _seconds(value)
         if not duration_s(low) <= seconds <= duration_s(high):
             raise InvalidValue("", value, f"a duration from {low} to {high}")
         return seconds
 
     return parse
+
+
+def _seconds(value: object) -> float:
+    match = _DURATION.match(value) if isinstance(value, str) else None
+    if not match:
+        raise InvalidValue("", value, 'a duration with its unit, such as "500ms", "2s" or "10m"')
+    return float(match[1]) * _UNIT_S[match[2]]
 
 
 def named_duration_s(option: str, text: str) -> float:

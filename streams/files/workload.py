@@ -37,12 +37,20 @@ def read_workload(section: Section | None) -> Workload:
     return lengths, req_per_s, types
 
 
-def refuse_longer(section: Section | None, workload: Workload, max_len: int) -> None:
-    """ConfigError where the mean request of a declared workload, or of one of its types, is longer
-    than max_len: no instance would take it."""
-    if section is None:
-        return
+def refuse_longer(model: Section, workload: Workload, max_len: int) -> None:
+    """ConfigError where the mean request of the workload of `model`, or of one of its types, is
+    longer than max_len: no instance would take it."""
     lengths, _, types = workload
+    section = model.section("workload")
+    if section is None:
+        if longer_than(lengths, max_len):
+            tokens = lengths.input_tokens + lengths.output_tokens
+            raise model.error(
+                "max_len",
+                f"{max_len} is less than the {tokens:g} tokens of a request without a declared "
+                "workload; declare one",
+            )
+        return
     declared = [(section, lengths)] if "input" in section else []
     kinds = section.section("types")
     by_name = dict(kinds.children()) if kinds is not None else {}

@@ -20,6 +20,8 @@ from streams.files.errors import UserError, first_line
 
 T = TypeVar("T")
 _MISSING = object()
+_MOST = 60
+"""Characters of a value that a message tells back."""
 
 
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F][0-9a-fA-F_]*|0b[01][01_]*)\Z")
@@ -118,9 +120,8 @@ class Section:
         try:
             return parse(value)
         except InvalidValue as error:
-            raise self.error(
-                key, f"{error.value!r} is not allowed; allowed: {error.allowed}"
-            ) from error
+            shown = _shown(error.value)
+            raise self.error(key, f"{shown} is not allowed; allowed: {error.allowed}") from error
         except (ValueError, OverflowError):  # whole numbers too large for a float, or to be shown
             raise self.error(key, _unreadable(node)) from None
 
@@ -168,11 +169,17 @@ class Section:
         return f"{self.path}.{key}" if self.path else key
 
 
+def _shown(value: object) -> str:
+    """`value` as it is told back; of a number the beginning will do."""
+    text = repr(value)
+    return text if isinstance(value, str) or len(text) <= _MOST else f"{text[: _MOST - 3]}..."
+
+
 def _unreadable(node: yaml.Node) -> str:
     """What to say of a value whose text is not of the kind that its tag names."""
     if not isinstance(node, yaml.ScalarNode):
         return "an entry cannot be read as what it is tagged or looks like"
-    text = node.value if len(node.value) <= 60 else f"{node.value[:57]}..."
+    text = node.value if len(node.value) <= _MOST else f"{node.value[: _MOST - 3]}..."
     return f"{text!r} cannot be read as {node.tag.rsplit(':', 1)[-1]}"
 
 

@@ -76,6 +76,14 @@ def refusal(folder: Path, **parts: str) -> str:
           "model": "workload: {types: {a: {share: 100%, input: 900, output: 100}}}"},
          "shoal.yaml:10: models.chat.workload.types.a.input: 900 tokens and 100 of output are more "
          "than max_len, 999"),
+        ({"model": "max_len: 512"},
+         "shoal.yaml:10: models.chat.max_len: 512 is less than the 1280 tokens of a request "
+         "without a declared workload; declare one"),
+        ({"policy": "cooldown: 0s"},
+         "shoal.yaml:1: policy.cooldown: '0s' is not allowed; allowed: a duration from 1ms to 1d"),
+        ({"policy": "budget: " + 400 * "9"},
+         f"shoal.yaml:1: policy.budget: {57 * '9'}... is not allowed; allowed: a finite number "
+         "from 0 to 1e+09"),
         ({"model": "scale: {keda: {nope: x/y}}"},
          "shoal.yaml:10: models.chat.scale.keda.nope: no such pool; allowed: l4"),
     ],
