@@ -104,7 +104,7 @@ def add_survival_rows(
         builder.column(auxiliary, 0.0, 1.0, {whole: everything}, {either: 1.0})
         builder.column(auxiliary, 0.0, 1.0, {outside: rest}, {either: 1.0})
         nodes = problem.nodes_now(node.pool) + problem.nodes_to_get(node.pool)
-        most_count = float(nodes * node.pool.per_node)
+        most_count = max(1.0, float(nodes * node.pool.per_node))  # or the switch uses nothing
         left_out |= _add_levels(builder, auxiliary, whole, node, most_count, levels)
     return left_out
 

@@ -14,6 +14,7 @@ from autoscaler.optimizer.result import AllocationResult, SolveOptions
 from autoscaler.optimizer.solve import solve
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.columns import Arrays, to_arrays
+from autoscaler.planning.plan import PlanStatus
 from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.planning.survival import LOSS_LEVEL
@@ -91,3 +92,14 @@ def test_a_promise_is_not_called_impossible_where_time_ended_the_search() -> Non
     proven, late = Shoal().solve(problem), Shoal(until_the_end).solve(problem)
     assert [broken.detail.split()[0] for broken in proven.broken] == ["cannot"]
     assert [broken.detail for broken in late.broken] == ["is not kept by any plan that was found"]
+
+
+def test_what_runs_in_a_pool_that_has_no_nodes_any_more_ends_no_plan() -> None:
+    """The running fleet is compared with the plan, switch by switch."""
+    problem = surviving()
+    first = Shoal().solve(problem)
+    runs = {target.combo.id: target.count for target in first.targets if target.count}
+    l40s, l4 = problem.cluster.pools
+    none = replace(problem.cluster, pools=(replace(l40s, max_nodes=0), l4))
+    made = Shoal().solve(make_problem(none, problem.demands, default_profile(), fleet=runs))
+    assert made.status is PlanStatus.BEST_EFFORT and made.counts() == {}
