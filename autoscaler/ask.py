@@ -19,7 +19,8 @@ from autoscaler.routed import route_asks
 from autoscaler.said import SAY_AGAIN_MS, hold
 from autoscaler.state import FullPlans, Pending
 from autoscaler.transitions.accounts import nodes_of
-from autoscaler.triggers.leftover import waits_for_room
+from autoscaler.triggers.leftover import NAME as LEFT_OUT
+from autoscaler.triggers.leftover import how_they_stand, in_vain, waits_for_room
 from autoscaler.triggers.limits import allowed
 from autoscaler.triggers.news import News, Trigger
 from autoscaler.triggers.roles import known_to_switch
@@ -55,7 +56,12 @@ def ask(found: Found, done: Done) -> Asked:
 
     waiting = (*(Trigger(*one) for one in memory.due), *done.again)
     due = collect(news, of_declared(waiting, services))
-    late = tuple(t for t in due if waits_for_room(t, ground.groups, ground.combos))
+    late = tuple(
+        trigger
+        for trigger in due
+        if waits_for_room(trigger, ground.groups, ground.combos)
+        or in_vain(trigger, memory, ground.groups, now_ms)
+    )
     ripe = tuple(t for t in due if t not in late)
     concerned = scope_of(ripe, services)
     scope = _turn(concerned, memory, ground)
@@ -66,6 +72,9 @@ def ask(found: Found, done: Done) -> Asked:
         why = limited_to(scope, ripe) if rest else ripe
         asks.append(full(number, replace(ground, routes=asked_routes), scope, why))
         memory = _asked(memory, news, scope, ground)
+        left_out = frozenset(trigger.why for trigger in why if trigger.name == LEFT_OUT)
+        stood = how_they_stand(ground.groups) if left_out else frozenset()
+        memory = replace(memory, tried=left_out, stood=stood)
         due = (*late, *limited_to(rest, ripe))
     memory = replace(memory, due=tuple((t.name, t.scope, t.why) for t in due))
     return Asked(tuple(asks), number, memory, decisions)

@@ -25,6 +25,7 @@ from autoscaler.transitions.renting import planned_nodes
 from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.supply import Supply, obtainable
 from autoscaler.transitions.switches import switchable
+from autoscaler.triggers.leftover import NAME as LEFT_OUT
 from autoscaler.triggers.news import Trigger
 
 GIVE_UP_MS = {Urgency.URGENT: 120_000, Urgency.FULL: 1_800_000}
@@ -172,7 +173,7 @@ def _must_fit_beside(ground: Ground, triggers: tuple[Trigger, ...]) -> bool:
     """Whether an exchange of what serves enough is planned again only because it found no room:
     the same plan would find none either."""
     return all(
-        trigger.name == "leftover"
+        trigger.name == LEFT_OUT
         and trigger.scope
         and all(ground.views[model].covers for model in trigger.scope)
         for trigger in triggers

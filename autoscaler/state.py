@@ -180,7 +180,8 @@ class FullPlans:
     As the last request found it: usd_per_h: prices of nodes; lengths: of each model, at the last
     request that concerned it; nodes: per pool under what counted, or once the answer was carried
     out (None: no request yet); switchable: combos of models that were short, with how many of each
-    could take other roles.
+    could take other roles; tried: reasons why something had been left out of the plan before it,
+    stood: where all groups were in their lives then.
     """
 
     due: tuple[tuple[str, tuple[str, ...], str], ...] = ()
@@ -194,6 +195,8 @@ class FullPlans:
     lengths: Mapping[str, Lengths] = field(default_factory=dict)
     nodes: Mapping[str, int] | None = None
     switchable: Mapping[str, int] = field(default_factory=dict)
+    tried: frozenset[str] = frozenset()
+    stood: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from autoscaler.domain.combo import Combo
+from autoscaler.state import FullPlans
 from autoscaler.transitions.groups import Group
 from autoscaler.triggers.news import News, Trigger
+
+NAME = "leftover"
+_AGAIN_MS = 30_000
 
 
 def fire(news: News) -> Iterator[Trigger]:
     """One trigger per model and reason."""
     for model, why in news.replan:
-        yield Trigger("leftover", (model,) if model else (), why)
+        yield Trigger(NAME, (model,) if model else (), why)
 
 
 def waits_for_room(trigger: Trigger, groups: Iterable[Group], combos: Mapping[str, Combo]) -> bool:
     """Whether what was left out can be planned better once those of `groups` that yield are gone:
     they are of the same models, or in a pool of one of their combos."""
-    yielding = [group for group in groups if group.yields] if trigger.name == "leftover" else []
+    yielding = [group for group in groups if group.yields] if trigger.name == NAME else []
     if not yielding or not trigger.scope:
         return bool(yielding)
     known = (combo for combo in combos.values() if combo.model in trigger.scope)
@@ -28,3 +32,18 @@ def waits_for_room(trigger: Trigger, groups: Iterable[Group], combos: Mapping[st
         group.model in trigger.scope or any(placed.pool in pools for placed in group.placed)
         for group in yielding
     )
+
+
+def in_vain(trigger: Trigger, memory: FullPlans, groups: Iterable[Group], now_ms: int) -> bool:
+    """Whether the last plan was asked for because of this, a moment ago, and nothing has moved
+    since then."""
+    if trigger.name != NAME or trigger.why not in memory.tried:
+        return False
+    if not memory.asked_ms or now_ms - memory.asked_ms[-1] >= _AGAIN_MS:
+        return False
+    return memory.stood == how_they_stand(groups)
+
+
+def how_they_stand(groups: Iterable[Group]) -> frozenset[tuple[str, str]]:
+    """Every group with where it is in its life."""
+    return frozenset((group.name, group.life) for group in groups)

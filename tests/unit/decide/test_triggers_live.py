@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Market, Pool
+from autoscaler.domain.schedule import Weekly
 from autoscaler.planning.request import PlanRequest, Urgency
 from autoscaler.transitions.groups import Life
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
@@ -274,3 +275,25 @@ def test_a_node_that_is_given_back_once_it_is_empty_is_not_lost() -> None:
     w.run(300)
     assert empty in w.state.silent_nodes
     assert not any(empty in why for _, why in full(w, at))
+
+
+def test_what_finds_no_room_is_planned_again_twice_a_minute_while_nothing_moves() -> None:
+    """chat has six of eight nodes and needs one, and a freeze holds them; mini needs seven. Once
+    the freeze is over it gets them."""
+    where = pool("own", nodes=8, per_node=1, market=Market.OWNED)
+    always = Weekly.parse("00:00-24:00")
+    rates = {"chat": (45.0, 5.0, 5.0), "mini": (8.0, 8.0, 50.0)}
+    w = world(
+        lambda model, t_s: rates[model][(t_s >= 200) + (t_s >= 400)],
+        service("chat", priority=5, scale_in_after_s=60.0, freezes=(always,)),
+        service("mini"),
+        pools=(where,),
+    ).run(900)
+    asked = len(w.requests(Urgency.FULL))
+    w.run(300)
+    assert (w.wanted("chat"), w.wanted("mini")) == (6, 2)
+    assert len(w.requests(Urgency.FULL)) - asked <= 12
+    chat, mini = w.cluster.services
+    w.cluster = replace(w.cluster, services=(replace(chat, freezes=()), mini))
+    w.run(200)
+    assert w.wanted("chat") == 1 and w.ready("mini") == 7
