@@ -120,7 +120,9 @@ def _stuck(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
         new = [t.combo for t in plan.of(model) if added.get(t.combo.id)]
         left = {**stays, **_left_at_least(problem, plan, model)}
         gpus = add_gpus(problem.taken_gpus, ((t.combo, left[t.combo.id]) for t in plan.targets))
-        if new and not any(_has_room(problem, add_gpus(gpus, [(one, 1)])) for one in new):
+        if new and not any(
+            _can_be_had(problem, add_gpus(gpus, [(one, 1)]), beside=False) for one in new
+        ):
             found.append(model)
     return tuple(found)
 
@@ -133,32 +135,38 @@ def _left_at_least(problem: PlanningProblem, plan: Plan, model: str) -> dict[str
         each = [t.combo.req_per_s for t in targets for _ in range(left[t.combo.id])]
         at_a_time, moved = service.leaves_at_a_time(each), False
         for target in targets:
-            over, rate = left[target.combo.id] - target.count, target.combo.req_per_s
-            goes = min(max(0, over), int((at_a_time + _LEAST) / rate) if rate > 0.0 else over)
-            left[target.combo.id] -= max(0, goes)
-            at_a_time -= max(0, goes) * rate
+            over = max(0, left[target.combo.id] - target.count)
+            rate = max(target.combo.req_per_s, _LEAST)
+            goes = min(over, int((at_a_time + _LEAST) / rate))
+            left[target.combo.id] -= goes
+            at_a_time -= goes * rate
             moved = moved or goes > 0
     return left
 
 
-def _has_room(problem: PlanningProblem, gpus: Mapping[str, int]) -> bool:
-    """Whether so many GPUs per pool can be had, and their nodes be paid for."""
-    nodes = {pool.id: -(-gpus.get(pool.id, 0) // pool.per_node) for pool in problem.cluster.pools}
-    if any(
-        nodes[pool.id] > problem.nodes_now(pool) + problem.nodes_to_get(pool)
-        for pool in problem.cluster.pools
-    ):
+def _can_be_had(problem: PlanningProblem, gpus: Mapping[str, int], beside: bool) -> bool:
+    """Whether there are nodes for so many GPUs per pool, and money for the nodes; beside: while all
+    nodes that are there now are paid for too."""
+    pools = problem.cluster.pools
+    now = {pool.id: problem.nodes_now(pool) for pool in pools}
+    nodes = {pool.id: -(-gpus.get(pool.id, 0) // pool.per_node) for pool in pools}
+    if any(nodes[pool.id] - now[pool.id] > problem.nodes_to_get(pool) for pool in pools):
         return False
-    for pools in problem.cluster.together().values():
-        if sum(nodes[pool.id] for pool in pools) > pools[0].max_of_both:
+    if beside:
+        nodes = {pool: max(count, now[pool]) for pool, count in nodes.items()}
+    for both in problem.cluster.together().values():
+        most = max(both[0].max_of_both, sum(now[pool.id] for pool in both))
+        if sum(nodes[pool.id] for pool in both) > most:
             return False
+    paid = now if beside else dict.fromkeys(now, 0)
     usd = sum(
-        nodes[pool.id] * pool.price_usd_per_h
-        for pool in problem.cluster.pools
+        (nodes[pool.id] - paid[pool.id]) * pool.price_usd_per_h
+        for pool in pools
         if pool.market is not Market.OWNED
     )
     budget = problem.cluster.policy.budget_usd_per_h
-    return budget <= 0.0 or usd <= budget + _LEAST
+    already = problem.now_usd_per_h() if beside else 0.0
+    return usd <= 0.0 or budget <= 0.0 or already + usd <= budget + _LEAST
 
 
 def _with_more(problem: PlanningProblem, strategy: Strategy, beside: Plan) -> Reached:
@@ -249,23 +257,7 @@ def _fits(
     """Whether `counts` of the plan's combos have room beside `taken` GPUs per pool, and the nodes
     that they need the budget beside all that are paid for now."""
     gpus = add_gpus(taken, ((t.combo, counts.get(t.combo.id, 0)) for t in plan.targets))
-    new = {
-        pool.id: max(0, -(-gpus.get(pool.id, 0) // pool.per_node) - problem.nodes_now(pool))
-        for pool in problem.cluster.pools
-    }
-    if any(new[pool.id] > problem.nodes_to_get(pool) for pool in problem.cluster.pools):
-        return False
-    for pools in problem.cluster.together().values():
-        most = pools[0].max_of_both - sum(problem.nodes_now(pool) for pool in pools)
-        if (more := sum(new[pool.id] for pool in pools)) and more > most:
-            return False
-    usd = sum(
-        new[pool.id] * pool.price_usd_per_h
-        for pool in problem.cluster.pools
-        if pool.market is not Market.OWNED
-    )
-    budget = problem.cluster.policy.budget_usd_per_h
-    return usd <= 0.0 or budget <= 0.0 or problem.now_usd_per_h() + usd <= budget + _LEAST
+    return _can_be_had(problem, gpus, beside=True)
 
 
 def _is_worth_breaking(problem: PlanningProblem, plan: Plan, beside: Plan) -> bool:
