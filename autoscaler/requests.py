@@ -71,9 +71,8 @@ def short_models(ground: Ground, valued: Mapping[str, Demand]) -> tuple[str, ...
 
     Of those that are Shoal's to change, or if all is well with these, of the others. A model that
     could not be given more waits for a while; it is asked for with the others all the same, so that
-    what became free goes by priority. Of the models that room is being made for or
-    by, a full plan says who gets it. valued: the demand at which the planner last valued each
-    model's combos.
+    what became free goes by priority. Of the models that room is being made for or by, a full plan
+    says who gets it. valued: the demand at which the planner last valued each model's combos.
     """
     found: list[str] = []
     waiting: list[str] = []

@@ -99,12 +99,13 @@ def _at_budget(problem: PlanningProblem, strategy: Strategy) -> Reached:
     """The fleet that does most for the budget, which takes the place of what runs in it, step by
     step; or the best additions, where all that runs would have to leave before anything starts."""
     best = strategy.solve(replace(problem, options=problem.options.within(_MOST)))
+    there = Reached(best, makes_room=best.work is not None)
     stuck = _stuck(problem, best)
     if not stuck:
-        return Reached(best, makes_room=best.work is not None)
+        return there
     added = strategy.solve(replace(problem, additions_only=True))
-    if added.status is PlanStatus.FAILED:
-        return Reached(best)
+    if added.status is PlanStatus.FAILED:  # what runs costs more than the budget, say
+        return there
     why = "what does more for the budget has no room until all that runs has left"
     return Reached(replace(added, notes=(*added.notes, f"{', '.join(stuck)}: {why}")))
 
