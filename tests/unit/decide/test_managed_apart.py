@@ -6,8 +6,9 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Mode, Objective, Policy, Service
 from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
-from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
+from tests.unit.decide.decide_catalogue import AGGREGATED, Catalogue, combo, pool, service
 from tests.unit.decide.decide_world import World, world
+from topics.alerts import Alert
 from topics.supply import Availability, Price
 
 OWNED = pool("own", nodes=6, per_node=1, market=Market.OWNED)
@@ -90,7 +91,7 @@ def test_servers_that_others_started_take_their_nodes_only() -> None:
 
 
 APART = (pool("a", nodes=2, per_node=1, usd=3.0), pool("b", nodes=9, per_node=1, usd=3.0))
-OWN_POOLS = {
+OWN_POOLS: Catalogue = {
     model: (combo(model, [(AGGREGATED, 1, where, 1, 10.0)]),)
     for model, where in zip(("mini", "chat"), APART, strict=True)
 }
@@ -154,8 +155,8 @@ def test_a_budget_is_shared_without_planning_all_the_time(paused: bool) -> None:
 
 
 def test_a_plan_that_fails_for_recommendations_holds_up_nobody_else() -> None:
-    """No plan for chat comes out; mini, which needs less, gives back what it has too much."""
-    w = two(service(mode=Mode.RECOMMEND), (12.0, 12.0), (55.0, 5.0), "own")
+    """No plan for chat comes out, and it rests for a minute; an alert for mini is answered."""
+    w = two(service(mode=Mode.RECOMMEND), (12.0, 12.0), (12.0, 12.0), "own")
     answer = w.planner.answer
 
     def fails(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
@@ -164,9 +165,15 @@ def test_a_plan_that_fails_for_recommendations_holds_up_nobody_else() -> None:
         return answer(request, cluster)
 
     w.planner.answer = fails  # type: ignore[method-assign]
-    w.run(1500)
-    assert w.wanted("mini") == 1
-    asked = [r.at_ms for r in w.requests(Urgency.FULL) if "chat" in r.scope]
-    assert 5 <= len(asked) <= 26, "once a minute at most"
+    w.run(290)
+    while not any("no new plan (no time)" in d.reason for d in w.of_kind("hold")):
+        w.run(1)
+    asked = len(w.requests(Urgency.FULL))
+    w.alerts.append(Alert("a", "slow", "firing", w.now_ms, ("mini",)))
+    w.run(3)
+    assert [request.scope for request in w.requests(Urgency.FULL)[asked:]] == [("mini",)]
+    w.run(600)
+    chat = [request for request in w.requests(Urgency.FULL) if "chat" in request.scope]
+    assert 8 <= len(chat) <= 13, "once a minute"
     said = [d for d in w.of_kind("hold") if "no new plan (no time)" in d.reason]
-    assert 2 <= len(said) <= 3
+    assert len(said) <= 2, "once in ten minutes"
