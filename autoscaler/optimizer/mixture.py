@@ -24,7 +24,7 @@ import numpy as np
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.exact import mip_solver
+from autoscaler.optimizer.milp import mip_solver
 
 _INF = highspy.kHighsInf
 _SETTLE_S = 60.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.exact import Relaxed, relaxed
+from autoscaler.optimizer.milp import Relaxed, relaxed
 from autoscaler.optimizer.parts import only
 from autoscaler.optimizer.problem import AllocationProblem
 

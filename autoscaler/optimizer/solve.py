@@ -13,7 +13,7 @@ import numpy as np
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.best_effort import most_served
 from autoscaler.optimizer.check import checked, failed
-from autoscaler.optimizer.exact import minimise_cost, relaxed
+from autoscaler.optimizer.milp import minimise_cost, relaxed
 from autoscaler.optimizer.parts import parts
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions

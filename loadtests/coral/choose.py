@@ -13,7 +13,7 @@ import highspy
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.exact import mip_solver
+from autoscaler.optimizer.milp import mip_solver
 from loadtests.coral.pool import Covers
 
 NO_PROBING = 2**15

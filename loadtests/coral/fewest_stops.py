@@ -11,7 +11,7 @@ import highspy
 import numpy as np
 
 from autoscaler.optimizer.arrays import Bools
-from autoscaler.optimizer.exact import mip_solver
+from autoscaler.optimizer.milp import mip_solver
 from loadtests.coral.choose import Choice
 from loadtests.coral.decomposition import Outcome
 from loadtests.coral.dual import subproblem

@@ -13,7 +13,7 @@ import numpy as np
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.optimizer.arrays import Ints
 from autoscaler.optimizer.check import checked
-from autoscaler.optimizer.exact import relaxed
+from autoscaler.optimizer.milp import relaxed
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import (
     AllocationResult,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autoscaler.optimizer.arrays import Floats
-from autoscaler.optimizer.exact import minimise_cost
+from autoscaler.optimizer.milp import minimise_cost
 from autoscaler.optimizer.result import Status
 from loadtests.allocation_generate import generate
 from loadtests.coral.column_form import columns_of

@@ -12,7 +12,7 @@ import pytest
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.optimizer import best_effort
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.exact import ExactResult, minimise_cost, relaxed
+from autoscaler.optimizer.milp import ExactResult, minimise_cost, relaxed
 from autoscaler.optimizer.filled import filled
 from autoscaler.optimizer.problem import AllocationProblem, Follows
 from autoscaler.optimizer.result import SolveOptions, Status
