@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.optimizer.filled import filled, rounded
+from autoscaler.optimizer.round_and_fill import filled, rounded
 from tests.property.optimizer.test_allocation_bruteforce import columns
 
 

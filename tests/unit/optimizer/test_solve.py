@@ -13,7 +13,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.optimizer import best_effort
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.milp import ExactResult, minimise_cost, relaxed
-from autoscaler.optimizer.filled import filled
+from autoscaler.optimizer.round_and_fill import filled
 from autoscaler.optimizer.problem import AllocationProblem, Follows
 from autoscaler.optimizer.result import SolveOptions, Status
 from autoscaler.optimizer.solve import solve
