@@ -5,7 +5,7 @@ limits as every other plan. What is decided together: which nodes (composition),
 them (configuration) and the fraction of each workload type that each combo serves (assignment).
 Several models share the budget (App. E). What stands in any case is no reason to plan nothing, and
 of a floor that cannot be kept as much is asked for as can be had. Owns the way from a planning
-problem to the arrays of `optimizer.mixture` and back.
+problem to the arrays of `optimizer.activity_lp` and back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from autoscaler.domain.cluster import Market, Objective, Pool
 from autoscaler.domain.combo import Combo
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.mixture import Mix, MixProblem, alone, most_copies, reachable
+from autoscaler.optimizer.activity_lp import Mix, MixProblem, alone, most_copies, reachable
 from autoscaler.planning.ceilings import ceilings
 from autoscaler.planning.plan import Binding, Share
 from autoscaler.planning.problem import PlanningProblem

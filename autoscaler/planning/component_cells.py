@@ -20,7 +20,7 @@ from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.combo import CellHop, CellPath, Combo, ComboMember
 from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.workload import Phase
-from autoscaler.optimizer.mixture import Mix, Unfound, most_work
+from autoscaler.optimizer.activity_lp import Mix, Unfound, most_work
 from autoscaler.planning.combo_names import Member, name_of, parsed
 from autoscaler.planning.components import ComponentProblem, component_problem
 from autoscaler.planning.parts import gpu_usd_per_h

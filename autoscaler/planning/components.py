@@ -3,7 +3,7 @@
 Cornserve (sec. 4.2, App. B) minimises GPUs of one kind. Here a deployment stands on a node slice of
 a pool with its price, so unlike GPUs, regions and budgets come with it; a path stays in one region.
 The most throughput for a budget and the least cost for a rate are the two sides of one program
-(`optimizer.mixture`). Several models share the pools.
+(`optimizer.activity_lp`). Several models share the pools.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.components import ComponentGraph, Deployment, Path, RequestType
-from autoscaler.optimizer.mixture import Mix, MixProblem, Unfound, least_cost, most_work
+from autoscaler.optimizer.activity_lp import Mix, MixProblem, Unfound, least_cost, most_work
 from autoscaler.planning.ceilings import ceilings
 
 _MOST_ACTIVITIES = 20_000

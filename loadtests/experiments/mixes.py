@@ -1,4 +1,4 @@
-"""Baselines and the paper's search for the program of `autoscaler.optimizer.mixture`."""
+"""Baselines and the paper's search for the program of `autoscaler.optimizer.activity_lp`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.mixture import MixProblem, Unfound, least_cost
+from autoscaler.optimizer.activity_lp import MixProblem, Unfound, least_cost
 
 
 def restricted(problem: MixProblem, activities: Ints) -> MixProblem:

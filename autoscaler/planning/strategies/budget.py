@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.optimizer.mixture import Mix, Unfound, most_work, work_of
+from autoscaler.optimizer.activity_lp import Mix, Unfound, most_work, work_of
 from autoscaler.planning.budget import (
     BudgetArrays,
     as_used,

@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from autoscaler.optimizer import mixture
-from autoscaler.optimizer.mixture import (
+from autoscaler.optimizer import activity_lp
+from autoscaler.optimizer.activity_lp import (
     Cheapest,
     Mix,
     MixProblem,

@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Objective, Policy, Pool, Service
 from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
-from autoscaler.optimizer.mixture import Mix, MixProblem, Unfound, most_work
+from autoscaler.optimizer.activity_lp import Mix, MixProblem, Unfound, most_work
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.answer import answer
