@@ -13,7 +13,7 @@ import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.milp import Relaxed, relaxed
-from autoscaler.optimizer.parts import only
+from autoscaler.optimizer.components import only
 from autoscaler.optimizer.problem import AllocationProblem
 
 MIP_COLUMNS = 50_000

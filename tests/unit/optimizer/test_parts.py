@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.optimizer.parts import parts
+from autoscaler.optimizer.components import parts
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import SolveOptions, Status
 from autoscaler.optimizer.solve import solve
