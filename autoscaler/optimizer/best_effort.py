@@ -18,9 +18,9 @@ import numpy as np
 from autoscaler.optimizer.arrays import Bools, Floats, Ints
 from autoscaler.optimizer.check import faults
 from autoscaler.optimizer.milp import ExactResult, any_plan, most_fraction
-from autoscaler.optimizer.round_and_fill import filled, rounded
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import SolveOptions
+from autoscaler.optimizer.round_and_fill import filled, rounded
 from autoscaler.optimizer.selection import MIP_COLUMNS, by_relaxation
 
 _PRECISION = 1e-3

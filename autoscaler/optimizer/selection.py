@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.optimizer.milp import Relaxed, relaxed
 from autoscaler.optimizer.components import only
+from autoscaler.optimizer.milp import Relaxed, relaxed
 from autoscaler.optimizer.problem import AllocationProblem
 
 MIP_COLUMNS = 50_000

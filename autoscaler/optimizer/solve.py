@@ -13,8 +13,8 @@ import numpy as np
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.best_effort import most_served
 from autoscaler.optimizer.check import checked, failed
-from autoscaler.optimizer.milp import minimise_cost, relaxed
 from autoscaler.optimizer.components import parts
+from autoscaler.optimizer.milp import minimise_cost, relaxed
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions
 from autoscaler.optimizer.selection import MIP_COLUMNS, by_relaxation, select

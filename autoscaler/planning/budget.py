@@ -18,8 +18,8 @@ import numpy as np
 
 from autoscaler.domain.cluster import Market, Objective, Pool
 from autoscaler.domain.combo import Combo
-from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.activity_lp import Mix, MixProblem, alone, most_copies, reachable
+from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.planning.ceilings import ceilings
 from autoscaler.planning.plan import Binding, Share
 from autoscaler.planning.problem import PlanningProblem

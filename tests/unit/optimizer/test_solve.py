@@ -13,9 +13,9 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.optimizer import best_effort
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.milp import ExactResult, minimise_cost, relaxed
-from autoscaler.optimizer.round_and_fill import filled
 from autoscaler.optimizer.problem import AllocationProblem, Follows
 from autoscaler.optimizer.result import SolveOptions, Status
+from autoscaler.optimizer.round_and_fill import filled
 from autoscaler.optimizer.solve import solve
 from loadtests.allocation_generate import generate
 from loadtests.coral.column_form import columns_of

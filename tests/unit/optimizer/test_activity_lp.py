@@ -120,13 +120,13 @@ def test_a_search_that_time_ends_does_not_say_that_there_is_no_plan() -> None:
 
 def test_a_bound_that_is_not_known_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that ends before its first relaxation has a plan and no bound."""
-    run = mixture._Form._run
+    run = activity_lp._Form._run
 
     def unbounded(*asked: object) -> object:
         values, _, _ = run(*asked)  # type: ignore[arg-type,misc]
         return values, -np.inf, False
 
-    monkeypatch.setattr(mixture._Form, "_run", unbounded)
+    monkeypatch.setattr(activity_lp._Form, "_run", unbounded)
     mix = most_work(EXAMPLE)
     assert isinstance(mix, Mix) and not mix.solved
     assert mix.bound is None
