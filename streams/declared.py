@@ -10,7 +10,6 @@ def declared_options(cluster: Cluster) -> list[str]:
     as a single argument must not be longer than 128 KiB."""
     found = [f"--declared={route.name}" for route in cluster.routes]
     for service in cluster.services:
-        other = service.architecture.name
-        named = other != service.model and not other.endswith(".json")
-        found.append(f"--declared={service.model}" + (f"={other}" if named else ""))
+        other = service.other_name
+        found.append(f"--declared={service.model}" + (f"={other}" if other else ""))
     return found

@@ -182,6 +182,13 @@ class Service:
         return max(policy.k_start, min(1.0, start_s / self.scale_in_after_s))
 
     @property
+    def other_name(self) -> str:
+        """The Hugging Face name, where clients and alerts may use it instead of the model's own; ""
+        for the same name, or for an architecture that was read from a file (its name is a path)."""
+        found = self.architecture.name
+        return "" if found == self.model or found.endswith(".json") else found
+
+    @property
     def managed(self) -> bool:
         """Whether what runs of it is Shoal's to change, at once or after a person's word."""
         return self.mode is not Mode.RECOMMEND

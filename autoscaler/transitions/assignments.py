@@ -195,11 +195,10 @@ def changed_routes(
     the executors of its instances tell how busy these are. types: kinds of requests that go
     different ways.
     """
-    slo, name = service.slo, service.architecture.name
+    slo = service.slo
     # Two digits: a prediction that moves by a second is no news to gateways.
     starts = float(f"{start_s:.2g}") or (published.start_s if published else 0.0)
-    # An architecture that was read from a file has its path for a name, which no client calls.
-    aliases = () if name == service.model or name.endswith(".json") else (name,)
+    aliases = (service.other_name,) if service.other_name else ()
     asked = service.graph.types if service.graph is not None else ()
     kinds = tuple(RequestKind(kind.name, tuple(sorted(kind.media))) for kind in asked)
     if (

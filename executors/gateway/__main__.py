@@ -26,6 +26,7 @@ from executors.keys import read_keys
 from executors.logs import add_log_level, log_to_stderr
 from executors.supervision import watch_supervisor
 from topics.checks import InvalidRecord, count
+from topics.http_origin import host_names
 from topics.records import Routes
 from topics.signing import Keys
 from topics.timebase import TimeBase
@@ -50,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
             policy=Policy(Between(options.between), Inside(options.inside)),
             advised=frozenset(filter(None, options.advised.split(","))),
             declared=declared_names(options.declared),
+            host_names=host_names("--allowed-hosts", options.allowed_hosts),
         )
         keys = read_keys()
         settings = replace(settings, engine_key=keys.engine)
@@ -167,6 +169,10 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         help="processes on one port; the metrics of each are on port + 1 to port + N of loopback",
     )  # fmt: skip
     parser.add_argument("--own-port", type=int, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--allowed-hosts", default="", metavar="NAMES",
+        help="host names, by commas, that it answers to besides addresses and localhost",
+    )  # fmt: skip
     parser.add_argument("--keys-file", help="API keys (YAML); without it no key is asked for")
     parser.add_argument(
         "--advised", default="", help="models, by commas, for which nothing is started by itself"

@@ -29,6 +29,7 @@ from executors.gateway.table import RouteTable
 from executors.gateway.unrouted import Arrival, arrival, counted
 from executors.gateway.wire.budget import Budget
 from executors.gateway.wire.exchange import Exchange
+from topics.http_origin import HostRule, is_cross_site
 from topics.scoring import EVERY, FELL_BACK
 
 _TEXT = b"text/plain; version=0.0.4; charset=utf-8"
@@ -55,6 +56,7 @@ class Face:
         boot: str,
         access: Access,
         budget: Budget,
+        hosts: HostRule,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -64,6 +66,7 @@ class Face:
         self._meters = meters
         self._access = access
         self._budget = budget
+        self._hosts = hosts
         self._ids = (f"{settings.gateway_id}-{boot[:8]}-{n}" for n in itertools.count(1))
         self._ids_in_use: set[str] = set()
         self._unknown_waiting = 0
@@ -83,10 +86,20 @@ class Face:
     async def handle(self, exchange: Exchange) -> None:
         """Answer one request; every path that is not listed here is 404."""
         path, method = exchange.path, exchange.method
+        host = exchange.header(b"host")
+        if not self._hosts.allows(host):
+            declare = "is not one of this gateway's; --allowed-hosts declares names"
+            self.refuse(exchange, 421, f"the host name {host[:200]!r} {declare}")
+            return
         post, get = self._posts.get(path), self._gets.get(path)
         if get is None and path.startswith(_MODELS + "/"):
             get = self.model
         if method == b"POST" and post is not None:
+            # With API keys a page of another site cannot send what is asked for.
+            origin, site = exchange.header(b"origin"), exchange.header(b"sec-fetch-site")
+            if not self._access.keyed and is_cross_site(host, origin, site):
+                self.refuse(exchange, 403, "requests of other sites' pages need an API key")
+                return
             await post(exchange)
         elif method in (b"GET", b"HEAD") and get is not None:
             await get(exchange)

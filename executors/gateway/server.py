@@ -27,6 +27,7 @@ from executors.gateway.table import RouteTable
 from executors.gateway.wire.budget import Budget
 from executors.gateway.wire.limits import Limits
 from executors.gateway.wire.server import Server
+from topics.http_origin import HostRule
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Gateway:
             boot,
             self._access,
             budget,
+            HostRule(host, settings.host_names),
         )
         limits = Limits(
             head_s=settings.head_real_s,

@@ -33,6 +33,7 @@ class Settings:
     verify_real_s between an engine's own error and the look at whether it still lives;
     drain_real_s after SIGTERM for requests under way to finish.
     engine_key: what engines ask for, "" for nothing; what a client calls itself never reaches them.
+    host_names: names that it answers to besides addresses, see `HostRule`.
     Bytes: max_body_bytes of one request, body_budget_bytes of all bodies that are held.
     """
 
@@ -56,6 +57,7 @@ class Settings:
     verify_real_s: float = 0.5
     drain_real_s: float = 120.0
     engine_key: str = field(default="", repr=False)
+    host_names: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         name("gateway-id", self.gateway_id)

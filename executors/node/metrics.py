@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from topics.http_origin import HostRule
+
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_HOST = "127.0.0.1"
+_IDLE_S = 30.0
 _LONG_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 
 
@@ -76,9 +82,19 @@ async def serve(metrics: Metrics, port: int) -> web.AppRunner:
         body = generate_latest(metrics.registry)
         return web.Response(body=body, headers={"Content-Type": _TEXT})
 
-    app = web.Application()
+    app = web.Application(middlewares=[_for_this_host])
     app.router.add_get("/metrics", show)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, keepalive_timeout=_IDLE_S)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await web.TCPSite(runner, _HOST, port).start()
     return runner
+
+
+@web.middleware
+async def _for_this_host(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Refuse names that a stranger points at this host."""
+    if not HostRule(_HOST).allows(request.headers.get("Host", "")):
+        return web.Response(status=421, text="this host name is not one of the executor's\n")
+    return await handler(request)

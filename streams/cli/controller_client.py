@@ -1,7 +1,7 @@
 """How commands ask a running controller, over HTTP.
 
-Owns the address (--url, the environment, the default) and the words for a controller that does not
-answer.
+Holds the address (--url, the environment, the default), the token for reads (the environment), and
+the words for a controller that does not answer.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import orjson
 
 from streams.controller.options import HTTP
 from streams.files.errors import UserError, without_login
+from streams.health.tokens import READ_TOKEN, read_token
 
 VARIABLE = "SHOAL_URL"
 _TIMEOUT_S = 5.0
@@ -38,8 +39,11 @@ def ask(url: str, path: str) -> dict[str, Any]:
         raise UserError(f"--url {without_login(url)}: not http://HOST:PORT")
     if without_login(url) != url:
         raise UserError(f"--url {without_login(url)}: a user and password are not sent")
+    token = read_token(os.environ).read()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        request = urllib.request.Request(f"{url.rstrip('/')}{path}")  # noqa: S310  checked above
+        address = f"{url.rstrip('/')}{path}"
+        request = urllib.request.Request(address, headers=headers)  # noqa: S310  checked above
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
                 code, text = 200, answer.read()
@@ -50,6 +54,10 @@ def ask(url: str, path: str) -> dict[str, Any]:
         raise UserError(
             f"--url {url}: no controller answers ({why}); is it running, with --http?"
         ) from None
+    if code == 401:
+        raise UserError(
+            f"--url {url}: reads need the controller's token; set {READ_TOKEN} or {READ_TOKEN}_FILE"
+        )
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -102,7 +102,7 @@ def run_gateway(args: argparse.Namespace) -> int:
     options = [f"--{name}={getattr(args, name.replace('-', '_'))}" for name in _GATEWAY_SECONDS]
     options += [f"--between={args.between}", f"--inside={args.inside}"]
     options += [f"--workers={args.workers}"]
-    for name in ("state-dir", "keys-file"):
+    for name in ("state-dir", "keys-file", "allowed-hosts"):
         value = getattr(args, name.replace("-", "_"))
         options += [f"--{name}={value}"] if value else []
     advised = [s for s in config.cluster.services if s.mode is not Mode.ACT]
@@ -150,6 +150,11 @@ def add_parser(subparsers: Any) -> None:
         help="processes on one port; the metrics of each are on port + 1 to port + N of loopback",
     )
     gateway.add_argument("--keys-file", help="API keys (YAML), read again when it changes")
+    gateway.add_argument(
+        "--allowed-hosts",
+        metavar="NAMES",
+        help="host names, by commas, that it answers to besides addresses and localhost",
+    )
     for name, (default, what) in _GATEWAY_SECONDS.items():
         gateway.add_argument(
             f"--{name}", type=float, default=default, metavar="S", help=f"{what} ({default:g})"

@@ -49,7 +49,7 @@ async def operated(
         written = DecisionLog(settings.record, identity.controller, settings.record_bytes)
         written.start()
         loop.watchers = (*loop.watchers, written.tick)
-    webhook = Webhook(publish, settings.alert_token, loop.clock.now_s)
+    webhook = Webhook(publish, settings.alert_token, loop.declared, loop.clock.now_s)
     lost = lambda: written.lost if written else 0  # noqa: E731
     metrics = Metrics(facts, lost, lambda: webhook.counts, behind)
     loop.watchers = (*loop.watchers, facts.tick, metrics.tick)
@@ -57,7 +57,15 @@ async def operated(
     try:
         if settings.http:
             known = lambda: facts.leader()[1] > 0  # noqa: E731  a question, asked later
-            server = HealthServer(settings.http, facts, metrics, webhook, known)
+            server = HealthServer(
+                settings.http,
+                facts,
+                metrics,
+                webhook,
+                known,
+                settings.read_token,
+                settings.hosts,
+            )
             await server.start()
             log.info("metrics and status at %s", server.url)
         yield server.url if server else ""

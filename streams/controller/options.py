@@ -1,19 +1,23 @@
 """What people want to see of a controller, as options of a command line.
 
-Owns these options for both of their commands: `shoal controller` hands them on to
+Holds these options for both of their commands: `shoal controller` hands them on to
 `python -m streams.controller`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from streams.files.errors import UserError
 from streams.health.listen import parse_listen
+from streams.health.tokens import NO_TOKEN, READ_TOKEN, BearerToken, read_token
 from streams.logs import FORMS
+from topics.checks import InvalidRecord
+from topics.http_origin import host_names
 
 MOST_RECORD_MIB = 1024
 HTTP = "127.0.0.1:8702"
@@ -21,12 +25,15 @@ HTTP = "127.0.0.1:8702"
 
 @dataclass(frozen=True, slots=True)
 class Operated:
-    """http: where to listen for scrapes, status and alerts, "" for nowhere; alert_token: file with
-    the bearer token of alerts, None: they are refused. record: folder of the decision log, None for
-    none, and its largest size in bytes."""
+    """http: where to listen for scrapes, status and alerts, "" for nowhere. hosts: host names that
+    it answers to besides addresses. alert_token: without one, alerts are refused. read_token:
+    without one, reads need none. record: folder of the decision log, None for none, and its largest
+    size in bytes."""
 
     http: str = ""
-    alert_token: Path | None = None
+    hosts: frozenset[str] = frozenset()
+    alert_token: BearerToken = NO_TOKEN
+    read_token: BearerToken = NO_TOKEN
     record: Path | None = None
     record_bytes: int = MOST_RECORD_MIB << 20
 
@@ -40,6 +47,13 @@ def add_operated(parser: argparse.ArgumentParser, record: str = "", http: str = 
         metavar="HOST:PORT",
         help="where to listen for /metrics, /healthz, /readyz, /v1/status and /alerts; '' for "
         f"nowhere (default {http or 'nowhere'})",
+    )
+    parser.add_argument(
+        "--allowed-hosts",
+        default="",
+        metavar="NAMES",
+        help="host names, by commas, that --http answers to besides addresses and localhost; a "
+        f"token for reads comes from ${READ_TOKEN} or ${READ_TOKEN}_FILE",
     )
     parser.add_argument(
         "--alert-token-file",
@@ -86,9 +100,15 @@ def operated_of(given: argparse.Namespace) -> Operated:
     except OSError as error:
         raise UserError(f"--record {record}: cannot be written to ({error.strerror}); name another "
                         "folder, or '' for none") from None  # fmt: skip
+    try:
+        hosts = host_names("--allowed-hosts", given.allowed_hosts)
+    except InvalidRecord as error:
+        raise UserError(str(error)) from None
     return Operated(
         http=given.http,
-        alert_token=token,
+        hosts=hosts,
+        alert_token=BearerToken(token),
+        read_token=read_token(os.environ),
         record=record,
         record_bytes=given.record_mib << 20,
     )
@@ -99,6 +119,7 @@ def operated_argv(given: argparse.Namespace) -> tuple[str, ...]:
     operated_of(given)
     return (
         "--log-format", given.log_format,
-        "--http", given.http, "--alert-token-file", given.alert_token_file,
+        "--http", given.http, "--allowed-hosts", given.allowed_hosts,
+        "--alert-token-file", given.alert_token_file,
         "--record", given.record, "--record-mib", str(given.record_mib),
     )  # fmt: skip

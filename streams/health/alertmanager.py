@@ -1,16 +1,20 @@
 """Alertmanager's webhook payload, read into alert records.
 
-Owns what is taken from it and what is refused. Unknown fields are ignored; models are the values of
-the label `model` (several with commas). Knows nothing of HTTP.
+Holds what is taken from it and what is refused. Unknown fields are ignored; models are the values
+of the label `model` (several with commas), or of vLLM's own label `model_name` where `model` is
+absent. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
+from autoscaler.domain.cluster import Cluster
 from topics.checks import InvalidRecord
 from topics.records import Alert
 
@@ -35,11 +39,33 @@ def alerts_of(body: bytes) -> tuple[list[Alert], list[InvalidRecord]]:
     return alerts, refused
 
 
+def known_names(cluster: Cluster) -> dict[str, tuple[str, ...]]:
+    """The declared models by every name that an alert may use: a model's own name, the Hugging
+    Face name (several models may share it), and the name of a service that stands for several."""
+    found = {route.name: tuple(route.models) for route in cluster.routes}
+    for service in cluster.services:
+        if service.other_name:
+            found[service.other_name] = (*found.get(service.other_name, ()), service.model)
+    return found | {service.model: (service.model,) for service in cluster.services}
+
+
+def declared_only(
+    alert: Alert, names: Mapping[str, Sequence[str]]
+) -> tuple[Alert | None, list[str]]:
+    """`alert` for declared models by their own names, None where it names others alone; and the
+    names that are not declared. names: see `known_names`."""
+    unknown = [name for name in alert.models if name not in names]
+    models = dict.fromkeys(model for name in alert.models for model in names.get(name, ()))
+    if unknown and not models:
+        return None, unknown
+    return replace(alert, models=tuple(models)), unknown
+
+
 def _alert(path: str, one: Any) -> Alert:
     if not isinstance(one, dict) or not isinstance(one.get("labels"), dict):
         raise InvalidRecord(f"{path}.labels", one, "a JSON object")
     labels = one["labels"]
-    models = _text(labels.get("model"))
+    models = _text(labels.get("model")) or _text(labels.get("model_name"))
     try:
         return Alert(
             fingerprint=_text(one.get("fingerprint")),

@@ -72,7 +72,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("shoal_lag_records", "gauge", ("topic",), "records not read yet"),
     Metric("shoal_dead_letters_total", "counter", (), "places of topics that were not understood"),
     Metric("shoal_decision_log_lost_total", "counter", (), "ticks missing from the decision log"),
-    Metric("shoal_alerts_total", "counter", ("result",), "accepted, duplicate, refused"),
+    Metric(
+        "shoal_alerts_total", "counter", ("result",), "accepted, duplicate, unknown_model, refused"
+    ),
     Metric("shoal_supply_age_seconds", "gauge", ("kind", "pool"), "since a feed observed it"),
     Metric("shoal_demand_requests_per_second", "gauge", ("model",), "arrivals, local window"),
     Metric("shoal_target_requests_per_second", "gauge", ("model",), "demand planned for"),

@@ -1,11 +1,13 @@
 """The controller's HTTP side: /metrics, /healthz, /readyz, /v1/status, /v1/explain/MODEL, /alerts.
 
-Owns the addresses and when the controller calls itself healthy and ready. Binds loopback unless an
-address is named. Everything but /alerts only reads.
+Holds the addresses and when the controller calls itself healthy and ready. Binds loopback unless an
+address is named. Everything but /alerts only reads. With a token for reads, all paths but /healthz,
+/readyz and /alerts (which has its own) ask for it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -14,10 +16,13 @@ from aiohttp.http import HttpProcessingError
 
 from streams.files.errors import UserError
 from streams.health.facts import Facts
+from streams.health.guard import DEFAULT_LIMITS, Guard, Handler, HttpLimits, expect
 from streams.health.listen import parse_listen
 from streams.health.metrics import Metrics
+from streams.health.tokens import NO_TOKEN, READ_TOKEN, BearerToken
 from streams.health.webhook import MOST_BYTES, Webhook
 from topics.codec import write_value
+from topics.http_origin import HostRule
 
 _log = logging.getLogger("streams.health.http")
 
@@ -25,8 +30,13 @@ MOST_TICK_AGE_S = 10.0
 """Real seconds without a decision after which a leader is not healthy."""
 
 
+_SHUTDOWN_S = 2.0
+
+
 class HealthServer:
-    """address: "HOST:PORT"; port 0: any. `url` is where it listens, after `start`."""
+    """address: "HOST:PORT"; port 0: any. read_token: an empty one asks for nothing. names: host
+    names that are answered besides addresses (`HostRule`). `url` is where it listens, after
+    `start`."""
 
     def __init__(
         self,
@@ -35,45 +45,78 @@ class HealthServer:
         metrics: Metrics,
         webhook: Webhook,
         ready: Callable[[], bool],
+        read_token: BearerToken = NO_TOKEN,
+        names: frozenset[str] = frozenset(),
+        limits: HttpLimits = DEFAULT_LIMITS,
     ) -> None:
         self._address = address
         self._facts = facts
         self._metrics = metrics
         self._ready = ready
+        self._read_token = read_token
+        self._names = names
+        self._limits = limits
+        self._webhook = webhook
         self._runner: web.AppRunner | None = None
-        self._app = web.Application(client_max_size=MOST_BYTES)
-        self._app.add_routes(
-            [
-                web.get("/metrics", self._get_metrics),
-                web.get("/healthz", self._get_health),
-                web.get("/readyz", self._get_ready),
-                web.get("/v1/status", self._get_status),
-                web.get("/v1/explain/{model}", self._get_explain),
-                web.post("/alerts", webhook.handle),
-            ]
-        )
+        self._listener: asyncio.Server | None = None
         self.url = ""
 
     async def start(self) -> None:
         """Listen. UserError: the address cannot be had."""
         host, port = parse_listen(self._address)
-        self._runner = web.AppRunner(self._app, access_log=None, logger=_log)
-        await self._runner.setup()
+        guard = Guard(HostRule(host, self._names), self._limits)
+        runner = self._runner = web.AppRunner(
+            self._application(guard),
+            access_log=None,
+            logger=_log,
+            keepalive_timeout=self._limits.idle_s,
+            lingering_time=self._limits.linger_s,
+            shutdown_timeout=_SHUTDOWN_S,
+        )
+        await runner.setup()
+        guard.server = runner.server
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            loop = asyncio.get_running_loop()
+            listener = self._listener = await loop.create_server(guard.connection, host, port)
         except (OSError, UnicodeError) as error:
-            await self._runner.cleanup()
+            await runner.cleanup()
             why = getattr(error, "strerror", None) or error
             raise UserError(
                 f"--http {self._address}: {why}; another address, port 0 for any, or '' for none"
             ) from None
-        bound = self._runner.addresses[0]
+        bound = listener.sockets[0].getsockname()
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{bound[1]}"
 
     async def close(self) -> None:
         """Stop listening."""
+        if self._listener is not None:
+            self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
+
+    def _application(self, guard: Guard) -> web.Application:
+        app = web.Application(client_max_size=MOST_BYTES, middlewares=[guard.middleware])
+        reads = {
+            "/metrics": self._read(self._get_metrics),
+            "/healthz": self._get_health,
+            "/readyz": self._get_ready,
+            "/v1/status": self._read(self._get_status),
+            "/v1/explain/{model}": self._read(self._get_explain),
+        }
+        app.add_routes([web.get(at, read, expect_handler=expect) for at, read in reads.items()])
+        app.add_routes([web.post("/alerts", self._webhook.handle, expect_handler=expect)])
+        return app
+
+    def _read(self, handler: Handler) -> Handler:
+        """`handler`, for those who have the token for reads, where there is one."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            header = request.headers.get("Authorization", "")
+            if self._read_token and not self._read_token.allows(header):
+                return _json({"error": f"a bearer token is needed ({READ_TOKEN})"}, 401)
+            return await handler(request)
+
+        return answer
 
     def unhealthy(self) -> str:
         """Why this controller is not well; "" if it is."""

@@ -1,7 +1,8 @@
 """The alert webhook: a bearer token, a limit on size and rate, then the topic `alerts`.
 
-Owns refusals (401, 413, 429, 400) and duplicates. Of several alerts those that cannot be read are
-left out: Alertmanager does not send a refused notification again. Answers once the broker has the
+Holds refusals (401, 408, 413, 429, 400) and duplicates. Of several alerts those that cannot be
+read, and those of models that are not declared, are left out and named in the answer, which is 200
+even so: Alertmanager does not send a refused notification again. Answers once the broker has the
 records: what follows from an alert is for the next ticks. A broker that does not answer is a 503,
 which makes Alertmanager send it again.
 """
@@ -9,15 +10,15 @@ which makes Alertmanager send it again.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from aiohttp import web
 
-from streams.health.alertmanager import alerts_of
+from autoscaler.domain.cluster import Cluster
+from streams.health.alertmanager import alerts_of, declared_only, known_names
+from streams.health.tokens import BearerToken
 from topics.checks import InvalidRecord
 from topics.records import Alert
 
@@ -26,22 +27,31 @@ log = logging.getLogger(__name__)
 MOST_BYTES = 1024 * 1024
 _MOST_PER_MINUTE = 120
 _PUBLISH_S = 3.0
+_BODY_S = 10.0
+_SHOWN = 10
 _REMEMBERED = 10_000
 
 Publish = Callable[[Alert], Awaitable[None]]
 
 
 class Webhook:
-    """token_file: holds the bearer token and is read at every request, so it may rotate. None:
-    every alert is refused. Counts by result: accepted, duplicate, refused (alerts that cannot be
-    read, and whole requests)."""
+    """token: without one every alert is refused. declared: the cluster of this moment. body_s: real
+    seconds for a body to arrive. Counts by result: accepted, duplicate, unknown_model (alerts of
+    models that are not declared), refused (alerts that cannot be read, and whole requests)."""
 
     def __init__(
-        self, publish: Publish, token_file: Path | None, now_s: Callable[[], float]
+        self,
+        publish: Publish,
+        token: BearerToken,
+        declared: Callable[[], Cluster],
+        now_s: Callable[[], float],
+        body_s: float = _BODY_S,
     ) -> None:
         self._publish = publish
-        self._token_file = token_file
+        self._token = token
+        self._declared = declared
         self._now_s = now_s
+        self._body_s = body_s
         self._times: list[float] = []
         self._known: OrderedDict[tuple[str, int, str], None] = OrderedDict()
         self.counts: Counter[str] = Counter()
@@ -53,7 +63,12 @@ class Webhook:
             self.counts["refused"] += 1
             return refusal
         try:
-            alerts, refused = alerts_of(await request.read())
+            async with asyncio.timeout(self._body_s):
+                body = await request.read()
+            alerts, refused = alerts_of(body)
+        except TimeoutError:
+            self.counts["refused"] += 1
+            return _said(408, f"the body did not arrive within {self._body_s:g} s")
         except web.HTTPRequestEntityTooLarge:
             self.counts["refused"] += 1
             return _said(413, f"at most {MOST_BYTES} bytes")
@@ -68,9 +83,10 @@ class Webhook:
             log.warning("alerts: %s", left_out)
         if refused and not alerts:
             return _said(400, str(refused[0]))
-        fresh = {_identity(alert): alert for alert in alerts}
+        found, unknown = self._of_declared(alerts)
+        fresh = {_identity(alert): alert for alert in found}
         fresh = {key: alert for key, alert in fresh.items() if key not in self._known}
-        self.counts["duplicate"] += len(alerts) - len(fresh)
+        self.counts["duplicate"] += len(found) - len(fresh)
         try:
             async with asyncio.timeout(_PUBLISH_S):
                 for alert in fresh.values():
@@ -84,10 +100,27 @@ class Webhook:
             self._known.popitem(last=False)
         self.counts["accepted"] += len(fresh)
         unread = f", {len(refused)} not read: {refused[0]}" if refused else ""
-        return _said(200, f"{len(fresh)} new of {len(alerts)}{unread}")
+        stray = f", no declared model: {', '.join(unknown[:_SHOWN])}" if unknown else ""
+        return _said(200, f"{len(fresh)} new of {len(alerts)}{stray}{unread}")
+
+    def _of_declared(self, alerts: list[Alert]) -> tuple[list[Alert], list[str]]:
+        """The alerts that concern declared models, for these alone, and all other names."""
+        names = known_names(self._declared())
+        found: list[Alert] = []
+        unknown: dict[str, None] = {}
+        for alert in alerts:
+            kept, strange = declared_only(alert, names)
+            unknown |= dict.fromkeys(strange)
+            if kept is None:
+                self.counts["unknown_model"] += 1
+            else:
+                found.append(kept)
+        if unknown:
+            log.warning("alerts: no declared model: %s", ", ".join(list(unknown)[:_SHOWN]))
+        return found, list(unknown)
 
     def _refusal(self, request: web.Request) -> web.Response | None:
-        if not self._authorized(request.headers.get("Authorization", "")):
+        if not self._token.allows(request.headers.get("Authorization", "")):
             return _said(401, "a bearer token is needed")
         if (request.content_length or 0) > MOST_BYTES:
             return _said(413, f"at most {MOST_BYTES} bytes")
@@ -97,16 +130,6 @@ class Webhook:
             return _said(429, f"at most {_MOST_PER_MINUTE} requests a minute")
         self._times.append(now_s)
         return None
-
-    def _authorized(self, header: str) -> bool:
-        if self._token_file is None:
-            return False
-        try:
-            token = self._token_file.read_text().strip()
-        except OSError as error:
-            log.error("alerts: %s", error)
-            return False
-        return bool(token) and hmac.compare_digest(header.encode(), f"Bearer {token}".encode())
 
 
 def _identity(alert: Alert) -> tuple[str, int, str]:

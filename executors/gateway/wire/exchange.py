@@ -72,6 +72,10 @@ class Exchange:
         """The target without its query."""
         return self.target.partition(b"?")[0].decode("latin-1")
 
+    def header(self, name: bytes) -> str:
+        """The header with that lower-case name; "" where it is absent."""
+        return self.headers.get(name, b"").decode("latin-1")
+
     def add_header(self, name: bytes, value: bytes) -> None:
         """One more header of the answer; only before it begins. Control characters are dropped."""
         if value.isascii() and value.isalnum():

@@ -31,6 +31,7 @@ from streams.health.listen import parse_listen
 from streams.health.metrics import Metrics
 from streams.health.names import BY_NAME, METRICS
 from streams.health.server import HealthServer
+from streams.health.tokens import BearerToken
 from streams.health.webhook import MOST_BYTES, Webhook
 from streams.solver.client import plan_here
 from topics.records import Alert, Control, Price
@@ -47,6 +48,9 @@ TINY = Service(
     mode=Mode.RECOMMEND,
 )
 POOL = Pool("r", "l4", catalog.gpu("L4"), 1, 4, Market.ON_DEMAND, 1.0)
+
+
+SILENT = Webhook(None, BearerToken(), lambda: Cluster((POOL,), (TINY,)), lambda: 0.0)  # type: ignore[arg-type]
 
 
 class Sent:
@@ -122,7 +126,7 @@ async def made(tmp_path: Path) -> AsyncIterator[Made]:
 
     identity = Identity("ctl-1", "b:1", "shoal.", True)
     facts = Facts(identity, loop, lambda: (held.leads, held.token, "ctl-1"))
-    webhook = Webhook(publish, token, lambda: held.now_s)
+    webhook = Webhook(publish, BearerToken(token), lambda: held.cluster, lambda: held.now_s)
     held.metrics = Metrics(facts, lambda: 0, lambda: webhook.counts, lambda: {"telemetry": 7})
     loop.watchers = (facts.tick, held.metrics.tick)
     server = HealthServer("127.0.0.1:0", facts, held.metrics, webhook, lambda: True)
@@ -310,8 +314,44 @@ async def test_alerts_are_published_once_with_their_models(made: Made) -> None:
         ("b", "firing"),
         ("a", "resolved"),
     ]
-    assert made.alerts[0].models == ("tiny", "other")
+    assert made.alerts[0].models == ("tiny",)
     assert made.alerts[0].starts_ms == 1_700_000_000_123
+
+
+def naming(label: str, model: str) -> bytes:
+    return payload("a").replace(b'"model": "tiny, other"', f'"{label}": "{model}"'.encode())
+
+
+async def said(made: Made, body: bytes) -> tuple[int, str]:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(made.url + "/alerts", data=body, headers=headers) as answer,
+    ):
+        return answer.status, (await answer.json())["said"]
+
+
+@pytest.mark.parametrize("label", ["model", "model_name"])
+async def test_an_alert_may_name_a_model_by_its_hugging_face_name(made: Made, label: str) -> None:
+    """vLLM labels its series so unless it is given a served name."""
+    status, words = await said(made, naming(label, TINY.architecture.name))
+    assert (status, words) == (200, "1 new of 1")
+    assert [alert.models for alert in made.alerts] == [("tiny",)]
+
+
+async def test_an_alert_of_two_models_with_one_source_is_of_both(made: Made) -> None:
+    made.cluster = Cluster((POOL,), (TINY, dataclasses.replace(TINY, model="small")))
+    await said(made, naming("model", TINY.architecture.name))
+    assert [alert.models for alert in made.alerts] == [("tiny", "small")]
+
+
+async def test_an_alert_of_a_model_that_is_not_declared_is_named_and_counted(made: Made) -> None:
+    status, words = await said(made, naming("model", "ghost"))
+    assert (status, words) == (200, "0 new of 1, no declared model: ghost")
+    assert made.alerts == []
+    assert 'shoal_alerts_total{result="unknown_model"} 1.0' in (await get(made, "/metrics"))[1]
+    made.cluster = Cluster((POOL,), (TINY, dataclasses.replace(TINY, model="ghost")))
+    assert await said(made, naming("model", "ghost")) == (200, "1 new of 1")
 
 
 async def test_an_alert_may_have_any_name_and_no_model(made: Made) -> None:
@@ -370,8 +410,12 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 
 async def test_a_host_that_is_no_name_is_refused(made: Made) -> None:
     server = HealthServer(
-        "a..b:0", made.metrics, made.metrics, Webhook(None, None, None), lambda: True
-    )  # type: ignore[arg-type]
+        "a..b:0",
+        made.metrics,
+        made.metrics,
+        SILENT,
+        lambda: True,  # type: ignore[arg-type]
+    )
     with pytest.raises(UserError, match=r"--http a\.\.b:0: "):
         await server.start()
 
@@ -382,8 +426,12 @@ async def test_a_host_that_is_no_name_is_refused(made: Made) -> None:
 )
 async def test_it_listens_on_either_kind_of_address(made: Made, address: str, url: str) -> None:
     server = HealthServer(
-        address, made.metrics, made.metrics, Webhook(None, None, None), lambda: True
-    )  # type: ignore[arg-type]
+        address,
+        made.metrics,
+        made.metrics,
+        SILENT,
+        lambda: True,  # type: ignore[arg-type]
+    )
     await server.start()
     try:
         assert re.fullmatch(url, server.url)

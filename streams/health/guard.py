@@ -1,0 +1,117 @@
+"""Limits of the controller's HTTP endpoint: time, number of connections, host names, origins.
+
+aiohttp closes a connection that waits for a head, or between requests, after `idle_s`. The rest is
+bounded here: how long one request may take with its body and its answer, and how many connections
+there are. A client that opens many of them and sends nothing loses its own oldest ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from topics.http_origin import HostRule, is_cross_site
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_READS = ("GET", "HEAD")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Real seconds. idle_s: until the head of a request is complete, from the start of the
+    connection or the end of the last answer. request_s: for one request, from its head to the last
+    byte of its answer. linger_s: for the rest of a body that is not wanted. connections: at the
+    same time."""
+
+    idle_s: float = 30.0
+    request_s: float = 30.0
+    linger_s: float = 2.0
+    connections: int = 200
+
+
+DEFAULT_LIMITS = HttpLimits()
+
+
+class Guard:
+    """rule: the host names that are answered. `middleware` belongs to the application,
+    `connection` to the listening socket, once `server` is set."""
+
+    def __init__(self, rule: HostRule, limits: HttpLimits) -> None:
+        self._rule = rule
+        self._limits = limits
+        self._busy: set[web.RequestHandler] = set()
+        self.server: web.Server | None = None
+
+    def connection(self) -> asyncio.Protocol:
+        """The protocol of a new connection. At the limit the oldest one without a request makes
+        room; where all have one, the new connection is closed."""
+        server = self.server
+        assert server is not None  # noqa: S101  set before the socket listens
+        open_ = [each for each in server.connections if each.transport is not None]
+        if len(open_) >= self._limits.connections:
+            idle = next((each for each in open_ if each not in self._busy), None)
+            if idle is None:
+                return _Closed()
+            idle.force_close()
+        return server()
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what must not be answered; end what takes too long."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refusal
+        protocol = request.protocol
+        self._busy.add(protocol)
+        try:
+            async with asyncio.timeout(self._limits.request_s):
+                answer = await handler(request)
+                # Sent here, so that a client who does not read is within the time limit, too.
+                await answer.prepare(request)
+                await answer.write_eof()
+                return answer
+        except TimeoutError:
+            log.warning("http: a request took more than %g s and was ended", self._limits.request_s)
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response(status=408)
+        finally:
+            self._busy.discard(protocol)
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        headers = request.headers
+        host = headers.get("Host", "")
+        if not self._rule.allows(host):
+            return web.Response(
+                status=421,
+                text="this host name is not one of the controller's; --allowed-hosts declares it\n",
+            )
+        if request.method not in _READS and is_cross_site(
+            host, headers.get("Origin", ""), headers.get("Sec-Fetch-Site", "")
+        ):
+            return web.Response(status=403, text="requests of other sites' pages are refused\n")
+        return None
+
+
+async def expect(request: web.Request) -> web.StreamResponse | None:
+    """The answer to a header `Expect`, where the request may not go on. aiohttp's own repeats the
+    header in its answer, and fails at bytes that are no text."""
+    if request.headers.get("Expect", "").lower() != "100-continue":
+        return web.Response(status=417, text="Expect: only 100-continue is known\n")
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0  # these bytes are no part of the answer's head
+    return None
+
+
+class _Closed(asyncio.Protocol):
+    """A connection that is closed at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  of a TCP socket
+        transport.abort()

@@ -1,0 +1,68 @@
+"""Bearer tokens of the controller's HTTP endpoint: from a file or the environment, never from a
+command line, which every user of the machine can read."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from streams.files.errors import UserError
+
+log = logging.getLogger(__name__)
+
+READ_TOKEN = "SHOAL_READ_TOKEN"  # noqa: S105  the name of a variable
+"""Variable that holds the token for reads; with _FILE behind it, the path of a file that does."""
+_LEAST_CHARACTERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class BearerToken:
+    """path: a file that is read at every request, so the token may rotate. text: the token itself,
+    where there is no file."""
+
+    path: Path | None = None
+    text: str = field(default="", repr=False)
+
+    def __bool__(self) -> bool:
+        return self.path is not None or bool(self.text)
+
+    def read(self) -> str:
+        """The token of this moment; "" where its file cannot be read, which is logged."""
+        if self.path is None:
+            return self.text
+        try:
+            return self.path.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            log.error("bearer token: %s: %s", self.path, error)
+            return ""
+
+    def allows(self, authorization: str) -> bool:
+        """Whether the header `authorization` holds the token. Without a token nothing does."""
+        token = self.read()
+        given = authorization.encode("utf-8", "surrogateescape")
+        return bool(token) and hmac.compare_digest(given, f"Bearer {token}".encode())
+
+
+NO_TOKEN = BearerToken()
+
+
+def read_token(environ: Mapping[str, str]) -> BearerToken:
+    """The token for reads that the environment gives or points to; an empty one where it names
+    none. UserError: a file that cannot be read, or a token that is too short."""
+    path, text = environ.get(f"{READ_TOKEN}_FILE", ""), environ.get(READ_TOKEN, "").strip()
+    variable = f"{READ_TOKEN}_FILE" if path else READ_TOKEN
+    if path:
+        try:
+            text = Path(path).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise UserError(f"{variable} {path}: cannot be read ({why})") from None
+    if (text or path) and (len(text) < _LEAST_CHARACTERS or not text.isprintable()):
+        raise UserError(
+            f"{variable}: {len(text)} characters are not allowed; allowed: at least "
+            f"{_LEAST_CHARACTERS} printable ones"
+        )
+    return BearerToken(Path(path)) if path else BearerToken(text=text)

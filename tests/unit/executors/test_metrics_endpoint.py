@@ -1,0 +1,24 @@
+"""An executor's /metrics on loopback."""
+
+from __future__ import annotations
+
+import aiohttp
+import pytest
+
+from executors.node.metrics import Metrics, serve
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), [("attacker.example", 421), ("localhost", 200), ("127.0.0.1:9", 200)]
+)
+async def test_metrics_are_for_names_of_this_host(host: str, status: int) -> None:
+    runner = await serve(Metrics(), 0)
+    try:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/metrics"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(url, headers={"Host": host}) as answer,
+        ):
+            assert answer.status == status
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,84 @@
+"""By which names an HTTP endpoint may be asked, and whether a page of another site asks it.
+
+A page can point a name of its own at 127.0.0.1 (DNS rebinding) and then reads whatever listens
+there. The browser still sends that name as `Host`, so an endpoint on loopback answers only to
+addresses, to `localhost`, and to names that are declared. Holds no socket: every endpoint of both
+planes asks here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from topics.checks import InvalidRecord
+
+_NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_])?\Z")
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]{0,5})?\Z")
+_SAME = ("same-origin", "none")  # "none": typed into the address bar, or a bookmark
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """listens_on: the address of the listening socket. names: declared names, in lower case. An
+    endpoint that other machines reach, and that declares no names, answers to every name."""
+
+    listens_on: str
+    names: frozenset[str] = frozenset()
+
+    @property
+    def restricts(self) -> bool:
+        """Whether there are names that are refused."""
+        return bool(self.names) or is_loopback(self.listens_on)
+
+    def allows(self, host: str) -> bool:
+        """Whether a request whose header `Host` is `host` may be answered. "" is a client of
+        HTTP/1.0 without that header, which no browser is."""
+        return not host or not self.restricts or _allowed(host, self.names)
+
+
+def host_names(field: str, text: str) -> frozenset[str]:
+    """Names, separated by commas; InvalidRecord unless all of them are host names."""
+    found = frozenset(part.strip().lower().rstrip(".") for part in text.split(",") if part.strip())
+    for name in sorted(found):
+        if not _NAME.match(name):
+            raise InvalidRecord(field, name, "host names without a port, separated by commas")
+    return found
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only processes of the same machine reach `address`."""
+    if address.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def is_cross_site(host: str, origin: str, fetch_site: str) -> bool:
+    """Whether a browser sends a request for a page of another origin than the endpoint's own.
+
+    host, origin, fetch_site: the headers Host, Origin and Sec-Fetch-Site, "" where absent. Programs
+    that are no browsers send neither of the last two.
+    """
+    if fetch_site:
+        return fetch_site.lower() not in _SAME
+    return bool(origin) and origin.partition("://")[2].lower() != host.lower()
+
+
+@lru_cache(maxsize=256)
+def _allowed(host: str, names: frozenset[str]) -> bool:
+    found = _AUTHORITY.match(host.lower())
+    if found is None:
+        return False
+    name = found[1].rstrip(".")
+    if name == "localhost" or name.endswith(".localhost") or name in names:
+        return True
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
