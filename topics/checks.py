@@ -16,6 +16,11 @@ MAX_COUNT = 10**12
 MAX_MS = 4_102_444_800_000  # 2100-01-01, so a time in microseconds is refused as a time in ms
 SCHEMA_VERSION = 1
 
+MOST_REQ_PER_S = 1e9
+"""Requests/s of one model: the bound of every rate in records and in the core alike."""
+MOST_USD_PER_H = 1e9
+"""USD per hour of a fleet, likewise."""
+
 
 class InvalidRecord(ValueError):
     """A record's field holds what it must not. `field` names it, `allowed` says what would do."""

@@ -54,8 +54,9 @@ class Decision:
         checks.time_ms("at_ms", self.at_ms)
         checks.text("reason", self.reason)
         for key in ("demand_req_per_s", "capacity_req_per_s"):
-            checks.number(key, getattr(self, key), 0.0, 1e9)
-        checks.number("cost_delta_usd_per_h", self.cost_delta_usd_per_h, -1e9, 1e9)
+            checks.number(key, getattr(self, key), 0.0, checks.MOST_REQ_PER_S)
+        most_usd = checks.MOST_USD_PER_H
+        checks.number("cost_delta_usd_per_h", self.cost_delta_usd_per_h, -most_usd, most_usd)
         checks.time_ms("over_since_ms", self.over_since_ms)
         checks.time_ms("expires_ms", self.expires_ms)
         for combo, change in self.change:
@@ -77,8 +78,8 @@ class PlannedCombo:
         checks.name("model", self.model)
         checks.combo("combo", self.combo)
         checks.count("count", self.count, 1_000_000)
-        checks.number("req_per_s", self.req_per_s, 0.0, 1e9)
-        checks.number("usd_per_h", self.usd_per_h, 0.0, 1e9)
+        checks.number("req_per_s", self.req_per_s, 0.0, checks.MOST_REQ_PER_S)
+        checks.number("usd_per_h", self.usd_per_h, 0.0, checks.MOST_USD_PER_H)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,9 @@ class PlanRecord:
         checks.count("leader_token", self.leader_token)
         checks.time_ms("at_ms", self.at_ms)
         checks.name("strategy", self.strategy)
-        checks.number("cost_usd_per_h", self.cost_usd_per_h, 0.0, 1e9)
+        checks.number("cost_usd_per_h", self.cost_usd_per_h, 0.0, checks.MOST_USD_PER_H)
         checks.number("gap", self.gap, -1.0, 1e9)
         for model, missing in self.shortfall_req_per_s.items():
             checks.name("shortfall_req_per_s", model)
-            checks.number(f"shortfall_req_per_s[{model}]", missing, 0.0, 1e9)
+            field = f"shortfall_req_per_s[{model}]"
+            checks.number(field, missing, 0.0, checks.MOST_REQ_PER_S)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from topics import checks
 from topics.reported import cells_of
-from topics.telemetry import COUNTS
+from topics.telemetry import COUNTS, MOST_IN_FLIGHT, MOST_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class DemandSecond:
         checks.time_ms("start_ms", self.start_ms)
         if len(self.counts) != len(COUNTS):
             raise checks.InvalidRecord("counts", len(self.counts), f"{len(COUNTS)} counts")
-        for name, count in zip(COUNTS, self.counts, strict=True):
-            checks.count(name, count)
+        for name, count, most in zip(COUNTS, self.counts, MOST_PER_S, strict=True):
+            checks.count(name, count, most)
         if cells_of(self.cells) is None:
             raise checks.InvalidRecord(
                 "cells", self.cells, "cells of 4 characters, digits of base 92"
@@ -50,7 +50,7 @@ class GatewayWord:
         checks.name("gateway", self.gateway)
         checks.name("boot", self.boot)
         checks.time_ms("end_ms", self.end_ms)
-        checks.count("in_flight", self.in_flight)
+        checks.count("in_flight", self.in_flight, MOST_IN_FLIGHT)
         checks.count("route_generation", self.route_generation)
 
 
@@ -74,7 +74,7 @@ class Demand:
     def __post_init__(self) -> None:
         checks.name("model", self.model)
         checks.count("partition", self.partition, 1_000_000)
-        checks.count("appended_s", self.appended_s)
+        checks.count("appended_s", self.appended_s, checks.MAX_MS // 1000)
         for kind, requests in self.kinds.items():
             checks.name("kinds", kind)
             checks.count(f"kinds[{kind}]", requests)

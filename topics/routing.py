@@ -76,7 +76,7 @@ class RoutePath:
 
     def __post_init__(self) -> None:
         checks.name("type", self.type)
-        checks.number("req_per_s", self.req_per_s, 0.0, 1e9)
+        checks.number("req_per_s", self.req_per_s, 0.0, checks.MOST_REQ_PER_S)
         if not self.hops:
             raise checks.InvalidRecord("hops", (), "at least one stage in a path")
 
@@ -116,7 +116,7 @@ class RouteGroup:
 
     def __post_init__(self) -> None:
         checks.combo("group", self.group)
-        checks.number("weight", self.weight, 0.0, 1e9)
+        checks.number("weight", self.weight, 0.0, checks.MOST_REQ_PER_S)
         if bool(self.prefill) != bool(self.decode):
             raise checks.InvalidRecord("prefill", self.prefill, "prefill and decode together")
         known = {stage.name for stage in self.stages}

@@ -11,9 +11,7 @@ from functools import lru_cache
 
 from topics.shapes import shape_of
 from topics.sketch import bucket_of
-from topics.telemetry import Telemetry
-
-_LONGEST_SPAN_MS = 3_600_000
+from topics.telemetry import LONGEST_SPAN_MS, Telemetry
 
 
 @dataclass(slots=True)
@@ -103,7 +101,7 @@ class Span:
             boot=boot,
             sequence=sequence,
             end_ms=end_ms,
-            span_ms=min(span_ms, _LONGEST_SPAN_MS),
+            span_ms=min(span_ms, LONGEST_SPAN_MS),
             age_ms=0,
             arrivals=self.arrivals,
             completions=self.completions,

@@ -25,6 +25,17 @@ COUNTS = (
 )
 SKETCHES = ("ttft_ms", "tpot_ms", "input_lengths", "output_lengths", "shapes", "classes")
 
+MOST_REQUESTS_PER_S = 10_000_000
+MOST_TOKENS_PER_S = 100_000_000_000
+MOST_PER_S = tuple(
+    MOST_TOKENS_PER_S if "tokens" in name else MOST_REQUESTS_PER_S for name in COUNTS
+)
+"""What one second may hold of each of COUNTS: of one gateway in a record, and of all gateways
+together in a window. What is planned for such a rate, its headroom included, stays below
+`checks.MOST_REQ_PER_S`."""
+MOST_IN_FLIGHT = 1_000_000_000
+LONGEST_SPAN_MS = 3_600_000
+
 UNCLASSED = -1
 """The class of an arrival without a score."""
 
@@ -86,23 +97,14 @@ class Telemetry:
         for key in ("model", "gateway", "boot"):
             checks.name(key, getattr(self, key))
         checks.time_ms("end_ms", self.end_ms)
-        checks.count("span_ms", self.span_ms, 3_600_000)
-        for key in (
-            "sequence",
-            "age_ms",
-            "arrivals",
-            "completions",
-            "failures",
-            "refused",
-            "attained",
-            "input_tokens_arrived",
-            "input_tokens",
-            "output_tokens",
-            "in_flight",
-            "route_generation",
-            "withdrawn",
-        ):
+        checks.count("span_ms", self.span_ms, LONGEST_SPAN_MS)
+        for key in ("sequence", "age_ms", "route_generation"):
             checks.count(key, getattr(self, key))
+        checks.count("in_flight", self.in_flight, MOST_IN_FLIGHT)
+        seconds = seconds_of(self.span_ms)
+        for key, most in zip(COUNTS, MOST_PER_S, strict=True):
+            checks.count(key, getattr(self, key), most * seconds)
+        checks.count("withdrawn", self.withdrawn, MOST_REQUESTS_PER_S * seconds)
         for key in SKETCHES:
             for bucket, seen in getattr(self, key).items():
                 plain = type(bucket) is int and type(seen) is int
@@ -111,6 +113,11 @@ class Telemetry:
                 checks.number(f"{key} bucket", bucket, LOWEST, HIGHEST)
                 checks.count(f"{key}[{bucket}]", seen, MOST_COUNT)
         check_sent(self.sent)
+
+
+def seconds_of(span_ms: int) -> int:
+    """For how many seconds a span of `span_ms` may count: at least one."""
+    return max(1, -(-span_ms // 1000))
 
 
 def check_sent(sent: Mapping[str, Mapping[str, int]]) -> None:

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.performance.compiled import compiled
-from topics.telemetry import COUNTS
+from topics.telemetry import COUNTS, MOST_PER_S
 
 BLOCK_S = 10
 _LUMP_S = 120
+_MOST = np.array(MOST_PER_S, np.int64)
 
 Count = tuple[int, int]
 """(covered seconds, arrivals)."""
@@ -163,13 +164,18 @@ def _add(
     models: NDArray[np.int64],
     values: NDArray[np.int64],
 ) -> None:
-    """Count `values` in to all of `rows` from `ats` on; those below 1 were forgotten."""
+    """Count `values` in to all of `rows` from `ats` on; those below 1 were forgotten. A second
+    holds at most `_MOST` of each count, whatever gateways say together."""
+    more = np.zeros(values.shape[1], np.int64)
     for entry in range(len(ats)):
         at, model = ats[entry], models[entry]
         if at < 1:
             continue
         covered = rows[at, model, 0] == rows[at - 1, model, 0]
+        for count in range(values.shape[1]):
+            before = rows[at, model, 1 + count] - rows[at - 1, model, 1 + count]
+            more[count] = min(values[entry, count], max(0, _MOST[count] - before))
         for row in range(at, len(rows)):
             rows[row, model, 0] += covered
             for count in range(values.shape[1]):
-                rows[row, model, 1 + count] += values[entry, count]
+                rows[row, model, 1 + count] += more[count]

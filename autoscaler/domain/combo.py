@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.slices import SLICE_SIZES
 from autoscaler.domain.workload import Phase
+from topics.checks import MOST_REQ_PER_S, MOST_USD_PER_H
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class ComboMember:
         whole("combo member: count", self.count, 1, 64)
         whole("combo member: stage", self.stage, 0, 64)
         whole("combo member: layers", self.layers, 1 if self.stage else 0, 1000)
-        finite("combo member: req_per_s", self.req_per_s, 0.0, 1e9)
+        finite("combo member: req_per_s", self.req_per_s, 0.0, MOST_REQ_PER_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,8 @@ class Combo:
     def __post_init__(self) -> None:
         if not self.members:
             raise InvalidValue(f"combo {self.id}: members", self.members, "at least one")
-        finite(f"combo {self.id}: req_per_s", self.req_per_s, 1e-9, 1e9)
-        finite(f"combo {self.id}: usd_per_h", self.usd_per_h, 0.0, 1e9)
+        finite(f"combo {self.id}: req_per_s", self.req_per_s, 1e-9, MOST_REQ_PER_S)
+        finite(f"combo {self.id}: usd_per_h", self.usd_per_h, 0.0, MOST_USD_PER_H)
         finite(f"combo {self.id}: start_s", self.start_s, 0.0, 86400.0)
 
     def at_rate(self, req_per_s: float) -> Combo:

@@ -6,6 +6,7 @@ gives them names of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from autoscaler.domain.cluster import Market, Pool
@@ -21,10 +22,28 @@ def node_ids(pool: Pool) -> tuple[str, ...]:
     return _names(pool.region, pool.name, pool.market, pool.max_nodes)
 
 
+class NodeNames:
+    """The names of all nodes that `pools` may have, without a list of them."""
+
+    def __init__(self, pools: Iterable[Pool]) -> None:
+        self._most = {_stem(pool.region, pool.name, pool.market): pool.max_nodes for pool in pools}
+
+    def __contains__(self, node: str) -> bool:
+        stem, _, index = node.rpartition(".")
+        most = self._most.get(stem)
+        if most is None or len(index) > 7 or not (index.isascii() and index.isdigit()):
+            return False
+        return int(index) < most and (index == "0" or index[0] != "0")
+
+
 @lru_cache(maxsize=4096)  # of what names are made of: a price that moves makes no new ones
 def _names(region: str, pool: str, market: Market, count: int) -> tuple[str, ...]:
     return tuple(_name(region, pool, market, index) for index in range(count))
 
 
 def _name(region: str, pool: str, market: Market, index: int) -> str:
-    return f"{region}.{pool}.{market}.{index}"
+    return f"{_stem(region, pool, market)}.{index}"
+
+
+def _stem(region: str, pool: str, market: Market) -> str:
+    return f"{region}.{pool}.{market}"

@@ -11,6 +11,7 @@ from enum import StrEnum
 from statistics import NormalDist
 
 from autoscaler.domain.checks import InvalidValue, finite
+from topics.checks import MOST_REQ_PER_S
 
 
 class Phase(StrEnum):
@@ -120,7 +121,7 @@ class Arrivals:
     cv: float = 1.0
 
     def __post_init__(self) -> None:
-        finite("arrivals.req_per_s", self.req_per_s, 0.0, 1e9)
+        finite("arrivals.req_per_s", self.req_per_s, 0.0, MOST_REQ_PER_S)
         finite("arrivals.cv", self.cv, 0.01, 100.0)
 
     def cv_at(self, req_per_s: float) -> float:
@@ -153,7 +154,7 @@ class Demand:
     mix: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
-        finite(f"demand of {self.model}: req_per_s", self.req_per_s, 0.0, 1e9)
+        finite(f"demand of {self.model}: req_per_s", self.req_per_s, 0.0, MOST_REQ_PER_S)
         finite(f"demand of {self.model}: arrival_cv", self.arrival_cv, 0.01, 100.0)
         for name, share in self.mix:
             finite(f"demand of {self.model}: share of {name}", share, 0.0, 1.0)

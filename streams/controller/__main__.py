@@ -67,7 +67,7 @@ async def _run(options: Options) -> int:
                 address = await stack.enter_async_context(own_broker(options.prefix))
                 options = replace(options, broker=address)
             await run_controller(options, end, ready)
-    except (UserError, InvalidValue, InvalidRecord, BrokerUnreachable, TopicsUnusable):
+    except (UserError, BrokerUnreachable, TopicsUnusable):
         raise
     except Exception:
         logging.getLogger(__name__).exception("controller: crashed")

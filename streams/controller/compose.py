@@ -21,6 +21,7 @@ from typing import Any
 from autoscaler.decide import ControllerState
 from autoscaler.demand.engines import EngineView
 from autoscaler.demand.windows import TelemetryWindows
+from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Mode
 from streams.broker.admin import EnsuredTopics, TopicsUnusable, ensure_topics
 from streams.broker.clients import producer as new_producer
@@ -29,6 +30,7 @@ from streams.clock import Clock, wall_ms
 from streams.controller.control_topics import ControlTopics
 from streams.controller.declared import Declared
 from streams.controller.election import Election
+from streams.controller.known import Known
 from streams.controller.latest import Latest, into_latest
 from streams.controller.leader_producer import LeaderProducer
 from streams.controller.leadership import Seat
@@ -39,6 +41,7 @@ from streams.controller.outbox import Outbox
 from streams.controller.sources import asked_of_prometheus, demand_sources
 from streams.controller.term import Terms
 from streams.files.config import Config, load_config
+from streams.files.errors import UserError
 from streams.files.plan_inputs import load_demand, with_workload
 from streams.health.facts import Identity
 from streams.poison import Poison
@@ -98,7 +101,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     Raises UserError for a bad file, BrokerUnreachable, TopicsUnusable, and whatever crashed one of
     its loops.
     """
-    config = load_config(options.config, options.default_mode, cautious=options.cautious)
+    config = _config(options)
     config = _patient(config, options.time_base.speed)
     if options.workload is not None:
         demands = load_demand(options.workload, config.cluster)
@@ -128,6 +131,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     bury = _DeadLetters(outbox, latest, options.controller_id, seat.leads)
     windows = TelemetryWindows(config.cluster.policy.global_window_s)
     declared = Declared(config, latest)
+    known = Known(declared, latest.assignments)
     desired = published(declared, outbox, seal)
     solver = Solver(solver_argv())
     loop = Loop(
@@ -167,7 +171,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         options.broker,
         options.prefix,
         found.partitions,
-        into_latest(latest, election, clock, loop.overwrite, alerts.take),
+        into_latest(latest, election, clock, loop.overwrite, alerts.take, known),
         latest.drop,
         bury,
         lambda: [node for node, desired in latest.assignments.items() if desired.instances],
@@ -186,7 +190,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         DEMAND if options.merged else TELEMETRY,
     )
     sources = demand_sources(
-        config, queries, clock, windows, telemetry, loop.pace.fresh.set, options.merged
+        config, queries, clock, windows, telemetry, loop.pace.fresh.set, options.merged, known
     )
     terms = Terms(seat, loop, written, outbox, control, bury.flush, sources, on_standing)
     await warmed(any(service.pipelines != "none" for service in config.cluster.services))
@@ -227,6 +231,15 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     finally:
         closings = (control.close(), written.close(), words.stop())
         await _within(_STOP_S, _gone([asyncio.ensure_future(closing) for closing in closings]))
+
+
+def _config(options: Options) -> Config:
+    """The file. UserError for whatever is wrong with it: from here on a refused value is a fault of
+    this program, unless it came in a record."""
+    try:
+        return load_config(options.config, options.default_mode, cautious=options.cautious)
+    except InvalidValue as error:
+        raise UserError(f"{options.config}: {error}") from error
 
 
 def _patient(config: Config, speed: float) -> Config:

@@ -20,6 +20,7 @@ from aiokafka.errors import KafkaError
 
 from streams.broker.behind import Behind
 from streams.broker.clients import consumer as new_consumer
+from streams.controller.latest import Refused
 from streams.poison import Poison
 from topics.checks import InvalidRecord
 from topics.codec import decode
@@ -46,7 +47,7 @@ from topics.table import (
 log = logging.getLogger(__name__)
 
 FOLLOWED: tuple[Topic, ...] = (
-    LEADERSHIP, ASSIGNMENTS, ROUTES, DECISIONS, PLANS, RATES, AVAILABILITY, PRICES, SERVICES,
+    LEADERSHIP, SERVICES, ASSIGNMENTS, ROUTES, DECISIONS, PLANS, RATES, AVAILABILITY, PRICES,
     CONTROLS, ALERTS, DEAD_LETTERS, STATUS,
 )  # fmt: skip
 
@@ -62,7 +63,8 @@ _SOON_S = 0.02
 _AT_ONCE = 5000
 
 OnRecord = Callable[[str, Any, int, int], None]
-"""(short topic name, record, offset, append time in ms of the broker's clock)."""
+"""(short topic name, record, offset, append time in ms of the broker's clock). Refused: no value of
+the core can be made of the record, which is poison then; any other exception ends `follow`."""
 
 
 class ControlTopics:
@@ -208,7 +210,11 @@ class ControlTopics:
             self._on_poison(Poison(name, message.partition, message.offset, message.value, forged))
             self._on_forged(record)
             return
-        self._on_record(name, record, message.offset, message.timestamp)
+        try:
+            self._on_record(name, record, message.offset, message.timestamp)
+        except Refused as error:
+            why = str(error)
+            self._on_poison(Poison(name, message.partition, message.offset, message.value, why))
 
     async def _read_last_values(self, consumer: AIOKafkaConsumer) -> None:
         """Of compacted topics the last records of each key are decoded, of others the last 5000.
@@ -231,7 +237,8 @@ class ControlTopics:
             spans[part] = begin, ends[part]
         found = await self._read_spans(consumer, spans)
         statuses = {p: f for p, f in found.items() if p.topic == STATUS.wire_name(self._prefix)}
-        for part in parts:  # leadership first: it says which tokens to believe
+        # Leadership first: it says which tokens to believe. Then services, which declare models.
+        for part in parts:
             if part not in statuses:
                 for message in found[part].kept:
                     self._fold(short_name(part.topic, self._prefix), message)

@@ -14,6 +14,8 @@ from typing import Any
 from autoscaler.demand.engines import EngineView
 from streams.clock import Clock
 from streams.controller.election import Election
+from streams.controller.known import Known
+from topics.checks import MAX_MS
 from topics.leadership import token_of
 from topics.records import (
     Alert,
@@ -33,12 +35,17 @@ from topics.records import (
 
 _KEPT_DECISIONS = 2000
 _KEPT_ALERTS = 1000
+_KEPT_VERDICTS = 1000
 KEPT_DEAD = 10_000
 _KEPT_ASIDE = 8  # leaders of one node or model: the highest token, which may be forged, goes first
 _SAME_MS = 1_000
 
 _ALERT_IS_NEWS_S = 60.0
 """Real seconds: what an older alert was about, the first plan sees."""
+
+
+class Refused(Exception):
+    """A record that decodes, and from which no value of the core can be made."""
 
 
 @dataclass(slots=True)
@@ -53,8 +60,8 @@ class Latest:
     dead: (topic, partition, offset) of what is in dead-letters already, at least the last 10,000
     (a dict, because it keeps their order); buried: how many there were. decisions: the last 2000.
     services: by model, as declared on the topic; withdrawn: models whose service was withdrawn
-    there. controls: by key, as operators said it last. alerts: those that nobody has taken yet.
-    unmanaged: by model, servers that Shoal did not start.
+    there. controls: by key, as operators said it last; of verdicts at least the last 1000.
+    alerts: those that nobody has taken yet. unmanaged: by model, servers that Shoal did not start.
     """
 
     statuses: dict[str, Status] = field(default_factory=dict)
@@ -104,12 +111,22 @@ class Latest:
             self.services[record.model] = record
             self.withdrawn.discard(record.model)
         elif isinstance(record, Control):
-            self.controls[record.key] = record
+            self._control(record)
         elif isinstance(record, Alert):
             self.alerts.append(record)
             del self.alerts[:-_KEPT_ALERTS]
         elif isinstance(record, DeadLetter):
             self.bury((record.topic, record.partition, record.offset))
+
+    def _control(self, record: Control) -> None:
+        self.controls.pop(record.key, None)
+        self.controls[record.key] = record  # the newest is the last
+        if record.kind != "verdict" or len(self.controls) <= 2 * _KEPT_VERDICTS:
+            return
+        verdicts = [key for key, control in self.controls.items() if control.kind == "verdict"]
+        if len(verdicts) > 2 * _KEPT_VERDICTS:
+            for key in verdicts[:-_KEPT_VERDICTS]:
+                del self.controls[key]
 
     def _claim(self, token: int) -> None:
         if token <= self.claimed:
@@ -178,15 +195,35 @@ def into_latest(
     clock: Clock,
     overwrite: Callable[[Assignment | Routes], None],
     on_alert: Callable[[Alert], None],
+    known: Known | None = None,
 ) -> Callable[[str, Any, int, int], None]:
     """What becomes of each record of the control topics: (topic, record, offset, append time).
 
-    overwrite: told of what leaders wrote. on_alert: told of alerts that are news.
+    overwrite: told of what leaders wrote. on_alert: told of alerts that are news. known: what is
+    declared; without it every name is taken. Raises Refused, before anything is folded in, where
+    the record is at fault; any other exception is a fault of this program.
     """
 
     offered: dict[tuple[str, str], int] = {}
 
+    def on_our_clock(record: Any, append_ms: int) -> Any:
+        if isinstance(record, Status):
+            # A node's words come in order, so none is older than the one before, although the
+            # broker's clock may have been set back since.
+            before = latest.statuses.get(record.node)
+            heard_ms = clock.event_ms(append_ms)
+            return as_heard(record, max(heard_ms, before.at_ms) if before else heard_ms)
+        if isinstance(record, (Availability, Price)):
+            return replace(record, observed_ms=clock.event_ms(append_ms))
+        return record
+
     def on_record(topic: str, record: Any, offset: int, append_ms: int) -> None:
+        if known is not None and not known.admits(topic, record, len(latest.controls)):
+            return
+        try:
+            dated = on_our_clock(record, append_ms)
+        except (ValueError, ArithmeticError) as error:
+            raise Refused(str(error)) from error
         if isinstance(record, Leadership):
             election.heard(record, offset, clock.real_age_s(append_ms))
         elif isinstance(record, Alert):
@@ -194,17 +231,13 @@ def into_latest(
                 on_alert(record)
             return
         elif isinstance(record, Status):
-            # A node's words come in order, so none is older than the one before, although the
-            # broker's clock may have been set back since.
-            known = latest.statuses.get(record.node)
-            heard_ms = clock.event_ms(append_ms)
-            record = as_heard(record, max(heard_ms, known.at_ms) if known else heard_ms)
             election.followed(record.observed_token)
+            record = dated
         elif isinstance(record, (Availability, Price)):
             if offered.get((topic, record.pool)) == record.observed_ms:
                 return  # read again
             offered[topic, record.pool] = record.observed_ms
-            record = replace(record, observed_ms=clock.event_ms(append_ms))
+            record = dated
         latest.take(record, offset)
         if isinstance(record, (Assignment, Routes)):
             overwrite(record)
@@ -214,19 +247,22 @@ def into_latest(
 
 def as_heard(status: Status, heard_ms: int) -> Status:
     """`status` on our clock: `at_ms` is when the broker took it, and what its executor's clock
-    says of its instances moves along."""
+    says of its instances moves along. What an instance did lies before that, whatever it says."""
     ahead_ms = status.at_ms - heard_ms
-    if abs(ahead_ms) < _SAME_MS:
+    near = abs(ahead_ms) < _SAME_MS
+    newest_ms = max((max(i.since_ms, i.launched_ms) for i in status.instances), default=0)
+    if near and newest_ms <= status.at_ms:
         return replace(status, at_ms=heard_ms)
+    by_ms = 0 if near else ahead_ms
+
+    def past(ms: int) -> int:
+        return min(max(0, ms - by_ms), heard_ms) if ms else 0
+
     instances = tuple(
-        replace(
-            seen,
-            since_ms=max(0, seen.since_ms - ahead_ms) if seen.since_ms else 0,
-            launched_ms=max(0, seen.launched_ms - ahead_ms) if seen.launched_ms else 0,
-        )
+        replace(seen, since_ms=past(seen.since_ms), launched_ms=past(seen.launched_ms))
         for seen in status.instances
     )
-    reclaim_ms = max(1, status.reclaim_ms - ahead_ms) if status.reclaim_ms else 0
+    reclaim_ms = min(max(1, status.reclaim_ms - by_ms), MAX_MS) if status.reclaim_ms else 0
     return replace(status, at_ms=heard_ms, instances=instances, reclaim_ms=reclaim_ms)
 
 

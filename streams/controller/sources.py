@@ -10,12 +10,14 @@ from itertools import compress
 
 from autoscaler.demand.windows import TelemetryWindows
 from streams.clock import Clock, Times
+from streams.controller.known import Known
 from streams.files.config import Config
 from streams.files.errors import UserError
 from streams.ports.demand import DemandSource, Sink
 from streams.ports.demand_topic import MERGED
 from streams.ports.promql import FROM_VLLM, PromqlDemand, prometheus, vllm_query
 from topics.reported import Reported
+from topics.table import TELEMETRY
 
 
 def demand_sources(
@@ -26,10 +28,12 @@ def demand_sources(
     telemetry: DemandSource,
     on_news: Callable[[], None],
     merged: bool = False,
+    known: Known | None = None,
 ) -> list[tuple[DemandSource, Sink]]:
-    """Each source with its sink. merged: `telemetry` is what window workers merged of it."""
+    """Each source with its sink. merged: `telemetry` is what window workers merged of it. known:
+    records of other models are left out."""
     count = merged_sink if merged else gateways_sink
-    found: list[tuple[DemandSource, Sink]] = [(telemetry, count(windows, queries, on_news))]
+    found: list[tuple[DemandSource, Sink]] = [(telemetry, count(windows, queries, on_news, known))]
     if queries:
         asks = {name: prometheus(server) for name, server in config.prometheus.items()}
         found.append((PromqlDemand(asks, queries, clock), prometheus_sink(windows)))
@@ -53,14 +57,18 @@ def asked_of_prometheus(config: Config) -> dict[str, str]:
 
 
 def gateways_sink(
-    windows: TelemetryWindows, queries: Mapping[str, str], on_news: Callable[[], None]
+    windows: TelemetryWindows,
+    queries: Mapping[str, str],
+    on_news: Callable[[], None],
+    known: Known | None = None,
 ) -> Sink:
     """Counts what gateways report. Where Prometheus is asked, only that they live is noted: the
     same request must not be counted twice, nor our gateway's zero hide that Prometheus is away.
 
-    on_news: called where something was counted."""
+    on_news: called where something was counted. known: records of other models are left out."""
 
     def sink(records: Reported, ends_ms: Times) -> None:
+        records, ends_ms = _declared(records, ends_ms, known)
         if queries:
             only_heard = [name[0] in queries for name in records.names]
             windows.hear(*_those(records, ends_ms, only_heard))
@@ -72,12 +80,16 @@ def gateways_sink(
 
 
 def merged_sink(
-    windows: TelemetryWindows, queries: Mapping[str, str], on_news: Callable[[], None]
+    windows: TelemetryWindows,
+    queries: Mapping[str, str],
+    on_news: Callable[[], None],
+    known: Known | None = None,
 ) -> Sink:
     """As `gateways_sink`, of what window workers merged: counts come without a gateway, and the
     words of gateways without counts."""
 
     def sink(records: Reported, ends_ms: Times) -> None:
+        records, ends_ms = _declared(records, ends_ms, known)
         merged = [name[1].startswith(MERGED) for name in records.names]
         counted = [
             m and name[0] not in queries for m, name in zip(merged, records.names, strict=True)
@@ -96,6 +108,18 @@ def prometheus_sink(windows: TelemetryWindows) -> Sink:
         windows.add_all(records, ends_ms, from_gateway=False)
 
     return sink
+
+
+def _declared(records: Reported, ends_ms: Times, known: Known | None) -> tuple[Reported, Times]:
+    """Of `records` those of declared models; the others are counted."""
+    if known is None:
+        return records, ends_ms
+    models = known.models()
+    if models.issuperset(name[0] for name in records.names):
+        return records, ends_ms
+    declared = [name[0] in models for name in records.names]
+    known.dropped[TELEMETRY.name] += declared.count(False)
+    return _those(records, ends_ms, declared)
 
 
 def _those(records: Reported, ends_ms: Times, which: Sequence[bool]) -> tuple[Reported, Times]:

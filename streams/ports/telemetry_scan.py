@@ -15,13 +15,21 @@ from autoscaler.performance.compiled import compiled
 from streams.ports.json_scan import after_key, after_text, after_value, after_word
 from topics.checks import MAX_COUNT, MAX_MS
 from topics.codec import CELLS, MAX_BYTES, NEWEST, OLDEST
-from topics.reported import COLUMNS, LEAVING
+from topics.reported import COLUMNS, LEAVING, SPAN_MS
 from topics.sketch import CELL_CHARS, DIGITS, MOST_COUNT
-from topics.telemetry import Telemetry
+from topics.telemetry import (
+    COUNTS,
+    LONGEST_SPAN_MS,
+    MOST_IN_FLIGHT,
+    MOST_PER_S,
+    MOST_REQUESTS_PER_S,
+    Telemetry,
+)
 
 _RANGES = {
     **dict.fromkeys(COLUMNS, (0, MAX_COUNT)),
-    "span_ms": (0, 3_600_000),
+    "span_ms": (0, LONGEST_SPAN_MS),
+    "in_flight": (0, MOST_IN_FLIGHT),
     "leaving": (0, 1),
     "withdrawn": (0, MAX_COUNT),
     "end_ms": (0, MAX_MS),
@@ -42,6 +50,9 @@ _KEY_ENDS = np.append(0, np.cumsum([len(f'"{field}":') for field in _FIELDS]))
 _DIGIT = np.full(256, -1, np.int16)
 _DIGIT[np.frombuffer(DIGITS.encode(), np.uint8)] = np.arange(len(DIGITS))
 _BASE = len(DIGITS)
+_PER_S = np.array([*MOST_PER_S, MOST_REQUESTS_PER_S], np.int64)
+_COUNTED = np.array([*range(len(COUNTS)), [*_RANGES].index("withdrawn")], np.int64)
+"""Fields of which a second may hold no more than `_PER_S`."""
 _MOST_DIGITS = 15
 _QUOTE, _COMMA, _OPEN, _CLOSE = b'",{}'
 _ZERO, _NINE, _TRUE, _NULL = b"09tn"
@@ -71,6 +82,7 @@ def scan(data: _Text, ends: _Whole) -> tuple[_Whole, _Whole, _Cells, _Whole]:
             said < 0
             or end - start > MAX_BYTES
             or cells[begin + 1 : said : 2].sum() > MOST_COUNT  # a bucket may have too many
+            or _is_beyond(values)
         ):
             said = begin
             spans[record] = -1
@@ -78,6 +90,16 @@ def scan(data: _Text, ends: _Whole) -> tuple[_Whole, _Whole, _Cells, _Whole]:
             numbers[record] = values[: len(COLUMNS)]
         cell_ends[record + 1] = said
     return numbers, spans, cells[:said], cell_ends
+
+
+@compiled
+def _is_beyond(values: _Whole) -> bool:
+    """Whether some count is more than its seconds may hold."""
+    seconds = max(1, -(-values[SPAN_MS] // 1000))
+    beyond = False
+    for at in range(len(_COUNTED)):
+        beyond = beyond or values[_COUNTED[at]] > _PER_S[at] * seconds
+    return beyond
 
 
 @compiled

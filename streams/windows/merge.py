@@ -17,6 +17,7 @@ from autoscaler.demand.seconds import spread
 from topics.checks import MAX_COUNT
 from topics.demand import Demand, DemandSecond, GatewayWord
 from topics.reported import AGE_MS, IN_FLIGHT, LEAVING, ROUTE_GENERATION, Reported, text_of
+from topics.telemetry import MOST_PER_S
 
 
 def merged(
@@ -46,7 +47,7 @@ def merged(
     owners = np.array([number[name[0]] for name in records.names], np.int64)
     found = spread(owners, ends_ms, records.numbers, records.cells)
     sketches = dict(found.sketches)
-    capped = np.minimum(found.counts, MAX_COUNT).tolist()
+    capped = np.minimum(found.counts, MOST_PER_S).tolist()
     for second, owner, counted in zip(
         found.seconds.tolist(), found.models.tolist(), capped, strict=True
     ):

@@ -10,7 +10,7 @@ import pytest
 
 from autoscaler.demand.duplicates import Producer
 from autoscaler.demand.windows import NoData, Stats, TelemetryWindows, TokenSums
-from topics.telemetry import Telemetry
+from topics.telemetry import COUNTS, MOST_PER_S, Telemetry
 
 T0 = 1_700_000_000_000
 BLANK = Telemetry("chat", "g", "b", 0, T0, 1000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 7)
@@ -286,3 +286,17 @@ def test_tokens_of_several_spans_at_once() -> None:
     assert chat == tuple(TokenSums(*one) for one in sums)
     assert nobody == (TokenSums(0, 0, 0, 0),) * 3
     assert windows.all_tokens(["chat"], T0 + 40_000, ()) == [()]
+
+
+def test_a_second_holds_no_more_than_the_core_can_plan_for() -> None:
+    """Any number of gateways may each say the most that a record may; the rate stays within what
+    a demand may be, and what comes in other seconds counts as ever."""
+    windows = TelemetryWindows(600)
+    most = replace(BLANK, **dict(zip(COUNTS, MOST_PER_S, strict=True)))
+    for k in range(1, 40):
+        windows.add(replace(most, gateway=f"g{k}", sequence=k), T0 + 1000)
+    windows.add(replace(BLANK, sequence=99, arrivals=5), T0 + 2000)
+    found = windows.stats("chat", T0 + 3000, 10)
+    assert isinstance(found, Stats) and found.covered_s == 2
+    assert found.arrivals == MOST_PER_S[0] + 5
+    assert windows.all_tokens(["chat"], T0 + 3000, [10])[0][0].input_tokens == MOST_PER_S[5]

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from streams.clock import Clock
 from streams.controller.election import Election
-from streams.controller.latest import KEPT_DEAD, Latest, as_heard, into_latest
+from streams.controller.latest import KEPT_DEAD, Latest, Refused, as_heard, into_latest
 from topics.brokerclock import BrokerClock
+from topics.checks import MAX_MS, InvalidRecord
 from topics.records import (
     Assignment,
     Availability,
@@ -158,3 +159,51 @@ def test_a_reclaim_is_when_the_executor_says_by_our_clock() -> None:
     told = Status("n", "p", "x", 1, 3_610_000, reclaim_ms=3_730_000)
     assert as_heard(told, 10_000).reclaim_ms == 130_000
     assert as_heard(replace(told, reclaim_ms=0), 10_000).reclaim_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "since_ms", "launched_ms", "reclaim_ms"),
+    [
+        (0, 0, 4_000_000_000_000, MAX_MS),
+        (0, MAX_MS, MAX_MS, 1),
+        (MAX_MS, 0, 1, MAX_MS),
+        (MAX_MS, MAX_MS, 1, 1),
+        (1_700_000_000_100, MAX_MS, MAX_MS, MAX_MS),
+    ],
+)
+def test_times_that_contradict_each_other_stay_within_what_a_record_may_hold(
+    at_ms: int, since_ms: int, launched_ms: int, reclaim_ms: int
+) -> None:
+    """No instance was launched after the word about it, by whatever clock."""
+    seen = ObservedInstance(
+        "i", "m", "aggregated", "g:1", InstanceState.READY, (0,), "", since_ms, launched_ms
+    )
+    told = Status("n", "p", "e", 1, at_ms, (seen,), reclaim_ms=reclaim_ms)
+    heard = as_heard(told, 1_700_000_000_100)
+    assert heard.at_ms == 1_700_000_000_100
+    assert 0 <= heard.instances[0].since_ms <= heard.at_ms
+    assert 0 <= heard.instances[0].launched_ms <= heard.at_ms
+    assert 0 < heard.reclaim_ms <= MAX_MS
+
+
+def test_a_record_of_which_no_value_can_be_made_is_refused_and_changes_nothing() -> None:
+    """The broker says that it came before the epoch: no time of ours is that."""
+    clock = Clock(TimeBase(1000.0, 1_000_000, 0), lambda: 0, lambda: 9_000_000)
+    latest, election = Latest(), Election("b")
+    take = into_latest(latest, election, clock, lambda _record: None, lambda _alert: None)
+    for record in (Status("n", "p", "e", 1, 1, observed_token=7), Price("r/p/spot", 2.0, 1)):
+        with pytest.raises(Refused, match=r"at_ms|observed_ms"):
+            take("any", record, 0, 0)
+    assert latest == Latest() and election.in_use == 0
+
+
+def test_a_fault_of_this_program_is_no_fault_of_the_record() -> None:
+    """What is raised behind the door ends the process: it is no reason to bury a record."""
+
+    def overwrite(_record: object) -> None:
+        raise InvalidRecord("number", -1, "a fault of ours")
+
+    clock = Clock(TimeBase(1.0, 1_000_000, 0), lambda: 0, lambda: 0)
+    take = into_latest(Latest(), Election("b"), clock, overwrite, lambda _alert: None)
+    with pytest.raises(InvalidRecord):
+        take("assignments", Assignment("n", "p", 1, 1, 0), 0, 0)

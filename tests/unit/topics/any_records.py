@@ -11,9 +11,12 @@ from topics.checks import MAX_MS
 from topics.demand import DemandSecond, GatewayWord
 from topics.rates import Learnt
 from topics.sketch import HIGHEST, LOWEST, to_text
+from topics.telemetry import LONGEST_SPAN_MS, MOST_IN_FLIGHT, MOST_PER_S
 
 NAMES = st.text("azAZ09._:/@+-", max_size=12).map(lambda rest: "n" + rest)
 COUNTS = st.integers(0, 10**12)
+IN_FLIGHT = st.integers(0, MOST_IN_FLIGHT)
+OF_A_SECOND = [st.integers(0, most) for most in MOST_PER_S]
 TIMES = st.integers(0, MAX_MS)
 RATES = st.floats(0.0, 1e9)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
@@ -77,14 +80,14 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
             st.builds(
                 DemandSecond,
                 TIMES,
-                st.tuples(*[COUNTS] * 8),
+                st.tuples(*OF_A_SECOND),
                 cells=st.lists(SKETCHES, max_size=6).map(to_text),
             ),
             max_size=2,
         ).map(tuple),
         st.lists(
             st.builds(
-                GatewayWord, NAMES, NAMES, TIMES, COUNTS, COUNTS, st.booleans(), st.booleans()
+                GatewayWord, NAMES, NAMES, TIMES, IN_FLIGHT, COUNTS, st.booleans(), st.booleans()
             ),
             max_size=2,
         ).map(tuple),
@@ -96,8 +99,11 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         NAMES,
         COUNTS,
         TIMES,
-        st.integers(0, 3_600_000),
-        *[COUNTS] * 11,
+        st.integers(0, LONGEST_SPAN_MS),
+        COUNTS,
+        *OF_A_SECOND,
+        IN_FLIGHT,
+        COUNTS,
         ttft_ms=SKETCHES,
         tpot_ms=SKETCHES,
         shapes=SKETCHES,

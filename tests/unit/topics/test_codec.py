@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streams.ports.telemetry_wire import read_reported
 from tests.unit.topics.any_records import ANY, JUNK, RECORDS
 from topics import records
 from topics.checks import InvalidRecord
@@ -19,6 +20,7 @@ from topics.demand import DemandSecond
 from topics.rates import Learnt
 from topics.routing import Hop, RoutePath, Stage
 from topics.table import TABLE, topic_of
+from topics.telemetry import COUNTS, LONGEST_SPAN_MS, MOST_PER_S, MOST_REQUESTS_PER_S
 
 TELEMETRY = records.Telemetry("m", "g", "b", 1, 1000, 1000, 5, *[0] * 10, ttft_ms={7: 1})
 STATUS = records.Status(
@@ -135,6 +137,21 @@ def test_a_bad_value_is_refused_with_its_field(fields: dict[str, Any], named: st
     with pytest.raises(InvalidRecord, match="allowed") as caught:
         decode("telemetry", _changed(TELEMETRY, **fields))
     assert caught.value.field == named
+
+
+@pytest.mark.parametrize("span_ms", [0, 1, 1000, 1001, LONGEST_SPAN_MS])
+@pytest.mark.parametrize("field", [*COUNTS, "withdrawn"])
+def test_a_gateway_counts_no_more_than_its_seconds_may_hold(field: str, span_ms: int) -> None:
+    """Both readers of telemetry say so: what is refused is no rate that anyone could plan for."""
+    most = (*MOST_PER_S, MOST_REQUESTS_PER_S)[[*COUNTS, "withdrawn"].index(field)]
+    most *= max(1, -(-span_ms // 1000))
+    right, wrong = (_changed(TELEMETRY, span_ms=span_ms, **{field: most + k}) for k in range(2))
+    with pytest.raises(InvalidRecord) as caught:
+        decode("telemetry", wrong)
+    assert caught.value.field == field
+    found, bad = read_reported([right, wrong])
+    assert len(found) == 1 and bad[1].field == field
+    assert decode("telemetry", right)
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, {"1_0": 1}, {"1": 1, "01": 1}, {"1": 1.0}, []])

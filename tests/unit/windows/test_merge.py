@@ -17,7 +17,7 @@ from streams.ports.telemetry_wire import read_reported
 from streams.windows.merge import merged as merge
 from topics.checks import MAX_COUNT
 from topics.codec import decode, encode
-from topics.telemetry import Telemetry
+from topics.telemetry import MOST_PER_S, Telemetry
 from topics.timebase import TimeBase
 
 T0_MS = 1_700_000_000_000
@@ -81,14 +81,15 @@ def test_a_gateway_that_says_too_much_stops_no_other() -> None:
     """Two records of as many requests as a record may say, in one second: what is merged says no
     more than that, and may be read; the other model counts as ever."""
     most = Telemetry(
-        "long", "g", "b", 1, T0_MS, 1000, 0, *[MAX_COUNT] * 8, 0, 0,
+        "long", "g", "b", 1, T0_MS, 1000, 0, *MOST_PER_S, 0, 0,
         sent={"text": {"own/a": MAX_COUNT}},
     )  # fmt: skip
     batch = [encode(replace(most, sequence=k)) for k in range(2)] + [wire(0, 1, 0, 7)]
     records, _ = read_reported(batch)
     times_ms = np.full(len(records), T0_MS + 500)
     found = {one.model: one for one in merge(0, T0_MS // 1000, records, times_ms)}
-    assert found["long"].seconds[-1].counts[0] == found["long"].kinds["text"] == MAX_COUNT
+    assert found["long"].seconds[-1].counts == MOST_PER_S
+    assert found["long"].kinds["text"] == MAX_COUNT
     assert sum(second.counts[0] for second in found["chat"].seconds) == 7
     assert [decode("demand", encode(one)) for one in found.values()] == [*found.values()]
 

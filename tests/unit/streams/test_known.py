@@ -1,0 +1,112 @@
+"""Records of names that nobody declared: left out at the door, and counted by topic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoscaler.demand.windows import TelemetryWindows
+from autoscaler.domain.nodes import NodeNames, node_ids
+from streams.clock import Clock
+from streams.controller.election import Election
+from streams.controller.known import Known
+from streams.controller.latest import Latest, into_latest
+from streams.controller.sources import gateways_sink, merged_sink
+from streams.files.config import load_config
+from streams.ports.demand_topic import MERGED
+from topics.records import (
+    Assignment,
+    Availability,
+    Control,
+    DesiredInstance,
+    Price,
+    RateHour,
+    Status,
+    Telemetry,
+)
+from topics.reported import reported
+from topics.timebase import TimeBase
+
+CLUSTER = load_config("streams/data/demo.yaml").cluster
+NOW_MS = 1_800_000_000_000
+POOL = CLUSTER.pools[0]
+MODEL = CLUSTER.services[0].model
+
+
+def test_every_node_of_a_pool_is_declared_and_no_other() -> None:
+    """The names are worked out, not listed."""
+    pools = (POOL, replace(POOL, name="other", max_nodes=12))
+    names = NodeNames(pools)
+    assert all(node in names for pool in pools for node in node_ids(pool))
+    stem = node_ids(pools[1])[0].removesuffix("0")
+    strangers = ["", "n1", "0", ".0", stem, stem + "12", stem + "01", stem + "-1", stem + "9" * 30]
+    assert not any(node in names for node in [*strangers, stem + "٣", f"x{stem}0", stem[:-2] + "0"])
+
+
+def test_what_nobody_declared_is_counted_and_not_kept() -> None:
+    """Twenty thousand such names leave nothing behind."""
+    latest = Latest()
+    known = Known(lambda: CLUSTER, latest.assignments)
+    clock = Clock(TimeBase(1.0, NOW_MS, 0), lambda: 0, lambda: NOW_MS)
+    take = into_latest(latest, Election("b"), clock, print, print, known)
+    for at in range(3):
+        take("status", Status(f"n{at}", POOL.id, "e", 1, NOW_MS), at, NOW_MS)
+        take("rates", RateHour(f"m{at}", 1, 1, (0,) * 60), at, NOW_MS)
+        take("supply.prices", Price(f"p{at}", 1.0, at), at, NOW_MS)
+        take("supply.availability", Availability(f"p{at}", 1, at), at, NOW_MS)
+    assert not latest.statuses and not latest.rates
+    assert not latest.usd_per_node_h and not latest.nodes_obtainable
+    assert dict(known.dropped) == {
+        "status": 3, "rates": 3, "supply.prices": 3, "supply.availability": 3
+    }  # fmt: skip
+    take("status", Status(node_ids(POOL)[0], POOL.id, "e", 1, NOW_MS), 9, NOW_MS)
+    take("supply.prices", Price(POOL.id, 1.0, 1), 9, NOW_MS)
+    assert list(latest.statuses) == [node_ids(POOL)[0]] and list(latest.usd_per_node_h)
+
+
+def test_a_node_with_instances_assigned_is_heard_though_its_pool_is_gone() -> None:
+    """Its instances must be seen until they are gone."""
+    latest = Latest(claimed=1)
+    known = Known(lambda: CLUSTER, latest.assignments)
+    wish = DesiredInstance("i", MODEL, "aggregated", "g:1", (0,))
+    latest.take(Assignment("old.0", "a/b/c", 1, 1, 0, (wish,)), 0)
+    latest.take(Assignment("old.1", "a/b/c", 1, 1, 0), 0)
+    assert known.has_node("old.0") and not known.has_node("old.1")
+
+
+def test_telemetry_of_other_models_reaches_no_window() -> None:
+    """Neither from gateways nor from window workers; the rest of the batch counts."""
+    record = Telemetry(MODEL, "g", "b", 1, NOW_MS, 1000, 0, 7, *[0] * 9)
+    merged = replace(record, gateway=f"{MERGED}-1")
+    for sink, one in ((gateways_sink, record), (merged_sink, merged)):
+        windows, known = TelemetryWindows(), Known(lambda: CLUSTER, {})
+        news: list[int] = []
+        take = sink(windows, {}, lambda news=news: news.append(1), known)
+        batch = reported([replace(one, model=f"m{at}") for at in range(5)] + [one])
+        take(batch, np.full(6, NOW_MS))
+        assert windows.counters.applied == 1 and known.dropped["telemetry"] == 5
+        assert news == [1]
+        assert windows.producers("m1") == 0
+
+
+@pytest.mark.parametrize("scope", ["*", MODEL])
+def test_an_operator_is_heard_however_many_unknown_scopes_were_paused(scope: str) -> None:
+    """A pause may come before its model is declared, so some are kept; never for all time."""
+    known = Known(lambda: CLUSTER, {})
+    stranger = Control("later", "pause", True, "ann", "", NOW_MS)
+    assert known.admits("controls", stranger, 100)
+    assert not known.admits("controls", stranger, 1_000_000)
+    assert known.admits("controls", replace(stranger, scope=scope), 1_000_000)
+    assert known.dropped["controls"] == 1
+
+
+def test_verdicts_are_bounded_and_pauses_stay() -> None:
+    """One per proposal for years, and only the present one is looked at."""
+    latest = Latest()
+    latest.take(Control(MODEL, "pause", True, "ann", "", NOW_MS), 0)
+    for number in range(1, 6000):
+        latest.take(Control(MODEL, "verdict", True, "ann", "", NOW_MS, proposal=number), number)
+    assert len(latest.controls) <= 2001
+    assert f"pause/{MODEL}" in latest.controls and "verdict/5999" in latest.controls
