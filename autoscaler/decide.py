@@ -37,7 +37,8 @@ def decide(
     approve get proposals, and what was approved of them.
     """
     announced = [hold("*", state.announce, now_ms, kind="rebuilt")] if state.announce else []
-    guarded = guards(cluster, observation.controls, now_ms)  # what operators and schedules allow
+    # What operators, schedules and this controller's own lag allow.
+    guarded = guards(cluster, observation.controls, now_ms, observation.lag_ms)
     found = look(state, observation, guarded, now_ms)
     wanted = want(found)
     done = carry(found, wanted)

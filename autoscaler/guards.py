@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from autoscaler import lag
 from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.said import hold
 from topics.controls import EVERYTHING, Control
@@ -19,7 +20,10 @@ _LIFTED = {
     "pause": "resumed",
     "release": "managed by Shoal again",
     "undeclared": "declared again, or stopped as what is declared no longer",
+    lag.KIND: "this controller has caught up: silence counts again",
 }
+
+_NO_LAG: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +44,17 @@ class Guards:
         return EVERYTHING in self.stopped or model in self.stopped
 
 
-def guards(cluster: Cluster, controls: Mapping[str, Control], now_ms: int) -> Guards:
-    """What holds at `now_ms`."""
+def guards(
+    cluster: Cluster,
+    controls: Mapping[str, Control],
+    now_ms: int,
+    lag_ms: Mapping[str, int] = _NO_LAG,
+) -> Guards:
+    """What holds at `now_ms`. lag_ms: as in an observation."""
     held: dict[str, str] = {}
+    behind = lag.words(lag_ms)
+    if behind:
+        held[f"{EVERYTHING}/{lag.KIND}"] = behind
     stopped: set[str] = set()
     for control in controls.values():
         if control.kind == "verdict" or not control.active:
@@ -51,12 +63,12 @@ def guards(cluster: Cluster, controls: Mapping[str, Control], now_ms: int) -> Gu
             continue
         stopped.add(control.scope)
         held[f"{control.scope}/{control.kind}"] = _words(control)
-    frozen: dict[str, str] = {}
+    frozen = lag.frozen(lag_ms, cluster.services)
     services = []
     for service in cluster.services:
         window = next((window for window in service.freezes if window.holds(now_ms)), None)
         if window is not None:
-            frozen[service.model] = f"freeze window {window}"
+            frozen.setdefault(service.model, f"freeze window {window}")
             held[f"{service.model}/freeze"] = f"freeze window {window} began; nothing is removed"
         now = _with_floor(service, now_ms, held)
         if now.managed and (EVERYTHING in stopped or now.model in stopped):
@@ -87,12 +99,13 @@ def said(before: Mapping[str, str], now: Mapping[str, str], now_ms: int) -> list
     found = []
     for name, words in now.items():
         if before.get(name) != words:
-            found.append(hold(name.rsplit("/", 1)[0], words, now_ms))
+            scope, kind = name.rsplit("/", 1)
+            found.append(replace(hold(scope, words, now_ms), code=kind))
     for name in before:
         if name not in now:
             scope, kind = name.rsplit("/", 1)
             words = _LIFTED.get(kind, f"{kind} window is over")
-            found.append(hold(scope, words, now_ms))
+            found.append(replace(hold(scope, words, now_ms), code=f"{kind}_over"))
     return found
 
 

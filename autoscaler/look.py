@@ -24,6 +24,7 @@ from autoscaler.transitions.supply import Supply
 from autoscaler.transitions.supply import fold as fold_supply
 from autoscaler.transitions.supply import said as supply_said
 from topics.decisions import Decision
+from topics.table import STATUS
 
 _LOOK_FOR_STRAYS_MS = 10_000
 
@@ -64,7 +65,8 @@ def look(state: ControllerState, observation: Observation, guarded: Guards, now_
     gap_ms = now_ms - (state.ticked_ms or state.started_ms)
     deaf = gap_ms > 500.0 * cluster.policy.node_silent_s
     listens_ms = now_ms if deaf else state.listens_since_ms or state.started_ms
-    sight = look_at(state.groups, observation.statuses, combos, priced, now_ms, listens_ms)
+    read_ms = observation.read_until_ms(STATUS.name, now_ms)
+    sight = look_at(state.groups, observation.statuses, combos, priced, read_ms, listens_ms)
     others = {service.model for service in cluster.services if not service.managed} | alone
     faults = notice(state.groups, sight, state.backoff, lambda m: m not in others, now_ms)
     decisions += [_failed(failure, now_ms) for failure in faults.failures]

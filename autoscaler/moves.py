@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from autoscaler.lag import topics_behind
 from autoscaler.models import Inputs
 from autoscaler.targets.view import LEAST, ModelView
 from autoscaler.transitions.accounts import by_model, raw_req_per_s
@@ -84,6 +85,7 @@ def _wave_inputs(
         max_disruption=disruption,
         rated_req_per_s={g.name: raw_req_per_s([g], combos) for g in own},
         reclaim_ms={g.name: at_ms for g in own if (at_ms := sight.reclaim_ms(g))},
+        paused=bool(topics_behind(inputs.observation.lag_ms)),
     )
 
 

@@ -21,6 +21,7 @@ from autoscaler.targets.view import LEAST
 from autoscaler.transitions.accounts import billed_usd_per_h, by_model
 from autoscaler.transitions.groups import Group, Life, ready_req_per_s
 from autoscaler.transitions.sight import Sight, look_at
+from topics.table import STATUS
 
 Desired = tuple[str, str, str, int]
 """(region, pool, role, instances) that should run."""
@@ -80,8 +81,9 @@ def standing(
 ) -> Standing:
     """How things stand after a tick at `now_ms` that ended in `state`."""
     priced = with_prices(cluster, state.supply.prices_usd_per_h())
+    read_ms = observation.read_until_ms(STATUS.name, now_ms)
     sight = look_at(
-        state.groups, observation.statuses, state.combos, priced, now_ms, state.listens_since_ms
+        state.groups, observation.statuses, state.combos, priced, read_ms, state.listens_since_ms
     )
     groups, unpaid = by_model(state.groups), sight.unpaid(state.groups)
     models = tuple(

@@ -40,7 +40,8 @@ class Observation:
     said them. answers: of the planner, each in one observation only. alerts: since the last tick.
     controls: what operators said last, by key. engines: by model, their own view when an alert that
     concerns them was taken in. unmanaged: servers that run and that Shoal did not start, per model
-    for which that is known.
+    for which that is known. lag_ms: of each topic on which this controller is behind, the age of
+    the last moment up to which it has read everything; silence since then means nothing.
     """
 
     demand: Mapping[str, ModelDemand] = field(default_factory=dict)
@@ -52,6 +53,11 @@ class Observation:
     controls: Mapping[str, Control] = field(default_factory=dict)
     engines: Mapping[str, EngineView] = field(default_factory=dict)
     unmanaged: Mapping[str, int] = field(default_factory=dict)
+    lag_ms: Mapping[str, int] = field(default_factory=dict)
+
+    def read_until_ms(self, topic: str, now_ms: int) -> int:
+        """Everything that was written to `topic` until then is in this observation."""
+        return now_ms - self.lag_ms.get(topic, 0)
 
 
 @dataclass(frozen=True, slots=True)

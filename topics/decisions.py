@@ -28,7 +28,9 @@ class Decision:
     number counts decisions of a leader. applied: whether it was carried out (mode act) or only
     recommended. change: combos added (+) or removed (-) as (combo, count). cost_delta_usd_per_h:
     of billed nodes. over_since_ms: first second over the threshold (0 where it does not apply).
-    expires_ms: of a proposal, which waits for a person's word until then (0: it is none).
+    expires_ms: of a proposal, which waits for a person's word until then (0: it is none). code: of
+    what is in force or over, as the last part of its name in `/v1/status`'s `held` ("pause",
+    "lag"; "lag_over" once it ended); "" for others.
     """
 
     number: int
@@ -44,10 +46,13 @@ class Decision:
     over_since_ms: int = 0
     change: tuple[tuple[str, int], ...] = ()
     expires_ms: int = 0
+    code: str = ""
 
     def __post_init__(self) -> None:
         checks.count("number", self.number)
         checks.count("leader_token", self.leader_token)
+        if self.code:
+            checks.name("code", self.code)
         if self.model != "*":
             checks.name("model", self.model)
         checks.one_of("kind", self.kind, DECISION_KINDS)

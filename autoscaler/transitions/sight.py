@@ -124,7 +124,9 @@ def look_at(
     now_ms: int,
     listens_since_ms: int,
 ) -> Sight:
-    """How everything is doing, from the latest status per node.
+    """How everything is doing, from the latest status per node, at `now_ms`: a moment up to which
+    all statuses were read. Where the controller is behind that is in the past, so that what it has
+    not read yet is no silence.
 
     listens_since_ms: since when this leader hears executors. Until it has listened for as long as
     a node may say nothing, old words mean that the broker was away, not that nodes are lost.

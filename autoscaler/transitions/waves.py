@@ -35,7 +35,8 @@ class WaveInputs:
     max_disruption: share of the ready capacity that may be leaving at the same time; one group
     always may. rated_req_per_s: of whole groups, which is what a group takes with it until it is
     gone (a drain is over in seconds or minutes; its instances are not ready meanwhile).
-    reclaim_ms: when the nodes of a group are taken away, of those that are.
+    reclaim_ms: when the nodes of a group are taken away, of those that are. paused: words of
+    executors and gateways are still unread, so no time-out takes anything away.
     """
 
     now_ms: int
@@ -50,6 +51,7 @@ class WaveInputs:
     max_disruption: float = 1.0
     rated_req_per_s: Mapping[str, float] = field(default_factory=dict)
     reclaim_ms: Mapping[str, int] = field(default_factory=dict)
+    paused: bool = False
 
 
 def step(groups: Sequence[Group], inputs: WaveInputs) -> tuple[Group, ...]:
@@ -58,7 +60,7 @@ def step(groups: Sequence[Group], inputs: WaveInputs) -> tuple[Group, ...]:
     for group in groups:
         if group.life is Life.RETIRING:
             current[group.name] = _retiring(group, current, inputs)
-        elif group.life is Life.UNROUTED and confirmed(group, inputs.gateways, inputs.now_ms):
+        elif group.life is Life.UNROUTED and _may_drain(group, inputs):
             current[group.name] = _enter(group, Life.DRAINING, inputs.now_ms)
         elif group.life is Life.DRAINING and _gone(group, inputs):
             del current[group.name]
@@ -99,6 +101,8 @@ def _unrouted(group: Group, now_ms: int) -> Group:
 
 
 def _retiring(group: Group, current: Mapping[str, Group], inputs: WaveInputs) -> Group:
+    if inputs.paused and not group.failed_ms and group.name not in inputs.reclaim_ms:
+        return group
     if not inputs.views[group.name].ready and (group.failed_ms or not group.after):
         return _enter(group, Life.DRAINING, inputs.now_ms)  # no request can be on it
     taken_ms = inputs.reclaim_ms.get(group.name, 0)
@@ -136,6 +140,11 @@ def _within_budget(
     return not leaving or taken <= inputs.max_disruption * total + 1e-9
 
 
+def _may_drain(group: Group, inputs: WaveInputs) -> bool:
+    waits = inputs.paused and group.name not in inputs.reclaim_ms
+    return not waits and confirmed(group, inputs.gateways, inputs.now_ms)
+
+
 def _served(group: Group, inputs: WaveInputs) -> bool:
     """Whether a group that leaves was routed: one that never came up takes nothing away."""
     return group.unrouted_generation > 0 or inputs.ready_req_per_s[group.name] > 0.0
@@ -143,7 +152,7 @@ def _served(group: Group, inputs: WaveInputs) -> bool:
 
 def _gone(group: Group, inputs: WaveInputs) -> bool:
     waited_ms = inputs.now_ms - group.since_ms
-    if waited_ms >= inputs.drain_timeout_ms + GONE_GRACE_MS:
+    if waited_ms >= inputs.drain_timeout_ms + GONE_GRACE_MS and not inputs.paused:
         return True
     return all(_stopped(placed, inputs) for placed in group.placed)
 

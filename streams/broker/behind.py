@@ -1,38 +1,92 @@
-"""How far a consumer is behind the ends of what it reads."""
+"""How far a consumer is behind the ends of what it reads: in records, and in time.
+
+A moment counts as read once the consumer's position has passed the end that each partition had
+then. Nobody's clock but the consumer's own is needed for that: producers and brokers may have
+wrong ones.
+"""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 
 from topics.table import short_name
 
-_EVERY_S = 1.0
+_EVERY_S = 0.25
+_MOST_ENDS = 1000  # of a partition: about four minutes; then every second one is dropped
+BEHIND_S, CAUGHT_UP_S = 3.0, 2.0
+"""Real seconds: a reader counts as behind from the first of them until it is below the second."""
 
 
 class Behind:
     """records: that the broker has and the consumer has not read, by short topic name, as of the
-    last `look` that was due."""
+    last `look` that was due. now_s, wall_s: clocks, replaced in tests; the second one is that by
+    which aiokafka dates answers of the broker."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        now_s: Callable[[], float] = time.monotonic,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
         self._prefix = prefix
+        self._now_s = now_s
+        self._wall_s = wall_s
         self._due_s = 0.0
+        self._ends: dict[Any, deque[tuple[float, int]]] = {}
+        self._read_until_s: dict[Any, float] = {}
+        self._behind: set[str] = set()
         self.records: Mapping[str, int] = {}
 
     async def look(self, consumer: AIOKafkaConsumer) -> None:
-        """Called after each read; looks once a second. Asks nobody: the ends came with what was
-        fetched last."""
-        if time.monotonic() < self._due_s:
+        """Called after each read; looks four times a second. Asks nobody: the ends came with what
+        was fetched last."""
+        now_s = self._now_s()
+        if now_s < self._due_s:
             return
-        self._due_s = time.monotonic() + _EVERY_S
+        self._due_s = now_s + _EVERY_S
         found: Counter[str] = Counter()
-        for part in consumer.assignment():
+        parts = consumer.assignment()
+        for part in parts:
+            until_s = self._read_until_s.setdefault(part, now_s)
             end = consumer.highwater(part)
-            if end is not None:
-                # A position passes what transactions leave behind; what was counted would not.
-                left = max(0, end - await consumer.position(part))
-                found[short_name(part.topic, self._prefix)] += left
+            if end is None:
+                continue
+            # A position passes what transactions leave behind; what was counted would not.
+            position = await consumer.position(part)
+            found[short_name(part.topic, self._prefix)] += max(0, end - position)
+            told_ms = consumer.last_poll_timestamp(part)
+            told_s = now_s if told_ms is None else now_s - max(0.0, self._wall_s() - told_ms / 1e3)
+            ends = self._ends.setdefault(part, deque())
+            if told_s > (ends[-1][0] if ends else until_s):
+                ends.append((told_s, end))
+            while ends and position >= ends[0][1]:
+                self._read_until_s[part], _ = ends.popleft()
+            if len(ends) > _MOST_ENDS:  # the coarser ends make it look later, never earlier
+                self._ends[part] = deque(list(ends)[1::2])
+        self._forget(parts)
         self.records = found
+
+    def late_s(self) -> dict[str, float]:
+        """Real seconds since the last moment up to which everything was read, of topics on which
+        the consumer is behind. It grows while the broker answers nothing."""
+        now_s = self._now_s()
+        ages: dict[str, float] = {}
+        for part, until_s in self._read_until_s.items():
+            name = short_name(part.topic, self._prefix)
+            ages[name] = max(ages.get(name, 0.0), now_s - until_s)
+        for name, age_s in ages.items():
+            if age_s > BEHIND_S:
+                self._behind.add(name)
+            elif age_s <= CAUGHT_UP_S:
+                self._behind.discard(name)
+        return {name: ages[name] for name in ages if name in self._behind}
+
+    def _forget(self, assigned: Iterable[Any]) -> None:
+        for part in self._read_until_s.keys() - set(assigned):
+            del self._read_until_s[part]
+            self._ends.pop(part, None)

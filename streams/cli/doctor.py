@@ -147,6 +147,7 @@ def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
             undo = "resume" if kind == "pause" else "adopt"
             target = "--all" if scope == "*" else scope
             yield Finding(True, scope, words, f"shoal {undo} {target} ends it")
+    yield from _lag(found)
     for kind, pools in found["supply_age_s"].items():
         for pool, age_s in pools.items():
             if age_s > _STALE_SUPPLY_S:
@@ -158,6 +159,18 @@ def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
                 )
     for model in found["models"]:
         yield _model(model)
+
+
+def _lag(found: Mapping[str, Any]) -> Iterator[Finding]:
+    """Topics that the controller reads late. One before this version does not tell."""
+    for topic, lag_ms in found.get("lag_ms", {}).items():
+        yield Finding(
+            False,
+            f"reading {topic}",
+            f"{age_words(lag_ms / 1000.0)} behind",
+            "until it has caught up no silence counts and nothing is scaled in; give the "
+            "controller and the broker more CPU, or find who writes so much to the topic",
+        )
 
 
 def _model(model: Mapping[str, Any]) -> Finding:

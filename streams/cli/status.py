@@ -107,6 +107,8 @@ def _data(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"telemetry {age_words(max(ages))}" if ages else "telemetry: none yet"
     for kind, pools in found["supply_age_s"].items():
         yield f"{kind} {age_words(max(pools.values()))}" if pools else f"{kind} as declared"
+    for topic, lag_ms in found.get("lag_ms", {}).items():
+        yield f"{topic} read {age_words(lag_ms / 1000.0)} late"
     yield f"writes so far: {found['writes']}"
     if found["usd_per_h"] is not None:
         yield f"{found['usd_per_h']:.2f} USD/h"

@@ -192,6 +192,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     sources = demand_sources(
         config, queries, clock, windows, telemetry, loop.pace.fresh.set, options.merged, known
     )
+    loop.late_s = lambda: {**control.behind.late_s(), **telemetry.behind.late_s()}
     terms = Terms(seat, loop, written, outbox, control, bury.flush, sources, on_standing)
     await warmed(any(service.pipelines != "none" for service in config.cluster.services))
     await words.start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide
@@ -78,7 +78,8 @@ class Loop:
     """One controller. declared: the cluster as declared now. leads: whether it may act; a
     controller that may not, watches. pace: when it ticks, told of telemetry that came.
     refresh_ms: domain ms after which what is wanted is said again. seated_s: monotonic time at
-    which it last came to lead (0: it has not yet)."""
+    which it last came to lead (0: it has not yet). late_s: of each topic on which it is
+    behind, real seconds since the last moment up to which it has read everything."""
 
     state: ControllerState
     declared: Callable[[], Cluster]
@@ -91,8 +92,10 @@ class Loop:
     watchers: tuple[Watcher, ...] = ()
     pace: Pace = field(init=False)
     refresh_ms: int = REFRESH_MS
+    late_s: Callable[[], Mapping[str, float]] = dict
     seated_s: float = 0.0
     _said_ms: dict[tuple[str, str], int] = field(default_factory=dict)
+    _late: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.pace = Pace(self.clock)
@@ -114,6 +117,7 @@ class Loop:
             engines=self.latest.take_engines(),
             controls=dict(self.latest.controls),
             unmanaged=dict(self.latest.unmanaged),
+            lag_ms=self._lag_ms(),
         )
         before = self.state
         self.state, effects = decide(before, observation, cluster, now_ms)
@@ -129,6 +133,17 @@ class Loop:
         for watcher in self.watchers:
             watcher(done)
         return effects
+
+    def _lag_ms(self) -> dict[str, int]:
+        """`late_s` in domain time, in whole seconds: finer would fill the decision log."""
+        late_s = self.late_s()
+        for name in late_s.keys() - self._late:
+            log.warning("reading %s %.0f s late: nothing is removed meanwhile", name, late_s[name])
+        for name in self._late - late_s.keys():
+            log.warning("%s is read in time again", name)
+        self._late = frozenset(late_s)
+        speed = self.clock.time_base.speed
+        return {name: int(seconds * speed) * 1000 for name, seconds in late_s.items()}
 
     def begin(self, state: ControllerState) -> None:
         """Go on from `state`: this controller has just come to lead."""

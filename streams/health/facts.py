@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from autoscaler import lag
 from autoscaler.demand.present import present_rate
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.quality_route import QualityRoute
@@ -141,6 +142,7 @@ class Facts:
             "config": done.cluster.content_hash if done else "",
             "modes": sorted({str(s.mode) for s in done.cluster.services}) if done else [],
             "held": dict(done.after.held) if done else {},
+            "lag_ms": dict(done.observation.lag_ms) if done else {},
             "pools": [pool.id for pool in done.cluster.pools] if done else [],
             "supply_age_s": self.supply_age_s(),
             "usd_per_h": now.usd_per_h if now else None,
@@ -204,6 +206,9 @@ def guards_of(done: TickDone, found: ModelStanding) -> list[str]:
     model = state.models[found.model]
     policy, service = done.cluster.policy, done.cluster.service(found.model)
     said = [found.held] if found.held else []
+    behind = state.held.get(f"*/{lag.KIND}")
+    if behind:
+        said.append(behind)
     freeze = state.held.get(f"{found.model}/freeze")
     if freeze:
         said.append(freeze)

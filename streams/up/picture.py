@@ -187,6 +187,18 @@ class Picture:
             if now_ms - decision.at_ms < UNMET_STANDS_MS and not self._served_since(decision)
         }
 
+    def held(self) -> dict[str, str]:
+        """What holds for the whole cluster now, in words by code ("lag", "pause"), as the
+        controller said last."""
+        found: dict[str, str] = {}
+        for decision in self.decisions:
+            if decision.model == "*" and decision.code:
+                code = decision.code.removesuffix("_over")
+                found.pop(code, None)
+                if code == decision.code:
+                    found[code] = decision.reason
+        return found
+
     def _served_since(self, decision: Decision) -> bool:
         if self.plan is None or self.plan.at_ms <= decision.at_ms:
             return False

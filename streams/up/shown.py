@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from autoscaler import lag
 from autoscaler.explain import reasons
 from streams.files.architectures import facts_words, uncertain_facts
 from streams.up import parts
@@ -98,6 +99,8 @@ class Shown:
         down, lost = ", ".join(self._children.down()), ", ".join(self._children.lost)
         alerts = [f"! down: {down}; starting again"] if down else []
         alerts += [f"! lost: {lost}; what runs goes on as it is"] if lost else []
+        behind = self._picture.held().get(lag.KIND)
+        alerts += [f"! {behind}"] if behind else []
         gap = None if self.silent else self._gap(now_ms)
         quiet = f"no requests in the trace until {self._clock_of(gap.end_s)} | " if gap else ""
         facts = Facts(

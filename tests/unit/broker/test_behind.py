@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any, cast
 
+import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from streams.broker.behind import Behind
 from streams.clock import Clock
 from streams.controller.control_topics import ControlTopics
 from streams.ports.telemetry_topic import TelemetryTopic
@@ -35,6 +37,9 @@ class Consumer:
         assert part in self._assigned
         return 4
 
+    def last_poll_timestamp(self, _part: TopicPartition) -> None:
+        return None
+
 
 async def test_partitions_added_to_live_topics_while_they_are_read_end_nobody() -> None:
     def ignore(*_: Any) -> None:
@@ -53,3 +58,88 @@ async def test_partitions_added_to_live_topics_while_they_are_read_end_nobody() 
     await control._read(reading(RATES.name, control))
     assert telemetry.behind.records == {TELEMETRY.name: 3}
     assert control.behind.records == {RATES.name: 3}
+
+
+class Reader:
+    """A consumer whose broker answered at `polled_s` with the end `end`."""
+
+    def __init__(self, *names: str) -> None:
+        self.parts = [TopicPartition(name, 0) for name in names]
+        self.end = dict.fromkeys(names, 0)
+        self.at = dict.fromkeys(names, 0)
+        self.polled_s = dict.fromkeys(names, 0.0)
+
+    def assignment(self) -> list[TopicPartition]:
+        return self.parts
+
+    def highwater(self, part: TopicPartition) -> int:
+        return self.end[part.topic]
+
+    async def position(self, part: TopicPartition) -> int:
+        return self.at[part.topic]
+
+    def last_poll_timestamp(self, part: TopicPartition) -> int:
+        return int(self.polled_s[part.topic] * 1000)
+
+
+class Run:
+    """A reader of `names`, looked at once a second of a clock of its own."""
+
+    def __init__(self, *names: str) -> None:
+        self.now_s = 100.0
+        self.reader = Reader(*names)
+        self.behind = Behind("", lambda: self.now_s, lambda: self.now_s)
+
+    async def seconds(self, count: int, written: int, read: int, answers: bool = True) -> None:
+        """As many records are written and read in each second, of every topic."""
+        for _ in range(count):
+            self.now_s += 1.0
+            for name in self.reader.end:
+                if answers:
+                    self.reader.end[name] += written
+                    self.reader.polled_s[name] = self.now_s
+                ahead = self.reader.at[name] + read
+                self.reader.at[name] = min(self.reader.end[name], ahead)
+            await self.behind.look(cast(AIOKafkaConsumer, self.reader))
+
+
+async def test_a_reader_that_keeps_up_is_not_late_whatever_comes() -> None:
+    run = Run("status")
+    await run.seconds(60, written=5000, read=5000)
+    assert run.behind.late_s() == {}
+    await run.seconds(60, written=0, read=5000)
+    assert run.behind.late_s() == {}
+
+
+async def test_lag_is_the_age_of_what_is_read_now() -> None:
+    """1,000 records/s come for a minute and 750 are read: after it the reader is a quarter of a
+    minute behind. Then nothing comes, and 20 s later it has caught up."""
+    run = Run("status")
+    await run.seconds(60, written=1000, read=750)
+    assert 14.0 <= run.behind.late_s()["status"] <= 16.0
+    await run.seconds(10, written=0, read=750)
+    assert "status" in run.behind.late_s()
+    await run.seconds(11, written=0, read=750)
+    assert run.behind.late_s() == {}
+
+
+async def test_a_broker_that_answers_nothing_makes_a_reader_late() -> None:
+    run = Run("status")
+    await run.seconds(5, written=10, read=10)
+    await run.seconds(30, written=10, read=10, answers=False)
+    assert run.behind.late_s()["status"] == pytest.approx(30.0, abs=1.0)
+
+
+async def test_hours_behind_take_bounded_memory_and_never_look_shorter() -> None:
+    run = Run("status")
+    await run.seconds(7200, written=2, read=1)
+    assert 3500.0 <= run.behind.late_s()["status"] <= 3700.0
+    assert sum(map(len, run.behind._ends.values())) <= 1000
+
+
+async def test_partitions_that_are_no_longer_read_are_not_late() -> None:
+    run = Run("status", "telemetry")
+    await run.seconds(30, written=10, read=1)
+    run.reader.parts = [TopicPartition("telemetry", 0)]
+    await run.seconds(1, written=10, read=1)
+    assert run.behind.late_s().keys() == {"telemetry"}

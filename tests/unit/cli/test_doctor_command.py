@@ -37,6 +37,7 @@ def test_all_is_well() -> None:
             "67 min old",
             "shoal feed prices",
         ),
+        ({"lag_ms": {"status": 42_000}}, "42 s behind", "more CPU"),
         ({"models": [{**MODEL, "telemetry_age_s": None}]}, "no telemetry yet", "gateway"),
         ({"models": [{**MODEL, "word": "short: 3.0 req/s unserved"}]}, "short", "explain chat"),
     ],

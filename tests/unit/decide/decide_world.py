@@ -48,7 +48,7 @@ class World:
     switches back), cut pools and nodes (no status),
     reclaimed nodes (with when they are taken away, in ms),
     longer (how many times the declared input tokens requests have),
-    unmanaged (servers that others started).
+    unmanaged (servers that others started), lag_s (by topic, how far the controller is behind).
     Urgent requests are answered in the next tick, full ones after `full_s` seconds.
     """
 
@@ -64,6 +64,7 @@ class World:
     copies: int = 1
     confirm: bool = True
     unmanaged: dict[str, int] = field(default_factory=dict)
+    lag_s: dict[str, int] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     zero: set[str] = field(default_factory=set)
     ttft_ms: dict[str, float] = field(default_factory=dict)
@@ -129,6 +130,7 @@ class World:
             alerts=tuple(self.alerts),
             controls=dict(self.controls),
             unmanaged=dict(self.unmanaged),
+            lag_ms={topic: seconds * 1000 for topic, seconds in self.lag_s.items()},
         )
         self.alerts.clear()
         self.state, effects = decide(self.state, seen, self.cluster, self.now_ms)

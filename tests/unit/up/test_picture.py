@@ -165,3 +165,16 @@ def test_what_the_controller_does_not_repeat_is_over(picture: Picture) -> None:
     picture.add(replace(plan(1), at_ms=NOW_MS + 1000))
     assert picture.unmet(NOW_MS + 600_000) == {"mini": "why 1"}
     assert picture.unmet(NOW_MS + 700_000) == {}
+
+
+def test_what_holds_for_the_cluster_is_shown_until_it_is_over(picture: Picture) -> None:
+    def said(number: int, code: str, model: str = "*") -> Decision:
+        return Decision(number, 1, model, "hold", NOW_MS, True, f"about {code}", code=code)
+
+    picture.add(said(1, "lag"))
+    picture.add(said(2, "pause"))
+    picture.add(said(3, "freeze", "mini"))
+    picture.add(replace(said(4, ""), reason="something else"))
+    assert picture.held() == {"lag": "about lag", "pause": "about pause"}
+    picture.add(said(5, "lag_over"))
+    assert picture.held() == {"pause": "about pause"}

@@ -1,0 +1,104 @@
+"""Statuses and telemetry that the controller has not read yet are no silence of the world."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.decide.decide_catalogue import pool, service, simple
+from tests.unit.decide.decide_world import T0, World, world
+
+SMALL = pool(nodes=40, per_node=1, usd=2.0)
+QUICK = service(scale_in_after_s=60.0, max_disruption=1.0)
+
+
+def _steady() -> World:
+    return world(20.0, pools=(SMALL,), catalogue={"chat": simple("chat", SMALL, rate=2.0)}).run(200)
+
+
+def _unread(w: World, seconds: int) -> None:
+    """The controller reads no status for `seconds`, and knows that."""
+    w.cut.add(SMALL.id)
+    for second in range(seconds):
+        w.lag_s["status"] = second + 1
+        w.tick()
+
+
+def test_nodes_whose_statuses_are_unread_are_not_lost() -> None:
+    w = _steady()
+    ready, writes = w.ready("chat"), len(w.decisions)
+    _unread(w, 900)
+    assert w.ready("chat") == ready
+    assert w.state.silent_nodes == frozenset()
+    assert not [d for d in w.decisions[writes:] if d.change]
+
+
+def test_the_same_silence_counts_where_everything_was_read() -> None:
+    w = _steady()
+    w.cut.add(SMALL.id)
+    w.run(60)
+    assert w.state.silent_nodes
+
+
+def test_a_node_that_is_silent_in_what_was_read_is_lost_while_the_controller_is_behind() -> None:
+    """A controller that never catches up would else never notice a loss."""
+    w = _steady()
+    node = sorted(w.statuses)[0]
+    w.cut.add(node)
+    w.run(10)
+    last_ms = max(status.at_ms for status in w.statuses.values())
+    w.cut.add(SMALL.id)
+    for second in range(60):
+        w.lag_s["status"] = second + 1
+        w.tick()
+        assert w.state.silent_nodes == frozenset()
+    for _ in range(60):  # it reads as fast as comes from now on, a minute late
+        w.cut.discard(SMALL.id)
+        w.tick()
+        for name, status in w.statuses.items():
+            assert name == node or status.at_ms >= last_ms
+    assert w.state.silent_nodes == {node}
+
+
+@pytest.mark.parametrize("topic", ["status", "telemetry", "demand"])
+def test_nothing_is_scaled_in_while_the_controller_is_behind(topic: str) -> None:
+    """Demand falls to a fifth; what is surplus leaves once the controller has caught up."""
+    w = world(
+        lambda _m, t: 20.0 if t < 900 else 4.0,
+        QUICK,
+        pools=(SMALL,),
+        catalogue={"chat": simple("chat", SMALL, rate=2.0)},
+    ).run(880)
+    ready = w.ready("chat")
+    w.lag_s[topic] = 5
+    w.run(1500)
+    assert w.ready("chat") == ready and not [d for d in w.decisions if d.kind == "scale_in"]
+    w.lag_s.clear()
+    w.run(300)
+    assert w.ready("chat") < ready
+
+
+def test_a_removal_under_way_waits_until_the_controller_has_caught_up() -> None:
+    w = world(
+        lambda _m, t: 20.0 if t < 900 else 4.0,
+        QUICK,
+        pools=(SMALL,),
+        catalogue={"chat": simple("chat", SMALL, rate=2.0)},
+        confirm=False,
+    ).run(900)
+    while not w.of_kind("scale_in"):
+        w.tick()
+    w.lag_s["telemetry"] = 5
+    w.tick()
+    drained = len(w.draining)
+    w.run(300)
+    assert len(w.draining) == drained
+
+
+def test_that_the_controller_is_behind_is_said_once_and_again_when_it_is_over() -> None:
+    w = _steady()
+    _unread(w, 30)
+    w.lag_s.clear()
+    w.cut.clear()
+    w.run(30)
+    said = [(d.code, d.model) for d in w.decisions if d.code and d.at_ms > T0 + 200_000]
+    assert said == [("lag", "*"), ("lag_over", "*")]
