@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.demand.freshness import is_stale, paused, strain
-from autoscaler.demand.windows import Stats
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.combo import Combo
+from autoscaler.estimate.scale_in_evidence import is_stale, paused, strain
+from autoscaler.estimate.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.learnt import barred
 from autoscaler.scene import Scene

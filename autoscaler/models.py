@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from autoscaler.demand.clumps import arrival_cv, observed
-from autoscaler.demand.forecast.outlook import looked_ahead
-from autoscaler.demand.freshness import is_stale
-from autoscaler.demand.lengths import estimate
-from autoscaler.demand.mix import declared_mix, estimate_kinds, estimate_mix
-from autoscaler.demand.observed import UNKNOWN
-from autoscaler.demand.windows import NoData
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.components import RequestType
 from autoscaler.domain.workload import Demand, WorkloadType
+from autoscaler.estimate.burstiness import arrival_cv, observed
+from autoscaler.estimate.forecast.forecast_state import looked_ahead
+from autoscaler.estimate.model_demand import UNKNOWN
+from autoscaler.estimate.request_lengths import estimate
+from autoscaler.estimate.scale_in_evidence import is_stale
+from autoscaler.estimate.windows import NoData
+from autoscaler.estimate.workload_mix import declared_mix, estimate_kinds, estimate_mix
 from autoscaler.learnt import looked_at, starts_s
 from autoscaler.planning.request import Outcome
 from autoscaler.said import hold

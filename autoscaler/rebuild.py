@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from autoscaler.demand.forecast.history import restored
-from autoscaler.demand.forecast.outlook import Outlook
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Phase
+from autoscaler.estimate.forecast.forecast_state import Outlook
+from autoscaler.estimate.forecast.history import restored
 from autoscaler.explain import reasons
 from autoscaler.learnt import basis
 from autoscaler.planning.combo_names import combo_id, parse_combo_id

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from autoscaler.demand.observed import UNKNOWN, ModelDemand
-from autoscaler.demand.present import RateEstimate, present_rate
-from autoscaler.demand.score_mix import has_drifted, present_mix
-from autoscaler.demand.totals import BLOCK_S, begun
 from autoscaler.domain.cluster import Cluster, Mode, Policy, Service
 from autoscaler.domain.quality_route import QualityRoute
+from autoscaler.estimate.arrival_counts import BLOCK_S, begun
+from autoscaler.estimate.change_point import RateEstimate, present_rate
+from autoscaler.estimate.model_demand import UNKNOWN, ModelDemand
+from autoscaler.estimate.score_drift import has_drifted, present_mix
 from autoscaler.planning.request import ChosenSplit, PlanAnswer, PlanRequest, RouteAsk
 from autoscaler.planning.route_choice import shares_words
 from autoscaler.said import hold

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.demand.observed import UNKNOWN
-from autoscaler.demand.windows import NoData, Stats
 from autoscaler.domain.cluster import Cluster, Market, Mode, Service
+from autoscaler.estimate.model_demand import UNKNOWN
+from autoscaler.estimate.windows import NoData, Stats
 from autoscaler.explain import reasons
 from autoscaler.learnt import uncertain
 from autoscaler.planning.combo_names import parse_combo_id

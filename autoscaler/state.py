@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autoscaler.demand.clumps import Clumps
-from autoscaler.demand.engines import EngineView
-from autoscaler.demand.forecast.outlook import Outlook
-from autoscaler.demand.mix import Mix
-from autoscaler.demand.observed import ModelDemand
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.quality_route import Cuts, ScoreMix
 from autoscaler.domain.workload import Demand, Lengths
+from autoscaler.estimate.burstiness import Clumps
+from autoscaler.estimate.engine_view import EngineView
+from autoscaler.estimate.forecast.forecast_state import Outlook
+from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.workload_mix import Mix
 from autoscaler.planning.request import ChosenSplit, PlanAnswer, PlanRequest, Urgency
 from autoscaler.transitions.backoff import Backoff
 from autoscaler.transitions.groups import Group

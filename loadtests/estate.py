@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Lengths, Slo
+from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.performance import catalog
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 from topics.telemetry import Telemetry

@@ -1,6 +1,6 @@
 """Which way of looking ahead errs least: `python -m loadtests.forecast_bench [--traces DIR]`.
 
-Every strategy of `autoscaler.demand.forecast` is held against last value on data that it has not
+Every strategy of `autoscaler.estimate.forecast` is held against last value on data that it has not
 seen: at each moment of a series it knows what came before, and its answer for some time later is
 compared with what came then. `auto` is the choice as the controller makes it, every 30 bins from
 the error on what came before; where it chooses nothing, what is asked now is taken as it is, so
@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from autoscaler.demand.forecast.choose import AUTO, least, scores
-from autoscaler.demand.forecast.history import Rates
-from autoscaler.demand.forecast.strategy import NoForecast, Strategy
-from autoscaler.demand.forecast.table import strategies
+from autoscaler.estimate.forecast.forecaster import NoForecast, Strategy
+from autoscaler.estimate.forecast.forecasters import strategies
+from autoscaler.estimate.forecast.history import Rates
+from autoscaler.estimate.forecast.selection import AUTO, least, scores
 from streams.files.errors import UserError
 from streams.replay.servegen import is_servegen, window_rates
 from streams.replay.traces import load_trace

@@ -34,9 +34,9 @@ import numpy as np
 import orjson
 from aiokafka import AIOKafkaProducer, TopicPartition
 
-from autoscaler.demand.observed import observe
-from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Policy
+from autoscaler.estimate.model_demand import observe
+from autoscaler.estimate.windows import TelemetryWindows
 from streams.broker.admin import ensure_topics
 from streams.broker.clients import admin as new_admin
 from streams.broker.clients import consumer as new_consumer

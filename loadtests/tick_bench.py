@@ -21,8 +21,8 @@ import numpy as np
 import orjson
 
 from autoscaler.decide import ControllerState, Observation, decide
-from autoscaler.demand.observed import observe
 from autoscaler.effects import PublishAssignment, SolveRequested
+from autoscaler.estimate.model_demand import observe
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.answer import OPTIONS, answer
 from autoscaler.planning.combo_names import parse_combo_id

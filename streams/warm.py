@@ -12,16 +12,16 @@ import logging
 
 import numpy as np
 
-from autoscaler.demand.backlog import erlang_c
-from autoscaler.demand.dispersion import dispersion
-from autoscaler.demand.lengths import SHAPE_REQUESTS, estimate
-from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.present import changed_at
-from autoscaler.demand.significance import poisson_tail
-from autoscaler.demand.windows import LengthsSeen, TelemetryWindows
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
+from autoscaler.estimate.change_point import changed_at
+from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.overdispersion import dispersion
+from autoscaler.estimate.poisson_tests import poisson_tail
+from autoscaler.estimate.queue_model import erlang_c
+from autoscaler.estimate.request_lengths import SHAPE_REQUESTS, estimate
+from autoscaler.estimate.windows import LengthsSeen, TelemetryWindows
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.instances import instance

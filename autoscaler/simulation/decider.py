@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster
+from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.planning.request import PlanAnswer, PlanRequest
 from topics.alerts import Alert
 from topics.decisions import Decision, PlanRecord

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from autoscaler.decide import ControllerState, Observation, decide
-from autoscaler.demand.observed import ModelDemand, observe
 from autoscaler.effects import (
     PublishAssignment,
     PublishDecision,
@@ -17,6 +16,7 @@ from autoscaler.effects import (
     PublishRoutes,
     SolveRequested,
 )
+from autoscaler.estimate.model_demand import ModelDemand, observe
 from autoscaler.planning.request import PlanRequest
 from autoscaler.simulation.decider import Said, Seen
 from topics.decisions import Decision, PlanRecord

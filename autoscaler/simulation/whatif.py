@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from autoscaler.decide import ControllerState, Observation, decide
-from autoscaler.demand.observed import ModelDemand
 from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.effects import PublishAssignment, PublishDecision, SolveRequested
+from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.planning.problem import with_prices
 from autoscaler.simulation.bystander import BystanderFleet
 from autoscaler.simulation.solver import Plan, SimSolver, SolveTimes, plan_in_process

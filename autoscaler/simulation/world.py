@@ -15,11 +15,11 @@ from typing import Protocol
 
 import numpy as np
 
-from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
+from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.performance.known import profile_of
 from autoscaler.performance.pipeline import PipelineSlices
 from autoscaler.planning.links import link_gb_s

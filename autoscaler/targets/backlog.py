@@ -6,7 +6,7 @@ something starts, what piles up meanwhile is no news.
 
 from __future__ import annotations
 
-from autoscaler.demand.backlog import overload
+from autoscaler.estimate.queue_model import overload
 from autoscaler.explain import reasons
 from autoscaler.targets.sustained import sustained
 from autoscaler.targets.view import ModelView, Proposal

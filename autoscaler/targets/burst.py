@@ -7,9 +7,9 @@ instead (`demand.clumps`).
 
 from __future__ import annotations
 
-from autoscaler.demand.dispersion import burst_req_per_s
-from autoscaler.demand.remembered import remembered
-from autoscaler.demand.totals import Blocks, begun
+from autoscaler.estimate.arrival_counts import Blocks, begun
+from autoscaler.estimate.memoize import remembered
+from autoscaler.estimate.overdispersion import burst_req_per_s
 from autoscaler.explain import reasons
 from autoscaler.targets.view import ModelView, Proposal
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.demand.dispersion import likely_dispersion
-from autoscaler.demand.freshness import is_stale, objection
-from autoscaler.demand.present import present_rate
-from autoscaler.demand.remembered import remembered
-from autoscaler.demand.significance import bounds
-from autoscaler.demand.totals import BLOCK_S, Blocks, begun
-from autoscaler.demand.windows import Stats
 from autoscaler.domain.cluster import Policy, Service
+from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks, begun
+from autoscaler.estimate.change_point import present_rate
+from autoscaler.estimate.memoize import remembered
+from autoscaler.estimate.overdispersion import likely_dispersion
+from autoscaler.estimate.poisson_tests import bounds
+from autoscaler.estimate.scale_in_evidence import is_stale, objection
+from autoscaler.estimate.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.targets.burst import mean_and_burst
 from autoscaler.targets.expected import expected_req_per_s

@@ -7,7 +7,7 @@ start what is stopped again. It only raises: a forecast of less gives nothing aw
 
 from __future__ import annotations
 
-from autoscaler.demand.forecast.outlook import Climb, Expected
+from autoscaler.estimate.forecast.forecast_state import Climb, Expected
 from autoscaler.explain import reasons
 from autoscaler.targets.view import LEAST_REQ_PER_S, ModelView, Proposal
 

@@ -6,7 +6,7 @@ give away within minutes what the one before it kept for reasons of its own.
 
 from __future__ import annotations
 
-from autoscaler.demand.totals import BLOCK_S
+from autoscaler.estimate.arrival_counts import BLOCK_S
 from autoscaler.targets.excess import lasting_blocks
 from autoscaler.targets.view import ModelView, Proposal
 

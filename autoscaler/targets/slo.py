@@ -18,12 +18,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from autoscaler.demand.backlog import expected_in_flight
-from autoscaler.demand.present import present_rate
-from autoscaler.demand.significance import beyond_chance, bounds
-from autoscaler.demand.windows import Stats
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Phase
+from autoscaler.estimate.change_point import present_rate
+from autoscaler.estimate.poisson_tests import beyond_chance, bounds
+from autoscaler.estimate.queue_model import expected_in_flight
+from autoscaler.estimate.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.state import ModelState
 from autoscaler.targets.view import ModelView

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from autoscaler.demand.dispersion import dispersion
-from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.present import Span, evidence_of_rise, present_rate, present_spans
-from autoscaler.demand.remembered import remembered
-from autoscaler.demand.significance import beyond_chance
-from autoscaler.demand.totals import Blocks, Count
-from autoscaler.demand.windows import Stats
+from autoscaler.estimate.arrival_counts import Blocks, Count
+from autoscaler.estimate.change_point import Span, evidence_of_rise, present_rate, present_spans
+from autoscaler.estimate.memoize import remembered
+from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.overdispersion import dispersion
+from autoscaler.estimate.poisson_tests import beyond_chance
+from autoscaler.estimate.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.targets.sustained import LASTS_S, sustained
 from autoscaler.targets.view import SLIVER, ModelView, Proposal

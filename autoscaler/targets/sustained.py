@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.present import present_rate
-from autoscaler.demand.significance import bounds
-from autoscaler.demand.totals import BLOCK_S
 from autoscaler.domain.cluster import Policy
+from autoscaler.estimate.arrival_counts import BLOCK_S
+from autoscaler.estimate.change_point import present_rate
+from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.poisson_tests import bounds
 
 LASTS_S = 30
 _Z = 1.645

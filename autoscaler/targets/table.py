@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from autoscaler.demand.totals import BLOCK_S, begun
+from autoscaler.estimate.arrival_counts import BLOCK_S, begun
 from autoscaler.state import ModelState
 from autoscaler.targets import (
     backlog,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoscaler.demand.observed import ModelDemand
 from autoscaler.domain.cluster import Policy, Service
 from autoscaler.domain.combo import Combo
+from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.state import ModelState
 
 FOLLOW_MS = 90_000

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoscaler.demand.significance import lower_rate
-from autoscaler.demand.windows import Stats
+from autoscaler.estimate.poisson_tests import lower_rate
+from autoscaler.estimate.windows import Stats
 from autoscaler.targets.view import LEAST_REQ_PER_S, ModelView, Proposal
 
 _SURELY = 0.05

@@ -11,10 +11,10 @@ from dataclasses import replace
 from sys import intern
 from typing import Any
 
-from autoscaler.demand.remembered import remembered
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths, Phase
+from autoscaler.estimate.memoize import remembered
 from autoscaler.transitions.cells import cell_route
 from autoscaler.transitions.gangs import drains
 from autoscaler.transitions.groups import Group, GroupView, Life, Placed, ready_req_per_s, slots

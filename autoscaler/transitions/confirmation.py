@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoscaler.demand.windows import GatewaySeen
+from autoscaler.estimate.windows import GatewaySeen
 from autoscaler.transitions.groups import Group
 
 CONFIRM_TIMEOUT_MS = 15_000

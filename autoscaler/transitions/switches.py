@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autoscaler.demand.windows import GatewaySeen
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Phase
+from autoscaler.estimate.windows import GatewaySeen
 from autoscaler.transitions.confirmation import confirmed
 from autoscaler.transitions.groups import (
     FleetView,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from autoscaler.demand.windows import GatewaySeen
+from autoscaler.estimate.windows import GatewaySeen
 from autoscaler.transitions.confirmation import confirmed
 from autoscaler.transitions.gangs import broken, met, without
 from autoscaler.transitions.groups import FleetView, Group, GroupView, Life, Placed

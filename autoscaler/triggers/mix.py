@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoscaler.demand.mix import MATTERS, apart
+from autoscaler.estimate.workload_mix import MATTERS, apart
 from autoscaler.planning.request import Urgency
 from autoscaler.triggers.news import News, Trigger
 

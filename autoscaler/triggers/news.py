@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autoscaler.demand.engines import EngineView
-from autoscaler.demand.observed import ModelDemand
 from autoscaler.domain.cluster import Cluster
+from autoscaler.estimate.engine_view import EngineView
+from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.state import ControllerState
 from autoscaler.targets.view import ModelView
 from autoscaler.transitions.faults import Failure

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoscaler.demand.observed import UNKNOWN
-from autoscaler.demand.score_mix import has_drifted
+from autoscaler.estimate.model_demand import UNKNOWN
+from autoscaler.estimate.score_drift import has_drifted
 from autoscaler.planning.request import Urgency
 from autoscaler.triggers.limits import thresholds_may_move
 from autoscaler.triggers.news import News, Trigger

@@ -13,7 +13,7 @@ from statistics import median
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
-from autoscaler.demand.windows import Stats
+from autoscaler.estimate.windows import Stats
 from loadtests.chaos.script import Fault, order
 from loadtests.chaos.stack import CONTROLLERS, GATEWAYS, MODELS, Stack
 from loadtests.chaos.watch import Host, Load, Request, Topics

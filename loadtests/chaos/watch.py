@@ -15,7 +15,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from autoscaler.demand.windows import TelemetryWindows
+from autoscaler.estimate.windows import TelemetryWindows
 from loadtests.chaos.stack import GATEWAYS, MODELS, Stack
 from streams.broker.clients import consumer
 from topics.checks import InvalidRecord

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from autoscaler.decide import ControllerState
-from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster
+from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
 from loadtests.invariants.clients import Followed, SimLeaderProducer, SimProducer
 from loadtests.invariants.log import T0, Entry, Link, Log, Reader

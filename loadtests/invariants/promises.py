@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autoscaler.decide import decide
-from autoscaler.demand.windows import Stats
 from autoscaler.effects import PublishDecision, SolveRequested
+from autoscaler.estimate.windows import Stats
 from autoscaler.planning.request import Outcome, Urgency
 from autoscaler.transitions.groups import Group, Life
 from autoscaler.triggers.limits import MOST, WITHIN_MS

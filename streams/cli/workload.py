@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from autoscaler.demand.types import workload_types
+from autoscaler.estimate.workload_clustering import workload_types
 from streams.files.workload import types_as_yaml
 from streams.replay.traces import load_trace
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.decide import ControllerState
-from autoscaler.demand.engines import EngineView
-from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Mode
+from autoscaler.estimate.engine_view import EngineView
+from autoscaler.estimate.windows import TelemetryWindows
 from streams.broker.admin import EnsuredTopics, TopicsUnusable, ensure_topics
 from streams.broker.clients import producer as new_producer
 from streams.broker.reach import BrokerUnreachable

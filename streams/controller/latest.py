@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autoscaler.demand.engines import EngineView
+from autoscaler.estimate.engine_view import EngineView
 from streams.clock import Clock
 from streams.controller.election import Election
 from streams.controller.known import Known

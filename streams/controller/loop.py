@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide
-from autoscaler.demand.observed import observe
-from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster
 from autoscaler.effects import (
     PublishAssignment,
@@ -24,6 +22,8 @@ from autoscaler.effects import (
     PublishRoutes,
     SolveRequested,
 )
+from autoscaler.estimate.model_demand import observe
+from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
 from streams.clock import Clock
 from streams.controller.latest import Latest

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 
-from autoscaler.demand.windows import TelemetryWindows
+from autoscaler.estimate.windows import TelemetryWindows
 from streams.clock import Clock, Times
 from streams.controller.known import Known
 from streams.files.config import Config

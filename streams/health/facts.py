@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoscaler import lag
-from autoscaler.demand.present import present_rate
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.effects import (
@@ -22,6 +21,7 @@ from autoscaler.effects import (
     PublishRoutes,
     SolveRequested,
 )
+from autoscaler.estimate.change_point import present_rate
 from autoscaler.learnt import barred
 from autoscaler.planning.request import PlanRequest
 from autoscaler.standing import ModelStanding, Standing, standing

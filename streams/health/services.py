@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoscaler.demand.observed import UNKNOWN
-from autoscaler.demand.score_mix import present_mix
 from autoscaler.domain.quality_route import QualityRoute
+from autoscaler.estimate.model_demand import UNKNOWN
+from autoscaler.estimate.score_drift import present_mix
 from autoscaler.routed import thresholds_words
 from autoscaler.state import SplitState
 from streams.controller.loop import TickDone

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from autoscaler.demand.engines import EngineView
+from autoscaler.estimate.engine_view import EngineView
 from streams.ports.promql import Ask, rate_of
 from topics.records import Alert
 

@@ -12,8 +12,8 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.demand.cells import CELLS
-from autoscaler.demand.seconds import spread
+from autoscaler.estimate.sketch_cells import CELLS
+from autoscaler.estimate.span_to_seconds import spread
 from topics.checks import MAX_COUNT
 from topics.demand import Demand, DemandSecond, GatewayWord
 from topics.reported import AGE_MS, IN_FLIGHT, LEAVING, ROUTE_GENERATION, Reported, text_of

@@ -13,7 +13,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
-from autoscaler.demand.windows import Stats, TelemetryWindows
+from autoscaler.estimate.windows import Stats, TelemetryWindows
 from streams.broker.admin import ensure_topics
 from streams.clock import Clock
 from streams.controller.sources import merged_sink

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from autoscaler.demand.windows import NoData
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand, Lengths
+from autoscaler.estimate.windows import NoData
 from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
 from autoscaler.planning.strategies.table import strategy
 from autoscaler.simulation.crew import Crew

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from autoscaler.demand.observed import ModelDemand
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
+from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.performance.known import profile_of
 from autoscaler.planning.answer import answer
 from autoscaler.planning.plan import Plan, Strategy

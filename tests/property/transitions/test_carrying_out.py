@@ -9,11 +9,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from autoscaler.answers import Carried, carry_out
-from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.windows import Stats
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Demand, Lengths, Phase, Slo
+from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.windows import Stats
 from autoscaler.performance import catalog
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide, rebuild
-from autoscaler.demand.observed import observe
-from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster, Policy, Pool, Service
 from autoscaler.effects import (
     PublishAssignment,
@@ -22,6 +20,8 @@ from autoscaler.effects import (
     PublishRoutes,
     SolveRequested,
 )
+from autoscaler.estimate.model_demand import observe
+from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.planning.request import PlanRequest, Urgency
 from tests.unit.decide.decide_catalogue import BUCKET, Catalogue, Planner, pool, service, simple
 from tests.unit.decide.decide_executors import observed

@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import cast
 
-from autoscaler.demand.observed import UNKNOWN, ModelDemand
 from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.workload import Lengths
 from autoscaler.enact import keep_all
+from autoscaler.estimate.model_demand import UNKNOWN, ModelDemand
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState
 from autoscaler.targets.view import ModelView

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from autoscaler.decide import decide
-from autoscaler.demand.observed import observe
 from autoscaler.domain.cluster import Mode
 from autoscaler.effects import Effect, PublishDecision, SolveRequested
+from autoscaler.estimate.model_demand import observe
 from autoscaler.state import Observation
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import World, world

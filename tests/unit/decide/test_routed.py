@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.demand.observed import UNKNOWN, ModelDemand
-from autoscaler.demand.score_mix import has_drifted, present_mix
-from autoscaler.demand.seen import LengthsSeen
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.domain.quality_route import QualityRoute
+from autoscaler.estimate.model_demand import UNKNOWN, ModelDemand
+from autoscaler.estimate.score_drift import has_drifted, present_mix
+from autoscaler.estimate.window_stats import LengthsSeen
 from autoscaler.planning.request import (
     ChosenSplit,
     Outcome,

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from autoscaler.decide import ControllerState, Observation
-from autoscaler.demand.cells import CELLS
-from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.seen import LengthsSeen
-from autoscaler.demand.sketches import Seen
 from autoscaler.domain.cluster import Market, Mode
+from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.sketch_cells import CELLS
+from autoscaler.estimate.sketches import Seen
+from autoscaler.estimate.window_stats import LengthsSeen
 from streams.controller.loop import TickDone
 from streams.decisionlog.reader import segments
 from streams.decisionlog.rerun import Rerun, rerun

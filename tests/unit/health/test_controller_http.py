@@ -16,9 +16,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.decide import rebuild
-from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
 from autoscaler.domain.workload import Lengths, Slo
+from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.performance import catalog
 from autoscaler.planning.request import PlanAnswer, PlanRequest
 from streams.cli import explain, status

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.demand.windows import Stats
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
+from autoscaler.estimate.windows import Stats
 from autoscaler.performance.profile import default_profile
 from autoscaler.serving.setup import setup_on
 from autoscaler.simulation.arrivals import Arrival

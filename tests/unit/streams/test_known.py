@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.nodes import NodeNames, node_ids
+from autoscaler.estimate.windows import TelemetryWindows
 from streams.clock import Clock
 from streams.controller.election import Election
 from streams.controller.known import Known

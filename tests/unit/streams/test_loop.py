@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from autoscaler.decide import rebuild
-from autoscaler.demand.windows import TelemetryWindows
 from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
 from autoscaler.domain.workload import Lengths, Slo
+from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.performance import catalog
 from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
 from streams.clock import Clock

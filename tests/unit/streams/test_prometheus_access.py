@@ -15,7 +15,7 @@ import pytest
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from requests.exceptions import SSLError
 
-from autoscaler.demand.engines import EngineView
+from autoscaler.estimate.engine_view import EngineView
 from streams.clock import Clock
 from streams.files.config import load_config
 from streams.files.errors import UserError

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from requests.exceptions import ConnectionError as NoConnection
 
-from autoscaler.demand.windows import NoData, Stats, TelemetryWindows
+from autoscaler.estimate.windows import NoData, Stats, TelemetryWindows
 from streams.clock import Clock, Times
 from streams.controller.sources import asked_of_prometheus, gateways_sink, prometheus_sink
 from streams.files.config import load_config

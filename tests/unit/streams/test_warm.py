@@ -17,8 +17,8 @@ import gc
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 from autoscaler.decide import ControllerState, Observation, decide
-from autoscaler.demand.observed import observe
-from autoscaler.demand.backlog import overload
+from autoscaler.estimate.model_demand import observe
+from autoscaler.estimate.queue_model import overload
 from loadtests.estate import Estate
 from streams.ports.telemetry_wire import read_reported
 from streams.warm import warm_up

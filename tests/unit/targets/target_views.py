@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.demand.observed import ModelDemand
-from autoscaler.demand.windows import Stats
 from autoscaler.domain.cluster import Policy
+from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.windows import Stats
 from autoscaler.state import ModelState
 from autoscaler.targets.view import ModelView
 from tests.unit.decide.decide_catalogue import BUCKET, pool, service, simple

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.demand.backlog import expected_in_flight
-from autoscaler.demand.observed import ModelDemand, spans_s
-from autoscaler.demand.seen import GatewaySeen
+from autoscaler.estimate.model_demand import ModelDemand, spans_s
+from autoscaler.estimate.queue_model import expected_in_flight
+from autoscaler.estimate.window_stats import GatewaySeen
 from autoscaler.targets.backlog import REMEMBER_MS, propose, remembered
 from autoscaler.targets.view import ModelView
 from tests.unit.targets.target_views import POLICY, T0, stats, view

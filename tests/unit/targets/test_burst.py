@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoscaler.demand.observed import ModelDemand
+from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.targets.burst import mean_and_burst, propose
-from tests.unit.demand.test_dispersion import blocks_of, gamma_counts
+from tests.unit.estimate.test_dispersion import blocks_of, gamma_counts
 from tests.unit.targets.target_views import stats, view
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.demand.observed import ModelDemand
+from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.targets import excess, slo
 from autoscaler.targets.inherited import propose as inherited
 from autoscaler.targets.table import retarget

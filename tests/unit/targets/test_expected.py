@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.demand.forecast.outlook import Climb, Expected, Outlook
-from autoscaler.demand.observed import ModelDemand
+from autoscaler.estimate.forecast.forecast_state import Climb, Expected, Outlook
+from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.targets.expected import propose
 from autoscaler.targets.table import retarget
 from autoscaler.targets.view import ModelView

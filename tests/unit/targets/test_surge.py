@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.demand.observed import ModelDemand, spans_s
-from autoscaler.demand.windows import NoData
+from autoscaler.estimate.model_demand import ModelDemand, spans_s
+from autoscaler.estimate.windows import NoData
 from autoscaler.targets.surge import propose
 from autoscaler.targets.table import retarget
 from autoscaler.targets.view import Proposal
-from tests.unit.demand.counted import demand_at
+from tests.unit.estimate.counted import demand_at
 from tests.unit.targets.target_views import POLICY, T0, stats, view
 
 DAY_S = 86_400

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.demand.windows import TelemetryWindows
+from autoscaler.estimate.windows import TelemetryWindows
 from streams.ports import telemetry_wire
 from streams.ports.telemetry_wire import read_reported
 from tests.unit.topics.any_records import JUNK, RECORDS

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.demand.windows import GatewaySeen
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Phase
+from autoscaler.estimate.windows import GatewaySeen
 from autoscaler.transitions.assignments import changed_assignments
 from autoscaler.transitions.confirmation import CONFIRM_TIMEOUT_MS
 from autoscaler.transitions.groups import Group, GroupView, Life, Placed, fleet_view, look

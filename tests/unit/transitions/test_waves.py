@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.demand.windows import GatewaySeen
 from autoscaler.domain.workload import Phase
+from autoscaler.estimate.windows import GatewaySeen
 from autoscaler.transitions.confirmation import CONFIRM_TIMEOUT_MS
 from autoscaler.transitions.groups import FleetView, Group, GroupView, Life, Placed, Switch
 from autoscaler.transitions.waves import (

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.demand.windows import Stats, TelemetryWindows
+from autoscaler.estimate.windows import Stats, TelemetryWindows
 from streams.clock import Clock
 from streams.controller.sources import gateways_sink, merged_sink
 from streams.ports.demand_topic import DemandTopic

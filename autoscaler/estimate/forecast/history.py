@@ -1,0 +1,103 @@
+"""Arrivals per minute of one model over the last three days, as an immutable value.
+
+Owns the minutes and how they are read off the 10 s blocks of a tick. A minute is counted once it is
+over for good; one that was not reported well enough stays unknown, which is not the same as zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks
+from topics.rates import KEPT_HOURS, MINUTES, UNKNOWN
+
+MINUTE_S = 60
+_NO_MINUTES = (UNKNOWN,) * MINUTES
+_PER_MINUTE = MINUTE_S // BLOCK_S
+_COVERED = 0.75
+_SETTLES_S = 3  # records of a second are here by then
+
+Rates = NDArray[np.float64]
+"""Requests/s of consecutive minutes, oldest first; NaN where a minute is not known."""
+
+Hour = tuple[int, ...]
+"""Arrivals of 60 minutes, -1 where not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """first_hour: since the epoch. hours: consecutive. end_minute: since the epoch, the first that
+    is not counted yet (0: nothing was counted)."""
+
+    first_hour: int = 0
+    hours: tuple[Hour, ...] = ()
+    end_minute: int = 0
+
+    def rates(self) -> Rates:
+        """All that is known up to `end_minute`, from the first known minute on."""
+        counts = np.array(self.hours, np.float64).ravel()
+        counts = counts[: self.end_minute - self.first_hour * MINUTES]
+        known = np.flatnonzero(counts >= 0.0)
+        if not len(known):
+            return np.empty(0)
+        counts = counts[known[0] :]
+        return np.where(counts >= 0.0, counts / MINUTE_S, np.nan)
+
+    def hour(self, number: int) -> Hour:
+        """The minutes of hour `number` since the epoch."""
+        at = number - self.first_hour
+        return self.hours[at] if 0 <= at < len(self.hours) else _NO_MINUTES
+
+
+def absorbed(history: History, blocks: Blocks, now_ms: int) -> History:
+    """`history` with the minutes that `blocks`, which end at `now_ms`, complete; itself where that
+    is none. What was missed before is filled in as far back as the blocks go."""
+    end = (now_ms // 1000 - _SETTLES_S) // MINUTE_S
+    if end <= history.end_minute:
+        return history
+    first_block = now_ms // 1000 // BLOCK_S - len(blocks)
+    first = max(history.end_minute, -(-first_block // _PER_MINUTE))
+    found = {}
+    for minute in range(first, end):
+        start = minute * _PER_MINUTE - first_block
+        part = blocks[start : start + _PER_MINUTE]
+        covered_s = sum(seconds for seconds, _ in part)
+        if covered_s >= _COVERED * MINUTE_S:
+            found[minute] = round(sum(count for _, count in part) * MINUTE_S / covered_s)
+    return _with(history, found, end)
+
+
+def restored(hours: Iterable[tuple[int, Hour]], now_ms: int) -> History:
+    """The history that (hour since the epoch, its minutes) make, in any order. What lies after
+    `now_ms` or too long before it is left out: a clock may have been wrong."""
+    now_minute = now_ms // 1000 // MINUTE_S
+    found = {
+        hour * MINUTES + k: count
+        for hour, minutes in hours
+        if now_minute // MINUTES - KEPT_HOURS < hour <= now_minute // MINUTES
+        for k, count in enumerate(minutes[:MINUTES])
+        if count >= 0 and hour * MINUTES + k < now_minute
+    }
+    return _with(History(), found, max(found) + 1) if found else History()
+
+
+def _with(history: History, found: dict[int, int], end: int) -> History:
+    last = max(0, end - 1) // MINUTES
+    first = max(history.first_hour, last - KEPT_HOURS + 1) if history.hours else last
+    if found:
+        first = max(min(first, min(found) // MINUTES), last - KEPT_HOURS + 1)
+    by_hour: dict[int, dict[int, int]] = {}
+    for minute, count in found.items():
+        by_hour.setdefault(minute // MINUTES, {})[minute % MINUTES] = count
+    hours = []
+    for number in range(first, last + 1):
+        minutes = history.hour(number)
+        here = by_hour.get(number)
+        if here:
+            minutes = tuple(here.get(k, known) for k, known in enumerate(minutes))
+        hours.append(minutes)
+    return History(first, tuple(hours), end)

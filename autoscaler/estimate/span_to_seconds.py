@@ -1,0 +1,108 @@
+"""How the spans of records fall on seconds.
+
+Knows nothing of clocks, lateness or duplicates (`windows` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoscaler.estimate.sketch_cells import Kept, merged
+from autoscaler.performance.compiled import compiled
+from topics.reported import SPAN_MS
+from topics.telemetry import COUNTS
+
+_COUNTS = len(COUNTS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spread:
+    """What records say together. seconds, models, (n,): rising, each pair once; counts: of each,
+    (n, COUNTS); sketches: of all models, by rising second, where there are any."""
+
+    seconds: NDArray[np.int64]
+    models: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    sketches: list[tuple[int, Kept]]
+
+
+def spread(
+    models: NDArray[np.int64],
+    ends_ms: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    cells: Sequence[bytes],
+) -> Spread:
+    """What records say together, second by second.
+
+    models: the number of each record's model; ends_ms: the event times of the ends of their spans;
+    numbers and cells: as in `Reported`. Each second gets counts in proportion to time, rounded so
+    that they add up exactly; sketches go to the last second. A span of 0 ms falls on the second
+    before its end.
+    """
+    if not len(models):
+        return Spread(models, models, numbers[:, :_COUNTS], [])
+    seconds, owners, totals, last = _by_second(models, ends_ms, numbers)
+    return Spread(seconds, owners, totals, _sketches(seconds, owners, last, cells))
+
+
+@compiled
+def _by_second(
+    models: NDArray[np.int64], ends_ms: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """As `spread`: seconds, models and counts of each pair of the two, and which of the pairs the
+    last second of each record is. Each tick, of few records: compiled for the sake of these."""
+    spans = np.maximum(1, numbers[:, SPAN_MS])
+    starts = ends_ms - spans
+    rows = int(((ends_ms - 1) // 1000 - starts // 1000 + 1).sum())
+    # A row for each second that a span touches.
+    seconds, owners = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    parts = np.empty((rows, _COUNTS), np.int64)
+    last = np.empty(len(models), np.int64)
+    row = 0
+    for record in range(len(models)):
+        before_ms = 0
+        for second in range(starts[record] // 1000, (ends_ms[record] - 1) // 1000 + 1):
+            until_ms = min((second + 1) * 1000, ends_ms[record]) - starts[record]
+            seconds[row], owners[row] = second, models[record]
+            for count in range(_COUNTS):
+                seen = numbers[record, count]
+                upto = seen * until_ms // spans[record]
+                parts[row, count] = upto - seen * before_ms // spans[record]
+            before_ms = until_ms
+            row += 1
+        last[record] = row - 1
+    # Rows of the same second and model are added up.
+    order = ((seconds - seconds.min()) * (owners.max() + 1) + owners).argsort(kind="mergesort")
+    pair_s, pair, pair_of = np.empty_like(seconds), np.empty_like(owners), np.empty_like(owners)
+    totals = np.zeros_like(parts)
+    at = -1
+    for row in order:
+        if at < 0 or seconds[row] != pair_s[at] or owners[row] != pair[at]:
+            at += 1
+            pair_s[at], pair[at] = seconds[row], owners[row]
+        totals[at] += parts[row]
+        pair_of[row] = at
+    return pair_s[: at + 1], pair[: at + 1], totals[: at + 1], pair_of[last]
+
+
+def _sketches(
+    seconds: NDArray[np.int64],
+    owners: NDArray[np.int64],
+    last: NDArray[np.int64],
+    cells: Sequence[bytes],
+) -> list[tuple[int, Kept]]:
+    """Sketches by second, of the pairs of `seconds` and models; last: as of `_by_second`."""
+    (places, seen), cell = merged(cells, last, owners)
+    (begins,) = np.append(True, seconds[1:] != seconds[:-1]).nonzero()
+    bounds = cell[np.append(begins, len(seconds))].tolist()
+    return [
+        (second, (places[start:end].copy(), seen[start:end].copy()))
+        for second, start, end in zip(
+            seconds[begins].tolist(), bounds[:-1], bounds[1:], strict=True
+        )
+        if start < end
+    ]

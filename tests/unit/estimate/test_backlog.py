@@ -1,0 +1,91 @@
+"""Requests in flight against Little's law and the queue of chance."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+
+import numpy as np
+import pytest
+
+from autoscaler.domain.combo import Combo, ComboMember
+from autoscaler.domain.workload import Lengths, Phase
+from autoscaler.estimate.queue_model import expected_in_flight, most_explained, overload
+
+LENGTHS = Lengths.expected(1000.0, 200.0)
+
+
+def combo(req_per_s: float, tpot_ms: float, ttft_ms: float = 0.0) -> Combo:
+    member = ComboMember(Phase.AGGREGATED, "eu/l4/spot", 1, 1, req_per_s)
+    return Combo(f"m{tpot_ms}", "m", "eu", (member,), req_per_s, 1.0, ttft_ms, tpot_ms, 60.0)
+
+
+def test_the_load_spreads_in_proportion_to_capacity() -> None:
+    """3 req/s on 2 of 10 s and 4 of 4 s of residence: 1 x 10 + 2 x 4."""
+    ready = [combo(2.0, 50.0), combo(4.0, 20.0)]
+    assert expected_in_flight(3.0, ready, LENGTHS) == pytest.approx(18.0)
+    assert expected_in_flight(3.0, [], LENGTHS) == 0.0
+
+
+def in_system(slots: int, rate: float, residence_s: float, seconds: int, seed: int) -> list[int]:
+    """Requests in a queue with `slots` servers at each second, service times exponential."""
+    rng = np.random.default_rng(seed)
+    arrivals = deque(np.cumsum(rng.exponential(1.0 / rate, int(rate * seconds * 1.1 + 100))))
+    free = [0.0] * slots
+    ends: list[float] = []
+    found = []
+    for second in range(seconds):
+        while arrivals and arrivals[0] <= second:
+            begin = max(arrivals.popleft(), heapq.heappop(free))
+            end = begin + rng.exponential(residence_s)
+            heapq.heappush(free, end)
+            heapq.heappush(ends, end)
+        while ends and ends[0] <= second:
+            heapq.heappop(ends)
+        found.append(len(ends))
+    return found
+
+
+@pytest.mark.parametrize("slots", [4, 8, 32, 128])
+@pytest.mark.parametrize("load", [0.5, 0.75, 0.8])
+def test_queues_of_chance_at_planned_loads_are_explained(slots: int, load: float) -> None:
+    """Six hours of a queue: beyond the limit for less than 0.3% of the time."""
+    ready = [combo(slots / 10.0, 50.0)]  # 10 s each
+    rate = load * slots / 10.0
+    counts = in_system(slots, rate, 10.0, 21_600, 1)
+    limit = most_explained(rate, ready, LENGTHS)
+    assert np.mean([count > limit for count in counts]) < 0.003
+    assert limit < slots + 36  # and it is still one
+
+
+def test_many_slots_are_held_to_three_sigma() -> None:
+    """80 of 128 slots busy: 80 + 3 sqrt(80) = 107."""
+    assert most_explained(8.0, [combo(12.8, 50.0)], LENGTHS) == pytest.approx(106.8, abs=0.1)
+
+
+def test_a_load_beyond_capacity_explains_no_more_than_a_full_fleet() -> None:
+    """Otherwise an overload would be explained by itself."""
+    ready = [combo(12.8, 50.0)]
+    assert most_explained(30.0, ready, LENGTHS) == most_explained(12.0, ready, LENGTHS) < 190
+
+
+def test_an_overload_is_sized_by_its_requests_and_capped_by_what_the_rate_can_be() -> None:
+    """N / L = 2 at 8 req/s asks for 16, and for 11 where the rate is 11 at most."""
+    ready = [combo(12.8, 50.0)]
+    found = overload(160, 8.0, 20.0, ready, LENGTHS)
+    assert found is not None
+    assert found.expected == pytest.approx(80.0)
+    assert found.req_per_s == pytest.approx(16.0)
+    capped = overload(160, 8.0, 11.0, ready, LENGTHS)
+    assert capped is not None and capped.req_per_s == 11.0
+    without = overload(160, 8.0, 0.0, ready, LENGTHS)
+    assert without is not None and without.req_per_s == 8.0
+
+
+def test_no_overload_within_chance_or_without_what_serves() -> None:
+    """106 of 80 are chance; nothing is measured without combos, or expected without a rate."""
+    ready = [combo(12.8, 50.0)]
+    assert overload(106, 8.0, 20.0, ready, LENGTHS) is None
+    assert overload(107, 8.0, 20.0, ready, LENGTHS) is not None
+    assert overload(100, 5.0, 20.0, [], LENGTHS) is None
+    assert overload(100, 0.0, 0.1, ready, LENGTHS) is None

@@ -1,0 +1,19 @@
+"""The quick test of a surge decides as the whole tail does."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.estimate.poisson_tests import beyond_chance, poisson_tail
+
+
+@given(
+    st.floats(0.0, 1e5),
+    st.floats(-8.0, 12.0),
+    st.sampled_from((1e-12, 5e-5, 1e-3, 0.05, 0.5)),
+)
+def test_it_agrees_with_the_tail(mean: float, sigmas: float, significance: float) -> None:
+    """Around the limit and far from it, on both sides of the mean."""
+    count = max(0, round(mean + sigmas * max(1.0, mean) ** 0.5))
+    assert beyond_chance(count, mean, significance) == (poisson_tail(count, mean) <= significance)

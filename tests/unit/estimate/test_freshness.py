@@ -1,0 +1,141 @@
+"""Not knowing is a value: what forbids scale-in, and what does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.domain.cluster import Policy, Service
+from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.workload import Slo
+from autoscaler.estimate.model_demand import ModelDemand, observe
+from autoscaler.estimate.scale_in_evidence import is_stale, objection, paused, strain
+from autoscaler.estimate.windows import NoData, Stats, TelemetryWindows
+from topics.telemetry import Telemetry
+
+T0 = 1_700_000_000_000
+POLICY = Policy()
+BLANK = Telemetry("chat", "a", "b", 0, T0, 1000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7)
+
+
+def two_gateways(silent_from_s: int, leaving: bool, now_s: int = 200) -> ModelDemand:
+    """Both serve 2 req/s; `b` stops at `silent_from_s`, with or without a goodbye."""
+    windows = TelemetryWindows(POLICY.global_window_s)
+    for second in range(1, now_s + 1):
+        at = T0 + second * 1000
+        windows.add(replace(BLANK, sequence=second, arrivals=2), at)
+        if second <= silent_from_s:
+            last = leaving and second == silent_from_s
+            record = replace(BLANK, gateway="b", sequence=second, arrivals=2, leaving=last)
+            windows.add(record, at)
+    return observe(windows, ["chat"], POLICY, T0 + now_s * 1000)["chat"]
+
+
+def test_a_gateway_that_falls_silent_while_it_serves_forbids_scale_in() -> None:
+    """The finding: one of two fell silent and 5 instances became 3 at full load."""
+    said = objection(two_gateways(150, leaving=False), POLICY, 7)
+    assert said == "no word from a gateway that was serving (b for 50 s)"
+    assert paused(said) == f"scale-in paused: {said}"
+
+
+def test_a_gateway_that_signed_off_is_not_missed() -> None:
+    """Scaling down gateways must not pause scale-in for half an hour."""
+    assert objection(two_gateways(150, leaving=True), POLICY, 7) == ""
+    assert paused("") == ""
+
+
+def test_a_gateway_that_is_late_by_seconds_or_back_again_is_not_missed() -> None:
+    """Five seconds without a word are the way of a record; a new boot is the same gateway."""
+    assert objection(two_gateways(195, leaving=False), POLICY, 7) == ""
+    windows = TelemetryWindows(POLICY.global_window_s)
+    for second in range(1, 201):
+        boot = "first" if second < 100 else "second"
+        if not 100 <= second < 150:
+            record = replace(BLANK, boot=boot, sequence=second, arrivals=2)
+            windows.add(record, T0 + second * 1000)
+        windows.add(replace(BLANK, gateway="c", sequence=second), T0 + second * 1000)
+    seen = observe(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
+    assert objection(seen, POLICY, 7) == ""
+
+
+def test_a_gateway_that_served_nothing_may_fall_silent() -> None:
+    """What carried no traffic hides none."""
+    windows = TelemetryWindows(POLICY.global_window_s)
+    for second in range(1, 201):
+        windows.add(replace(BLANK, sequence=second, arrivals=2), T0 + second * 1000)
+        if second < 100:
+            windows.add(replace(BLANK, gateway="b", sequence=second), T0 + second * 1000)
+    seen = observe(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
+    assert [gateway.gateway for gateway in seen.gateways] == ["a", "b"]
+    assert [gateway.gateway for gateway in seen.speaking] == ["a"]
+    assert objection(seen, POLICY, 7) == ""
+
+
+def quiet(**changes: object) -> ModelDemand:
+    windows = TelemetryWindows(POLICY.global_window_s)
+    for second in range(1, 201):
+        record = replace(BLANK, sequence=second, **changes)  # type: ignore[arg-type]
+        windows.add(record, T0 + second * 1000)
+    return observe(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
+
+
+def test_zero_needs_witnesses() -> None:
+    """Zero arrivals count once a gateway has the current routes and nothing is in flight."""
+    assert objection(quiet(), POLICY, 7) == ""
+    assert (
+        objection(quiet(), POLICY, 8)
+        == "no arrivals, and no gateway has confirmed the current routes"
+    )
+    assert objection(quiet(), POLICY, 7, in_flight=3) == "no arrivals, but 3 requests in flight"
+    assert objection(quiet(in_flight=4), POLICY, 7) == "no arrivals, but 4 requests in flight"
+    assert objection(quiet(in_flight=1), POLICY, 7) == "no arrivals, but 1 request in flight"
+
+
+def test_gaps_and_silence_are_no_evidence() -> None:
+    """No telemetry at all, and a window that is half seen."""
+    assert objection(ModelDemand(), POLICY) == "no telemetry"
+    windows = TelemetryWindows(POLICY.global_window_s)
+    for second in range(140, 201):
+        windows.add(replace(BLANK, sequence=second, arrivals=2), T0 + second * 1000)
+    seen = observe(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
+    assert objection(seen, POLICY, 7) == "telemetry covers only 61 of the last 120 s"
+    assert is_stale(ModelDemand()) and not is_stale(seen)
+    late = observe(windows, ["chat"], POLICY, T0 + 203_000)["chat"]
+    assert is_stale(late)
+
+
+def service() -> Service:
+    architecture = ModelSpec("m", 2, 64, 8, 8, 8, 128, 100, 1e9, 1e9, 2e9, 1e3)
+    return Service("chat", architecture, Slo(1000.0, 50.0), percentile=0.95)
+
+
+@pytest.mark.parametrize(
+    ("attained", "ttft_ms", "said"),
+    [
+        (95, 500.0, ""),
+        (94, 500.0, "only 94% of 100 requests met the SLO"),
+        (100, 700.0, "TTFT p95 is rising from 500 to 700 ms"),
+        (100, 620.0, ""),
+    ],
+)
+def test_misses_and_rising_latency_forbid_removals(
+    attained: int, ttft_ms: float, said: str
+) -> None:
+    """Below the percentile, or a TTFT a quarter above the long window's and over half the limit."""
+    long = Stats(1800, 0, 1000, 1000, 0, 0, 1000, 1.0, None, None, 500.0, 20.0)
+    local = Stats(120, 0, 100, 100, 0, 0, attained, 1.0, None, None, ttft_ms, 20.0)
+    assert strain(ModelDemand(local=local, long=long), service()) == said
+    assert strain(ModelDemand(local=NoData(None), long=long), service()) == ""
+
+
+def test_arrivals_that_end_while_requests_are_in_flight_are_no_evidence_yet() -> None:
+    """A false zero does not wait for the window to be empty: its mean falls from the first second
+    on (seed 79). Once nothing is in flight, demand has fallen."""
+    windows = TelemetryWindows(POLICY.global_window_s)
+    for second in range(1, 201):
+        arrivals = 8 if second <= 185 else 0
+        windows.add(replace(BLANK, sequence=second, arrivals=arrivals), T0 + second * 1000)
+    seen = observe(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
+    assert objection(seen, POLICY, 7, in_flight=3) == "no arrivals, but 3 requests in flight"
+    assert objection(seen, POLICY, 7) == ""

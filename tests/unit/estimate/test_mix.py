@@ -1,0 +1,64 @@
+"""When the measured mix of types replaces the planned one."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoscaler.domain.workload import Lengths, WorkloadType
+from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.window_stats import LengthsSeen
+from autoscaler.estimate.workload_mix import apart, declared_mix, estimate_kinds, estimate_mix
+from topics.shapes import shape_of
+
+TYPES = (
+    WorkloadType("long", 0.3, Lengths(4000, 80)),
+    WorkloadType("chat", 0.7, Lengths(300, 250)),
+)
+PLANNED = declared_mix(TYPES)
+
+
+def seen(long: int, chat: int) -> LengthsSeen:
+    return LengthsSeen(shapes={shape_of(4100, 75): long, shape_of(280, 300): chat})
+
+
+def estimate(local: LengthsSeen, long: LengthsSeen) -> dict[str, float]:
+    demand = ModelDemand(local_lengths=local, long_lengths=long)
+    return dict(estimate_mix(PLANNED, TYPES, demand, 5e-5))
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (3, 2), (6, 4), (31, 69), (340, 660), (250, 750)])
+def test_chance_and_trifles_change_nothing(counts: tuple[int, int]) -> None:
+    assert estimate(seen(*counts), seen(*counts)) == dict(PLANNED)
+
+
+def test_a_shift_that_is_beyond_chance_is_planned_for() -> None:
+    """Within a window, however much of the past the long one still holds."""
+    found = estimate(seen(120, 80), seen(400, 900))
+    assert found["long"] == pytest.approx(0.6, abs=0.03)
+    assert sum(found.values()) == pytest.approx(1.0)
+
+
+def test_a_type_that_stopped_is_not_ruled_out() -> None:
+    found = estimate(seen(0, 300), seen(0, 300))
+    assert 0.0 < found["long"] < 0.05
+
+
+def test_a_slow_drift_is_seen_in_the_long_window_if_the_local_one_agrees() -> None:
+    assert estimate(seen(9, 11), seen(900, 1100))["long"] == pytest.approx(0.45, abs=0.01)
+    # Half an hour ago it was so; the last two minutes are as planned.
+    assert estimate(seen(240, 560), seen(900, 1100)) == dict(PLANNED)
+
+
+def test_apart_counts_the_requests_that_are_of_other_kinds() -> None:
+    assert apart({"a": 0.5, "b": 0.5}, {"a": 0.2, "c": 0.8}) == pytest.approx(0.8)
+
+
+def test_kinds_of_a_model_of_components_are_believed_beyond_chance() -> None:
+    planned = (("text", 0.7), ("photo", 0.3))
+    few = ModelDemand(kinds={"text": 4, "photo": 6})
+    assert estimate_kinds(planned, few, 5e-5) is planned
+    same = ModelDemand(kinds={"text": 690, "photo": 310})
+    assert estimate_kinds(planned, same, 5e-5) is planned
+    moved = dict(estimate_kinds(planned, ModelDemand(kinds={"text": 200, "photo": 800}), 5e-5))
+    assert moved["photo"] == pytest.approx((800 + 20 * 0.3) / 1020)
+    assert sum(moved.values()) == pytest.approx(1.0)

@@ -1,0 +1,143 @@
+"""The present rate: unbiased soon after a change, with bounds that narrow as evidence grows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autoscaler.estimate.change_point import (
+    NO_RATE,
+    RateEstimate,
+    evidence_of_rise,
+    present_rate,
+    present_spans,
+)
+from autoscaler.estimate.model_demand import UNKNOWN
+from autoscaler.estimate.poisson_tests import apart
+from tests.unit.estimate.counted import POLICY, T0, demand_of
+
+
+def after_step(before: float, after: float, seconds: int, seeds: int = 60) -> list[RateEstimate]:
+    found = []
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        counts = np.concatenate((rng.poisson(before, 1995), rng.poisson(after, seconds)))
+        found.append(present_rate(demand_of(counts), POLICY))
+    return found
+
+
+@pytest.mark.parametrize(("before", "after"), [(1.0, 10.0), (0.0, 5.0), (10.0, 3.0)])
+@pytest.mark.parametrize("seconds", [3, 10, 20, 30, 60, 120])
+def test_a_step_is_estimated_without_the_time_before_it(
+    before: float, after: float, seconds: int
+) -> None:
+    """From the third second on the mean estimate is the new rate, and bounds hold it."""
+    found = after_step(before, after, seconds)
+    assert np.mean([rate.req_per_s for rate in found]) == pytest.approx(after, rel=0.08)
+    held = [rate.low <= after <= rate.high for rate in found]
+    assert np.mean(held) > 0.75
+
+
+def test_bounds_narrow_as_evidence_grows() -> None:
+    """1 -> 10: 7 to 14 after three seconds, within a tenth after a minute."""
+    early, late = after_step(1.0, 10.0, 3), after_step(1.0, 10.0, 60)
+    assert 6.0 < np.mean([rate.low for rate in early]) < 8.0
+    assert 12.0 < np.mean([rate.high for rate in early]) < 15.0
+    assert np.mean([rate.low for rate in late]) > 9.0
+    assert np.mean([rate.high for rate in late]) < 11.2
+
+
+def test_traffic_begins_where_it_begins() -> None:
+    """25 idle minutes and 20 s of 5/s are 5/s since 20 s, not 5/s x 20 / 120."""
+    counts = np.array([0] * 1500 + [5] * 20)
+    rate = present_rate(demand_of(counts), POLICY)
+    assert rate.req_per_s == pytest.approx(5.0, rel=0.02)
+    assert rate.since_ms is not None
+    assert abs(rate.since_ms - (T0 + 1_500_000)) <= 5_000
+
+
+@pytest.mark.parametrize("level", [0.5, 5.0, 20.0])
+def test_a_constant_rate_uses_all_that_is_known(level: float) -> None:
+    """Nine of ten estimates rest on the whole long window."""
+    found = [
+        present_rate(demand_of(np.random.default_rng(seed).poisson(level, 1995)), POLICY)
+        for seed in range(100)
+    ]
+    whole = [rate for rate in found if rate.since_ms is None]
+    assert len(whole) >= 85
+    assert min(rate.window_s for rate in whole) > 1500
+    assert np.mean([rate.req_per_s for rate in found]) == pytest.approx(level, rel=0.05)
+
+
+def test_clustered_arrivals_widen_the_bounds() -> None:
+    """The same mean with a variance of ten times the mean: a burst is not a new rate."""
+    rng = np.random.default_rng(4)
+    clustered = np.repeat(rng.gamma(0.5, 10.0, 400), 5)[:1995]
+    wide = present_rate(demand_of(rng.poisson(clustered)), POLICY)
+    plain = present_rate(demand_of(rng.poisson(5.0, 1995)), POLICY)
+    assert (wide.high - wide.low) / wide.req_per_s > 1.5 * (
+        plain.high - plain.low
+    ) / plain.req_per_s
+
+
+def test_nothing_known_is_no_rate_of_zero() -> None:
+    """Without telemetry the upper bound is infinite; zero traffic has a small one."""
+    assert present_rate(UNKNOWN, POLICY) == NO_RATE
+    idle = present_rate(demand_of(np.zeros(600, dtype=int)), POLICY)
+    assert idle.req_per_s == 0.0 and 0.0 < idle.high < 0.01
+
+
+def most_evident(counts: np.ndarray) -> float:
+    """The evidence of the span of the local window that has most."""
+    demand = demand_of(counts)
+    spans = [s for s in present_spans(demand, POLICY) if s[0] <= POLICY.local_window_s]
+    return max(evidence_of_rise(demand, POLICY, span) for span in spans)
+
+
+def test_no_span_speaks_of_the_present_that_reaches_back_to_before_a_fall() -> None:
+    """Of 20/s that were over 40 s ago nothing is left, of 5/s before a rise everything."""
+    fallen = present_spans(demand_of(np.array([5] * 900 + [20] * 60 + [2] * 40)), POLICY)
+    assert 28 <= max(fallen)[0] <= 40
+    risen = present_spans(demand_of(np.array([5] * 900 + [20] * 40)), POLICY)
+    assert max(risen)[0] > 900
+
+
+def test_a_rise_is_as_evident_as_two_rates_beside_one() -> None:
+    """30 s of 8/s after ten minutes of 5/s."""
+    counts = np.array([5] * 600 + [8] * 30)
+    found = most_evident(counts)
+    assert found == pytest.approx(apart(240, 30, 3000, 600), rel=0.1)
+    assert found > 15.0
+
+
+def test_what_came_before_an_earlier_change_is_no_evidence_of_a_rise() -> None:
+    """Twenty minutes of 1/s before five of 5/s make 8/s no likelier."""
+    counts = np.array([1] * 1200 + [5] * 300 + [8] * 30)
+    found = most_evident(counts)
+    assert found == pytest.approx(apart(240, 30, 1500, 300), rel=0.2)
+    assert found < 0.3 * apart(240, 30, 2700, 1500)
+
+
+def test_a_rate_that_came_before_is_no_rise() -> None:
+    """Five minutes of 40/s, five of 8/s, by turns: the next 40/s are nothing new, 60/s are."""
+    swings = ([40] * 300 + [8] * 300) * 3
+    assert most_evident(np.array(swings + [40] * 30)) < 1.0
+    assert most_evident(np.array(swings + [60] * 30)) > 50.0
+
+
+def test_a_constant_rate_a_fall_and_silence_are_no_rise() -> None:
+    """Nor is next to nothing known."""
+    for counts in ([5] * 900, [8] * 900 + [3] * 40, [0] * 900, [5]):
+        assert most_evident(np.array(counts)) == 0.0
+    assert not present_spans(UNKNOWN, POLICY)
+
+
+def test_clumps_are_less_evidence_than_single_requests() -> None:
+    """Where requests come by tens, thirty seconds of more are a few clumps."""
+    rng = np.random.default_rng(3)
+    single = rng.poisson(5.0, 1800)
+    clumped = np.where(rng.random(1800) < 0.05, 100, 0)
+    risen = [8] * 30
+    plain = most_evident(np.concatenate((single, risen)))
+    assert plain > 10.0
+    assert most_evident(np.concatenate((clumped, risen))) < 0.2 * plain

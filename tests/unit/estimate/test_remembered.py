@@ -1,0 +1,44 @@
+"""What was worked out of a value is remembered for that very object."""
+
+from __future__ import annotations
+
+from autoscaler.estimate.memoize import remembered
+
+
+def test_an_object_is_asked_about_once_and_an_equal_one_gets_an_answer_of_its_own() -> None:
+    """The object is the key: equal ones are not compared."""
+    asked: list[list[int]] = []
+
+    @remembered(8)
+    def total(numbers: list[int]) -> int:
+        asked.append(numbers)
+        return sum(numbers)
+
+    one, other = [1, 2, 3], [1, 2, 3]
+    assert [total(one), total(one), total(other), total(one)] == [6, 6, 6, 6]
+    assert len(asked) == 2 and asked[0] is one and asked[1] is other
+
+
+def test_what_is_remembered_is_bounded_and_never_taken_for_another_object() -> None:
+    """Objects made and dropped a thousand times share addresses; none gets another one's answer."""
+
+    @remembered(4)
+    def first(numbers: list[int]) -> int:
+        return numbers[0]
+
+    assert all(first([number]) == number for number in range(1000))
+
+
+def test_equal_numbers_beside_an_object_are_the_same_question() -> None:
+    """Whole numbers worked out anew are other objects each time."""
+    asked: list[int] = []
+
+    @remembered(8)
+    def above(numbers: list[int], least: int) -> int:
+        asked.append(least)
+        return sum(number >= least for number in numbers)
+
+    some = [300, 3000]
+    assert [above(some, int(text)) for text in ("1000", "1000", "100", "1000")] == [1, 1, 2, 1]
+    assert asked == [1000, 100]
+    assert above(some, id(some)) == 0

@@ -1,0 +1,138 @@
+"""Requests that turn from long prompts to long answers: what was before is of other requests."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoscaler.domain.workload import Lengths
+from autoscaler.estimate.length_shift import since_turn
+from autoscaler.estimate.model_demand import FRESH_S, ModelDemand
+from autoscaler.estimate.request_lengths import estimate
+from autoscaler.estimate.window_stats import LengthsSeen, Stats, TokenSums
+
+BEFORE, AFTER = (6000.0, 150.0), (2000.0, 400.0)
+DECLARED = Lengths.expected(*BEFORE, 0.7)
+RATE = 14.0
+
+
+def asked(seconds: dict[tuple[float, float], float], rate: float = RATE) -> TokenSums:
+    """Requests of those mean lengths for so many seconds each."""
+    count = {kind: round(rate * span_s) for kind, span_s in seconds.items()}
+    total = sum(count.values())
+    inputs = round(sum(kind[0] * n for kind, n in count.items()))
+    return TokenSums(total, inputs, total, round(sum(kind[1] * n for kind, n in count.items())))
+
+
+def means(tokens: TokenSums) -> LengthsSeen:
+    return LengthsSeen(
+        {}, {}, tokens.input_tokens / tokens.arrivals, tokens.output_tokens / tokens.completions,
+        tokens.arrivals, tokens.completions,
+    )  # fmt: skip
+
+
+def seen(since_s: float, after: tuple[float, float] = AFTER, rate: float = RATE) -> ModelDemand:
+    """Other requests for `since_s` now, after an hour of the same."""
+
+    def window(span_s: float) -> TokenSums:
+        new_s = min(since_s, span_s)
+        return asked({BEFORE: span_s - new_s, after: new_s}, rate)
+
+    long = means(window(1800.0))
+    stats = Stats(1800, 0, long.arrivals, 0, 0, 0, 0, 1.0, None, None, None, None)
+    return ModelDemand(
+        long=stats,
+        blocks=((10, 1),) * 180,
+        local_lengths=means(window(120.0)),
+        long_lengths=long,
+        fresh=tuple(window(float(span_s)) for span_s in FRESH_S),
+    )
+
+
+@pytest.mark.parametrize("since_s", [20.0, 50.0, 90.0, 130.0, 600.0])
+def test_both_sides_are_believed_as_they_are_since_the_turn(since_s: float) -> None:
+    """Prompts too, which are shorter now: means over both sides of the turn are of nobody."""
+    current = DECLARED
+    for at_s in np.arange(10.0, since_s + 1.0, 10.0):
+        current = estimate(current, DECLARED, seen(float(at_s)), short=True)
+    assert AFTER[0] <= current.input_tokens < 1.35 * AFTER[0]
+    assert 0.8 * AFTER[1] < current.output_tokens <= AFTER[1]
+
+
+def test_while_the_planner_can_add_shorter_requests_only_save_money() -> None:
+    """They are believed late, as ever; longer ones are not held back by what was before."""
+    current = DECLARED
+    for at_s in range(10, 61, 10):
+        current = estimate(current, DECLARED, seen(float(at_s)))
+    assert current.input_tokens == DECLARED.input_tokens
+    assert 0.8 * AFTER[1] < current.output_tokens <= AFTER[1]
+
+
+def test_what_was_believed_in_need_is_not_taken_back_because_the_need_is_over() -> None:
+    short = estimate(DECLARED, DECLARED, seen(60.0), short=True)
+    assert short.input_tokens < 0.5 * DECLARED.input_tokens
+    assert estimate(short, DECLARED, seen(70.0)).input_tokens == short.input_tokens
+
+
+def test_requests_that_turn_back_are_believed_as_soon() -> None:
+    raised = Lengths.expected(*AFTER, 0.7)
+    back = seen(20.0, after=BEFORE)
+    turned = ModelDemand(
+        long=back.long,
+        blocks=back.blocks,
+        long_lengths=means(asked({AFTER: 1780.0, BEFORE: 20.0})),
+        local_lengths=means(asked({AFTER: 100.0, BEFORE: 20.0})),
+        fresh=tuple(asked({AFTER: span_s - 20.0, BEFORE: 20.0}) for span_s in FRESH_S),
+    )
+    found = estimate(raised, raised, turned, short=True)
+    assert found.input_tokens > 0.8 * BEFORE[0]
+    assert found.output_tokens < 1.25 * BEFORE[1]
+
+
+@pytest.mark.parametrize("after", [(6000.0, 400.0), (2000.0, 150.0), (9000.0, 225.0)])
+def test_one_side_alone_or_both_together_are_no_turn(after: tuple[float, float]) -> None:
+    """They ask for more or less of the same, which is believed as ever."""
+    for since_s in (20.0, 60.0, 130.0):
+        assert since_turn(seen(since_s, after), 0.7, 0.7) is None
+
+
+def test_drift_is_no_turn_and_requests_that_come_in_clumps_prove_less() -> None:
+    """However sure: of a recorded trace some minutes are always a fifth longer than others."""
+    assert since_turn(seen(600.0, (5000.0, 180.0)), 0.7, 0.7) is None
+    clumps = tuple((10, 1400 if at % 6 == 0 else 1) for at in range(180))
+    turned = seen(20.0, (4000.0, 215.0))
+    assert since_turn(turned, 0.7, 0.7) is not None
+    assert since_turn(replace(turned, blocks=clumps), 0.7, 0.7) is None
+
+
+def test_few_requests_are_no_turn() -> None:
+    assert since_turn(seen(60.0, rate=0.8), 0.7, 0.7) is None
+    assert since_turn(seen(60.0), 0.7, 0.7) is not None
+    assert since_turn(ModelDemand(), 0.7, 0.7) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_is_no_turn(seed: int) -> None:
+    """Two hours of lognormal lengths that do not change."""
+    random = np.random.default_rng(seed)
+    sigma = math.sqrt(math.log(1.49))
+    counts = random.poisson(RATE, 7200)
+    sums = np.zeros((7201, 3), int)
+    for second, n in enumerate(counts):
+        drawn = [random.lognormal(math.log(m) - sigma**2 / 2, sigma, n).sum() for m in BEFORE]
+        sums[second + 1] = sums[second] + (n, *map(round, drawn))
+
+    def window(now: int, span_s: int) -> TokenSums:
+        n, inputs, outputs = map(int, sums[now] - sums[max(0, now - span_s)])
+        return TokenSums(n, inputs, n, outputs)
+
+    for now in range(300, 7200, 10):
+        demand = ModelDemand(
+            local_lengths=means(window(now, 120)),
+            long_lengths=means(window(now, 1800)),
+            fresh=tuple(window(now, span_s) for span_s in FRESH_S),
+        )
+        assert since_turn(demand, 0.7, 0.7) is None

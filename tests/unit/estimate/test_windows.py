@@ -1,0 +1,302 @@
+"""Windows: what no data, a dead series and zero traffic look like, and that ticks stay cheap."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.estimate.duplicates import Producer
+from autoscaler.estimate.windows import NoData, Stats, TelemetryWindows, TokenSums
+from topics.telemetry import COUNTS, MOST_PER_S, Telemetry
+
+T0 = 1_700_000_000_000
+BLANK = Telemetry("chat", "g", "b", 0, T0, 1000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 7)
+
+
+def filled(seconds: int, arrivals: int = 4) -> TelemetryWindows:
+    windows = TelemetryWindows(600)
+    for k in range(1, seconds + 1):
+        windows.add(replace(BLANK, sequence=k, arrivals=arrivals), T0 + k * 1000)
+    return windows
+
+
+def test_never_seen_dead_and_zero_are_three_things() -> None:
+    """No series, a series that ended, and a series of zeros."""
+    windows = filled(10, arrivals=0)
+    assert windows.stats("other", T0 + 10_000, 10) == NoData(None)
+    assert windows.stats("chat", T0 + 60_000, 10) == NoData(T0 + 10_000)
+    zero = windows.stats("chat", T0 + 61_000, 120)
+    assert isinstance(zero, Stats) and zero.arrivals == 0 and zero.covered_s == 10
+    assert zero.mean_input_tokens is None and zero.ttft_p95_ms is None
+
+
+def test_the_age_of_the_newest_second_is_stated() -> None:
+    """5 s after the last reported second the window says so."""
+    found = filled(10).stats("chat", T0 + 15_000, 10)
+    assert isinstance(found, Stats) and found.age_ms == 5000 and found.covered_s == 5
+
+
+def test_the_newest_second_may_be_asked_for_before_anything_else() -> None:
+    assert filled(60).newest_ms("chat", T0 + 70_000) == T0 + 60_000
+
+
+def test_a_half_reported_window_gives_the_rate_of_what_was_seen() -> None:
+    """Gaps are not zeros: 4 requests/s over the 5 seconds seen, not 2 over 10."""
+    found = filled(10).stats("chat", T0 + 15_000, 10)
+    assert isinstance(found, Stats) and found.req_per_s == 4.0
+
+
+@pytest.mark.parametrize("span_ms", [1000, 10_000])
+def test_what_came_while_nobody_looked_counts_as_far_as_windows_reach(span_ms: int) -> None:
+    """More seconds at once than are kept, a gap longer than that, and some more."""
+    windows = TelemetryWindows(600)
+    every_s = span_ms // 1000
+    ends = [*range(every_s, 2001, every_s), *range(9000 + every_s, 9101, every_s)]
+    for number, end_s in enumerate(ends):
+        one = replace(BLANK, sequence=number, span_ms=span_ms, arrivals=4 * every_s)
+        windows.advance(T0 + end_s * 1000)
+        windows.add(one, T0 + end_s * 1000)
+        if end_s == 2000:
+            found = windows.stats("chat", T0 + 2_000_000, 600)
+            assert isinstance(found, Stats) and (found.covered_s, found.arrivals) == (600, 2400)
+    found = windows.stats("chat", T0 + 9_100_000, 600)
+    assert isinstance(found, Stats) and (found.covered_s, found.arrivals) == (100, 400)
+
+
+def test_recent_counts_back_from_the_newest_second() -> None:
+    """Cumulative arrivals of the last 1, 2, 3 seconds, unhurt by a second without word yet."""
+    windows = filled(10)
+    assert windows.all_recent(["chat"], T0 + 11_000, (1, 2, 3))[0] == ((1, 4), (2, 8), (3, 12))
+
+
+def test_sequences_are_per_gateway_and_boot() -> None:
+    """The same sequence of another boot or gateway is another record."""
+    windows = TelemetryWindows()
+    at = T0 + 1000
+    assert windows.add(BLANK, at)
+    assert not windows.add(BLANK, at + 1000)
+    assert windows.add(replace(BLANK, boot="c"), at)
+    assert windows.add(replace(BLANK, gateway="h"), at)
+    assert windows.counters.duplicate == 1
+
+
+def test_very_old_sequences_stay_known_as_seen() -> None:
+    """Beyond the remembered ones a low sequence is a repeat, however late it comes."""
+    windows = TelemetryWindows(86_400)
+    for k in range(6000):
+        windows.add(replace(BLANK, sequence=k), T0 + k * 1000)
+    assert not windows.add(replace(BLANK, sequence=3), T0 + 6_000_000)
+
+
+def test_gateways_show_their_last_word_while_they_live() -> None:
+    """in_flight and route_generation of the newest record; gone after ten seconds."""
+    windows = filled(5)
+    (seen,) = windows.gateways("chat", T0 + 6_000)
+    assert (seen.gateway, seen.in_flight, seen.route_generation) == ("g", 3, 7)
+    assert windows.gateways("chat", T0 + 16_000) == ()
+
+
+def test_memory_is_bounded_by_the_horizon() -> None:
+    """A day of seconds leaves no more than the horizon and its slack."""
+    windows = TelemetryWindows(600)
+    for k in range(1, 20_000):
+        record = replace(BLANK, sequence=k, arrivals=1, ttft_ms={100: 1})
+        windows.add(record, T0 + k * 1000)
+        if k % 10 == 0:
+            windows.stats("chat", T0 + k * 1000, 600)
+    assert len(windows._totals.rows) < 900
+    assert len(windows._sketches.fine) + len(windows._sketches.coarse) < 220
+    found = windows.stats("chat", T0 + 20_000_000, 600)
+    assert isinstance(found, Stats) and found.arrivals == found.covered_s == 599
+
+
+def test_gateways_that_were_started_again_are_forgotten_in_time() -> None:
+    """Each boot is a producer of its own; a year of restarts must not stay in memory."""
+    windows = TelemetryWindows(60)
+    for k in range(1, 2001):
+        record = replace(BLANK, sequence=1, boot=f"boot-{k}")
+        windows.add(record, T0 + k * 1000)
+        windows.stats("chat", T0 + k * 1000, 10)
+    assert windows.producers("chat") < 400
+    again = replace(BLANK, sequence=1, boot="boot-2000")
+    assert not windows.add(again, T0 + 2_000_000)
+    assert not windows.add(replace(BLANK, sequence=1, boot="boot-1"), T0 + 1000)
+    assert (windows.counters.duplicate, windows.counters.late) == (1, 1)
+
+
+def test_names_that_spoke_once_are_forgotten_and_show_nothing_of_each_other() -> None:
+    """2,000 models over more than five hours beside one that lives, with a horizon of ten
+    minutes: numbers are used again, and each newcomer is seen as if it were alone."""
+    windows, bytes_ = TelemetryWindows(600), {}
+    for k in range(1, 2001):
+        now_ms = T0 + k * 10_000
+        said = {"arrivals": 1 + k % 7, "input_lengths": {k % 590: 2}, "sent": {"text": {"own": 1}}}
+        windows.add(replace(BLANK, sequence=k, arrivals=1), now_ms)
+        record = replace(BLANK, model=f"once-{k}", **said)
+        windows.add(record, now_ms)
+        windows.stats("chat", now_ms + 1, 600)
+        if k % 20 == 0:
+            alone = TelemetryWindows(600)
+            alone.add(record, now_ms)
+            asked = (record.model, now_ms + 1, 600)
+            assert windows.stats(*asked) == alone.stats(*asked)
+            all_asked = ([record.model], now_ms + 1, 600)
+            one, other = (each.all_stats(*all_asked)[0][1] for each in (windows, alone))
+            assert dict(one.inputs) == dict(other.inputs)
+            assert windows.all_blocks(*all_asked) == alone.all_blocks(*all_asked)
+            assert windows.gateways(*asked[:2]) == alone.gateways(*asked[:2])
+        if k in (300, 2000):
+            bytes_[k] = len(pickle.dumps(windows))
+    assert bytes_[2000] < 1.1 * bytes_[300]
+    found = windows.stats("chat", T0 + 20_000_001, 600)
+    assert isinstance(found, Stats) and found.covered_s == 60
+
+
+def test_a_model_that_is_asked_about_is_known_as_silent_for_as_long() -> None:
+    """Though nothing of it is kept any longer."""
+    windows = filled(5)
+    for k in range(1, 61):
+        windows.add(replace(BLANK, model="other", sequence=k), T0 + k * 60_000)
+        assert windows.stats("chat", T0 + 30_000 + k * 60_000, 10) == NoData(T0 + 5_000)
+
+
+def test_blocks_are_whole_and_unseen_ones_are_said_to_be() -> None:
+    """25 s of 4/s from a multiple of ten: two whole blocks; an hour later all are unseen."""
+    windows = filled(25)
+    assert windows.all_blocks(["chat"], T0 + 29_000, 20)[0] == ((10, 40),)
+    assert windows.all_blocks(["chat"], T0 + 30_000, 30)[0] == ((10, 40), (10, 40), (5, 20))
+    assert windows.all_blocks(["chat"], T0 + 500_000, 30)[0] == ((0, 0),) * 3
+    assert windows.all_blocks(["other"], T0 + 30_000, 30)[0] == ()
+
+
+def test_a_late_record_changes_the_block_it_belongs_to() -> None:
+    """What a slow gateway says of a second that was counted already is counted as well."""
+    windows = filled(40)
+    assert windows.all_blocks(["chat"], T0 + 40_000, 40)[0] == ((10, 40),) * 4
+    windows.add(replace(BLANK, gateway="slow", arrivals=9), T0 + 13_000)
+    assert windows.all_blocks(["chat"], T0 + 40_000, 40)[0] == (
+        (10, 40),
+        (10, 49),
+        (10, 40),
+        (10, 40),
+    )
+    assert windows.all_recent(["chat"], T0 + 40_000, (10, 30))[0] == ((10, 40), (30, 129))
+
+
+def test_a_goodbye_counts_whatever_comes_after_it_of_that_boot() -> None:
+    """A retried record behind the last one does not bring the gateway back; a new boot does."""
+    windows = filled(5)
+    windows.add(replace(BLANK, sequence=7, leaving=True), T0 + 7_000)
+    windows.add(replace(BLANK, sequence=6), T0 + 7_000)
+    assert windows.gateways("chat", T0 + 8_000) == ()
+    windows.add(replace(BLANK, boot="again", sequence=1), T0 + 9_000)
+    assert [seen.boot for seen in windows.gateways("chat", T0 + 9_000)] == ["again"]
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_a_goodbye_counts_when_the_last_word_before_it_is_dated_later(looked: bool) -> None:
+    """Event times are the broker's minus an age: of two records they differ by what the way took.
+    The goodbye of a boot that was replaced changes nothing."""
+    windows = filled(5)
+    windows.add(replace(BLANK, sequence=6), T0 + 7_009)
+    if looked:
+        assert len(windows.gateways("chat", T0 + 8_000)) == 1
+    windows.add(replace(BLANK, sequence=7, leaving=True), T0 + 7_003)
+    windows.add(replace(BLANK, sequence=8), T0 + 7_010)
+    assert windows.gateways("chat", T0 + 8_000) == ()
+    windows = filled(5)
+    windows.add(replace(BLANK, boot="again", sequence=1), T0 + 7_009)
+    if looked:
+        assert len(windows.gateways("chat", T0 + 8_000)) == 1
+    windows.add(replace(BLANK, sequence=7, leaving=True), T0 + 7_003)
+    assert [seen.boot for seen in windows.gateways("chat", T0 + 8_000)] == ["again"]
+
+
+def test_gateways_say_how_long_ago_they_spoke_and_served() -> None:
+    """Age is of the last word; serving is of the last request."""
+    windows = TelemetryWindows()
+    windows.add(replace(BLANK, arrivals=1, in_flight=0), T0 + 1000)
+    windows.add(replace(BLANK, sequence=1, in_flight=0), T0 + 2000)
+    (seen,) = windows.gateways("chat", T0 + 62_000, 1800)
+    assert (seen.age_ms, seen.served_ms) == (60_000, T0 + 1000)
+
+
+def test_a_producer_is_remembered_in_little_memory() -> None:
+    """Hours of one gateway that serves a hundred models: no more than 10 KiB."""
+    producer = Producer()
+    for sequence in range(0, 2_000_000, 100):
+        assert producer.is_new(sequence)
+    assert sys.getsizeof(producer.newest) + sys.getsizeof(producer.before) < 10_240
+    assert not producer.is_new(1_999_900) and not producer.is_new(100)
+
+
+def test_blocks_stay_right_and_small_over_hours() -> None:
+    """Three hours with a horizon of ten minutes, asked every second: 4/s in each whole block."""
+    windows = TelemetryWindows(600)
+    for k in range(1, 10_801):
+        windows.add(replace(BLANK, sequence=k, arrivals=4), T0 + k * 1000)
+        if k % 7 == 0:
+            windows.all_blocks(["chat"], T0 + k * 1000, 600)[0]
+    assert windows.all_blocks(["chat"], T0 + 10_800_000, 600)[0] == ((10, 40),) * 60
+    assert windows.all_recent(["chat"], T0 + 10_800_000, (1, 600))[0] == ((1, 4), (600, 2400))
+    assert len(windows._totals.rows) < 900
+
+
+@pytest.mark.parametrize("every", [7, 45, 60, 90])
+def test_long_windows_forget_sketches_in_blocks_and_short_ones_by_the_second(every: int) -> None:
+    """Half a minute is the step beyond two minutes; counts are exact in any window."""
+    windows = TelemetryWindows(1800)
+    for k in range(1, 701):
+        windows.advance(T0 + k * 1000)
+        record = replace(BLANK, sequence=k, arrivals=1, input_lengths={k - 118: 1})
+        windows.add(record, T0 + k * 1000)
+        if k % every == 0:
+            windows.all_stats(["chat"], T0 + k * 1000, 500)[0][1]
+            windows.all_stats(["chat"], T0 + k * 1000, 100)[0][1]
+    short = windows.all_stats(["chat"], T0 + 700_000, 100)[0][1]
+    assert set(short.inputs) == {k - 118 for k in range(601, 701)}
+    long = windows.all_stats(["chat"], T0 + 700_000, 500)[0][1]
+    first = min(long.inputs) + 118
+    assert 201 - 30 < first <= 201 and (T0 // 1000 + first - 1) % 30 == 0
+    assert set(long.inputs) == {k - 118 for k in range(first, 701)} and long.arrivals == 500
+
+
+def test_windows_that_are_asked_for_a_minute_apart_are_not_summed_up_anew() -> None:
+    windows = TelemetryWindows(1800)
+    known = []
+    for k in range(1, 701):
+        windows.add(replace(BLANK, sequence=k, input_lengths={k - 118: 1}), T0 + k * 1000)
+        if k % 60 == 0:
+            windows.all_stats(["chat"], T0 + k * 1000, 500)
+            known.append(windows._sketches.windows[500])
+    assert all(one is known[0] for one in known[1:])
+
+
+def test_tokens_of_several_spans_at_once() -> None:
+    """Of each model in turn, whole seconds back from now."""
+    windows = TelemetryWindows(600)
+    for k in range(1, 41):
+        said = {"arrivals": 2, "input_tokens_arrived": 20 * k, "completions": 1, "output_tokens": k}
+        windows.add(replace(BLANK, sequence=k, **said), T0 + k * 1000)
+    chat, nobody = windows.all_tokens(["chat", "nobody"], T0 + 40_000, (1, 2, 40))
+    sums = ((2, 800, 1, 40), (4, 1580, 2, 79), (80, 16_400, 40, 820))
+    assert chat == tuple(TokenSums(*one) for one in sums)
+    assert nobody == (TokenSums(0, 0, 0, 0),) * 3
+    assert windows.all_tokens(["chat"], T0 + 40_000, ()) == [()]
+
+
+def test_a_second_holds_no_more_than_the_core_can_plan_for() -> None:
+    """Any number of gateways may each say the most that a record may; the rate stays within what
+    a demand may be, and what comes in other seconds counts as ever."""
+    windows = TelemetryWindows(600)
+    most = replace(BLANK, **dict(zip(COUNTS, MOST_PER_S, strict=True)))
+    for k in range(1, 40):
+        windows.add(replace(most, gateway=f"g{k}", sequence=k), T0 + 1000)
+    windows.add(replace(BLANK, sequence=99, arrivals=5), T0 + 2000)
+    found = windows.stats("chat", T0 + 3000, 10)
+    assert isinstance(found, Stats) and found.covered_s == 2
+    assert found.arrivals == MOST_PER_S[0] + 5
+    assert windows.all_tokens(["chat"], T0 + 3000, [10])[0][0].input_tokens == MOST_PER_S[5]
