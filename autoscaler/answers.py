@@ -32,7 +32,7 @@ from autoscaler.proposals import propose
 from autoscaler.said import hold
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState, Pending
-from autoscaler.targets.view import LEAST, ModelView
+from autoscaler.state.model_view import LEAST, ModelView
 from autoscaler.transitions.accounts import by_model
 from autoscaler.transitions.apply import Site, difference, start
 from autoscaler.transitions.groups import Group, Life

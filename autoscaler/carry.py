@@ -18,7 +18,7 @@ from autoscaler.requests import Ground, alive
 from autoscaler.routed import adopted, in_force
 from autoscaler.scene import Scene
 from autoscaler.state import FullPlans, Pending, SplitState
-from autoscaler.targets.view import ModelView
+from autoscaler.state.model_view import ModelView
 from autoscaler.transitions.apply import Site, spare_usd_per_h
 from autoscaler.transitions.backoff import swept
 from autoscaler.transitions.placement import used_gpus

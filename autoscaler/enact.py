@@ -18,10 +18,10 @@ from autoscaler.estimate.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.learnt import barred
 from autoscaler.scene import Scene
+from autoscaler.sizing.scale_in import doubt
+from autoscaler.sizing.sizing_rate import sustained
 from autoscaler.state import ModelState
-from autoscaler.targets.excess import doubt
-from autoscaler.targets.sustained import sustained
-from autoscaler.targets.view import LEAST, ModelView
+from autoscaler.state.model_view import LEAST, ModelView
 from autoscaler.transitions.accounts import billed_usd_per_h, raw_req_per_s
 from autoscaler.transitions.apply import Site, leaving, start
 from autoscaler.transitions.groups import Group

@@ -17,8 +17,8 @@ from autoscaler.domain.combo import Combo
 from autoscaler.explain import reasons
 from autoscaler.performance.known import profile_of
 from autoscaler.said import hold
+from autoscaler.sizing.capacity_derating import LOADED
 from autoscaler.state import ModelState
-from autoscaler.targets.slo import LOADED
 from autoscaler.transitions.groups import FleetView, Group
 from topics.decisions import Decision
 from topics.fleet import InstanceState

@@ -1,7 +1,7 @@
 """What a tick knows of each model: its state brought up to date, and the view that rules read.
 
 Owns the way from observations to `ModelState` and `ModelView`, apart from the target itself
-(`autoscaler.targets`).
+(`autoscaler.sizing`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autoscaler.learnt import looked_at, starts_s
 from autoscaler.planning.request import Outcome
 from autoscaler.said import hold
 from autoscaler.state import ControllerState, ModelState, Observation
-from autoscaler.targets.view import ModelView, Routed
+from autoscaler.state.model_view import ModelView, Routed
 from autoscaler.transitions.accounts import by_model, raw_req_per_s
 from autoscaler.transitions.faults import Faults
 from autoscaler.transitions.groups import Group, combo_id_of

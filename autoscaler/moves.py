@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from autoscaler.lag import topics_behind
 from autoscaler.models import Inputs
-from autoscaler.targets.view import LEAST, ModelView
+from autoscaler.state.model_view import LEAST, ModelView
 from autoscaler.transitions.accounts import by_model, raw_req_per_s
 from autoscaler.transitions.apply import revived
 from autoscaler.transitions.gangs import waits

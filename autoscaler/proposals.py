@@ -17,7 +17,7 @@ from autoscaler.explain import reasons
 from autoscaler.said import hold
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState, Proposal
-from autoscaler.targets.view import ModelView
+from autoscaler.state.model_view import ModelView
 from autoscaler.transitions.accounts import by_model
 from autoscaler.transitions.apply import Site
 from autoscaler.transitions.groups import Group

@@ -21,7 +21,7 @@ from autoscaler.effects import (
 from autoscaler.learnt import basis, starts_s
 from autoscaler.routed import split_routes
 from autoscaler.state import ControllerState, ModelState
-from autoscaler.targets.view import LEAST
+from autoscaler.state.model_view import LEAST
 from autoscaler.transitions.accounts import billed_usd_per_h, by_model
 from autoscaler.transitions.assignments import (
     changed_assignments,

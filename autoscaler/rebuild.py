@@ -18,8 +18,8 @@ from autoscaler.explain import reasons
 from autoscaler.learnt import basis
 from autoscaler.planning.combo_names import combo_id, parse_combo_id
 from autoscaler.routed import from_routes
+from autoscaler.sizing.capacity_derating import LEAST
 from autoscaler.state import ControllerState, FullPlans, ModelState
-from autoscaler.targets.slo import LEAST
 from autoscaler.transitions.groups import Group, Life, Placed, Switch, combo_id_of, serial_of
 from autoscaler.transitions.turns import Turns, moved
 from topics.decisions import Decision

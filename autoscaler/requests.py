@@ -17,7 +17,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.enact import may_shrink, room_to_switch
 from autoscaler.planning.request import PlanRequest, RouteAsk, Urgency
 from autoscaler.state import ModelState, Pending
-from autoscaler.targets.view import SLIVER, ModelView
+from autoscaler.state.model_view import SLIVER, ModelView
 from autoscaler.transitions.accounts import by_model, nodes_of, rented_since_ms
 from autoscaler.transitions.backoff import Backoff, resting_nodes, scarce_pools
 from autoscaler.transitions.groups import Group

@@ -20,7 +20,7 @@ from autoscaler.planning.request import ChosenSplit, PlanAnswer, PlanRequest, Ro
 from autoscaler.planning.route_choice import shares_words
 from autoscaler.said import hold
 from autoscaler.state import ModelState, SplitState
-from autoscaler.targets.view import SLIVER, ModelView, Routed
+from autoscaler.state.model_view import SLIVER, ModelView, Routed
 from autoscaler.triggers.limits import thresholds_may_move
 from topics.decisions import Decision
 from topics.routing import Routes

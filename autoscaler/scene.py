@@ -9,7 +9,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.said import cut
 from autoscaler.state import ModelState
-from autoscaler.targets.view import ModelView
+from autoscaler.state.model_view import ModelView
 from autoscaler.transitions.sight import Sight
 from topics.decisions import Decision
 

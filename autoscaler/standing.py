@@ -17,7 +17,7 @@ from autoscaler.learnt import uncertain
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.problem import with_prices
 from autoscaler.state import ControllerState, ModelState, Observation
-from autoscaler.targets.view import LEAST
+from autoscaler.state.model_view import LEAST
 from autoscaler.transitions.accounts import billed_usd_per_h, by_model
 from autoscaler.transitions.groups import Group, Life, ready_req_per_s
 from autoscaler.transitions.sight import Sight, look_at

@@ -14,7 +14,7 @@ from autoscaler.planning.request import PlanAnswer
 from autoscaler.said import SAY_AGAIN_MS
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState
-from autoscaler.targets.view import LEAST
+from autoscaler.state.model_view import LEAST
 from topics.decisions import Decision
 
 ASK_AGAIN_MS = 30_000

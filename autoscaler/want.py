@@ -12,9 +12,9 @@ from autoscaler.learnt import said as uncertain_said
 from autoscaler.look import Found
 from autoscaler.models import known, seen_again, silences, views, with_states
 from autoscaler.moves import revive, waves, withdraw
+from autoscaler.sizing.rules import retarget
 from autoscaler.state import ModelState
-from autoscaler.targets.table import retarget
-from autoscaler.targets.view import ModelView
+from autoscaler.state.model_view import ModelView
 from autoscaler.transitions.groups import Group
 from autoscaler.transitions.sight import Sight
 from autoscaler.unmanaged import said as unmanaged_said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoscaler.targets.slo import share_attained
+from autoscaler.sizing.capacity_derating import share_attained
 from autoscaler.triggers.news import News, Trigger
 
 

@@ -13,7 +13,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.estimate.engine_view import EngineView
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.state import ControllerState
-from autoscaler.targets.view import ModelView
+from autoscaler.state.model_view import ModelView
 from autoscaler.transitions.faults import Failure
 from autoscaler.transitions.groups import Group
 from autoscaler.transitions.supply import Supply

@@ -19,7 +19,7 @@ from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState, Pending
-from autoscaler.targets.view import ModelView
+from autoscaler.state.model_view import ModelView
 from autoscaler.transitions.accounts import raw_req_per_s
 from autoscaler.transitions.apply import Site, start
 from autoscaler.transitions.groups import FleetView, Group, GroupView, Life

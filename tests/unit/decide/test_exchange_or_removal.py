@@ -12,10 +12,10 @@ from autoscaler.enact import keep_all
 from autoscaler.estimate.model_demand import UNKNOWN, ModelDemand
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState
-from autoscaler.targets.view import ModelView
+from autoscaler.state.model_view import ModelView
 from autoscaler.transitions.sight import Sight
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
-from tests.unit.targets.target_views import stats
+from tests.unit.sizing.target_views import stats
 
 NOW = 1_700_000_000_000
 POOL = pool("p", per_node=4)

@@ -9,9 +9,9 @@ import pytest
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.measurement import Measurement
 from autoscaler.learnt import barred, basis, expected_s, looked_at, said, uncertain
+from autoscaler.sizing.capacity_derating import LEAST
 from autoscaler.standing import standing
 from autoscaler.state import ModelState, Observation
-from autoscaler.targets.slo import LEAST
 from autoscaler.transitions.groups import FleetView, Group
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import World, world

@@ -18,9 +18,9 @@ from autoscaler.planning.request import (
     Urgency,
 )
 from autoscaler.routed import adopted, from_routes, in_force, route_asks, routed, split_routes
+from autoscaler.sizing import routed_traffic as rule
 from autoscaler.state import ControllerState, ModelState, SplitState
-from autoscaler.targets import routed as rule
-from autoscaler.targets.view import ModelView, Routed
+from autoscaler.state.model_view import ModelView, Routed
 from autoscaler.transitions.supply import Supply
 from autoscaler.triggers.news import News
 from autoscaler.triggers.scores import fire

@@ -11,7 +11,7 @@ import pytest
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.state import ControllerState, FullPlans, ModelState
-from autoscaler.targets.view import ModelView
+from autoscaler.state.model_view import ModelView
 from autoscaler.transitions.groups import Group, Placed
 from autoscaler.transitions.supply import GoodPrice, Offer, Supply
 from autoscaler.triggers.limits import MOST, WITHIN_MS, allowed

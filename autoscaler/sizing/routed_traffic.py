@@ -7,7 +7,7 @@ whose requests others answer for want of room needs it although they do not arri
 from __future__ import annotations
 
 from autoscaler.explain import reasons
-from autoscaler.targets.view import ModelView, Proposal
+from autoscaler.state.model_view import ModelView, Proposal
 
 _HOLDS = 0.97
 

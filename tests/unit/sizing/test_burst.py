@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.targets.burst import mean_and_burst, propose
+from autoscaler.sizing.burst_headroom import mean_and_burst, propose
 from tests.unit.estimate.test_dispersion import blocks_of, gamma_counts
-from tests.unit.targets.target_views import stats, view
+from tests.unit.sizing.target_views import stats, view
 
 
 @pytest.mark.parametrize("idle", [0, 60, 120])

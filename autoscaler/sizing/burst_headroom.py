@@ -11,7 +11,7 @@ from autoscaler.estimate.arrival_counts import Blocks, begun
 from autoscaler.estimate.memoize import remembered
 from autoscaler.estimate.overdispersion import burst_req_per_s
 from autoscaler.explain import reasons
-from autoscaler.targets.view import ModelView, Proposal
+from autoscaler.state.model_view import ModelView, Proposal
 
 _MATTERS = 1.05
 

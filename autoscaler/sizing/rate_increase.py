@@ -20,8 +20,8 @@ from autoscaler.estimate.overdispersion import dispersion
 from autoscaler.estimate.poisson_tests import beyond_chance
 from autoscaler.estimate.windows import Stats
 from autoscaler.explain import reasons
-from autoscaler.targets.sustained import LASTS_S, sustained
-from autoscaler.targets.view import SLIVER, ModelView, Proposal
+from autoscaler.sizing.sizing_rate import LASTS_S, sustained
+from autoscaler.state.model_view import SLIVER, ModelView, Proposal
 
 _LONGER = 1.5
 _AT_ONCE = 1.03, 1.1

@@ -9,42 +9,42 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from autoscaler.estimate.arrival_counts import BLOCK_S, begun
-from autoscaler.state import ModelState
-from autoscaler.targets import (
-    backlog,
-    burst,
-    declared,
-    excess,
-    expected,
-    inherited,
-    routed,
-    slo,
-    surge,
-    wake,
+from autoscaler.sizing import (
+    burst_headroom,
+    capacity_derating,
+    declared_workload,
+    forecast_increase,
+    queue_growth,
+    rate_increase,
+    restart_hold,
+    routed_traffic,
+    scale_from_zero,
+    scale_in,
 )
-from autoscaler.targets.view import ModelView, Proposal
+from autoscaler.state import ModelState
+from autoscaler.state.model_view import ModelView, Proposal
 
 Rule = Callable[[ModelView], Proposal | None]
 
 RAISING: tuple[Rule, ...] = (
-    declared.propose,
-    inherited.propose,
-    wake.propose,
-    surge.propose,
-    burst.propose,
-    backlog.propose,
-    routed.propose,
-    expected.propose,
+    declared_workload.propose,
+    restart_hold.propose,
+    scale_from_zero.propose,
+    rate_increase.propose,
+    burst_headroom.propose,
+    queue_growth.propose,
+    routed_traffic.propose,
+    forecast_increase.propose,
 )
 _NO_TRAFFIC_S = 600.0  # so long at least the declared rate stands while nothing arrives
 
-LOWERING: tuple[Rule, ...] = (excess.propose,)
+LOWERING: tuple[Rule, ...] = (scale_in.propose,)
 
 
 def retarget(view: ModelView) -> ModelState:
     """The model's state with the target, and the derating, that its view speaks for."""
-    state = _informed(view, slo.derated(view))
-    in_flight = backlog.remembered(view)
+    state = _informed(view, capacity_derating.derated(view))
+    in_flight = queue_growth.remembered(view)
     if in_flight != state.in_flight:
         state = replace(state, in_flight=in_flight)
     if state is not view.state:
@@ -101,7 +101,7 @@ def _informed(view: ModelView, state: ModelState) -> ModelState:
     seen_s = BLOCK_S * len(begun(view.demand.blocks))
     none_s = max(2.0 * view.service.scale_in_after_s, _NO_TRAFFIC_S)
     waited_ms = view.now_ms - view.started_ms
-    silent = not seen_s and not excess.doubt(view) and waited_ms >= none_s * 1000
+    silent = not seen_s and not scale_in.doubt(view) and waited_ms >= none_s * 1000
     if seen_s >= view.policy.local_window_s or silent:
         return replace(state, informed=True)
     return state

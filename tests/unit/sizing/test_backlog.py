@@ -9,9 +9,9 @@ import pytest
 from autoscaler.estimate.model_demand import ModelDemand, spans_s
 from autoscaler.estimate.queue_model import expected_in_flight
 from autoscaler.estimate.window_stats import GatewaySeen
-from autoscaler.targets.backlog import REMEMBER_MS, propose, remembered
-from autoscaler.targets.view import ModelView
-from tests.unit.targets.target_views import POLICY, T0, stats, view
+from autoscaler.sizing.queue_growth import REMEMBER_MS, propose, remembered
+from autoscaler.state.model_view import ModelView
+from tests.unit.sizing.target_views import POLICY, T0, stats, view
 
 
 def piled(times: float, req_per_s: int = 8, planned: float = 7.9) -> ModelView:

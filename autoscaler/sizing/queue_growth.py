@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from autoscaler.estimate.queue_model import overload
 from autoscaler.explain import reasons
-from autoscaler.targets.sustained import sustained
-from autoscaler.targets.view import ModelView, Proposal
+from autoscaler.sizing.sizing_rate import sustained
+from autoscaler.state.model_view import ModelView, Proposal
 
 REMEMBER_MS = 20_000
 

@@ -6,7 +6,7 @@ Without it a model would start with its floor and meet its first minutes short.
 from __future__ import annotations
 
 from autoscaler.explain import reasons
-from autoscaler.targets.view import ModelView, Proposal
+from autoscaler.state.model_view import ModelView, Proposal
 
 
 def propose(view: ModelView) -> Proposal | None:

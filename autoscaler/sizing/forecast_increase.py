@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from autoscaler.estimate.forecast.forecast_state import Climb, Expected
 from autoscaler.explain import reasons
-from autoscaler.targets.view import LEAST_REQ_PER_S, ModelView, Proposal
+from autoscaler.state.model_view import LEAST_REQ_PER_S, ModelView, Proposal
 
 _HOLDS_MS = 120_000  # a forecast that was not renewed is of the past
 

@@ -26,7 +26,7 @@ from autoscaler.estimate.queue_model import expected_in_flight
 from autoscaler.estimate.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.state import ModelState
-from autoscaler.targets.view import ModelView
+from autoscaler.state.model_view import ModelView
 
 LEAST = 0.5
 LOADED = 0.5

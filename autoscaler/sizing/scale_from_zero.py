@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoscaler.estimate.poisson_tests import lower_rate
 from autoscaler.estimate.windows import Stats
-from autoscaler.targets.view import LEAST_REQ_PER_S, ModelView, Proposal
+from autoscaler.state.model_view import LEAST_REQ_PER_S, ModelView, Proposal
 
 _SURELY = 0.05
 

@@ -10,11 +10,11 @@ import pytest
 
 from autoscaler.estimate.model_demand import ModelDemand, spans_s
 from autoscaler.estimate.windows import NoData
-from autoscaler.targets.surge import propose
-from autoscaler.targets.table import retarget
-from autoscaler.targets.view import Proposal
+from autoscaler.sizing.rate_increase import propose
+from autoscaler.sizing.rules import retarget
+from autoscaler.state.model_view import Proposal
 from tests.unit.estimate.counted import demand_at
-from tests.unit.targets.target_views import POLICY, T0, stats, view
+from tests.unit.sizing.target_views import POLICY, T0, stats, view
 
 DAY_S = 86_400
 

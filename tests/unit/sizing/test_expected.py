@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from autoscaler.estimate.forecast.forecast_state import Climb, Expected, Outlook
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.targets.expected import propose
-from autoscaler.targets.table import retarget
-from autoscaler.targets.view import ModelView
-from tests.unit.targets.target_views import T0, stats, view
+from autoscaler.sizing.forecast_increase import propose
+from autoscaler.sizing.rules import retarget
+from autoscaler.state.model_view import ModelView
+from tests.unit.sizing.target_views import T0, stats, view
 
 
 def expecting(rate: float, error: float = 0.5, in_s: float = 120.0, load: float = 3.0) -> ModelView:

@@ -7,8 +7,8 @@ give away within minutes what the one before it kept for reasons of its own.
 from __future__ import annotations
 
 from autoscaler.estimate.arrival_counts import BLOCK_S
-from autoscaler.targets.excess import lasting_blocks
-from autoscaler.targets.view import ModelView, Proposal
+from autoscaler.sizing.scale_in import lasting_blocks
+from autoscaler.state.model_view import ModelView, Proposal
 
 
 def propose(view: ModelView) -> Proposal | None:

@@ -8,7 +8,7 @@ from autoscaler.domain.cluster import Policy
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.windows import Stats
 from autoscaler.state import ModelState
-from autoscaler.targets.view import ModelView
+from autoscaler.state.model_view import ModelView
 from tests.unit.decide.decide_catalogue import BUCKET, pool, service, simple
 
 T0 = 1_700_000_000_000

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.targets import excess, slo
-from autoscaler.targets.inherited import propose as inherited
-from autoscaler.targets.table import retarget
+from autoscaler.sizing import capacity_derating, scale_in
+from autoscaler.sizing.restart_hold import propose as inherited
+from autoscaler.sizing.rules import retarget
 from autoscaler.transitions.turns import Turns
-from tests.unit.targets.target_views import T0, stats, view
+from tests.unit.sizing.target_views import T0, stats, view
 
 
 def steady(*rates: float) -> ModelDemand:
@@ -22,7 +22,7 @@ def steady(*rates: float) -> ModelDemand:
 
 
 def test_ten_minutes_of_less_lower_the_target_to_what_they_speak_for() -> None:
-    found = excess.propose(view(steady(8.0, 3.0, 3.0, 3.0, 3.0, 3.0)))
+    found = scale_in.propose(view(steady(8.0, 3.0, 3.0, 3.0, 3.0, 3.0)))
     assert found is not None and 3.0 < found.req_per_s < 3.3
 
 
@@ -35,7 +35,7 @@ def test_less_than_a_tenth_is_not_worth_a_reversal_within_an_hour(
     """Few are allowed: a large fleet that gave back its smallest instance then kept all else."""
     seen = view(steady(8.0, *[rate] * 5))
     state = replace(seen.state, turns=Turns(last), last_out_ms=T0 - 60_000 * added_min)
-    assert (excess.propose(replace(seen, state=state)) is not None) == lowered
+    assert (scale_in.propose(replace(seen, state=state)) is not None) == lowered
 
 
 def test_a_target_beyond_what_is_planned_falls_within_that_hour_too() -> None:
@@ -44,7 +44,7 @@ def test_a_target_beyond_what_is_planned_falls_within_that_hour_too() -> None:
     state = replace(
         seen.state, turns=Turns("out"), last_out_ms=T0 - 3_000_000, target_req_per_s=12.0
     )
-    found = excess.propose(replace(seen, state=state))
+    found = scale_in.propose(replace(seen, state=state))
     assert found is not None and found.req_per_s == pytest.approx(8.0)
 
 
@@ -53,7 +53,7 @@ def test_two_minutes_of_more_within_them_hold_the_target(at: int) -> None:
     """Wherever in the ten minutes they were: no mean over all of them counts."""
     rates = [3.0] * 5
     rates[at] = 8.0
-    found = excess.propose(view(steady(8.0, *rates), planned=8.0))
+    found = scale_in.propose(view(steady(8.0, *rates), planned=8.0))
     assert found is None or found.req_per_s > 7.5
 
 
@@ -62,21 +62,21 @@ def test_clumped_arrivals_must_be_less_for_twice_as_long() -> None:
     clumps = tuple((10, 60 * (index % 2)) for index in range(84))
     before = steady(*[8.0] * 8)
     clumped = replace(steady(*[8.0] * 8, *[3.0] * 7), blocks=before.blocks + clumps)
-    found = excess.propose(view(clumped))
+    found = scale_in.propose(view(clumped))
     assert found is None or found.req_per_s > 7.5
-    poisson = excess.propose(view(steady(*[8.0] * 8, *[3.0] * 7)))
+    poisson = scale_in.propose(view(steady(*[8.0] * 8, *[3.0] * 7)))
     assert poisson is not None and poisson.req_per_s < 3.3
 
 
 def test_where_demand_has_returned_before_the_long_window_must_speak_for_less() -> None:
     """8 req/s a quarter of an hour ago holds the target after a reversal, and only then."""
     seen = view(steady(*[3.0] * 5, 8.0, *[3.0] * 8, 3.0), planned=8.0)
-    assert excess.propose(seen) is not None
+    assert scale_in.propose(seen) is not None
     again = replace(seen, state=replace(seen.state, turns=Turns("out", (T0 - 3_600_000,))))
-    found = excess.propose(again)
+    found = scale_in.propose(again)
     assert found is None or found.req_per_s > 7.5
     low = replace(again, demand=steady(*[3.0] * 15))
-    lower = excess.propose(low)
+    lower = scale_in.propose(low)
     assert lower is not None and lower.req_per_s < 3.3
 
 
@@ -84,10 +84,10 @@ def test_where_nobody_can_tell_how_clumped_arrivals_are_less_must_last_for_longe
     """Three minutes after the first request, where otherwise two would do."""
     quick = replace(view(ModelDemand()).service, scale_in_after_s=120.0)
     idle = [0.0] * 8
-    assert excess.propose(view(steady(*idle, 3.0, 3.0), service=quick)) is not None
+    assert scale_in.propose(view(steady(*idle, 3.0, 3.0), service=quick)) is not None
     begun = steady(*idle, 3.0, 3.0)
     begun = replace(begun, blocks=(*begun.blocks[:-24], *[(10, 0)] * 6, *begun.blocks[-18:]))
-    assert excess.propose(view(begun, service=quick)) is None
+    assert scale_in.propose(view(begun, service=quick)) is None
 
 
 def test_a_model_that_nobody_asks_for_is_not_held_for_longer() -> None:
@@ -96,7 +96,7 @@ def test_a_model_that_nobody_asks_for_is_not_held_for_longer() -> None:
     idle = steady(*[0.0] * 15)
     stray = replace(idle, blocks=(*idle.blocks[:-24], (10, 1), *idle.blocks[-23:]))
     for demand in (idle, stray):
-        assert excess.lasting_blocks(view(demand, service=quick)) == 12
+        assert scale_in.lasting_blocks(view(demand, service=quick)) == 12
 
 
 def test_each_return_of_demand_doubles_what_the_next_removal_takes() -> None:
@@ -105,7 +105,7 @@ def test_each_return_of_demand_doubles_what_the_next_removal_takes() -> None:
     seen = view(steady(*[8.0] * 12, 8.0, 3.0), service=quick)
     for reversals, lowers in ((1, True), (3, False)):
         state = replace(seen.state, turns=Turns("in", (T0 - 3_600_000,) * reversals))
-        found = excess.propose(replace(seen, state=state))
+        found = scale_in.propose(replace(seen, state=state))
         assert (found is not None and found.req_per_s < 4.0) == lowers
 
 
@@ -117,23 +117,23 @@ def test_the_whole_long_window_may_speak_though_its_first_block_is_cut() -> None
     turned = replace(again.state, turns=Turns("out", (T0 - 3_600_000,)))
     slow = replace(again.service, scale_in_after_s=1800.0)
     for seen in (replace(again, state=turned), replace(again, service=slow)):
-        lower = excess.propose(seen)
+        lower = scale_in.propose(seen)
         assert lower is not None and lower.req_per_s < 3.3
 
 
 def test_what_was_just_added_has_not_been_in_excess_for_long() -> None:
     """A target beyond what is planned for may fall to that, and no lower."""
     seen = view(steady(3.0, 3.0, 3.0, 3.0, 3.0, 3.0), planned=5.0)
-    found = excess.propose(replace(seen, state=replace(seen.state, last_out_ms=T0 - 599_000)))
+    found = scale_in.propose(replace(seen, state=replace(seen.state, last_out_ms=T0 - 599_000)))
     assert found is None or found.req_per_s >= 5.0
-    later = excess.propose(replace(seen, state=replace(seen.state, last_out_ms=T0 - 601_000)))
+    later = scale_in.propose(replace(seen, state=replace(seen.state, last_out_ms=T0 - 601_000)))
     assert later is not None and later.req_per_s < 3.3
 
 
 def test_a_controller_that_just_started_lowers_nothing() -> None:
     seen = steady(3.0, 3.0, 3.0, 3.0, 3.0)
-    assert excess.propose(view(seen)) is not None
-    assert excess.propose(view(seen, started_ms=T0 - 599_000)) is None
+    assert scale_in.propose(view(seen)) is not None
+    assert scale_in.propose(view(seen, started_ms=T0 - 599_000)) is None
 
 
 def test_what_was_taken_over_counts_for_as_long_as_excess_must_last() -> None:
@@ -167,8 +167,8 @@ def misses(share: float, load: float = 7.0, planned: float = 8.0) -> ModelDemand
 
 def test_misses_beyond_chance_derate_and_say_so() -> None:
     """Of 840 requests 42 may miss at a percentile of 0.95: 50 are chance, 210 are not."""
-    assert slo.derated(view(misses(0.06))).derate == 1.0
-    state = slo.derated(view(misses(0.25)))
+    assert capacity_derating.derated(view(misses(0.06))).derate == 1.0
+    state = capacity_derating.derated(view(misses(0.25)))
     assert state.derate < 1.0
     assert state.target_why == "only 75% of 840 requests met the SLO (load 7.0 of 8.0 req/s)"
 
@@ -177,7 +177,7 @@ def test_misses_beyond_chance_derate_and_say_so() -> None:
 def test_capacity_is_derated_to_less_than_the_load_that_missed(load: float) -> None:
     """At 5 of 8 req/s a step down to 6.8 would call for nothing, whatever the misses."""
     seen = view(misses(0.5, load))
-    found = replace(seen, state=slo.derated(seen))
+    found = replace(seen, state=capacity_derating.derated(seen))
     assert found.planned_req_per_s == pytest.approx(0.85 * load)
 
 
@@ -186,7 +186,7 @@ def test_idle_seconds_before_traffic_are_no_part_of_the_load_that_missed() -> No
     local = stats(540, 120, attained=270)
     recent = tuple((s, 6 * min(s, 90)) for s in (1, 2, 5, 10, 20, 40, 60, 90, 110))
     seen = view(ModelDemand(recent, local))
-    found = replace(seen, state=slo.derated(seen))
+    found = replace(seen, state=capacity_derating.derated(seen))
     assert found.planned_req_per_s == pytest.approx(0.85 * 6.0, rel=0.02)
 
 
@@ -196,29 +196,29 @@ def test_requests_that_are_served_together_miss_together() -> None:
     seen = view(misses(0.15))
     (one,) = seen.ready
     shared = tuple(one.at_rate(one.req_per_s / 20) for _ in range(20))
-    assert slo.derated(seen).derate == 1.0
-    assert slo.derated(replace(seen, ready=shared)).derate < 1.0
+    assert capacity_derating.derated(seen).derate == 1.0
+    assert capacity_derating.derated(replace(seen, ready=shared)).derate < 1.0
 
 
 @pytest.mark.parametrize("load", [3.0, 9.0])
 def test_misses_below_half_of_the_planned_load_or_beyond_it_say_nothing(load: float) -> None:
-    assert slo.derated(view(misses(0.5, load))).derate == 1.0
+    assert capacity_derating.derated(view(misses(0.5, load))).derate == 1.0
 
 
 def test_misses_do_not_derate_twice_within_four_minutes_nor_below_one_half() -> None:
-    first = slo.derated(view(misses(0.5)))
+    first = capacity_derating.derated(view(misses(0.5)))
     seen = view(misses(0.5))
-    assert slo.derated(replace(seen, state=first)) == first
+    assert capacity_derating.derated(replace(seen, state=first)) == first
     later = replace(seen, now_ms=T0 + 241_000, state=replace(first, derate=0.5))
     loaded = replace(later, raw_req_per_s=20.0)  # 8 req/s planned at one half
-    assert slo.derated(loaded).derate == slo.LEAST
+    assert capacity_derating.derated(loaded).derate == capacity_derating.LEAST
 
 
 def test_misses_of_instances_that_are_out_of_reach_of_their_slo_say_nothing() -> None:
     """No capacity would be a remedy."""
     seen = view(misses(0.5))
     hopeless = tuple(replace(combo, meets_slo=False) for combo in seen.ready)
-    assert slo.derated(replace(seen, ready=hopeless)).derate == 1.0
+    assert capacity_derating.derated(replace(seen, ready=hopeless)).derate == 1.0
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,9 @@ def test_capacity_comes_back_as_far_as_load_that_attains_its_slo_shows(
 ) -> None:
     seen = view(misses(missing, load))
     state = replace(seen.state, derate=0.8, derated_ms=T0 - 600_000)
-    assert slo.derated(replace(seen, state=state)).derate == pytest.approx(derate)
+    assert capacity_derating.derated(replace(seen, state=state)).derate == pytest.approx(derate)
     sooner = replace(state, derated_ms=T0 - 599_000)
-    assert slo.derated(replace(seen, state=sooner)).derate == 0.8
+    assert capacity_derating.derated(replace(seen, state=sooner)).derate == 0.8
 
 
 def test_load_that_arrives_shows_no_capacity_before_it_ended() -> None:
@@ -246,7 +246,7 @@ def test_load_that_arrives_shows_no_capacity_before_it_ended() -> None:
     doubled = replace(stats(480, 120), arrivals=960, req_per_s=8.0)
     seen = view(ModelDemand((), doubled))
     state = replace(seen.state, derate=0.5, derated_ms=T0 - 600_000)
-    assert slo.derated(replace(seen, state=state)).derate == 0.5 * 1.03
+    assert capacity_derating.derated(replace(seen, state=state)).derate == 0.5 * 1.03
 
 
 def test_a_long_window_is_enough_evidence_for_a_step_where_little_arrives() -> None:
@@ -255,4 +255,4 @@ def test_a_long_window_is_enough_evidence_for_a_step_where_little_arrives() -> N
     state = replace(view(ModelDemand()).state, derate=0.8, derated_ms=T0 - 600_000)
     for long, derate in ((few, 0.8), (many, 0.8 * 1.03)):
         seen = view(ModelDemand(local=few, long=long), planned=0.12, state=state)
-        assert slo.derated(seen).derate == pytest.approx(derate)
+        assert capacity_derating.derated(seen).derate == pytest.approx(derate)
