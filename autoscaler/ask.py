@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 from autoscaler.carry import Done
 from autoscaler.look import Found
 from autoscaler.planning.request import Outcome, Urgency
-from autoscaler.requests import Ground, apart, full, may_switch, short_models, urgent
+from autoscaler.replan.plan_request import Ground, apart, full, may_switch, short_models, urgent
+from autoscaler.replan.rate_limit import allowed
+from autoscaler.replan.switchable_roles_changed import known_to_switch
+from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.replan.triggers import collect, limited_to, of_declared, scope_of
+from autoscaler.replan.unapplied_plan import NAME as LEFT_OUT
+from autoscaler.replan.unapplied_plan import how_they_stand, in_vain, waits_for_room
 from autoscaler.routed import route_asks
 from autoscaler.said import SAY_AGAIN_MS, hold
 from autoscaler.state import FullPlans, Pending
 from autoscaler.transitions.accounts import nodes_of
-from autoscaler.triggers.leftover import NAME as LEFT_OUT
-from autoscaler.triggers.leftover import how_they_stand, in_vain, waits_for_room
-from autoscaler.triggers.limits import allowed
-from autoscaler.triggers.news import News, Trigger
-from autoscaler.triggers.roles import known_to_switch
-from autoscaler.triggers.table import collect, limited_to, of_declared, scope_of
 from topics.decisions import Decision
 
 _REMEMBER_MS = 600_000

@@ -14,7 +14,8 @@ from autoscaler.look import Found
 from autoscaler.models import seen_again
 from autoscaler.planning.request import Outcome, PlanAnswer, Urgency
 from autoscaler.proposals import settle
-from autoscaler.requests import Ground, alive
+from autoscaler.replan.plan_request import Ground, alive
+from autoscaler.replan.trigger_inputs import Trigger
 from autoscaler.routed import adopted, in_force
 from autoscaler.scene import Scene
 from autoscaler.state import FullPlans, Pending, SplitState
@@ -22,7 +23,6 @@ from autoscaler.state.model_view import ModelView
 from autoscaler.transitions.apply import Site, spare_usd_per_h
 from autoscaler.transitions.backoff import swept
 from autoscaler.transitions.placement import used_gpus
-from autoscaler.triggers.news import Trigger
 from autoscaler.want import Wanted
 from topics.decisions import Decision
 

@@ -1,7 +1,7 @@
 """What the control loop asks the planner, and what it gets back: values that go over a pipe.
 
 Owns both forms. Knows nothing of how a plan is made (`planning.answer`) or when one is asked for
-(`autoscaler.triggers`).
+(`autoscaler.replan`).
 """
 
 from __future__ import annotations

@@ -9,45 +9,45 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
-from autoscaler.triggers import (
-    alert,
-    availability,
-    bill,
-    excess,
-    launch,
-    leftover,
-    lengths,
-    missed,
-    mix,
-    nodes,
-    period,
-    price,
-    roles,
-    scattered,
-    scores,
-    service,
+from autoscaler.replan import (
+    alert_fired,
+    availability_changed,
+    cost_growth,
+    excess_capacity,
+    fragmentation,
+    launch_failed,
+    lengths_changed,
+    mix_changed,
+    nodes_changed,
+    period_elapsed,
+    price_changed,
+    scores_changed,
+    service_changed,
+    slo_missed,
+    switchable_roles_changed,
+    unapplied_plan,
 )
-from autoscaler.triggers.news import News, Trigger
+from autoscaler.replan.trigger_inputs import News, Trigger
 
 Rule = Callable[[News], Iterator[Trigger]]
 
 TRIGGERS: tuple[Rule, ...] = (
-    period.fire,
-    price.fire,
-    bill.fire,
-    availability.fire,
-    nodes.fire,
-    launch.fire,
-    service.fire,
-    alert.fire,
-    missed.fire,
-    mix.fire,
-    lengths.fire,
-    roles.fire,
-    excess.fire,
-    leftover.fire,
-    scattered.fire,
-    scores.fire,
+    period_elapsed.fire,
+    price_changed.fire,
+    cost_growth.fire,
+    availability_changed.fire,
+    nodes_changed.fire,
+    launch_failed.fire,
+    service_changed.fire,
+    alert_fired.fire,
+    slo_missed.fire,
+    mix_changed.fire,
+    lengths_changed.fire,
+    switchable_roles_changed.fire,
+    excess_capacity.fire,
+    unapplied_plan.fire,
+    fragmentation.fire,
+    scores_changed.fire,
 )
 
 _MOST_DUE = 50

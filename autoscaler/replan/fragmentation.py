@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from autoscaler.domain.cluster import Market
-from autoscaler.triggers.news import News, Trigger
+from autoscaler.replan.trigger_inputs import News, Trigger
 
 
 def fire(news: News) -> Iterator[Trigger]:

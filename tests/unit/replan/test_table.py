@@ -10,14 +10,14 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy
 from autoscaler.domain.workload import Lengths, Phase
+from autoscaler.replan.rate_limit import MOST, WITHIN_MS, allowed
+from autoscaler.replan.switchable_roles_changed import known_to_switch
+from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.replan.triggers import collect, scope_of
 from autoscaler.state import ControllerState, FullPlans, ModelState
 from autoscaler.state.model_view import ModelView
 from autoscaler.transitions.groups import Group, Placed
 from autoscaler.transitions.supply import GoodPrice, Offer, Supply
-from autoscaler.triggers.limits import MOST, WITHIN_MS, allowed
-from autoscaler.triggers.news import News, Trigger
-from autoscaler.triggers.roles import known_to_switch
-from autoscaler.triggers.table import collect, scope_of
 from tests.unit.decide.decide_catalogue import pool, service
 from topics.alerts import Alert
 

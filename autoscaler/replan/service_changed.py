@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from autoscaler.domain.cluster import Service
-from autoscaler.triggers.news import News, Trigger
+from autoscaler.replan.trigger_inputs import News, Trigger
 
 
 def fire(news: News) -> Iterator[Trigger]:

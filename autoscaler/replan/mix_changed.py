@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from autoscaler.estimate.workload_mix import MATTERS, apart
 from autoscaler.planning.request import Urgency
-from autoscaler.triggers.news import News, Trigger
+from autoscaler.replan.trigger_inputs import News, Trigger
 
 _MODELS = 2.0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.triggers.news import News, Trigger
+from autoscaler.replan.trigger_inputs import News, Trigger
 
 
 def fire(news: News) -> Iterator[Trigger]:

@@ -16,6 +16,8 @@ from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Demand
 from autoscaler.enact import may_shrink, room_to_switch
 from autoscaler.planning.request import PlanRequest, RouteAsk, Urgency
+from autoscaler.replan.trigger_inputs import Trigger
+from autoscaler.replan.unapplied_plan import NAME as LEFT_OUT
 from autoscaler.state import ModelState, Pending
 from autoscaler.state.model_view import SLIVER, ModelView
 from autoscaler.transitions.accounts import by_model, nodes_of, rented_since_ms
@@ -25,8 +27,6 @@ from autoscaler.transitions.renting import planned_nodes
 from autoscaler.transitions.sight import Sight
 from autoscaler.transitions.supply import Supply, obtainable
 from autoscaler.transitions.switches import switchable
-from autoscaler.triggers.leftover import NAME as LEFT_OUT
-from autoscaler.triggers.news import Trigger
 
 GIVE_UP_MS = {Urgency.URGENT: 120_000, Urgency.FULL: 1_800_000}
 """A backstop: whoever makes plans answers every request, if only to say that none came out."""

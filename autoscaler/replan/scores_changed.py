@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from autoscaler.estimate.model_demand import UNKNOWN
 from autoscaler.estimate.score_drift import has_drifted
 from autoscaler.planning.request import Urgency
-from autoscaler.triggers.limits import thresholds_may_move
-from autoscaler.triggers.news import News, Trigger
+from autoscaler.replan.rate_limit import thresholds_may_move
+from autoscaler.replan.trigger_inputs import News, Trigger
 
 
 def fire(news: News) -> Iterator[Trigger]:

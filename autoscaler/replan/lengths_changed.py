@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoscaler.triggers.news import News, Trigger
+from autoscaler.replan.trigger_inputs import News, Trigger
 
 _LEAST = 1.1
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from autoscaler.domain.combo import Combo
+from autoscaler.replan.trigger_inputs import News, Trigger
 from autoscaler.state import FullPlans
 from autoscaler.transitions.groups import Group
-from autoscaler.triggers.news import News, Trigger
 
 NAME = "leftover"
 _AGAIN_MS = 30_000

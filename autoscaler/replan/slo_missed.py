@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autoscaler.replan.trigger_inputs import News, Trigger
 from autoscaler.sizing.capacity_derating import share_attained
-from autoscaler.triggers.news import News, Trigger
 
 
 def fire(news: News) -> Iterator[Trigger]:
