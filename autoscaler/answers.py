@@ -29,15 +29,15 @@ from autoscaler.learnt import expected_s
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.request import Outcome, PlanAnswer, Urgency
 from autoscaler.proposals import propose
+from autoscaler.rollout.capacity_and_cost import by_model
+from autoscaler.rollout.diff import Site, difference, start
+from autoscaler.rollout.node_limits import lifted, planned_nodes, within_plan
+from autoscaler.rollout.serving_group import Group, Life
+from autoscaler.rollout.traffic_split import planned_ways
 from autoscaler.said import hold
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState, Pending
 from autoscaler.state.model_view import LEAST, ModelView
-from autoscaler.transitions.accounts import by_model
-from autoscaler.transitions.apply import Site, difference, start
-from autoscaler.transitions.groups import Group, Life
-from autoscaler.transitions.renting import lifted, planned_nodes, within_plan
-from autoscaler.transitions.ways import planned_ways
 from autoscaler.unmet import not_kept, out_of_reach, unmet
 from topics.decisions import Decision
 

@@ -21,10 +21,10 @@ from autoscaler.replan.trigger_inputs import News, Trigger
 from autoscaler.replan.triggers import collect, limited_to, of_declared, scope_of
 from autoscaler.replan.unapplied_plan import NAME as LEFT_OUT
 from autoscaler.replan.unapplied_plan import how_they_stand, in_vain, waits_for_room
+from autoscaler.rollout.capacity_and_cost import nodes_of
 from autoscaler.routed import route_asks
 from autoscaler.said import SAY_AGAIN_MS, hold
 from autoscaler.state import FullPlans, Pending
-from autoscaler.transitions.accounts import nodes_of
 from topics.decisions import Decision
 
 _REMEMBER_MS = 600_000

@@ -16,13 +16,13 @@ from autoscaler.planning.request import Outcome, PlanAnswer, Urgency
 from autoscaler.proposals import settle
 from autoscaler.replan.plan_request import Ground, alive
 from autoscaler.replan.trigger_inputs import Trigger
+from autoscaler.rollout.backoff import swept
+from autoscaler.rollout.bin_packing import used_gpus
+from autoscaler.rollout.diff import Site, spare_usd_per_h
 from autoscaler.routed import adopted, in_force
 from autoscaler.scene import Scene
 from autoscaler.state import FullPlans, Pending, SplitState
 from autoscaler.state.model_view import ModelView
-from autoscaler.transitions.apply import Site, spare_usd_per_h
-from autoscaler.transitions.backoff import swept
-from autoscaler.transitions.placement import used_gpus
 from autoscaler.want import Wanted
 from topics.decisions import Decision
 

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Market, Service
 from autoscaler.enact import Enacted
+from autoscaler.rollout.diff import Site, start
+from autoscaler.rollout.serving_group import Group, Life
+from autoscaler.rollout.waves import retire
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState
-from autoscaler.transitions.apply import Site, start
-from autoscaler.transitions.groups import Group, Life
-from autoscaler.transitions.waves import retire
 
 
 def consolidated(

@@ -17,18 +17,18 @@ from autoscaler.estimate.scale_in_evidence import is_stale, paused, strain
 from autoscaler.estimate.windows import Stats
 from autoscaler.explain import reasons
 from autoscaler.learnt import barred
+from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, raw_req_per_s
+from autoscaler.rollout.diff import Site, leaving, start
+from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.reversal_limit import may_go_in, moved
+from autoscaler.rollout.role_switch import Room, in_place
+from autoscaler.rollout.serving_group import Group
+from autoscaler.rollout.waves import retire
 from autoscaler.scene import Scene
 from autoscaler.sizing.scale_in import doubt
 from autoscaler.sizing.sizing_rate import sustained
 from autoscaler.state import ModelState
 from autoscaler.state.model_view import LEAST, ModelView
-from autoscaler.transitions.accounts import billed_usd_per_h, raw_req_per_s
-from autoscaler.transitions.apply import Site, leaving, start
-from autoscaler.transitions.groups import Group
-from autoscaler.transitions.sight import Sight
-from autoscaler.transitions.switches import Room, in_place
-from autoscaler.transitions.turns import may_go_in, moved
-from autoscaler.transitions.waves import retire
 
 NOT_COVERED = "what would be left no longer covers demand"  # that rose, or capacity is worth less
 _MAKE_ROOM_MS = 60_000

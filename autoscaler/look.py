@@ -14,15 +14,15 @@ from autoscaler.explain import reasons
 from autoscaler.guards import Guards
 from autoscaler.models import Inputs, valued
 from autoscaler.planning.problem import with_prices
+from autoscaler.rollout.fleet_snapshot import Sight, look_at
+from autoscaler.rollout.launch_failures import Failure, Faults, notice
+from autoscaler.rollout.supply import Supply
+from autoscaler.rollout.supply import fold as fold_supply
+from autoscaler.rollout.supply import said as supply_said
+from autoscaler.rollout.unassigned_instances import strays
 from autoscaler.routed import routed
 from autoscaler.said import hold
 from autoscaler.state import ControllerState, Observation
-from autoscaler.transitions.faults import Failure, Faults, notice
-from autoscaler.transitions.sight import Sight, look_at
-from autoscaler.transitions.strays import strays
-from autoscaler.transitions.supply import Supply
-from autoscaler.transitions.supply import fold as fold_supply
-from autoscaler.transitions.supply import said as supply_said
 from topics.decisions import Decision
 from topics.table import STATUS
 

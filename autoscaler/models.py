@@ -22,13 +22,13 @@ from autoscaler.estimate.windows import NoData
 from autoscaler.estimate.workload_mix import declared_mix, estimate_kinds, estimate_mix
 from autoscaler.learnt import looked_at, starts_s
 from autoscaler.planning.request import Outcome
+from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
+from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.launch_failures import Faults
+from autoscaler.rollout.serving_group import Group, combo_id_of
 from autoscaler.said import hold
 from autoscaler.state import ControllerState, ModelState, Observation
 from autoscaler.state.model_view import ModelView, Routed
-from autoscaler.transitions.accounts import by_model, raw_req_per_s
-from autoscaler.transitions.faults import Faults
-from autoscaler.transitions.groups import Group, combo_id_of
-from autoscaler.transitions.sight import Sight
 from autoscaler.unmanaged import taken_in
 from topics.decisions import Decision
 

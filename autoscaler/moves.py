@@ -10,13 +10,13 @@ from collections.abc import Mapping
 
 from autoscaler.lag import topics_behind
 from autoscaler.models import Inputs
+from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
+from autoscaler.rollout.diff import revived
+from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.multi_node import waits
+from autoscaler.rollout.serving_group import Group, Life, ready_req_per_s
+from autoscaler.rollout.waves import WaveInputs, retire, step
 from autoscaler.state.model_view import LEAST, ModelView
-from autoscaler.transitions.accounts import by_model, raw_req_per_s
-from autoscaler.transitions.apply import revived
-from autoscaler.transitions.gangs import waits
-from autoscaler.transitions.groups import Group, Life, ready_req_per_s
-from autoscaler.transitions.sight import Sight
-from autoscaler.transitions.waves import WaveInputs, retire, step
 
 
 def withdraw(groups: tuple[Group, ...], inputs: Inputs) -> tuple[Group, ...]:

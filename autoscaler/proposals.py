@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.enact import NOT_COVERED, Change, Enacted, enact, keep_all
 from autoscaler.explain import reasons
+from autoscaler.rollout.capacity_and_cost import by_model
+from autoscaler.rollout.diff import Site
+from autoscaler.rollout.serving_group import Group
 from autoscaler.said import hold
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState, Proposal
 from autoscaler.state.model_view import ModelView
-from autoscaler.transitions.accounts import by_model
-from autoscaler.transitions.apply import Site
-from autoscaler.transitions.groups import Group
 from autoscaler.unmet import ASK_AGAIN_MS
 from topics.controls import Control
 from topics.decisions import Decision

@@ -19,11 +19,7 @@ from autoscaler.effects import (
     PublishRoutes,
 )
 from autoscaler.learnt import basis, starts_s
-from autoscaler.routed import split_routes
-from autoscaler.state import ControllerState, ModelState
-from autoscaler.state.model_view import LEAST
-from autoscaler.transitions.accounts import billed_usd_per_h, by_model
-from autoscaler.transitions.assignments import (
+from autoscaler.rollout.assignments import (
     changed_assignments,
     changed_nodes,
     changed_routes,
@@ -31,9 +27,13 @@ from autoscaler.transitions.assignments import (
     route_groups,
     without_groups,
 )
-from autoscaler.transitions.groups import Group, Life
-from autoscaler.transitions.sight import Sight
-from autoscaler.transitions.ways import type_routes
+from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
+from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.serving_group import Group, Life
+from autoscaler.rollout.traffic_split import type_routes
+from autoscaler.routed import split_routes
+from autoscaler.state import ControllerState, ModelState
+from autoscaler.state.model_view import LEAST
 from topics.decisions import Decision, PlannedCombo, PlanRecord
 from topics.rates import HOUR_MS, MINUTES, RateHour
 from topics.routing import Routes

@@ -17,11 +17,11 @@ from autoscaler.estimate.forecast.history import restored
 from autoscaler.explain import reasons
 from autoscaler.learnt import basis
 from autoscaler.planning.combo_names import combo_id, parse_combo_id
+from autoscaler.rollout.reversal_limit import Turns, moved
+from autoscaler.rollout.serving_group import Group, Life, Placed, Switch, combo_id_of, serial_of
 from autoscaler.routed import from_routes
 from autoscaler.sizing.capacity_derating import LEAST
 from autoscaler.state import ControllerState, FullPlans, ModelState
-from autoscaler.transitions.groups import Group, Life, Placed, Switch, combo_id_of, serial_of
-from autoscaler.transitions.turns import Turns, moved
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 from topics.rates import HOUR_MS, Learnt, RateHour

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
+from autoscaler.rollout.fleet_snapshot import Sight
 from autoscaler.said import cut
 from autoscaler.state import ModelState
 from autoscaler.state.model_view import ModelView
-from autoscaler.transitions.sight import Sight
 from topics.decisions import Decision
 
 

@@ -16,11 +16,11 @@ from autoscaler.explain import reasons
 from autoscaler.learnt import uncertain
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.problem import with_prices
+from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
+from autoscaler.rollout.fleet_snapshot import Sight, look_at
+from autoscaler.rollout.serving_group import Group, Life, ready_req_per_s
 from autoscaler.state import ControllerState, ModelState, Observation
 from autoscaler.state.model_view import LEAST
-from autoscaler.transitions.accounts import billed_usd_per_h, by_model
-from autoscaler.transitions.groups import Group, Life, ready_req_per_s
-from autoscaler.transitions.sight import Sight, look_at
 from topics.table import STATUS
 
 Desired = tuple[str, str, str, int]

@@ -19,11 +19,11 @@ from autoscaler.estimate.forecast.forecast_state import Outlook
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.workload_mix import Mix
 from autoscaler.planning.request import ChosenSplit, PlanAnswer, PlanRequest, Urgency
-from autoscaler.transitions.backoff import Backoff
-from autoscaler.transitions.groups import Group
-from autoscaler.transitions.supply import Supply
-from autoscaler.transitions.turns import Turns
-from autoscaler.transitions.ways import PlannedWays
+from autoscaler.rollout.backoff import Backoff
+from autoscaler.rollout.reversal_limit import Turns
+from autoscaler.rollout.serving_group import Group
+from autoscaler.rollout.supply import Supply
+from autoscaler.rollout.traffic_split import PlannedWays
 from topics.alerts import Alert
 from topics.controls import Control
 from topics.fleet import Assignment, Status

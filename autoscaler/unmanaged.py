@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.rollout.serving_group import Group
 from autoscaler.said import hold
 from autoscaler.state import ModelState
-from autoscaler.transitions.groups import Group
 from topics.decisions import Decision
 
 

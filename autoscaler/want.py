@@ -12,11 +12,11 @@ from autoscaler.learnt import said as uncertain_said
 from autoscaler.look import Found
 from autoscaler.models import known, seen_again, silences, views, with_states
 from autoscaler.moves import revive, waves, withdraw
+from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.serving_group import Group
 from autoscaler.sizing.rules import retarget
 from autoscaler.state import ModelState
 from autoscaler.state.model_view import ModelView
-from autoscaler.transitions.groups import Group
-from autoscaler.transitions.sight import Sight
 from autoscaler.unmanaged import said as unmanaged_said
 from topics.decisions import Decision
 

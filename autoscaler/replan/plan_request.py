@@ -18,15 +18,15 @@ from autoscaler.enact import may_shrink, room_to_switch
 from autoscaler.planning.request import PlanRequest, RouteAsk, Urgency
 from autoscaler.replan.trigger_inputs import Trigger
 from autoscaler.replan.unapplied_plan import NAME as LEFT_OUT
+from autoscaler.rollout.backoff import Backoff, resting_nodes, scarce_pools
+from autoscaler.rollout.capacity_and_cost import by_model, nodes_of, rented_since_ms
+from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.node_limits import planned_nodes
+from autoscaler.rollout.role_switch import switchable
+from autoscaler.rollout.serving_group import Group
+from autoscaler.rollout.supply import Supply, obtainable
 from autoscaler.state import ModelState, Pending
 from autoscaler.state.model_view import SLIVER, ModelView
-from autoscaler.transitions.accounts import by_model, nodes_of, rented_since_ms
-from autoscaler.transitions.backoff import Backoff, resting_nodes, scarce_pools
-from autoscaler.transitions.groups import Group
-from autoscaler.transitions.renting import planned_nodes
-from autoscaler.transitions.sight import Sight
-from autoscaler.transitions.supply import Supply, obtainable
-from autoscaler.transitions.switches import switchable
 
 GIVE_UP_MS = {Urgency.URGENT: 120_000, Urgency.FULL: 1_800_000}
 """A backstop: whoever makes plans answers every request, if only to say that none came out."""

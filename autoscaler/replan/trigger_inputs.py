@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from autoscaler.domain.cluster import Cluster
 from autoscaler.estimate.engine_view import EngineView
 from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.rollout.launch_failures import Failure
+from autoscaler.rollout.serving_group import Group
+from autoscaler.rollout.supply import Supply
 from autoscaler.state import ControllerState
 from autoscaler.state.model_view import ModelView
-from autoscaler.transitions.faults import Failure
-from autoscaler.transitions.groups import Group
-from autoscaler.transitions.supply import Supply
 from topics.alerts import Alert
 
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths
-from autoscaler.simulation.decider import Said, Seen
-from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
-from autoscaler.transitions.gangs import without
-from autoscaler.transitions.groups import (
+from autoscaler.rollout.assignments import changed_assignments, changed_routes, route_groups
+from autoscaler.rollout.bin_packing import place, used_gpus
+from autoscaler.rollout.multi_node import without
+from autoscaler.rollout.serving_group import (
     FleetView,
     Group,
     GroupView,
@@ -25,7 +25,7 @@ from autoscaler.transitions.groups import (
     fleet_view,
     look,
 )
-from autoscaler.transitions.placement import place, used_gpus
+from autoscaler.simulation.decider import Said, Seen
 from topics.decisions import Decision
 from topics.fleet import Assignment, InstanceState
 from topics.routing import Routes

@@ -15,10 +15,10 @@ from autoscaler.domain.workload import Lengths
 from autoscaler.performance.known import profile_of
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combos import combo_named
+from autoscaler.rollout.assignments import changed_assignments, changed_routes, route_groups
+from autoscaler.rollout.bin_packing import Used, place
+from autoscaler.rollout.serving_group import Group, fleet_view, look
 from autoscaler.simulation.decider import Said, Seen
-from autoscaler.transitions.assignments import changed_assignments, changed_routes, route_groups
-from autoscaler.transitions.groups import Group, fleet_view, look
-from autoscaler.transitions.placement import Used, place
 from topics.fleet import Assignment
 from topics.routing import Routes
 

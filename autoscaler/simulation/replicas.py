@@ -21,10 +21,10 @@ from autoscaler.estimate.windows import NoData
 from autoscaler.performance.known import profile_of
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.combos import combo_named
+from autoscaler.rollout.serving_group import Group
 from autoscaler.simulation.crew import Crew
 from autoscaler.simulation.decider import Said, Seen
 from autoscaler.simulation.fleets import Kind, kinds
-from autoscaler.transitions.groups import Group
 
 _MARKETS = (Market.OWNED, Market.SPOT, Market.ON_DEMAND)
 

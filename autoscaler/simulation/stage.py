@@ -14,10 +14,10 @@ from typing import Protocol
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.components import ComponentGraph
+from autoscaler.rollout.assignments import component_engine
 from autoscaler.serving.setup import EngineSetup
 from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.engine import SimEngine
-from autoscaler.transitions.assignments import component_engine
 from topics.fleet import DesiredInstance
 
 

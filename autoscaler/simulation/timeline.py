@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from autoscaler.planning.request import PlanAnswer, PlanRequest
+from autoscaler.rollout.serving_group import combo_id_of
 from autoscaler.serving.billing import NodeSpan
 from autoscaler.simulation.requests import Call, Ending
-from autoscaler.transitions.groups import combo_id_of
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment
 

@@ -17,10 +17,10 @@ from autoscaler.estimate.poisson_tests import bounds
 from autoscaler.estimate.scale_in_evidence import is_stale, objection
 from autoscaler.estimate.windows import Stats
 from autoscaler.explain import reasons
+from autoscaler.rollout.reversal_limit import Turns, returned, turned_lately
 from autoscaler.sizing.burst_headroom import mean_and_burst
 from autoscaler.sizing.forecast_increase import expected_req_per_s
 from autoscaler.state.model_view import LEAST_REQ_PER_S, ModelView, Proposal
-from autoscaler.transitions.turns import Turns, returned, turned_lately
 
 _COVERED = 0.9
 _MATTERS = 0.99

@@ -16,7 +16,7 @@ from autoscaler.effects import PublishDecision, SolveRequested
 from autoscaler.estimate.windows import Stats
 from autoscaler.planning.request import Outcome, Urgency
 from autoscaler.replan.rate_limit import MOST, WITHIN_MS
-from autoscaler.transitions.groups import Group, Life
+from autoscaler.rollout.serving_group import Group, Life
 from loadtests.invariants.faults import GHOST, model_of
 from loadtests.invariants.log import T0
 from streams.controller.loop import TickDone

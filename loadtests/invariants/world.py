@@ -11,7 +11,7 @@ import random
 from collections import Counter
 
 from autoscaler.domain.nodes import node_ids
-from autoscaler.transitions.groups import combo_id_of
+from autoscaler.rollout.serving_group import combo_id_of
 from loadtests.invariants import faults
 from loadtests.invariants.controller import Controller
 from loadtests.invariants.gateways import Gateway

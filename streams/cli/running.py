@@ -16,7 +16,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.rebuild import rebuild
-from autoscaler.transitions.groups import Life
+from autoscaler.rollout.serving_group import Life
 from streams.broker.admin import TopicsUnusable, ensure_topics
 from streams.broker.reach import BrokerUnreachable
 from streams.controller.control_topics import ControlTopics

@@ -16,7 +16,7 @@ from autoscaler.domain.components import ComponentGraph, Deployment, RequestType
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.workload import Slo
 from autoscaler.performance import catalog
-from autoscaler.transitions.assignments import component_engine
+from autoscaler.rollout.assignments import component_engine
 from streams.files import units
 from streams.files.defaults import Defaults, over
 from streams.files.errors import UserError

@@ -24,9 +24,9 @@ from autoscaler.effects import (
 from autoscaler.estimate.change_point import present_rate
 from autoscaler.learnt import barred
 from autoscaler.planning.request import PlanRequest
+from autoscaler.rollout.reversal_limit import may_go_in
 from autoscaler.sizing.scale_in import lasting_s
 from autoscaler.standing import ModelStanding, Standing, standing
-from autoscaler.transitions.turns import may_go_in
 from streams.controller.loop import Loop, TickDone
 from streams.health.gangs import gang_facts
 from streams.health.services import service_facts

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from autoscaler.transitions.groups import Group, Placed, fleet_view
+from autoscaler.rollout.serving_group import Group, Placed, fleet_view
 from topics.fleet import ObservedInstance, Status
 
 

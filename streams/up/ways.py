@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from autoscaler.rollout.serving_group import combo_id_of, serial_of
 from autoscaler.serving.paths import planned_shares
-from autoscaler.transitions.groups import combo_id_of, serial_of
 from topics.records import Routes, Telemetry
 from topics.scoring import EVERY
 

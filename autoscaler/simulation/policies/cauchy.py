@@ -20,11 +20,11 @@ from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.estimate.windows import NoData
 from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
 from autoscaler.planning.strategies.table import strategy
+from autoscaler.rollout.serving_group import Group
 from autoscaler.simulation.crew import Crew
 from autoscaler.simulation.decider import Said, Seen
 from autoscaler.simulation.policies.ours import plan_with
 from autoscaler.simulation.policies.policy import Policy, Setting, Trial
-from autoscaler.transitions.groups import Group
 
 LOCAL_S, GLOBAL_S, GRACE_S = 120, 1800, 30
 THRESHOLD = 0.2

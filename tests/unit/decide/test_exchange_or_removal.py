@@ -10,10 +10,10 @@ from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.workload import Lengths
 from autoscaler.enact import keep_all
 from autoscaler.estimate.model_demand import UNKNOWN, ModelDemand
+from autoscaler.rollout.fleet_snapshot import Sight
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState
 from autoscaler.state.model_view import ModelView
-from autoscaler.transitions.sight import Sight
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
 from tests.unit.sizing.target_views import stats
 

@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.domain.cluster import Market
 from autoscaler.planning.request import Urgency
-from autoscaler.transitions.groups import Life
+from autoscaler.rollout.serving_group import Life
 from tests.unit.decide.decide_catalogue import (
     DECODE,
     PREFILL,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoscaler.domain.workload import Phase
-from autoscaler.transitions.groups import Group, Placed
+from autoscaler.rollout.serving_group import Group, Placed
 from streams.cli.status import gang_line
 from streams.health.gangs import gang_facts
 from topics.fleet import InstanceState, ObservedInstance, Status

@@ -19,9 +19,9 @@ from autoscaler.planning.answer import answer, explained_plan
 from autoscaler.planning.component_cells import cell_named, cells, saturated
 from autoscaler.planning.request import Outcome, PlanRequest, Urgency
 from autoscaler.planning.strategies.table import strategy
-from autoscaler.transitions.cells import cell_route
-from autoscaler.transitions.groups import Group, GroupView, Placed, slots
-from autoscaler.transitions.placement import place
+from autoscaler.rollout.bin_packing import place
+from autoscaler.rollout.component_routes import cell_route
+from autoscaler.rollout.serving_group import Group, GroupView, Placed, slots
 from streams.files.config import load_config
 from streams.solver import wire
 

@@ -14,10 +14,10 @@ from autoscaler.replan.rate_limit import MOST, WITHIN_MS, allowed
 from autoscaler.replan.switchable_roles_changed import known_to_switch
 from autoscaler.replan.trigger_inputs import News, Trigger
 from autoscaler.replan.triggers import collect, scope_of
+from autoscaler.rollout.serving_group import Group, Placed
+from autoscaler.rollout.supply import GoodPrice, Offer, Supply
 from autoscaler.state import ControllerState, FullPlans, ModelState
 from autoscaler.state.model_view import ModelView
-from autoscaler.transitions.groups import Group, Placed
-from autoscaler.transitions.supply import GoodPrice, Offer, Supply
 from tests.unit.decide.decide_catalogue import pool, service
 from topics.alerts import Alert
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.rollout.reversal_limit import Turns
 from autoscaler.sizing import capacity_derating, scale_in
 from autoscaler.sizing.restart_hold import propose as inherited
 from autoscaler.sizing.rules import retarget
-from autoscaler.transitions.turns import Turns
 from tests.unit.sizing.target_views import T0, stats, view
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from autoscaler.domain.combo import Combo
-from autoscaler.transitions.groups import Group
-from autoscaler.transitions.sight import Sight
+from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.serving_group import Group
 
 
 def by_model(groups: Iterable[Group]) -> dict[str, list[Group]]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.transitions.backoff import Backoff, failed
-from autoscaler.transitions.gangs import broken
-from autoscaler.transitions.groups import Group, Life
-from autoscaler.transitions.sight import Sight
-from autoscaler.transitions.waves import retire
+from autoscaler.rollout.backoff import Backoff, failed
+from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.multi_node import broken
+from autoscaler.rollout.serving_group import Group, Life
+from autoscaler.rollout.waves import retire
 
 
 @dataclass(frozen=True, slots=True)

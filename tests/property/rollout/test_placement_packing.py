@@ -11,7 +11,7 @@ from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.slices import SLICE_SIZES
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog
-from autoscaler.transitions.placement import place
+from autoscaler.rollout.bin_packing import place
 
 GPU = catalog.gpu("L40S")
 

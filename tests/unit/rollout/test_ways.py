@@ -7,7 +7,7 @@ import pytest
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.workload import Lengths, Slo, WorkloadType
 from autoscaler.performance import catalog
-from autoscaler.transitions.ways import PlannedWays, planned_ways, type_routes
+from autoscaler.rollout.traffic_split import PlannedWays, planned_ways, type_routes
 from topics.records import Endpoint, RouteGroup, Routes
 
 A, B, OLD = "m:a1@r/a/spot", "m:a1@r/b/spot", "m:a1@r/old/spot"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoscaler.estimate.windows import GatewaySeen
-from autoscaler.transitions.groups import Group
+from autoscaler.rollout.serving_group import Group
 
 CONFIRM_TIMEOUT_MS = 15_000
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from autoscaler.domain.workload import Phase
 from autoscaler.estimate.windows import GatewaySeen
-from autoscaler.transitions.confirmation import CONFIRM_TIMEOUT_MS
-from autoscaler.transitions.groups import FleetView, Group, GroupView, Life, Placed, Switch
-from autoscaler.transitions.waves import (
+from autoscaler.rollout.drain_confirmation import CONFIRM_TIMEOUT_MS
+from autoscaler.rollout.serving_group import FleetView, Group, GroupView, Life, Placed, Switch
+from autoscaler.rollout.waves import (
     GONE_GRACE_MS,
     WaveInputs,
     retire,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Service
 from autoscaler.planning.typed import types_of
-from autoscaler.transitions.groups import combo_id_of
+from autoscaler.rollout.serving_group import combo_id_of
 from topics.routing import RouteGroup, Routes, TypeRoute
 
 _TOLD = 0.05

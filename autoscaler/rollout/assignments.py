@@ -15,9 +15,9 @@ from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.estimate.memoize import remembered
-from autoscaler.transitions.cells import cell_route
-from autoscaler.transitions.gangs import drains
-from autoscaler.transitions.groups import Group, GroupView, Life, Placed, ready_req_per_s, slots
+from autoscaler.rollout.component_routes import cell_route
+from autoscaler.rollout.multi_node import drains
+from autoscaler.rollout.serving_group import Group, GroupView, Life, Placed, ready_req_per_s, slots
 from topics.fleet import Assignment, DesiredInstance
 from topics.routing import Endpoint, RequestKind, RouteGroup, Routes, TypeRoute
 

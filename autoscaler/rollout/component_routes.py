@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from autoscaler.domain.combo import Combo
-from autoscaler.transitions.groups import Group, GroupView, Placed, ready_req_per_s
+from autoscaler.rollout.serving_group import Group, GroupView, Placed, ready_req_per_s
 from topics.routing import Endpoint, Hop, RouteGroup, RoutePath, Stage
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.combo import Combo
-from autoscaler.transitions.groups import (
+from autoscaler.rollout.role_switch import view_at_once
+from autoscaler.rollout.serving_group import (
     FORGOTTEN_MS,
     FleetView,
     Group,
@@ -20,7 +21,6 @@ from autoscaler.transitions.groups import (
     look,
     view_again,
 )
-from autoscaler.transitions.switches import view_at_once
 from topics.fleet import InstanceState, Status
 
 _IDLE = 3  # a node that runs nothing speaks less often

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoscaler.estimate.windows import GatewaySeen
-from autoscaler.transitions.confirmation import confirmed
-from autoscaler.transitions.gangs import broken, met, without
-from autoscaler.transitions.groups import FleetView, Group, GroupView, Life, Placed
-from autoscaler.transitions.switches import advance
+from autoscaler.rollout.drain_confirmation import confirmed
+from autoscaler.rollout.multi_node import broken, met, without
+from autoscaler.rollout.role_switch import advance
+from autoscaler.rollout.serving_group import FleetView, Group, GroupView, Life, Placed
 from topics.fleet import Assignment, InstanceState
 
 GONE_GRACE_MS = 60_000

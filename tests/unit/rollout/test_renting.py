@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Market, Policy
-from autoscaler.transitions.apply import Site, spare_usd_per_h, start
-from autoscaler.transitions.placement import used_gpus
-from autoscaler.transitions.renting import lifted, planned_nodes, within_plan
+from autoscaler.rollout.bin_packing import used_gpus
+from autoscaler.rollout.diff import Site, spare_usd_per_h, start
+from autoscaler.rollout.node_limits import lifted, planned_nodes, within_plan
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
 
 WHERE = pool(per_node=4, nodes=5)

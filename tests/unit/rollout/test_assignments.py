@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.workload import Lengths, Phase
-from autoscaler.transitions.assignments import (
+from autoscaler.rollout.assignments import (
     changed_assignments,
     changed_nodes,
     changed_routes,
     route_groups,
 )
-from autoscaler.transitions.groups import Group, GroupView, Life, Placed, slots
+from autoscaler.rollout.serving_group import Group, GroupView, Life, Placed, slots
 from tests.unit.decide.decide_catalogue import DECODE, PREFILL, combo, pool, service
 
 WHERE = pool(market=Market.OWNED, per_node=8, nodes=1)

@@ -9,10 +9,9 @@ import pytest
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Phase
 from autoscaler.estimate.windows import GatewaySeen
-from autoscaler.transitions.assignments import changed_assignments
-from autoscaler.transitions.confirmation import CONFIRM_TIMEOUT_MS
-from autoscaler.transitions.groups import Group, GroupView, Life, Placed, fleet_view, look
-from autoscaler.transitions.switches import (
+from autoscaler.rollout.assignments import changed_assignments
+from autoscaler.rollout.drain_confirmation import CONFIRM_TIMEOUT_MS
+from autoscaler.rollout.role_switch import (
     Room,
     advance,
     in_place,
@@ -20,6 +19,7 @@ from autoscaler.transitions.switches import (
     switched_to,
     view_at_once,
 )
+from autoscaler.rollout.serving_group import Group, GroupView, Life, Placed, fleet_view, look
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
 from topics.gangs import GangRank, GangStage
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import ComboMember
-from autoscaler.transitions.groups import FleetView, Group, Life, Placed
+from autoscaler.rollout.serving_group import FleetView, Group, Life, Placed
 from topics.fleet import InstanceState
 from topics.gangs import GangRank, GangStage
 

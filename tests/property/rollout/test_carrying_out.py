@@ -17,14 +17,14 @@ from autoscaler.estimate.windows import Stats
 from autoscaler.performance import catalog
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
+from autoscaler.rollout.bin_packing import used_gpus
+from autoscaler.rollout.capacity_and_cost import raw_req_per_s
+from autoscaler.rollout.diff import Site, start
+from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.serving_group import FleetView, Group, GroupView, Life
 from autoscaler.scene import Scene
 from autoscaler.state import ModelState, Pending
 from autoscaler.state.model_view import ModelView
-from autoscaler.transitions.accounts import raw_req_per_s
-from autoscaler.transitions.apply import Site, start
-from autoscaler.transitions.groups import FleetView, Group, GroupView, Life
-from autoscaler.transitions.placement import used_gpus
-from autoscaler.transitions.sight import Sight
 
 GPU = catalog.gpu("L40S")
 POOLS = (

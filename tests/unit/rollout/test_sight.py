@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Pool
 from autoscaler.performance import catalog
-from autoscaler.transitions.sight import look_at
+from autoscaler.rollout.fleet_snapshot import look_at
 from topics.fleet import InstanceState, ObservedInstance, Status
 
 NOW_MS = 1_700_000_000_000

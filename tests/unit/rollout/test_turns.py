@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoscaler.transitions.turns import (
+from autoscaler.rollout.reversal_limit import (
     Turns,
     may_go_in,
     moved,

@@ -11,8 +11,8 @@ from autoscaler.domain.cluster import Cluster, Market, Pool
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Phase
-from autoscaler.transitions.gangs import joined
-from autoscaler.transitions.groups import Group, Placed
+from autoscaler.rollout.multi_node import joined
+from autoscaler.rollout.serving_group import Group, Placed
 from topics.fleet import InstanceState, Status
 
 Used = dict[str, frozenset[int]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Market
-from autoscaler.transitions.backoff import (
+from autoscaler.rollout.backoff import (
     FIRST_MS,
     MOST_MS,
     Backoff,
@@ -14,7 +14,7 @@ from autoscaler.transitions.backoff import (
     scarce_pools,
     swept,
 )
-from autoscaler.transitions.supply import Supply, believable, fold, obtainable
+from autoscaler.rollout.supply import Supply, believable, fold, obtainable
 from tests.unit.decide.decide_catalogue import pool
 from topics.supply import Availability, Price
 

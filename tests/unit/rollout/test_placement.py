@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Market
-from autoscaler.transitions.placement import place, used_gpus
+from autoscaler.rollout.bin_packing import place, used_gpus
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool
 from topics.fleet import InstanceState, ObservedInstance, Status
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Phase
 from autoscaler.estimate.windows import GatewaySeen
-from autoscaler.transitions.confirmation import confirmed
-from autoscaler.transitions.groups import (
+from autoscaler.rollout.drain_confirmation import confirmed
+from autoscaler.rollout.serving_group import (
     FleetView,
     Group,
     GroupView,

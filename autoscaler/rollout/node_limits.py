@@ -15,9 +15,9 @@ from dataclasses import replace
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.planning.problem import fewest_nodes
-from autoscaler.transitions.accounts import nodes_of
-from autoscaler.transitions.apply import Site
-from autoscaler.transitions.groups import Group
+from autoscaler.rollout.capacity_and_cost import nodes_of
+from autoscaler.rollout.diff import Site
+from autoscaler.rollout.serving_group import Group
 
 
 def planned_nodes(

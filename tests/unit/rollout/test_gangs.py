@@ -8,14 +8,21 @@ from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.rebuild import rebuild
-from autoscaler.transitions.accounts import nodes_of
-from autoscaler.transitions.assignments import changed_assignments, route_groups
-from autoscaler.transitions.faults import notice
-from autoscaler.transitions.gangs import met
-from autoscaler.transitions.groups import FleetView, Group, GroupView, Life, look, ready_req_per_s
-from autoscaler.transitions.placement import place
-from autoscaler.transitions.sight import Sight
-from autoscaler.transitions.waves import WaveInputs, step
+from autoscaler.rollout.assignments import changed_assignments, route_groups
+from autoscaler.rollout.bin_packing import place
+from autoscaler.rollout.capacity_and_cost import nodes_of
+from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.launch_failures import notice
+from autoscaler.rollout.multi_node import met
+from autoscaler.rollout.serving_group import (
+    FleetView,
+    Group,
+    GroupView,
+    Life,
+    look,
+    ready_req_per_s,
+)
+from autoscaler.rollout.waves import WaveInputs, step
 from tests.unit.planning.planning_clusters import pool, service
 from topics.codec import decode, encode
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from autoscaler.domain.cluster import Cluster, Market, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.nodes import node_ids
-from autoscaler.transitions.groups import Group, Life, Placed
-from autoscaler.transitions.placement import Used, place
-from autoscaler.transitions.sight import Sight
-from autoscaler.transitions.waves import keep
+from autoscaler.rollout.bin_packing import Used, place
+from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.serving_group import Group, Life, Placed
+from autoscaler.rollout.waves import keep
 
 _CENT = 1e-9
 
