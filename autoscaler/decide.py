@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.ask import ask
-from autoscaler.carry import carry
 from autoscaler.domain.cluster import Cluster
-from autoscaler.effects import Effect, SolveRequested
-from autoscaler.guards import guards, left_alone
-from autoscaler.guards import said as guards_said
-from autoscaler.look import look
-from autoscaler.publish import Stands, publish
-from autoscaler.rebuild import rebuild
-from autoscaler.said import hold
-from autoscaler.state import ControllerState, ModelState, Observation
-from autoscaler.want import want
+from autoscaler.state.controller_state import ControllerState, ModelState, Observation
+from autoscaler.state.decision_record import hold
+from autoscaler.state.effects import Effect, SolveRequested
+from autoscaler.state.operator_controls import guards, left_alone
+from autoscaler.state.operator_controls import said as guards_said
+from autoscaler.tick.apply_plans import carry
+from autoscaler.tick.observe import look
+from autoscaler.tick.publish import Stands, publish
+from autoscaler.tick.request_plans import ask
+from autoscaler.tick.restore import rebuild
+from autoscaler.tick.size import want
 
 __all__ = ["ControllerState", "Effect", "ModelState", "Observation", "decide", "rebuild"]
 

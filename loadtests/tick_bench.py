@@ -21,14 +21,14 @@ import numpy as np
 import orjson
 
 from autoscaler.decide import ControllerState, Observation, decide
-from autoscaler.effects import PublishAssignment, SolveRequested
 from autoscaler.estimate.model_demand import observe
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.answer import OPTIONS, answer
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
 from autoscaler.planning.strategies.shoal import Shoal
-from autoscaler.rebuild import rebuild
+from autoscaler.state.effects import PublishAssignment, SolveRequested
+from autoscaler.tick.restore import rebuild
 from loadtests.estate import POOLS_PER_REGION, Estate
 from streams.garbage import collect_seldom
 

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from autoscaler.apply.model_change import may_shrink, room_to_switch
 from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Demand
-from autoscaler.enact import may_shrink, room_to_switch
 from autoscaler.planning.request import PlanRequest, RouteAsk, Urgency
 from autoscaler.replan.trigger_inputs import Trigger
 from autoscaler.replan.unapplied_plan import NAME as LEFT_OUT
@@ -25,7 +25,7 @@ from autoscaler.rollout.node_limits import planned_nodes
 from autoscaler.rollout.role_switch import switchable
 from autoscaler.rollout.serving_group import Group
 from autoscaler.rollout.supply import Supply, obtainable
-from autoscaler.state import ModelState, Pending
+from autoscaler.state.controller_state import ModelState, Pending
 from autoscaler.state.model_view import SLIVER, ModelView
 
 GIVE_UP_MS = {Urgency.URGENT: 120_000, Urgency.FULL: 1_800_000}

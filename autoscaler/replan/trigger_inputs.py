@@ -15,7 +15,7 @@ from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.rollout.launch_failures import Failure
 from autoscaler.rollout.serving_group import Group
 from autoscaler.rollout.supply import Supply
-from autoscaler.state import ControllerState
+from autoscaler.state.controller_state import ControllerState
 from autoscaler.state.model_view import ModelView
 from topics.alerts import Alert
 

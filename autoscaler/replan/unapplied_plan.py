@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from autoscaler.domain.combo import Combo
 from autoscaler.replan.trigger_inputs import News, Trigger
 from autoscaler.rollout.serving_group import Group
-from autoscaler.state import FullPlans
+from autoscaler.state.controller_state import FullPlans
 
 NAME = "leftover"
 _AGAIN_MS = 30_000

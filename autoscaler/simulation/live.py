@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from autoscaler.decide import ControllerState, Observation, decide
-from autoscaler.effects import (
+from autoscaler.estimate.model_demand import ModelDemand, observe
+from autoscaler.planning.request import PlanRequest
+from autoscaler.simulation.decider import Said, Seen
+from autoscaler.state.effects import (
     PublishAssignment,
     PublishDecision,
     PublishPlan,
     PublishRoutes,
     SolveRequested,
 )
-from autoscaler.estimate.model_demand import ModelDemand, observe
-from autoscaler.planning.request import PlanRequest
-from autoscaler.simulation.decider import Said, Seen
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment
 from topics.routing import Routes

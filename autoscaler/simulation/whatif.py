@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from autoscaler.decide import ControllerState, Observation, decide
 from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.effects import PublishAssignment, PublishDecision, SolveRequested
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.planning.problem import with_prices
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h
@@ -21,6 +20,7 @@ from autoscaler.rollout.fleet_snapshot import look_at
 from autoscaler.rollout.serving_group import combo_id_of, ready_req_per_s
 from autoscaler.simulation.bystander import BystanderFleet
 from autoscaler.simulation.solver import Plan, SimSolver, SolveTimes, plan_in_process
+from autoscaler.state.effects import PublishAssignment, PublishDecision, SolveRequested
 from topics.decisions import Decision
 
 _START_S = 60.0

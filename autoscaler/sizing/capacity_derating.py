@@ -25,7 +25,7 @@ from autoscaler.estimate.poisson_tests import beyond_chance, bounds
 from autoscaler.estimate.queue_model import expected_in_flight
 from autoscaler.estimate.windows import Stats
 from autoscaler.explain import reasons
-from autoscaler.state import ModelState
+from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import ModelView
 
 LEAST = 0.5

@@ -21,7 +21,7 @@ from autoscaler.sizing import (
     scale_from_zero,
     scale_in,
 )
-from autoscaler.state import ModelState
+from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import ModelView, Proposal
 
 Rule = Callable[[ModelView], Proposal | None]

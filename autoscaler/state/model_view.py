@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from autoscaler.domain.cluster import Policy, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.state import ModelState
+from autoscaler.state.controller_state import ModelState
 
 FOLLOW_MS = 90_000
 SLIVER = 0.025

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autoscaler.decide import decide
-from autoscaler.effects import PublishDecision, SolveRequested
 from autoscaler.estimate.windows import Stats
 from autoscaler.planning.request import Outcome, Urgency
 from autoscaler.replan.rate_limit import MOST, WITHIN_MS
 from autoscaler.rollout.serving_group import Group, Life
+from autoscaler.state.effects import PublishDecision, SolveRequested
 from loadtests.invariants.faults import GHOST, model_of
 from loadtests.invariants.log import T0
 from streams.controller.loop import TickDone

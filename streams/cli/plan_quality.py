@@ -29,7 +29,7 @@ from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_probl
 from autoscaler.planning.quality import Priced, Split, cheapest, front, priced, splits
 from autoscaler.planning.route_choice import bound_by, shares_words
 from autoscaler.planning.strategies.table import strategy
-from autoscaler.routed import thresholds_words
+from autoscaler.tick.quality_thresholds import thresholds_words
 from streams.backtest.charts import Series, line_chart
 from streams.backtest.html import STYLE
 from streams.cli import plan_json, plan_view

@@ -15,8 +15,8 @@ from aiokafka.errors import KafkaError
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.rebuild import rebuild
 from autoscaler.rollout.serving_group import Life
+from autoscaler.tick.restore import rebuild
 from streams.broker.admin import TopicsUnusable, ensure_topics
 from streams.broker.reach import BrokerUnreachable
 from streams.controller.control_topics import ControlTopics

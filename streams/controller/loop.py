@@ -14,7 +14,10 @@ from dataclasses import dataclass, field, replace
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide
 from autoscaler.domain.cluster import Cluster
-from autoscaler.effects import (
+from autoscaler.estimate.model_demand import observe
+from autoscaler.estimate.windows import TelemetryWindows
+from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
+from autoscaler.state.effects import (
     PublishAssignment,
     PublishDecision,
     PublishPlan,
@@ -22,9 +25,6 @@ from autoscaler.effects import (
     PublishRoutes,
     SolveRequested,
 )
-from autoscaler.estimate.model_demand import observe
-from autoscaler.estimate.windows import TelemetryWindows
-from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
 from streams.clock import Clock
 from streams.controller.latest import Latest
 from streams.controller.pace import Pace

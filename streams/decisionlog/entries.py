@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from autoscaler.decide import ControllerState, Effect, Observation
 from autoscaler.domain.cluster import Cluster
-from autoscaler.effects import PublishDecision
+from autoscaler.state.effects import PublishDecision
 from topics.codec import write_value
 from topics.decisions import Decision
 

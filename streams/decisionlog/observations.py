@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from autoscaler.state import Observation
+from autoscaler.state.controller_state import Observation
 from streams.decisionlog.patches import ABSENT, difference, patched
 from topics.codec import read_value, write_value
 

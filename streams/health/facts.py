@@ -15,18 +15,18 @@ from typing import Any
 from autoscaler import lag
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.quality_route import QualityRoute
-from autoscaler.effects import (
+from autoscaler.estimate.change_point import present_rate
+from autoscaler.model.prediction_drift import barred
+from autoscaler.planning.request import PlanRequest
+from autoscaler.rollout.reversal_limit import may_go_in
+from autoscaler.sizing.scale_in import lasting_s
+from autoscaler.state.effects import (
     PublishAssignment,
     PublishDecision,
     PublishRoutes,
     SolveRequested,
 )
-from autoscaler.estimate.change_point import present_rate
-from autoscaler.learnt import barred
-from autoscaler.planning.request import PlanRequest
-from autoscaler.rollout.reversal_limit import may_go_in
-from autoscaler.sizing.scale_in import lasting_s
-from autoscaler.standing import ModelStanding, Standing, standing
+from autoscaler.tick.status import ModelStanding, Standing, standing
 from streams.controller.loop import Loop, TickDone
 from streams.health.gangs import gang_facts
 from streams.health.services import service_facts

@@ -11,8 +11,8 @@ from typing import Any
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.estimate.model_demand import UNKNOWN
 from autoscaler.estimate.score_drift import present_mix
-from autoscaler.routed import thresholds_words
-from autoscaler.state import SplitState
+from autoscaler.state.controller_state import SplitState
+from autoscaler.tick.quality_thresholds import thresholds_words
 from streams.controller.loop import TickDone
 from topics.scoring import EVERY, FELL_BACK
 

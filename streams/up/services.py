@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autoscaler.domain.quality_route import QualityRoute
-from autoscaler.routed import thresholds_words
+from autoscaler.tick.quality_thresholds import thresholds_words
 from topics.records import Routes, Telemetry
 from topics.scoring import EVERY, FELL_BACK
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from autoscaler.answers import Carried, carry_out
+from autoscaler.apply.context import Scene
+from autoscaler.apply.plan_answer import Carried, carry_out
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Demand, Lengths, Phase, Slo
@@ -22,8 +23,7 @@ from autoscaler.rollout.capacity_and_cost import raw_req_per_s
 from autoscaler.rollout.diff import Site, start
 from autoscaler.rollout.fleet_snapshot import Sight
 from autoscaler.rollout.serving_group import FleetView, Group, GroupView, Life
-from autoscaler.scene import Scene
-from autoscaler.state import ModelState, Pending
+from autoscaler.state.controller_state import ModelState, Pending
 from autoscaler.state.model_view import ModelView
 
 GPU = catalog.gpu("L40S")

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide, rebuild
 from autoscaler.domain.cluster import Cluster, Policy, Pool, Service
-from autoscaler.effects import (
+from autoscaler.estimate.model_demand import observe
+from autoscaler.estimate.windows import TelemetryWindows
+from autoscaler.planning.request import PlanRequest, Urgency
+from autoscaler.state.effects import (
     PublishAssignment,
     PublishDecision,
     PublishPlan,
@@ -20,9 +23,6 @@ from autoscaler.effects import (
     PublishRoutes,
     SolveRequested,
 )
-from autoscaler.estimate.model_demand import observe
-from autoscaler.estimate.windows import TelemetryWindows
-from autoscaler.planning.request import PlanRequest, Urgency
 from tests.unit.decide.decide_catalogue import BUCKET, Catalogue, Planner, pool, service, simple
 from tests.unit.decide.decide_executors import observed
 from topics.alerts import Alert

@@ -6,13 +6,13 @@ from collections import Counter
 from dataclasses import replace
 from typing import cast
 
+from autoscaler.apply.context import Scene
+from autoscaler.apply.model_change import keep_all
 from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.workload import Lengths
-from autoscaler.enact import keep_all
 from autoscaler.estimate.model_demand import UNKNOWN, ModelDemand
 from autoscaler.rollout.fleet_snapshot import Sight
-from autoscaler.scene import Scene
-from autoscaler.state import ModelState
+from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import ModelView
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
 from tests.unit.sizing.target_views import stats

@@ -8,11 +8,11 @@ import pytest
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.measurement import Measurement
-from autoscaler.learnt import barred, basis, expected_s, looked_at, said, uncertain
+from autoscaler.model.prediction_drift import barred, basis, expected_s, looked_at, said, uncertain
 from autoscaler.rollout.serving_group import FleetView, Group
 from autoscaler.sizing.capacity_derating import LEAST
-from autoscaler.standing import standing
-from autoscaler.state import ModelState, Observation
+from autoscaler.state.controller_state import ModelState, Observation
+from autoscaler.tick.status import standing
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import World, world
 from topics.rates import Learnt, RateHour

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Mode, Policy
-from autoscaler.effects import PublishDecision, PublishRates, SolveRequested
+from autoscaler.state.effects import PublishDecision, PublishRates, SolveRequested
 from tests.unit.decide.decide_catalogue import (
     AGGREGATED,
     DECODE,

@@ -10,7 +10,7 @@ import pytest
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.schedule import Weekly
-from autoscaler.effects import PublishAssignment, PublishPlan, PublishRoutes
+from autoscaler.state.effects import PublishAssignment, PublishPlan, PublishRoutes
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import T0, World, world
 

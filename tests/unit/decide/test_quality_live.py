@@ -14,7 +14,6 @@ from autoscaler.decide import Observation, decide, rebuild
 from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Lengths, Slo
-from autoscaler.effects import PublishRoutes
 from autoscaler.performance import catalog
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.live import LiveController
@@ -22,6 +21,7 @@ from autoscaler.simulation.requests import Ending
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.timeline import Timeline
 from autoscaler.simulation.world import ORIGIN_MS, World
+from autoscaler.state.effects import PublishRoutes
 from topics.controls import Control
 from topics.routing import Routes
 

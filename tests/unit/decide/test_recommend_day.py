@@ -9,9 +9,9 @@ import pytest
 
 from autoscaler.decide import decide
 from autoscaler.domain.cluster import Mode
-from autoscaler.effects import Effect, PublishDecision, SolveRequested
 from autoscaler.estimate.model_demand import observe
-from autoscaler.state import Observation
+from autoscaler.state.controller_state import Observation
+from autoscaler.state.effects import Effect, PublishDecision, SolveRequested
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import World, world
 from topics.alerts import Alert

@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.domain.workload import Lengths
-from autoscaler.effects import PublishRoutes
+from autoscaler.state.effects import PublishRoutes
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import World, world
 

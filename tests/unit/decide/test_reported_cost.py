@@ -7,8 +7,8 @@ import math
 import pytest
 
 from autoscaler.domain.cluster import Market
-from autoscaler.standing import standing
-from autoscaler.state import Observation
+from autoscaler.state.controller_state import Observation
+from autoscaler.tick.status import standing
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import world
 from topics.fleet import InstanceState

@@ -20,10 +20,17 @@ from autoscaler.planning.request import (
 from autoscaler.replan.scores_changed import fire
 from autoscaler.replan.trigger_inputs import News
 from autoscaler.rollout.supply import Supply
-from autoscaler.routed import adopted, from_routes, in_force, route_asks, routed, split_routes
 from autoscaler.sizing import routed_traffic as rule
-from autoscaler.state import ControllerState, ModelState, SplitState
+from autoscaler.state.controller_state import ControllerState, ModelState, SplitState
 from autoscaler.state.model_view import ModelView, Routed
+from autoscaler.tick.quality_thresholds import (
+    adopted,
+    from_routes,
+    in_force,
+    route_asks,
+    routed,
+    split_routes,
+)
 from tests.unit.decide.decide_catalogue import pool, service
 
 SCORES = [(i + 0.5) / 400 for i in range(400)]

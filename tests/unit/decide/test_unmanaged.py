@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Mode
-from autoscaler.standing import ModelStanding, standing
-from autoscaler.state import Observation
+from autoscaler.state.controller_state import Observation
+from autoscaler.tick.status import ModelStanding, standing
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import World, world
 from topics.decisions import Decision

@@ -8,8 +8,8 @@ import pytest
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
-from autoscaler.standing import standing
-from autoscaler.state import Observation
+from autoscaler.state.controller_state import Observation
+from autoscaler.tick.status import standing
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import Planner, World, world
 from topics.decisions import Decision

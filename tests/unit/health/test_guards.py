@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.rollout.reversal_limit import Turns
-from autoscaler.standing import standing
-from autoscaler.state import Learnt, Observation
+from autoscaler.state.controller_state import Learnt, Observation
+from autoscaler.tick.status import standing
 from streams.controller.loop import TickDone
 from streams.health.facts import guards_of
 from tests.unit.decide.decide_world import World, world

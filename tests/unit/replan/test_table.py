@@ -16,7 +16,7 @@ from autoscaler.replan.trigger_inputs import News, Trigger
 from autoscaler.replan.triggers import collect, scope_of
 from autoscaler.rollout.serving_group import Group, Placed
 from autoscaler.rollout.supply import GoodPrice, Offer, Supply
-from autoscaler.state import ControllerState, FullPlans, ModelState
+from autoscaler.state.controller_state import ControllerState, FullPlans, ModelState
 from autoscaler.state.model_view import ModelView
 from tests.unit.decide.decide_catalogue import pool, service
 from topics.alerts import Alert

@@ -7,7 +7,6 @@ from dataclasses import replace
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Lengths, Phase, Slo
-from autoscaler.rebuild import rebuild
 from autoscaler.rollout.assignments import changed_assignments, route_groups
 from autoscaler.rollout.bin_packing import place
 from autoscaler.rollout.capacity_and_cost import nodes_of
@@ -23,6 +22,7 @@ from autoscaler.rollout.serving_group import (
     ready_req_per_s,
 )
 from autoscaler.rollout.waves import WaveInputs, step
+from autoscaler.tick.restore import rebuild
 from tests.unit.planning.planning_clusters import pool, service
 from topics.codec import decode, encode
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status

@@ -7,7 +7,7 @@ from dataclasses import replace
 from autoscaler.domain.cluster import Policy
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.windows import Stats
-from autoscaler.state import ModelState
+from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import ModelView
 from tests.unit.decide.decide_catalogue import BUCKET, pool, service, simple
 

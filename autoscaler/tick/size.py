@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autoscaler.learnt import said as uncertain_said
-from autoscaler.look import Found
-from autoscaler.models import known, seen_again, silences, views, with_states
-from autoscaler.moves import revive, waves, withdraw
+from autoscaler.model.prediction_drift import said as uncertain_said
+from autoscaler.model.unmanaged_servers import said as unmanaged_said
+from autoscaler.model.update import known, seen_again, silences, views, with_states
 from autoscaler.rollout.fleet_snapshot import Sight
 from autoscaler.rollout.serving_group import Group
 from autoscaler.sizing.rules import retarget
-from autoscaler.state import ModelState
+from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import ModelView
-from autoscaler.unmanaged import said as unmanaged_said
+from autoscaler.tick.advance_rollout import revive, waves, withdraw
+from autoscaler.tick.observe import Found
 from topics.decisions import Decision
 
 

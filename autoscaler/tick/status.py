@@ -13,13 +13,13 @@ from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.estimate.model_demand import UNKNOWN
 from autoscaler.estimate.windows import NoData, Stats
 from autoscaler.explain import reasons
-from autoscaler.learnt import uncertain
+from autoscaler.model.prediction_drift import uncertain
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.problem import with_prices
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
 from autoscaler.rollout.fleet_snapshot import Sight, look_at
 from autoscaler.rollout.serving_group import Group, Life, ready_req_per_s
-from autoscaler.state import ControllerState, ModelState, Observation
+from autoscaler.state.controller_state import ControllerState, ModelState, Observation
 from autoscaler.state.model_view import LEAST
 from topics.table import STATUS
 

@@ -10,15 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Cluster, Mode
-from autoscaler.effects import (
-    Effect,
-    PublishAssignment,
-    PublishDecision,
-    PublishPlan,
-    PublishRates,
-    PublishRoutes,
-)
-from autoscaler.learnt import basis, starts_s
+from autoscaler.model.prediction_drift import basis, starts_s
 from autoscaler.rollout.assignments import (
     changed_assignments,
     changed_nodes,
@@ -31,9 +23,17 @@ from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
 from autoscaler.rollout.fleet_snapshot import Sight
 from autoscaler.rollout.serving_group import Group, Life
 from autoscaler.rollout.traffic_split import type_routes
-from autoscaler.routed import split_routes
-from autoscaler.state import ControllerState, ModelState
+from autoscaler.state.controller_state import ControllerState, ModelState
+from autoscaler.state.effects import (
+    Effect,
+    PublishAssignment,
+    PublishDecision,
+    PublishPlan,
+    PublishRates,
+    PublishRoutes,
+)
 from autoscaler.state.model_view import LEAST
+from autoscaler.tick.quality_thresholds import split_routes
 from topics.decisions import Decision, PlannedCombo, PlanRecord
 from topics.rates import HOUR_MS, MINUTES, RateHour
 from topics.routing import Routes

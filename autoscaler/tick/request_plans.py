@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from autoscaler.carry import Done
-from autoscaler.look import Found
 from autoscaler.planning.request import Outcome, Urgency
 from autoscaler.replan.plan_request import Ground, apart, full, may_switch, short_models, urgent
 from autoscaler.replan.rate_limit import allowed
@@ -22,9 +20,11 @@ from autoscaler.replan.triggers import collect, limited_to, of_declared, scope_o
 from autoscaler.replan.unapplied_plan import NAME as LEFT_OUT
 from autoscaler.replan.unapplied_plan import how_they_stand, in_vain, waits_for_room
 from autoscaler.rollout.capacity_and_cost import nodes_of
-from autoscaler.routed import route_asks
-from autoscaler.said import SAY_AGAIN_MS, hold
-from autoscaler.state import FullPlans, Pending
+from autoscaler.state.controller_state import FullPlans, Pending
+from autoscaler.state.decision_record import SAY_AGAIN_MS, hold
+from autoscaler.tick.apply_plans import Done
+from autoscaler.tick.observe import Found
+from autoscaler.tick.quality_thresholds import route_asks
 from topics.decisions import Decision
 
 _REMEMBER_MS = 600_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autoscaler.lag import topics_behind
-from autoscaler.models import Inputs
+from autoscaler.model.update import Inputs
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
 from autoscaler.rollout.diff import revived
 from autoscaler.rollout.fleet_snapshot import Sight

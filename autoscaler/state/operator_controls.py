@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from autoscaler import lag
 from autoscaler.domain.cluster import Cluster, Mode, Service
-from autoscaler.said import hold
+from autoscaler.state.decision_record import hold
 from topics.controls import EVERYTHING, Control
 from topics.decisions import Decision
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from autoscaler.apply.context import Scene
 from autoscaler.domain.cluster import Service
 from autoscaler.explain import reasons
 from autoscaler.planning.request import PlanAnswer
-from autoscaler.said import SAY_AGAIN_MS
-from autoscaler.scene import Scene
-from autoscaler.state import ModelState
+from autoscaler.state.controller_state import ModelState
+from autoscaler.state.decision_record import SAY_AGAIN_MS
 from autoscaler.state.model_view import LEAST
 from topics.decisions import Decision
 

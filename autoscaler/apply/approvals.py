@@ -11,17 +11,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from autoscaler.apply.context import Scene
+from autoscaler.apply.infeasible import ASK_AGAIN_MS
+from autoscaler.apply.model_change import NOT_COVERED, Change, Enacted, enact, keep_all
 from autoscaler.domain.cluster import Mode, Service
-from autoscaler.enact import NOT_COVERED, Change, Enacted, enact, keep_all
 from autoscaler.explain import reasons
 from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.diff import Site
 from autoscaler.rollout.serving_group import Group
-from autoscaler.said import hold
-from autoscaler.scene import Scene
-from autoscaler.state import ModelState, Proposal
+from autoscaler.state.controller_state import ModelState, Proposal
+from autoscaler.state.decision_record import hold
 from autoscaler.state.model_view import ModelView
-from autoscaler.unmet import ASK_AGAIN_MS
 from topics.controls import Control
 from topics.decisions import Decision
 

@@ -20,16 +20,16 @@ from autoscaler.estimate.request_lengths import estimate
 from autoscaler.estimate.scale_in_evidence import is_stale
 from autoscaler.estimate.windows import NoData
 from autoscaler.estimate.workload_mix import declared_mix, estimate_kinds, estimate_mix
-from autoscaler.learnt import looked_at, starts_s
+from autoscaler.model.prediction_drift import looked_at, starts_s
+from autoscaler.model.unmanaged_servers import taken_in
 from autoscaler.planning.request import Outcome
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
 from autoscaler.rollout.fleet_snapshot import Sight
 from autoscaler.rollout.launch_failures import Faults
 from autoscaler.rollout.serving_group import Group, combo_id_of
-from autoscaler.said import hold
-from autoscaler.state import ControllerState, ModelState, Observation
+from autoscaler.state.controller_state import ControllerState, ModelState, Observation
+from autoscaler.state.decision_record import hold
 from autoscaler.state.model_view import ModelView, Routed
-from autoscaler.unmanaged import taken_in
 from topics.decisions import Decision
 
 _LENGTHS_EVERY_MS = 10_000

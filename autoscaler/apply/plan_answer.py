@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.consolidate import consolidated
-from autoscaler.domain.cluster import Mode, Service
-from autoscaler.enact import (
+from autoscaler.apply.approvals import propose
+from autoscaler.apply.context import Scene
+from autoscaler.apply.defragment import consolidated
+from autoscaler.apply.infeasible import not_kept, out_of_reach, unmet
+from autoscaler.apply.model_change import (
     Change,
     Enacted,
     after_change,
@@ -24,21 +26,19 @@ from autoscaler.enact import (
     raw_of,
     switch,
 )
+from autoscaler.domain.cluster import Mode, Service
 from autoscaler.explain import reasons
-from autoscaler.learnt import expected_s
+from autoscaler.model.prediction_drift import expected_s
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.request import Outcome, PlanAnswer, Urgency
-from autoscaler.proposals import propose
 from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.diff import Site, difference, start
 from autoscaler.rollout.node_limits import lifted, planned_nodes, within_plan
 from autoscaler.rollout.serving_group import Group, Life
 from autoscaler.rollout.traffic_split import planned_ways
-from autoscaler.said import hold
-from autoscaler.scene import Scene
-from autoscaler.state import ModelState, Pending
+from autoscaler.state.controller_state import ModelState, Pending
+from autoscaler.state.decision_record import hold
 from autoscaler.state.model_view import LEAST, ModelView
-from autoscaler.unmet import not_kept, out_of_reach, unmet
 from topics.decisions import Decision
 
 

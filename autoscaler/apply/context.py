@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.rollout.fleet_snapshot import Sight
-from autoscaler.said import cut
-from autoscaler.state import ModelState
+from autoscaler.state.controller_state import ModelState
+from autoscaler.state.decision_record import cut
 from autoscaler.state.model_view import ModelView
 from topics.decisions import Decision
 

@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from autoscaler.apply.context import Scene
+from autoscaler.apply.model_change import Enacted
 from autoscaler.domain.cluster import Market, Service
-from autoscaler.enact import Enacted
 from autoscaler.rollout.diff import Site, start
 from autoscaler.rollout.serving_group import Group, Life
 from autoscaler.rollout.waves import retire
-from autoscaler.scene import Scene
-from autoscaler.state import ModelState
+from autoscaler.state.controller_state import ModelState
 
 
 def consolidated(

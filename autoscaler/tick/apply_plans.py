@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.answers import Carried, carry_out
-from autoscaler.look import Found
-from autoscaler.models import seen_again
+from autoscaler.apply.approvals import settle
+from autoscaler.apply.context import Scene
+from autoscaler.apply.plan_answer import Carried, carry_out
+from autoscaler.model.update import seen_again
 from autoscaler.planning.request import Outcome, PlanAnswer, Urgency
-from autoscaler.proposals import settle
 from autoscaler.replan.plan_request import Ground, alive
 from autoscaler.replan.trigger_inputs import Trigger
 from autoscaler.rollout.backoff import swept
 from autoscaler.rollout.bin_packing import used_gpus
 from autoscaler.rollout.diff import Site, spare_usd_per_h
-from autoscaler.routed import adopted, in_force
-from autoscaler.scene import Scene
-from autoscaler.state import FullPlans, Pending, SplitState
+from autoscaler.state.controller_state import FullPlans, Pending, SplitState
 from autoscaler.state.model_view import ModelView
-from autoscaler.want import Wanted
+from autoscaler.tick.observe import Found
+from autoscaler.tick.quality_thresholds import adopted, in_force
+from autoscaler.tick.size import Wanted
 from topics.decisions import Decision
 
 

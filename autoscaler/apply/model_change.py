@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from autoscaler.apply.context import Scene
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.estimate.scale_in_evidence import is_stale, paused, strain
 from autoscaler.estimate.windows import Stats
 from autoscaler.explain import reasons
-from autoscaler.learnt import barred
+from autoscaler.model.prediction_drift import barred
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, raw_req_per_s
 from autoscaler.rollout.diff import Site, leaving, start
 from autoscaler.rollout.fleet_snapshot import Sight
@@ -24,10 +25,9 @@ from autoscaler.rollout.reversal_limit import may_go_in, moved
 from autoscaler.rollout.role_switch import Room, in_place
 from autoscaler.rollout.serving_group import Group
 from autoscaler.rollout.waves import retire
-from autoscaler.scene import Scene
 from autoscaler.sizing.scale_in import doubt
 from autoscaler.sizing.sizing_rate import sustained
-from autoscaler.state import ModelState
+from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import LEAST, ModelView
 
 NOT_COVERED = "what would be left no longer covers demand"  # that rose, or capacity is worth less

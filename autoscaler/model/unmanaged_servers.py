@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.rollout.serving_group import Group
-from autoscaler.said import hold
-from autoscaler.state import ModelState
+from autoscaler.state.controller_state import ModelState
+from autoscaler.state.decision_record import hold
 from topics.decisions import Decision
 
 

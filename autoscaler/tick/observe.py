@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
 from autoscaler.explain import reasons
-from autoscaler.guards import Guards
-from autoscaler.models import Inputs, valued
+from autoscaler.model.update import Inputs, valued
 from autoscaler.planning.problem import with_prices
 from autoscaler.rollout.fleet_snapshot import Sight, look_at
 from autoscaler.rollout.launch_failures import Failure, Faults, notice
@@ -20,9 +19,10 @@ from autoscaler.rollout.supply import Supply
 from autoscaler.rollout.supply import fold as fold_supply
 from autoscaler.rollout.supply import said as supply_said
 from autoscaler.rollout.unassigned_instances import strays
-from autoscaler.routed import routed
-from autoscaler.said import hold
-from autoscaler.state import ControllerState, Observation
+from autoscaler.state.controller_state import ControllerState, Observation
+from autoscaler.state.decision_record import hold
+from autoscaler.state.operator_controls import Guards
+from autoscaler.tick.quality_thresholds import routed
 from topics.decisions import Decision
 from topics.table import STATUS
 

@@ -15,13 +15,13 @@ from autoscaler.domain.workload import Phase
 from autoscaler.estimate.forecast.forecast_state import Outlook
 from autoscaler.estimate.forecast.history import restored
 from autoscaler.explain import reasons
-from autoscaler.learnt import basis
+from autoscaler.model.prediction_drift import basis
 from autoscaler.planning.combo_names import combo_id, parse_combo_id
 from autoscaler.rollout.reversal_limit import Turns, moved
 from autoscaler.rollout.serving_group import Group, Life, Placed, Switch, combo_id_of, serial_of
-from autoscaler.routed import from_routes
 from autoscaler.sizing.capacity_derating import LEAST
-from autoscaler.state import ControllerState, FullPlans, ModelState
+from autoscaler.state.controller_state import ControllerState, FullPlans, ModelState
+from autoscaler.tick.quality_thresholds import from_routes
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 from topics.rates import HOUR_MS, Learnt, RateHour

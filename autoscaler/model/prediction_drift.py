@@ -17,9 +17,9 @@ from autoscaler.domain.combo import Combo
 from autoscaler.explain import reasons
 from autoscaler.performance.known import profile_of
 from autoscaler.rollout.serving_group import FleetView, Group
-from autoscaler.said import hold
 from autoscaler.sizing.capacity_derating import LOADED
-from autoscaler.state import ModelState
+from autoscaler.state.controller_state import ModelState
+from autoscaler.state.decision_record import hold
 from topics.decisions import Decision
 from topics.fleet import InstanceState
 from topics.rates import Learnt

@@ -19,8 +19,8 @@ from autoscaler.estimate.score_drift import has_drifted, present_mix
 from autoscaler.planning.request import ChosenSplit, PlanAnswer, PlanRequest, RouteAsk
 from autoscaler.planning.route_choice import shares_words
 from autoscaler.replan.rate_limit import thresholds_may_move
-from autoscaler.said import hold
-from autoscaler.state import ModelState, SplitState
+from autoscaler.state.controller_state import ModelState, SplitState
+from autoscaler.state.decision_record import hold
 from autoscaler.state.model_view import SLIVER, ModelView, Routed
 from topics.decisions import Decision
 from topics.routing import Routes
