@@ -14,7 +14,7 @@ import numpy as np
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.domain.workload import Demand
-from autoscaler.planning.request import PlanRequest, Urgency
+from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.simulation.arrivals import Arrival, measured_lengths, that_fit
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.solver import plan_in_process

@@ -8,7 +8,7 @@ is planned for a rate may do.
 from __future__ import annotations
 
 from autoscaler.domain.workload import Demand
-from autoscaler.planning.request import PlanRequest, Urgency
+from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.simulation.solver import plan_in_process
 from loadtests.decision_cases import Case, prepare
 

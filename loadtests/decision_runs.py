@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from autoscaler.planning.request import Urgency
+from autoscaler.planning.planner_messages import Urgency
 from autoscaler.simulation.decider import Decider
 from autoscaler.simulation.fluid import simulate_flow
 from autoscaler.simulation.live import LiveController

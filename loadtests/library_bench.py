@@ -25,11 +25,11 @@ from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
-from autoscaler.templates.build import build_library
-from autoscaler.templates.codec import decode, encode
-from autoscaler.templates.engines import ENGINES, EngineCapabilities
-from autoscaler.templates.request import LibraryRequest
-from autoscaler.templates.tables import throughput_table, uncertain_configs
+from autoscaler.templates.build_library import build_library
+from autoscaler.templates.engine_filter import ENGINES, EngineCapabilities
+from autoscaler.templates.library_codec import decode, encode
+from autoscaler.templates.library_request import LibraryRequest
+from autoscaler.templates.throughput_table import throughput_table, uncertain_configs
 
 _AZURE_CONV = Lengths(1155.0, 211.0)
 _AZURE_CODE = Lengths(2048.0, 28.0)

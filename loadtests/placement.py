@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.performance.compiled import compiled
+from autoscaler.templates.library import Stage
 from autoscaler.templates.partitions import MAX_NODES, PATTERNS, partition_tables
-from autoscaler.templates.search import inspect_table, search_multiset, stage_rate
-from autoscaler.templates.values import Stage
+from autoscaler.templates.placement_search import inspect_table, search_multiset, stage_rate
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

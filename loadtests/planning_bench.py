@@ -17,8 +17,8 @@ from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance.catalog import gpu, model
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.columns import to_arrays
-from autoscaler.planning.problem import PlanOptions, make_problem
+from autoscaler.planning.formulation import to_arrays
+from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.shoal import Shoal
 
 GPUS = (("L4", 0.8), ("A10G", 1.0), ("L40S", 1.9), ("A100-SXM-80GB", 2.6), ("H100", 4.0))

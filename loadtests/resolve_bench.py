@@ -21,7 +21,7 @@ import orjson
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
-from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
+from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
 from loadtests.estate import PER_NODE, Estate
 from streams.solver.client import Solver, solver_argv
 

@@ -25,7 +25,7 @@ import numpy as np
 from autoscaler.domain.checks import InvalidValue, finite
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Lengths
-from autoscaler.planning.request import PlanAnswer, PlanRequest
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
 from autoscaler.simulation.arrivals import Arrival, measured_lengths
 from autoscaler.simulation.decider import Decider, Said, Seen
 from autoscaler.simulation.fixed import FixedFleet

@@ -23,9 +23,9 @@ import orjson
 from autoscaler.decide import ControllerState, Observation, decide
 from autoscaler.estimate.model_demand import observe
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.answer import OPTIONS, answer
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
+from autoscaler.planning.planner import OPTIONS, answer
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.state.effects import PublishAssignment, SolveRequested
 from autoscaler.tick.restore import rebuild

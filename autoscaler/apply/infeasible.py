@@ -11,7 +11,7 @@ from dataclasses import replace
 from autoscaler.apply.context import Scene
 from autoscaler.domain.cluster import Service
 from autoscaler.explain import reasons
-from autoscaler.planning.request import PlanAnswer
+from autoscaler.planning.planner_messages import PlanAnswer
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.decision_record import SAY_AGAIN_MS
 from autoscaler.state.model_view import LEAST

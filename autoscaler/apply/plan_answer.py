@@ -30,7 +30,7 @@ from autoscaler.domain.cluster import Mode, Service
 from autoscaler.explain import reasons
 from autoscaler.model.prediction_drift import expected_s
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.planning.request import Outcome, PlanAnswer, Urgency
+from autoscaler.planning.planner_messages import Outcome, PlanAnswer, Urgency
 from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.diff import Site, difference, start
 from autoscaler.rollout.node_limits import lifted, planned_nodes, within_plan

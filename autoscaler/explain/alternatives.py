@@ -15,14 +15,14 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Slo
-from autoscaler.explain.names import several, short_name
-from autoscaler.explain.values import Rejected, Relief
+from autoscaler.explain.combo_labels import several, short_name
+from autoscaler.explain.explanation import Rejected, Relief
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.combos import candidate_combos
+from autoscaler.planning.candidate_combos import candidate_combos
+from autoscaler.planning.constraint_check import broken_promises
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
-from autoscaler.planning.problem import PlanningProblem, PlanOptions, Room, arrivals_of
-from autoscaler.planning.promises import broken_promises
+from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, Room, arrivals_of
 
 _TPOT_STRETCH = 1.25
 _TTFT_STRETCH = 1.5

@@ -22,7 +22,7 @@ from autoscaler.estimate.windows import NoData
 from autoscaler.estimate.workload_mix import declared_mix, estimate_kinds, estimate_mix
 from autoscaler.model.prediction_drift import looked_at, starts_s
 from autoscaler.model.unmanaged_servers import taken_in
-from autoscaler.planning.request import Outcome
+from autoscaler.planning.planner_messages import Outcome
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
 from autoscaler.rollout.fleet_snapshot import Sight
 from autoscaler.rollout.launch_failures import Faults

@@ -22,8 +22,8 @@ from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.workload import Phase
 from autoscaler.optimizer.activity_lp import Mix, Unfound, most_work
 from autoscaler.planning.combo_names import Member, name_of, parsed
-from autoscaler.planning.components import ComponentProblem, component_problem
-from autoscaler.planning.parts import gpu_usd_per_h
+from autoscaler.planning.component_graph import ComponentProblem, component_problem
+from autoscaler.planning.instance_options import gpu_usd_per_h
 
 SIZES = (1, 2, 4, 8, 16)
 _LONGEST_NAME = 180  # of a record's 200; the group's serial comes behind

@@ -21,7 +21,7 @@ from autoscaler.performance.pipeline import PipelineSlices
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.startup import startup_s
 from autoscaler.performance.throughput import InstanceRate, instance_throughput, most_req_per_s
-from autoscaler.templates.engines import VLLM
+from autoscaler.templates.engine_filter import VLLM
 
 _CV_STEP = 1.125
 _LEAST_CV = 0.4  # several gateways, each with a round of its own, smooth less than one

@@ -13,8 +13,8 @@ from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.performance.catalog import gpu, quantized
 from autoscaler.performance.memory import kv_capacity_tokens, usable_gb
-from autoscaler.planning.combos import usable_pools
-from autoscaler.templates.engines import VLLM
+from autoscaler.planning.candidate_combos import usable_pools
+from autoscaler.templates.engine_filter import VLLM
 
 _LEAST_TOKENS = 16
 _USUAL_GPUS = ("L40S", "H100", "H200", "B200")

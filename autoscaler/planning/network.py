@@ -13,8 +13,8 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.steps import step_times
+from autoscaler.planning.instance_options import Part
 from autoscaler.planning.links import link_gb_s
-from autoscaler.planning.parts import Part
 
 
 def may_stand_apart(

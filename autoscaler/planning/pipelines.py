@@ -19,12 +19,12 @@ from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.pipeline import PipelineSlices
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.instances import instance, planned_for, rate_over
-from autoscaler.templates.build import build_library
-from autoscaler.templates.declared import capabilities, request_of
-from autoscaler.templates.engines import VLLM
+from autoscaler.templates.build_library import build_library
+from autoscaler.templates.engine_filter import VLLM
+from autoscaler.templates.library_request import MAX_CONFIGS, LibraryRequest
 from autoscaler.templates.partitions import MAX_NODES
-from autoscaler.templates.request import MAX_CONFIGS, LibraryRequest
-from autoscaler.templates.tables import throughput_table, uncertain_configs
+from autoscaler.templates.required_libraries import capabilities, request_of
+from autoscaler.templates.throughput_table import throughput_table, uncertain_configs
 
 _TRIED = 2
 

@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from autoscaler.domain.combo import Combo
-from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.request import Switch
+from autoscaler.planning.planner_messages import Switch
+from autoscaler.planning.planning_problem import PlanningProblem
 
 
 class PlanStatus(StrEnum):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Market
-from autoscaler.planning.parts import Part
+from autoscaler.planning.instance_options import Part
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from autoscaler.domain.quality_route import Cuts, QualityRoute, ScoreMix
 from autoscaler.domain.workload import Demand
-from autoscaler.planning.quality import Priced, Split, best_of, split_at, splits
-from autoscaler.planning.request import ChosenSplit, RouteAsk
+from autoscaler.planning.answer_quality import Priced, Split, best_of, split_at, splits
+from autoscaler.planning.planner_messages import ChosenSplit, RouteAsk
 
 Fleet = TypeVar("Fleet")
 

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.planning.arraybuilder import ArrayBuilder
-from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.usage import is_spot, req_per_s_of
+from autoscaler.planning.combo_usage import is_spot, req_per_s_of
+from autoscaler.planning.planning_problem import PlanningProblem
+from autoscaler.planning.problem_builder import ArrayBuilder
 
 K = TypeVar("K")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoscaler.estimate.workload_mix import MATTERS, apart
-from autoscaler.planning.request import Urgency
+from autoscaler.planning.planner_messages import Urgency
 from autoscaler.replan.trigger_inputs import News, Trigger
 
 _MODELS = 2.0

@@ -15,7 +15,7 @@ from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Demand
-from autoscaler.planning.request import PlanRequest, RouteAsk, Urgency
+from autoscaler.planning.planner_messages import PlanRequest, RouteAsk, Urgency
 from autoscaler.replan.trigger_inputs import Trigger
 from autoscaler.replan.unapplied_plan import NAME as LEFT_OUT
 from autoscaler.rollout.backoff import Backoff, resting_nodes, scarce_pools

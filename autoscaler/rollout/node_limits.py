@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
-from autoscaler.planning.problem import fewest_nodes
+from autoscaler.planning.planning_problem import fewest_nodes
 from autoscaler.rollout.capacity_and_cost import nodes_of
 from autoscaler.rollout.diff import Site
 from autoscaler.rollout.serving_group import Group

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Service
-from autoscaler.planning.typed import types_of
+from autoscaler.planning.workload_types import types_of
 from autoscaler.rollout.serving_group import combo_id_of
 from topics.routing import RouteGroup, Routes, TypeRoute
 

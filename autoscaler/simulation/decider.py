@@ -11,7 +11,7 @@ from typing import Protocol
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.estimate.windows import TelemetryWindows
-from autoscaler.planning.request import PlanAnswer, PlanRequest
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
 from topics.alerts import Alert
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment, Status

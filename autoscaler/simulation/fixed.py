@@ -13,8 +13,8 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths
 from autoscaler.performance.known import profile_of
+from autoscaler.planning.candidate_combos import combo_named
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.planning.combos import combo_named
 from autoscaler.rollout.assignments import changed_assignments, changed_routes, route_groups
 from autoscaler.rollout.bin_packing import Used, place
 from autoscaler.rollout.serving_group import Group, fleet_view, look

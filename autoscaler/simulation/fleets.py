@@ -17,8 +17,8 @@ from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.slices import SLICE_SIZES
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.performance.known import profile_of
+from autoscaler.planning.candidate_combos import combo_named, usable_pools
 from autoscaler.planning.combo_names import combo_id
-from autoscaler.planning.combos import combo_named, usable_pools
 from autoscaler.simulation.fixed import combos_of, placed
 
 _MOST_SPLITS = 2000

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from autoscaler.decide import ControllerState, Observation, decide
 from autoscaler.estimate.model_demand import ModelDemand, observe
-from autoscaler.planning.request import PlanRequest
+from autoscaler.planning.planner_messages import PlanRequest
 from autoscaler.simulation.decider import Said, Seen
 from autoscaler.state.effects import (
     PublishAssignment,

@@ -19,8 +19,8 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.estimate.windows import NoData
 from autoscaler.performance.known import profile_of
+from autoscaler.planning.candidate_combos import combo_named
 from autoscaler.planning.combo_names import combo_id
-from autoscaler.planning.combos import combo_named
 from autoscaler.rollout.serving_group import Group
 from autoscaler.simulation.crew import Crew
 from autoscaler.simulation.decider import Said, Seen

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Cluster
 from autoscaler.performance.known import profile_of
-from autoscaler.planning.answer import answer
-from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
-from autoscaler.planning.strategies.table import strategy_for
+from autoscaler.planning.planner import answer
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
+from autoscaler.planning.strategies.registry import strategy_for
 
 Plan = Callable[[PlanRequest, Cluster], PlanAnswer]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from autoscaler.planning.request import PlanAnswer, PlanRequest
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
 from autoscaler.rollout.serving_group import combo_id_of
 from autoscaler.serving.billing import NodeSpan
 from autoscaler.simulation.requests import Call, Ending

@@ -14,7 +14,7 @@ from autoscaler.decide import ControllerState, Observation, decide
 from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.planning.problem import with_prices
+from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h
 from autoscaler.rollout.fleet_snapshot import look_at
 from autoscaler.rollout.serving_group import combo_id_of, ready_req_per_s

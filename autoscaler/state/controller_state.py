@@ -18,7 +18,7 @@ from autoscaler.estimate.engine_view import EngineView
 from autoscaler.estimate.forecast.forecast_state import Outlook
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.workload_mix import Mix
-from autoscaler.planning.request import ChosenSplit, PlanAnswer, PlanRequest, Urgency
+from autoscaler.planning.planner_messages import ChosenSplit, PlanAnswer, PlanRequest, Urgency
 from autoscaler.rollout.backoff import Backoff
 from autoscaler.rollout.reversal_limit import Turns
 from autoscaler.rollout.serving_group import Group

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoscaler.planning.request import PlanRequest
+from autoscaler.planning.planner_messages import PlanRequest
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment
 from topics.rates import RateHour

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from autoscaler.performance.compiled import compiled
 from autoscaler.templates.partitions import MAX_NODES
-from autoscaler.templates.search import search_multiset
+from autoscaler.templates.placement_search import search_multiset
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ from autoscaler.apply.approvals import settle
 from autoscaler.apply.context import Scene
 from autoscaler.apply.plan_answer import Carried, carry_out
 from autoscaler.model.update import seen_again
-from autoscaler.planning.request import Outcome, PlanAnswer, Urgency
+from autoscaler.planning.planner_messages import Outcome, PlanAnswer, Urgency
 from autoscaler.replan.plan_request import Ground, alive
 from autoscaler.replan.trigger_inputs import Trigger
 from autoscaler.rollout.backoff import swept

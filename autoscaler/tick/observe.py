@@ -12,7 +12,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
 from autoscaler.explain import reasons
 from autoscaler.model.update import Inputs, valued
-from autoscaler.planning.problem import with_prices
+from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.fleet_snapshot import Sight, look_at
 from autoscaler.rollout.launch_failures import Failure, Faults, notice
 from autoscaler.rollout.supply import Supply

@@ -16,7 +16,7 @@ from autoscaler.estimate.arrival_counts import BLOCK_S, begun
 from autoscaler.estimate.change_point import RateEstimate, present_rate
 from autoscaler.estimate.model_demand import UNKNOWN, ModelDemand
 from autoscaler.estimate.score_drift import has_drifted, present_mix
-from autoscaler.planning.request import ChosenSplit, PlanAnswer, PlanRequest, RouteAsk
+from autoscaler.planning.planner_messages import ChosenSplit, PlanAnswer, PlanRequest, RouteAsk
 from autoscaler.planning.route_choice import shares_words
 from autoscaler.replan.rate_limit import thresholds_may_move
 from autoscaler.state.controller_state import ModelState, SplitState

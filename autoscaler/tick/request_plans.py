@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from autoscaler.planning.request import Outcome, Urgency
+from autoscaler.planning.planner_messages import Outcome, Urgency
 from autoscaler.replan.plan_request import Ground, apart, full, may_switch, short_models, urgent
 from autoscaler.replan.rate_limit import allowed
 from autoscaler.replan.switchable_roles_changed import known_to_switch

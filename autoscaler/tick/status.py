@@ -15,7 +15,7 @@ from autoscaler.estimate.windows import NoData, Stats
 from autoscaler.explain import reasons
 from autoscaler.model.prediction_drift import uncertain
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.planning.problem import with_prices
+from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
 from autoscaler.rollout.fleet_snapshot import Sight, look_at
 from autoscaler.rollout.serving_group import Group, Life, ready_req_per_s

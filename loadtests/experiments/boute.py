@@ -33,10 +33,10 @@ from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.planning.answer_quality import Priced, Split, front, priced, splits
 from autoscaler.planning.plan import Plan
-from autoscaler.planning.problem import PlanOptions, make_problem
-from autoscaler.planning.quality import Priced, Split, front, priced, splits
-from autoscaler.planning.strategies.table import strategy
+from autoscaler.planning.planning_problem import PlanOptions, make_problem
+from autoscaler.planning.strategies.registry import strategy
 
 PRICES = {"H100": 2.86, "RTXPRO6000-Blackwell-Server": 1.97, "RTX5090": 0.89, "RTX4090": 0.59}
 MODELS = {"8b": "meta-llama/Llama-3.1-8B-Instruct", "70b": "meta-llama/Llama-3.3-70B-Instruct"}

@@ -17,7 +17,7 @@ import time
 import optuna
 
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.quality import front, priced, splits
+from autoscaler.planning.answer_quality import front, priced, splits
 from loadtests.experiments.boute import MODELS, PRICES, Prices, cluster_of, route
 
 _LATENCY_S = 8.0

@@ -21,8 +21,8 @@ from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.problem import PlanOptions, make_problem
-from autoscaler.planning.strategies.table import strategy
+from autoscaler.planning.planning_problem import PlanOptions, make_problem
+from autoscaler.planning.strategies.registry import strategy
 from loadtests.experiments.page import bar_chart, put, rows_of
 
 GPUS = {"H800": ("H800", 2.69), "H20": ("H20", 1.50), "A800": ("A800-PCIe-80GB", 1.19)}

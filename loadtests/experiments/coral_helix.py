@@ -31,10 +31,10 @@ from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
 from autoscaler.performance.throughput import stage_table
-from autoscaler.templates.build import build_library
-from autoscaler.templates.engines import CORAL
-from autoscaler.templates.request import LibraryRequest
-from autoscaler.templates.tables import throughput_table
+from autoscaler.templates.build_library import build_library
+from autoscaler.templates.engine_filter import CORAL
+from autoscaler.templates.library_request import LibraryRequest
+from autoscaler.templates.throughput_table import throughput_table
 from loadtests.coral.instance import TemplateInstance
 from loadtests.coral.limits import SearchOptions
 from loadtests.coral.placements import Placements, solve_instance

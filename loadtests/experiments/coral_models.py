@@ -28,8 +28,8 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
-from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
-from autoscaler.planning.strategies.table import strategy
+from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
+from autoscaler.planning.strategies.registry import strategy
 from loadtests.coral.placements import account
 from loadtests.experiments.coral_baselines import cauchy, homo
 from loadtests.experiments.coral_setup import (

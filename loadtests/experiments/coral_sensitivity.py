@@ -24,10 +24,10 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
-from autoscaler.templates.build import build_library
-from autoscaler.templates.engines import CORAL
-from autoscaler.templates.request import LibraryRequest
-from autoscaler.templates.tables import throughput_table
+from autoscaler.templates.build_library import build_library
+from autoscaler.templates.engine_filter import CORAL
+from autoscaler.templates.library_request import LibraryRequest
+from autoscaler.templates.throughput_table import throughput_table
 from loadtests.experiments.coral_setup import MODELS, PRICES
 from loadtests.experiments.page import put, rows_of
 from streams.backtest.charts import Series, line_chart

@@ -19,10 +19,10 @@ from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile
-from autoscaler.templates.build import build_library
-from autoscaler.templates.engines import CORAL
-from autoscaler.templates.request import LibraryRequest
-from autoscaler.templates.tables import throughput_table
+from autoscaler.templates.build_library import build_library
+from autoscaler.templates.engine_filter import CORAL
+from autoscaler.templates.library_request import LibraryRequest
+from autoscaler.templates.throughput_table import throughput_table
 from loadtests.coral.decomposition import solve_decomposed
 from loadtests.coral.instance import TemplateInstance, lower
 from loadtests.coral.limits import SearchOptions

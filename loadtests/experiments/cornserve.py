@@ -22,7 +22,7 @@ from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.components import ComponentGraph, Deployment, RequestType
 from autoscaler.performance import catalog
 from autoscaler.planning.component_cells import Cell, efficient_cells
-from autoscaler.planning.components import component_problem, most_for_budget
+from autoscaler.planning.component_graph import component_problem, most_for_budget
 from loadtests.experiments.cell_mixtures import fewest_gpus, greedy_mixture
 
 GPU = catalog.gpu("A100")

@@ -24,7 +24,7 @@ import orjson
 
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.components import ComponentGraph
-from autoscaler.planning.components import ComponentPlan, component_problem, most_for_budget
+from autoscaler.planning.component_graph import ComponentPlan, component_problem, most_for_budget
 from loadtests.experiments.component_queues import (
     Carried,
     GraphRequest,

@@ -32,8 +32,8 @@ from autoscaler.optimizer.activity_lp import Mix, MixProblem, Unfound, most_work
 from autoscaler.optimizer.arrays import Ints
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
-from autoscaler.planning.budget import budget_arrays
-from autoscaler.planning.problem import make_problem
+from autoscaler.planning.budget_program import budget_arrays
+from autoscaler.planning.planning_problem import make_problem
 from loadtests.experiments.mixes import even_fractions, makespan_by_bisection, restricted
 
 # Table 1 (USD per GPU-hour) and Table 4 (GPUs available), in the order of Table 4.

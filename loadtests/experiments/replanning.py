@@ -33,9 +33,9 @@ from autoscaler.domain.nodes import node_ids
 from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.problem import make_problem
-from autoscaler.planning.request import Urgency
-from autoscaler.planning.strategies.table import FOR_A_BUDGET
+from autoscaler.planning.planner_messages import Urgency
+from autoscaler.planning.planning_problem import make_problem
+from autoscaler.planning.strategies.registry import FOR_A_BUDGET
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.gateway import GatewayLimits
 from autoscaler.simulation.live import LiveController

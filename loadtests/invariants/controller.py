@@ -16,7 +16,7 @@ import numpy as np
 from autoscaler.decide import ControllerState
 from autoscaler.domain.cluster import Cluster
 from autoscaler.estimate.windows import TelemetryWindows
-from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
 from loadtests.invariants.clients import Followed, SimLeaderProducer, SimProducer
 from loadtests.invariants.log import T0, Entry, Link, Log, Reader
 from loadtests.invariants.virtual import Process

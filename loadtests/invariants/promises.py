@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from autoscaler.decide import decide
 from autoscaler.estimate.windows import Stats
-from autoscaler.planning.request import Outcome, Urgency
+from autoscaler.planning.planner_messages import Outcome, Urgency
 from autoscaler.replan.rate_limit import MOST, WITHIN_MS
 from autoscaler.rollout.serving_group import Group, Life
 from autoscaler.state.effects import PublishDecision, SolveRequested

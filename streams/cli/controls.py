@@ -11,7 +11,7 @@ import getpass
 from difflib import get_close_matches
 from typing import Any
 
-from autoscaler.explain.names import change_words
+from autoscaler.explain.combo_labels import change_words
 from streams.cli.publish import Broker, add_broker
 from streams.cli.times import age_words
 from streams.files import units

@@ -16,12 +16,12 @@ from typing import Any
 from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.workload import Demand
-from autoscaler.explain.names import several
+from autoscaler.explain.combo_labels import several
 from autoscaler.performance.known import profile_of
+from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.plan import Plan, PlannedCount
-from autoscaler.planning.problem import PlanningProblem, PlanOptions
-from autoscaler.planning.shares import usd_per_h_by_model
-from autoscaler.planning.strategies.table import strategy_for
+from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions
+from autoscaler.planning.strategies.registry import strategy_for
 from streams.cli.json_out import encoded
 from streams.cli.plan import UNSERVED, default_demand, planned
 from streams.cli.run_part import bootstrap

@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import Any
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.explain.explain import explain
-from autoscaler.explain.names import change_words
-from autoscaler.explain.values import ModelReasons
+from autoscaler.explain.combo_labels import change_words
+from autoscaler.explain.explanation import ModelReasons
+from autoscaler.explain.plan_explanation import explain
 from autoscaler.performance.known import profile_of
-from autoscaler.planning.answer import OPTIONS, explained_plan
-from autoscaler.planning.request import PlanRequest, Urgency
-from autoscaler.planning.strategies.table import strategy_for
+from autoscaler.planning.planner import OPTIONS, explained_plan
+from autoscaler.planning.planner_messages import PlanRequest, Urgency
+from autoscaler.planning.strategies.registry import strategy_for
 from streams.cli.controller_client import add_url, explained
 from streams.cli.json_out import show_json
 from streams.cli.measuring import measuring_words

@@ -17,10 +17,10 @@ from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile
-from autoscaler.templates.declared import requests_for
-from autoscaler.templates.engines import ENGINES, VLLM
-from autoscaler.templates.request import LibraryRequest
-from autoscaler.templates.values import Library, Template
+from autoscaler.templates.engine_filter import ENGINES, VLLM
+from autoscaler.templates.library import Library, Template
+from autoscaler.templates.library_request import LibraryRequest
+from autoscaler.templates.required_libraries import requests_for
 from streams.cli.json_out import show_json
 from streams.files.config import load_config
 from streams.files.errors import UserError

@@ -16,7 +16,7 @@ from typing import Any
 from autoscaler.domain.checks import InvalidValue, whole
 from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.models import ModelSpec
-from autoscaler.explain.values import Measuring
+from autoscaler.explain.explanation import Measuring
 from autoscaler.performance import catalog
 from autoscaler.performance.known import without
 from autoscaler.performance.measured import measure

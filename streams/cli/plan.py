@@ -16,12 +16,12 @@ from typing import Any
 from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
-from autoscaler.explain.explain import explain
+from autoscaler.explain.plan_explanation import explain
 from autoscaler.performance.known import profile_of
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
-from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
-from autoscaler.planning.strategies.table import STRATEGIES, strategy
+from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
+from autoscaler.planning.strategies.registry import STRATEGIES, strategy
 from streams.cli import plan_budget, plan_components, plan_json, plan_quality, plan_view
 from streams.cli.plan_modes import refuse_ignored
 from streams.files.config import load_config

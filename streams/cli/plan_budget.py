@@ -16,11 +16,11 @@ from rich.table import Table
 from autoscaler.domain.checks import InvalidValue, finite
 from autoscaler.domain.cluster import Cluster, Objective
 from autoscaler.domain.workload import Demand
-from autoscaler.explain.names import several, short_name
+from autoscaler.explain.combo_labels import several, short_name
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import Plan, PlanStatus, Work
-from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
-from autoscaler.planning.strategies.table import strategy_for
+from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
+from autoscaler.planning.strategies.registry import strategy_for
 from streams.cli import pages
 from streams.cli.json_out import encoded
 from streams.cli.plan_view import measured

@@ -1,6 +1,6 @@
 """`shoal plan` for models of several components, on a terminal and as JSON.
 
-Owns the words and the names. The plan is made by `autoscaler.planning.components`.
+Owns the words and the names. The plan is made by `autoscaler.planning.component_graph`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rich.table import Table
 from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Pool
 from autoscaler.domain.components import ComponentGraph
-from autoscaler.planning.components import (
+from autoscaler.planning.component_graph import (
     ComponentPlan,
     Placed,
     cheapest_for_rate,

@@ -6,12 +6,12 @@ from dataclasses import asdict
 from typing import Any
 
 from autoscaler.domain.cluster import Mode
-from autoscaler.explain.values import Explanation, ModelReasons
+from autoscaler.explain.explanation import Explanation, ModelReasons
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.basis import capacities, measurements_in
+from autoscaler.planning.capacity_provenance import capacities, measurements_in
+from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.plan import Plan
-from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.shares import usd_per_h_by_model
+from autoscaler.planning.planning_problem import PlanningProblem
 from streams.cli.json_out import encoded
 
 

@@ -1,6 +1,6 @@
 """`shoal plan` where a service stands for several models: who answers what, on which fleet.
 
-Owns the words, the names and the page of this mode. Splits come from `autoscaler.planning.quality`,
+Owns the words, the names and the page of this mode. Splits come from `autoscaler.planning.answer_quality`,
 the fleet for each from the planner.
 """
 
@@ -21,14 +21,14 @@ from rich.progress import track
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
-from autoscaler.explain.explain import explain
+from autoscaler.explain.plan_explanation import explain
 from autoscaler.performance.known import profile_of
 from autoscaler.performance.profile import Profile
+from autoscaler.planning.answer_quality import Priced, Split, cheapest, front, priced, splits
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
-from autoscaler.planning.quality import Priced, Split, cheapest, front, priced, splits
+from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.route_choice import bound_by, shares_words
-from autoscaler.planning.strategies.table import strategy
+from autoscaler.planning.strategies.registry import strategy
 from autoscaler.tick.quality_thresholds import thresholds_words
 from streams.backtest.charts import Series, line_chart
 from streams.backtest.html import STYLE

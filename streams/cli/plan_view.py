@@ -11,15 +11,15 @@ from rich.text import Text
 from autoscaler.domain.cluster import Market, Mode, Pool
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Phase
-from autoscaler.explain.names import several
-from autoscaler.explain.values import Explanation, Relief
+from autoscaler.explain.combo_labels import several
+from autoscaler.explain.explanation import Explanation, Relief
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.basis import capacities, measurements_in
+from autoscaler.planning.capacity_provenance import capacities, measurements_in
+from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.links import assumed
 from autoscaler.planning.plan import Plan, PlannedCount, PlanStatus
-from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.shares import usd_per_h_by_model
+from autoscaler.planning.planning_problem import PlanningProblem
 from streams.cli import pages
 from streams.cli.measuring import measure_command, measuring_words
 from streams.files.architectures import facts_taken, facts_words, uncertain_facts

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.explain.names import change_words
+from autoscaler.explain.combo_labels import change_words
 from autoscaler.simulation.whatif import ModelOutcome, WhatIf
 from streams.cli.times import age_words, clock_words, moment_words
 from streams.decisionlog.rerun import Rerun

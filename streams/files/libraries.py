@@ -19,11 +19,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.performance.profile import Profile
-from autoscaler.templates.build import build_library
-from autoscaler.templates.codec import Header, decode, encode, read_header
-from autoscaler.templates.request import LibraryRequest, content_hash
-from autoscaler.templates.tables import throughput_table, uncertain_configs
-from autoscaler.templates.values import Library
+from autoscaler.templates.build_library import build_library
+from autoscaler.templates.library import Library
+from autoscaler.templates.library_codec import Header, decode, encode, read_header
+from autoscaler.templates.library_request import LibraryRequest, content_hash
+from autoscaler.templates.throughput_table import throughput_table, uncertain_configs
 from streams.files.errors import UserError
 
 SUFFIX = ".shoal-library.npz"

@@ -17,7 +17,7 @@ from autoscaler.domain.cluster import Mode
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.estimate.change_point import present_rate
 from autoscaler.model.prediction_drift import barred
-from autoscaler.planning.request import PlanRequest
+from autoscaler.planning.planner_messages import PlanRequest
 from autoscaler.rollout.reversal_limit import may_go_in
 from autoscaler.sizing.scale_in import lasting_s
 from autoscaler.state.effects import (

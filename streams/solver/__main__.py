@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from autoscaler.performance.known import profile_of
-from autoscaler.planning.answer import OPTIONS, answer
-from autoscaler.planning.request import unanswered
-from autoscaler.planning.strategies.table import strategy_for
+from autoscaler.planning.planner import OPTIONS, answer
+from autoscaler.planning.planner_messages import unanswered
+from autoscaler.planning.strategies.registry import strategy_for
 from streams.solver.wire import asked, reply
 from streams.supervision import end_with_supervisor
 

@@ -21,15 +21,15 @@ from functools import partial
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.performance.known import profile_of
-from autoscaler.planning.answer import OPTIONS, answer
-from autoscaler.planning.request import (
+from autoscaler.planning.planner import OPTIONS, answer
+from autoscaler.planning.planner_messages import (
     Outcome,
     PlanAnswer,
     PlanRequest,
     Urgency,
     unanswered,
 )
-from autoscaler.planning.strategies.table import strategy_for
+from autoscaler.planning.strategies.registry import strategy_for
 from streams.solver.wire import answered, ask
 from streams.supervision import supervision_fd
 from topics.checks import InvalidRecord

@@ -9,7 +9,7 @@ from __future__ import annotations
 import orjson
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.planning.request import PlanAnswer, PlanRequest
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
 from topics.codec import read_value, write_value
 
 

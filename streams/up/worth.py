@@ -16,8 +16,8 @@ from autoscaler.domain.workload import Demand
 from autoscaler.performance.known import profile_of
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.problem import PlanOptions, make_problem
-from autoscaler.planning.strategies.table import strategy
+from autoscaler.planning.planning_problem import PlanOptions, make_problem
+from autoscaler.planning.strategies.registry import strategy
 from streams.up.demand_seen import MINUTE_MS, DemandSeen
 from streams.up.picture import Picture
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.optimizer.activity_lp import Mix, Unfound, most_work, work_of
-from autoscaler.planning.budget import (
+from autoscaler.planning.budget_program import (
     BudgetArrays,
     as_used,
     binding,
@@ -28,10 +28,10 @@ from autoscaler.planning.budget import (
     without,
     without_floors,
 )
-from autoscaler.planning.notes import with_words
+from autoscaler.planning.decode_solution import failed, read_back
 from autoscaler.planning.plan import Plan, PlanStatus, Work
-from autoscaler.planning.problem import PlanningProblem, PlanOptions
-from autoscaler.planning.readback import failed, read_back
+from autoscaler.planning.plan_notes import with_words
+from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions
 
 _EXACT = 1e-6
 _SEARCH, _BINDING = 0.4, 0.5

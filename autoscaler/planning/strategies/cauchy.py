@@ -15,14 +15,14 @@ import pulp
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.planning.combos import ranking_usd_per_h
+from autoscaler.planning.candidate_combos import ranking_usd_per_h
+from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd
-from autoscaler.planning.modelrows import limits_spot, missing_off_spot, missing_req_per_s
-from autoscaler.planning.notes import with_words
+from autoscaler.planning.decode_solution import failed, read_back
+from autoscaler.planning.model_constraints import limits_spot, missing_off_spot, missing_req_per_s
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.readback import failed, read_back
-from autoscaler.planning.usage import is_spot
+from autoscaler.planning.plan_notes import with_words
+from autoscaler.planning.planning_problem import PlanningProblem
 
 Objective = Callable[[float, float], float]
 """Weight of one combo, from its USD/h and its tokens per USD."""

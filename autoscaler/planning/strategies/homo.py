@@ -11,14 +11,14 @@ import math
 from dataclasses import dataclass
 
 from autoscaler.domain.combo import Combo
-from autoscaler.planning.binding import gpus_left
-from autoscaler.planning.combos import ranking_usd_per_h
-from autoscaler.planning.modelrows import limits_spot, missing_req_per_s
-from autoscaler.planning.notes import with_words
+from autoscaler.planning.binding_constraints import gpus_left
+from autoscaler.planning.candidate_combos import ranking_usd_per_h
+from autoscaler.planning.combo_usage import is_spot
+from autoscaler.planning.decode_solution import read_back
+from autoscaler.planning.model_constraints import limits_spot, missing_req_per_s
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.readback import read_back
-from autoscaler.planning.usage import is_spot
+from autoscaler.planning.plan_notes import with_words
+from autoscaler.planning.planning_problem import PlanningProblem
 
 
 @dataclass(frozen=True, slots=True)

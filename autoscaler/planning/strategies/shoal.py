@@ -22,17 +22,17 @@ from autoscaler.optimizer.result import (
 )
 from autoscaler.optimizer.selection import select
 from autoscaler.optimizer.solve import solve as solve_arrays
-from autoscaler.planning.binding import bindings
-from autoscaler.planning.columns import Arrays, to_arrays
-from autoscaler.planning.floors import barely_served
-from autoscaler.planning.modelrows import Kind, missing_req_per_s
-from autoscaler.planning.notes import hopeless, not_possible, outside_slo, rough_bound
+from autoscaler.planning.binding_constraints import bindings
+from autoscaler.planning.combo_usage import add_gpus, req_per_s_of
+from autoscaler.planning.decode_solution import failed, read_back
+from autoscaler.planning.floor_eligibility import barely_served
+from autoscaler.planning.formulation import Arrays, to_arrays
+from autoscaler.planning.model_constraints import Kind, missing_req_per_s
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.problem import PlanningProblem, PlanOptions, Room
-from autoscaler.planning.readback import failed, read_back
-from autoscaler.planning.request import Switch
+from autoscaler.planning.plan_notes import hopeless, not_possible, outside_slo, rough_bound
+from autoscaler.planning.planner_messages import Switch
+from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, Room
 from autoscaler.planning.survival import LOSS_LEVEL
-from autoscaler.planning.usage import add_gpus, req_per_s_of
 
 Solver = Callable[[AllocationProblem, SolveOptions, Ints | None], AllocationResult]
 

@@ -18,8 +18,8 @@ from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.estimate.windows import NoData
-from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
-from autoscaler.planning.strategies.table import strategy
+from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
+from autoscaler.planning.strategies.registry import strategy
 from autoscaler.rollout.serving_group import Group
 from autoscaler.simulation.crew import Crew
 from autoscaler.simulation.decider import Said, Seen

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.workload import Demand
-from autoscaler.planning.request import Outcome, PlanRequest, Urgency
+from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
 from autoscaler.simulation.fixed import FixedFleet
 from autoscaler.simulation.policies.policy import Policy, Setting, Trial
 from autoscaler.simulation.solver import plan_in_process

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.known import profile_of
 from autoscaler.planning.plan import PlanStatus
-from autoscaler.planning.problem import PlanOptions, make_problem
+from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.simulation.policies.policy import Setting
 

@@ -15,13 +15,13 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.performance.known import profile_of
-from autoscaler.planning.answer import answer
 from autoscaler.planning.plan import Plan, Strategy
-from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.request import PlanAnswer, PlanRequest
+from autoscaler.planning.planner import answer
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
+from autoscaler.planning.planning_problem import PlanningProblem
 from autoscaler.planning.strategies.homo import Homo
+from autoscaler.planning.strategies.registry import strategy_for
 from autoscaler.planning.strategies.shoal import Shoal
-from autoscaler.planning.strategies.table import strategy_for
 from autoscaler.simulation.live import LiveController, See
 from autoscaler.simulation.policies.policy import Policy, Setting, Trial
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.performance.profile import default_profile
+from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
-from autoscaler.planning.strategies.table import STRATEGIES
-from autoscaler.planning.usage import is_spot
+from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
+from autoscaler.planning.strategies.registry import STRATEGIES
 from tests.unit.planning.planning_clusters import small_cluster
 
 PROFILE = default_profile()

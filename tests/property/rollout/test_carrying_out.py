@@ -17,7 +17,7 @@ from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.windows import Stats
 from autoscaler.performance import catalog
 from autoscaler.planning.combo_names import combo_id
-from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency
+from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
 from autoscaler.rollout.bin_packing import used_gpus
 from autoscaler.rollout.capacity_and_cost import raw_req_per_s
 from autoscaler.rollout.diff import Site, start

@@ -15,9 +15,9 @@ from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
-from autoscaler.templates.build import build_library
-from autoscaler.templates.engines import CORAL, VLLM, VLLM_PIPELINE, EngineCapabilities
-from autoscaler.templates.request import LibraryRequest
+from autoscaler.templates.build_library import build_library
+from autoscaler.templates.engine_filter import CORAL, VLLM, VLLM_PIPELINE, EngineCapabilities
+from autoscaler.templates.library_request import LibraryRequest
 from tests.property.templates.placement_oracle import Floats, best_placement_by_dp
 
 Multiset = tuple[int, ...]

@@ -11,10 +11,10 @@ from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import plain_profile
-from autoscaler.planning import answer as planner
-from autoscaler.planning import problem as problems
+from autoscaler.planning import planner as planner
+from autoscaler.planning import planning_problem as problems
 from autoscaler.planning.combo_names import combo_id
-from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
 from autoscaler.planning.strategies.shoal import Shoal
 
 BUCKET = Lengths(1000.0, 200.0)

@@ -14,7 +14,7 @@ from autoscaler.decide import ControllerState, Effect, Observation, decide, rebu
 from autoscaler.domain.cluster import Cluster, Policy, Pool, Service
 from autoscaler.estimate.model_demand import observe
 from autoscaler.estimate.windows import TelemetryWindows
-from autoscaler.planning.request import PlanRequest, Urgency
+from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.state.effects import (
     PublishAssignment,
     PublishDecision,

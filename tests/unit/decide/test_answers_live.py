@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
 from tests.unit.decide.decide_catalogue import Planner, combo, combos, pool, service, simple
 from tests.unit.decide.decide_world import T0, World, world

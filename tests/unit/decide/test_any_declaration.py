@@ -11,7 +11,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Mode, Objective, Policy, Pool, Service
 from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.workload import Lengths, WorkloadType
-from autoscaler.planning.request import Urgency
+from autoscaler.planning.planner_messages import Urgency
 from tests.unit.decide.decide_catalogue import (
     AGGREGATED,
     BUCKET,

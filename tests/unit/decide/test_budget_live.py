@@ -11,12 +11,12 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Mode, Objective, Policy, Pool, Service
 from autoscaler.domain.workload import Lengths, Slo, WorkloadType
-from autoscaler.explain.explain import explain
+from autoscaler.explain.plan_explanation import explain
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.answer import explained_plan
-from autoscaler.planning.request import Urgency
-from autoscaler.planning.strategies.table import strategy_for
+from autoscaler.planning.planner import explained_plan
+from autoscaler.planning.planner_messages import Urgency
+from autoscaler.planning.strategies.registry import strategy_for
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.live import LiveController
 from autoscaler.simulation.scenario import Scenario

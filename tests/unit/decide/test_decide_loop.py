@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.decide import Observation, decide, rebuild
 from autoscaler.domain.cluster import Mode
-from autoscaler.planning.request import Urgency
+from autoscaler.planning.planner_messages import Urgency
 from autoscaler.state.effects import PublishAssignment, PublishRates, SolveRequested
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import T0, world

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from autoscaler.domain.cluster import Market
-from autoscaler.planning.request import Urgency
+from autoscaler.planning.planner_messages import Urgency
 from autoscaler.rollout.serving_group import Life
 from tests.unit.decide.decide_catalogue import (
     DECODE,

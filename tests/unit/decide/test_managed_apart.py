@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Mode, Objective, Policy, Service
-from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency, unanswered
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
 from tests.unit.decide.decide_catalogue import AGGREGATED, Catalogue, combo, pool, service
 from tests.unit.decide.decide_world import World, world
 from topics.alerts import Alert

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Mode, Policy
-from autoscaler.planning.request import Urgency
+from autoscaler.planning.planner_messages import Urgency
 from autoscaler.state.effects import PublishAssignment, PublishRoutes
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import World, world

@@ -13,7 +13,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Policy, Service
 from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.workload import Demand
-from autoscaler.planning.request import PlanRequest, Urgency
+from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from tests.unit.decide.decide_catalogue import (
     BUCKET,
     DECODE,

@@ -9,7 +9,7 @@ from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.estimate.model_demand import UNKNOWN, ModelDemand
 from autoscaler.estimate.score_drift import has_drifted, present_mix
 from autoscaler.estimate.window_stats import LengthsSeen
-from autoscaler.planning.request import (
+from autoscaler.planning.planner_messages import (
     ChosenSplit,
     Outcome,
     PlanAnswer,

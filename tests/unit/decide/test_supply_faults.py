@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoscaler.domain.cluster import Market, Policy
-from autoscaler.planning.request import Urgency
+from autoscaler.planning.planner_messages import Urgency
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
 from tests.unit.decide.decide_catalogue import combo, combos, pool, service, simple
 from tests.unit.decide.decide_world import World, world

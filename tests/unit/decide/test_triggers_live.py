@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.schedule import Weekly
-from autoscaler.planning.request import PlanRequest, Urgency
+from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.rollout.serving_group import Life
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
 from tests.unit.decide.decide_catalogue import combo, combos, pool, service, simple

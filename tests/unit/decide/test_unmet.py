@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Mode
-from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency
 from autoscaler.state.controller_state import Observation
 from autoscaler.tick.status import standing
 from tests.unit.decide.decide_catalogue import pool, service

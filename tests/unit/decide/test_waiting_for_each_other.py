@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Mode
-from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency
 from tests.unit.decide.decide_catalogue import Planner, pool, service, simple
 from tests.unit.decide.decide_world import World, world
 

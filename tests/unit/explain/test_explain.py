@@ -20,15 +20,15 @@ from autoscaler.explain.alternatives import (
     with_more,
     with_service,
 )
-from autoscaler.explain.explain import explain
-from autoscaler.explain.impossible import impossible_pools
-from autoscaler.explain.names import short_name
-from autoscaler.explain.spot import savings, spot_losses
+from autoscaler.explain.combo_labels import short_name
+from autoscaler.explain.plan_explanation import explain
+from autoscaler.explain.rejected_gpus import impossible_pools
+from autoscaler.explain.spot_exposure import savings, spot_losses
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.combos import combo_named
-from autoscaler.planning.problem import PlanningProblem, PlanOptions, Room, make_problem
+from autoscaler.planning.candidate_combos import combo_named
+from autoscaler.planning.combo_usage import is_spot
+from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, Room, make_problem
 from autoscaler.planning.strategies.shoal import Shoal
-from autoscaler.planning.usage import is_spot
 from tests.unit.planning.planning_clusters import CONVERSATION, pool, small_cluster
 
 PROFILE = default_profile()

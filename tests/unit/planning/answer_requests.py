@@ -8,10 +8,10 @@ from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.answer import answer
-from autoscaler.planning.combos import combo_named
-from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
-from autoscaler.planning.strategies.table import STRATEGIES
+from autoscaler.planning.candidate_combos import combo_named
+from autoscaler.planning.planner import answer
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency
+from autoscaler.planning.strategies.registry import STRATEGIES
 from tests.unit.planning.planning_clusters import CONVERSATION, pool, service
 
 PROFILE = default_profile()

@@ -10,10 +10,10 @@ import pytest
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.workload import Demand, Slo
-from autoscaler.planning.answer import answer
-from autoscaler.planning.request import Outcome, PlanRequest, Urgency
+from autoscaler.planning.planner import answer
+from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
+from autoscaler.planning.strategies.registry import STRATEGIES
 from autoscaler.planning.strategies.shoal import Shoal
-from autoscaler.planning.strategies.table import STRATEGIES
 from tests.unit.planning.answer_requests import (
     FULL,
     L4,

@@ -10,10 +10,10 @@ import pytest
 from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
-from autoscaler.planning.answer import OPTIONS, answer
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.problem import PlanningProblem, PlanOptions
-from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, RouteAsk
+from autoscaler.planning.planner import OPTIONS, answer
+from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, RouteAsk
+from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions
 from autoscaler.planning.strategies.shoal import Shoal
 from tests.unit.planning.answer_requests import (
     FULL,

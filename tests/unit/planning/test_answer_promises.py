@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Market
-from autoscaler.planning.request import Outcome, Urgency
+from autoscaler.planning.planner_messages import Outcome, Urgency
 from tests.unit.planning.answer_requests import (
     FULL,
     H100,

@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.workload import Lengths, Slo
-from autoscaler.planning.request import Outcome, Urgency
+from autoscaler.planning.planner_messages import Outcome, Urgency
 from tests.unit.planning.answer_requests import (
     FULL,
     H100,

@@ -8,12 +8,12 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.workload import Demand, Lengths, Slo
-from autoscaler.planning.answer import answer
 from autoscaler.planning.plan import Plan
-from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.request import Outcome, PlanRequest
+from autoscaler.planning.planner import answer
+from autoscaler.planning.planner_messages import Outcome, PlanRequest
+from autoscaler.planning.planning_problem import PlanningProblem
+from autoscaler.planning.strategies.registry import STRATEGIES
 from autoscaler.planning.strategies.shoal import Shoal
-from autoscaler.planning.strategies.table import STRATEGIES
 from tests.unit.planning.answer_requests import (
     FULL,
     H100,

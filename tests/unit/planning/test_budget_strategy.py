@@ -11,11 +11,11 @@ from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
 from autoscaler.optimizer.activity_lp import Mix, MixProblem, Unfound, most_work
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.answer import answer
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.problem import PlanOptions, make_problem
-from autoscaler.planning.request import Outcome, PlanRequest, Urgency
-from autoscaler.planning.strategies.table import FOR_A_BUDGET, STRATEGIES, strategy_for
+from autoscaler.planning.planner import answer
+from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
+from autoscaler.planning.planning_problem import PlanOptions, make_problem
+from autoscaler.planning.strategies.registry import FOR_A_BUDGET, STRATEGIES, strategy_for
 from topics.codec import encode
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"

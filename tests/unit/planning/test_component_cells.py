@@ -12,13 +12,13 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.workload import Demand
-from autoscaler.explain.explain import explain
-from autoscaler.explain.names import change_words
+from autoscaler.explain.combo_labels import change_words
+from autoscaler.explain.plan_explanation import explain
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.answer import answer, explained_plan
 from autoscaler.planning.component_cells import cell_named, cells, saturated
-from autoscaler.planning.request import Outcome, PlanRequest, Urgency
-from autoscaler.planning.strategies.table import strategy
+from autoscaler.planning.planner import answer, explained_plan
+from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
+from autoscaler.planning.strategies.registry import strategy
 from autoscaler.rollout.bin_packing import place
 from autoscaler.rollout.component_routes import cell_route
 from autoscaler.rollout.serving_group import Group, GroupView, Placed, slots

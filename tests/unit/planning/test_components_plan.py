@@ -10,7 +10,7 @@ from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.components import ComponentGraph, Deployment, RequestType
 from autoscaler.performance import catalog
-from autoscaler.planning.components import (
+from autoscaler.planning.component_graph import (
     cheapest_for_rate,
     component_problem,
     most_for_budget,

@@ -6,8 +6,8 @@ import pytest
 
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.plan import Plan
-from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.strategies.table import STRATEGIES
+from autoscaler.planning.planning_problem import PlanningProblem
+from autoscaler.planning.strategies.registry import STRATEGIES
 from tests.unit.planning.answer_requests import H100, L4, one_model
 from tests.unit.planning.planning_clusters import CONVERSATION, combo
 

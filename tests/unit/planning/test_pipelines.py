@@ -11,14 +11,14 @@ from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Demand, Phase, Slo
-from autoscaler.explain.names import short_name
+from autoscaler.explain.combo_labels import short_name
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.basis import as_predicted
+from autoscaler.planning.candidate_combos import candidate_combos, combo_named
+from autoscaler.planning.capacity_provenance import as_predicted
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.planning.combos import candidate_combos, combo_named
 from autoscaler.planning.pipelines import irreducible
 from autoscaler.planning.plan import PlanStatus
-from autoscaler.planning.problem import make_problem
+from autoscaler.planning.planning_problem import make_problem
 from autoscaler.planning.strategies.shoal import Shoal
 from tests.unit.planning.planning_clusters import CONVERSATION, pool, service
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Demand, Lengths, Phase, Slo
-from autoscaler.planning.combos import ranking_usd_per_h
+from autoscaler.planning.candidate_combos import ranking_usd_per_h
+from autoscaler.planning.combo_usage import is_spot, slices_of
 from autoscaler.planning.plan import PlanStatus
-from autoscaler.planning.problem import PlanningProblem, PlanOptions, fewest_nodes
+from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, fewest_nodes
 from autoscaler.planning.strategies.shoal import Shoal
-from autoscaler.planning.usage import is_spot, slices_of
 from tests.unit.planning.planning_clusters import combo, pool, service
 
 BUCKET = Lengths(1000.0, 200.0)

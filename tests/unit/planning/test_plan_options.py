@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoscaler.planning.problem import PlanOptions
+from autoscaler.planning.planning_problem import PlanOptions
 
 
 def test_a_search_gets_its_share_of_the_time_that_is_left() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.quality_route import QualityRoute, ScoreMix
-from autoscaler.planning.quality import Split, cheapest, front, priced, splits
-from autoscaler.planning.request import RouteAsk
+from autoscaler.planning.answer_quality import Split, cheapest, front, priced, splits
+from autoscaler.planning.planner_messages import RouteAsk
 from autoscaler.planning.route_choice import choose
 
 

@@ -8,8 +8,8 @@ from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.plan import Plan
-from autoscaler.planning.problem import PlanningProblem, Room
-from autoscaler.planning.reachable import Reached, in_reach
+from autoscaler.planning.planning_problem import PlanningProblem, Room
+from autoscaler.planning.rollout_feasibility import Reached, in_reach
 from autoscaler.planning.strategies.shoal import Shoal
 from tests.unit.decide.decide_catalogue import AGGREGATED, BUCKET, combo, pool, service
 

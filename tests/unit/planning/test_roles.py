@@ -6,8 +6,8 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Policy
 from autoscaler.domain.workload import ALONE, Lengths, Slo
-from autoscaler.planning.combos import combo_named
-from autoscaler.planning.roles import best_roles
+from autoscaler.planning.candidate_combos import combo_named
+from autoscaler.planning.role_variants import best_roles
 from tests.unit.planning.answer_requests import FULL, PROFILE, ask
 from tests.unit.planning.planning_clusters import pool, service
 

@@ -19,12 +19,12 @@ from autoscaler.optimizer.result import (
     Status,
 )
 from autoscaler.performance.profile import default_profile
+from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
-from autoscaler.planning.problem import PlanningProblem, PlanOptions, Room, make_problem
-from autoscaler.planning.request import Switch
+from autoscaler.planning.planner_messages import Switch
+from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, Room, make_problem
+from autoscaler.planning.strategies.registry import STRATEGIES, strategy
 from autoscaler.planning.strategies.shoal import Shoal
-from autoscaler.planning.strategies.table import STRATEGIES, strategy
-from autoscaler.planning.usage import is_spot
 from tests.unit.planning.planning_clusters import CONVERSATION, combo, pool, small_cluster
 from tests.unit.planning.test_plan_brute_force import build, declared
 

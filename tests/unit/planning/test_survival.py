@@ -13,9 +13,9 @@ from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions
 from autoscaler.optimizer.solve import solve
 from autoscaler.performance.profile import default_profile
-from autoscaler.planning.columns import Arrays, to_arrays
+from autoscaler.planning.formulation import Arrays, to_arrays
 from autoscaler.planning.plan import PlanStatus
-from autoscaler.planning.problem import PlanningProblem, PlanOptions, make_problem
+from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.planning.survival import LOSS_LEVEL
 from tests.unit.planning.planning_clusters import CONVERSATION, pool, small_cluster

@@ -16,7 +16,7 @@ import pytest
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.components import ComponentGraph, Deployment, RequestType
 from autoscaler.performance import catalog
-from autoscaler.planning.components import component_problem, most_for_budget
+from autoscaler.planning.component_graph import component_problem, most_for_budget
 
 GPU = catalog.gpu("A100")
 EDGE_GB = 1.0  # what every hop but the first brings along

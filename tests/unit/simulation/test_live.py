@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.planning.request import Urgency
+from autoscaler.planning.planner_messages import Urgency
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.live import LiveController
 from autoscaler.simulation.measures import attains

@@ -15,7 +15,7 @@ from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
 from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.performance import catalog
-from autoscaler.planning.request import PlanAnswer, PlanRequest, Urgency
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency
 from streams.clock import Clock
 from streams.controller.compose import published
 from streams.controller.latest import Latest

@@ -14,8 +14,14 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand, Lengths
-from autoscaler.planning.problem import PlanOptions
-from autoscaler.planning.request import Outcome, PlanAnswer, PlanRequest, Urgency, unanswered
+from autoscaler.planning.planner_messages import (
+    Outcome,
+    PlanAnswer,
+    PlanRequest,
+    Urgency,
+    unanswered,
+)
+from autoscaler.planning.planning_problem import PlanOptions
 from streams.solver import client
 from streams.solver.__main__ import ANSWER_S, Stopwatch
 from streams.solver.client import Solver, plan_here, solver_argv

@@ -14,11 +14,11 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
-from autoscaler.templates.codec import decode
-from autoscaler.templates.declared import requests_for
-from autoscaler.templates.engines import CORAL, VLLM_PIPELINE
-from autoscaler.templates.request import LibraryRequest, content_hash
-from autoscaler.templates.tables import throughput_table
+from autoscaler.templates.engine_filter import CORAL, VLLM_PIPELINE
+from autoscaler.templates.library_codec import decode
+from autoscaler.templates.library_request import LibraryRequest, content_hash
+from autoscaler.templates.required_libraries import requests_for
+from autoscaler.templates.throughput_table import throughput_table
 from streams.files import libraries
 from streams.files.libraries import SUFFIX, cache_folder, load_or_build
 

@@ -12,10 +12,10 @@ from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
 from autoscaler.performance.throughput import instance_throughput
-from autoscaler.templates.build import build_library
-from autoscaler.templates.engines import CORAL, VLLM, VLLM_PIPELINE
-from autoscaler.templates.request import LibraryRequest
-from autoscaler.templates.tables import throughput_table, uncertain_configs
+from autoscaler.templates.build_library import build_library
+from autoscaler.templates.engine_filter import CORAL, VLLM, VLLM_PIPELINE
+from autoscaler.templates.library_request import LibraryRequest
+from autoscaler.templates.throughput_table import throughput_table, uncertain_configs
 from loadtests.placement import PlacementSearch
 
 CONFIGS = tuple(

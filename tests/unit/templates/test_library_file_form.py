@@ -13,12 +13,12 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile
-from autoscaler.templates.build import build_library
-from autoscaler.templates.codec import decode, encode, read_header
-from autoscaler.templates.engines import CORAL, VLLM, VLLM_PIPELINE
-from autoscaler.templates.request import LibraryRequest, content_hash
-from autoscaler.templates.tables import throughput_table, uncertain_configs
-from autoscaler.templates.values import Library
+from autoscaler.templates.build_library import build_library
+from autoscaler.templates.engine_filter import CORAL, VLLM, VLLM_PIPELINE
+from autoscaler.templates.library import Library
+from autoscaler.templates.library_codec import decode, encode, read_header
+from autoscaler.templates.library_request import LibraryRequest, content_hash
+from autoscaler.templates.throughput_table import throughput_table, uncertain_configs
 
 
 @pytest.fixture(scope="module")

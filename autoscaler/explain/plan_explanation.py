@@ -15,18 +15,18 @@ from autoscaler.explain.alternatives import (
     one_fewer,
     slo_reliefs,
 )
-from autoscaler.explain.impossible import impossible_pools
-from autoscaler.explain.measuring import measuring
-from autoscaler.explain.spot import savings, spot_losses
-from autoscaler.explain.values import Explanation, ModelReasons, Rejected
+from autoscaler.explain.explanation import Explanation, ModelReasons, Rejected
+from autoscaler.explain.measurement_advice import measuring
+from autoscaler.explain.rejected_gpus import impossible_pools
+from autoscaler.explain.spot_exposure import savings, spot_losses
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.memory import usable_gb
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.component_cells import saturated
 from autoscaler.planning.instances import instance
-from autoscaler.planning.notes import why_hopeless
 from autoscaler.planning.plan import Binding, Plan, PlanStatus, Strategy
-from autoscaler.planning.problem import PlanningProblem, arrivals_of
+from autoscaler.planning.plan_notes import why_hopeless
+from autoscaler.planning.planning_problem import PlanningProblem, arrivals_of
 
 _ASK_AT_MOST = 8
 _WORDS = {

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from autoscaler.domain.cluster import Market, Pool, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.optimizer.problem import AllocationProblem
-from autoscaler.planning.arraybuilder import ArrayBuilder
-from autoscaler.planning.combos import ranking_usd_per_h
-from autoscaler.planning.floors import counts
-from autoscaler.planning.modelrows import (
+from autoscaler.planning.candidate_combos import ranking_usd_per_h
+from autoscaler.planning.combo_usage import is_spot, slices_of
+from autoscaler.planning.floor_eligibility import counts
+from autoscaler.planning.model_constraints import (
     Classes,
     Key,
     Kind,
@@ -34,9 +34,9 @@ from autoscaler.planning.modelrows import (
     add_staying_rows,
     add_useful_floor,
 )
-from autoscaler.planning.problem import PlanningProblem, Room
+from autoscaler.planning.planning_problem import PlanningProblem, Room
+from autoscaler.planning.problem_builder import ArrayBuilder
 from autoscaler.planning.survival import add_survival_rows, most_levels
-from autoscaler.planning.usage import is_spot, slices_of
 
 # Among equal bills fewer owned GPUs win; small enough never to outweigh a cent.
 _OWNED_USE = 1e-3

@@ -22,9 +22,7 @@ from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import name_of, parsed
 from autoscaler.planning.component_cells import cell_named, cells
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd, phase_tokens_per_usd
-from autoscaler.planning.links import link_gb_s
-from autoscaler.planning.network import may_stand_apart, most_prompts_per_s
-from autoscaler.planning.parts import (
+from autoscaler.planning.instance_options import (
     Part,
     gpu_usd_per_h,
     members_of,
@@ -34,6 +32,8 @@ from autoscaler.planning.parts import (
     parts_of,
     slice_in,
 )
+from autoscaler.planning.links import link_gb_s
+from autoscaler.planning.network import may_stand_apart, most_prompts_per_s
 from autoscaler.planning.ranking import Offer, best_of_groups
 
 RATIOS = tuple((p, d) for p in (1, 2) for d in range(1, 7))

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autoscaler.domain.cluster import Service
-from autoscaler.planning.arraybuilder import ArrayBuilder
-from autoscaler.planning.floors import least_req_per_s, useful, useful_floor
-from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.usage import is_spot, req_per_s_of
+from autoscaler.planning.combo_usage import is_spot, req_per_s_of
+from autoscaler.planning.floor_eligibility import least_req_per_s, useful, useful_floor
+from autoscaler.planning.planning_problem import PlanningProblem
+from autoscaler.planning.problem_builder import ArrayBuilder
 
 STAYING = "capacity that stays meanwhile"
 OFF_SPOT = "capacity off spot"

@@ -6,11 +6,11 @@ Owns that question, asked by planning again as if the prediction had been measur
 from __future__ import annotations
 
 from autoscaler.explain.alternatives import changed, is_answer
-from autoscaler.explain.values import Measuring
+from autoscaler.explain.explanation import Measuring
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.basis import as_predicted, cautious_gpus
+from autoscaler.planning.capacity_provenance import as_predicted, cautious_gpus
 from autoscaler.planning.plan import Plan, Strategy
-from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.planning_problem import PlanningProblem
 
 _CENT = 0.005
 

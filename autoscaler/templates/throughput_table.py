@@ -13,7 +13,7 @@ from autoscaler.domain.workload import Phase
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.steps import step_times
 from autoscaler.performance.throughput import instance_throughput, stage_table
-from autoscaler.templates.request import LibraryRequest
+from autoscaler.templates.library_request import LibraryRequest
 
 
 def throughput_table(request: LibraryRequest, profile: Profile) -> npt.NDArray[np.float64]:

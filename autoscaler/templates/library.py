@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
-from autoscaler.templates.request import LibraryRequest
+from autoscaler.templates.library_request import LibraryRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.throughput import latency_alone
-from autoscaler.planning.combos import usable_pools
-from autoscaler.templates.engines import VLLM
+from autoscaler.planning.candidate_combos import usable_pools
+from autoscaler.templates.engine_filter import VLLM
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,11 @@ from autoscaler.domain.combo import Combo
 from autoscaler.optimizer.activity_lp import Mix, MixProblem, alone, most_copies, reachable
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.planning.ceilings import ceilings
+from autoscaler.planning.combo_usage import is_spot
+from autoscaler.planning.decode_solution import all_combos
 from autoscaler.planning.plan import Binding, Share
-from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.readback import all_combos
-from autoscaler.planning.typed import TypedDemand
-from autoscaler.planning.usage import is_spot
+from autoscaler.planning.planning_problem import PlanningProblem
+from autoscaler.planning.workload_types import TypedDemand
 
 _MORE = 1e-3
 _NEXT_TO_NOTHING = 1e-6

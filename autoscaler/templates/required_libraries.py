@@ -8,8 +8,8 @@ from __future__ import annotations
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
-from autoscaler.templates.engines import EngineCapabilities, PipelineNodes
-from autoscaler.templates.request import LibraryRequest
+from autoscaler.templates.engine_filter import EngineCapabilities, PipelineNodes
+from autoscaler.templates.library_request import LibraryRequest
 
 
 def slices_for(cluster: Cluster, service: Service) -> tuple[NodeSlice, ...]:

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Service
-from autoscaler.planning.binding import bindings
+from autoscaler.planning.binding_constraints import bindings
+from autoscaler.planning.constraint_check import broken_promises
 from autoscaler.planning.memory_fit import misfit
-from autoscaler.planning.modelrows import OFF_SPOT, STAYING
+from autoscaler.planning.model_constraints import OFF_SPOT, STAYING
 from autoscaler.planning.plan import Broken, Plan, PlanStatus
-from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.promises import broken_promises
+from autoscaler.planning.planning_problem import PlanningProblem
 from autoscaler.planning.survival import ONE_NODE
 
 

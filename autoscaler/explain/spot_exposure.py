@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoscaler.explain.alternatives import is_answer, question_options
-from autoscaler.explain.values import Saving, SpotLoss
+from autoscaler.explain.explanation import Saving, SpotLoss
+from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.plan import Plan, Strategy
-from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.usage import is_spot
+from autoscaler.planning.planning_problem import PlanningProblem
 
 
 def spot_losses(problem: PlanningProblem, plan: Plan) -> tuple[SpotLoss, ...]:

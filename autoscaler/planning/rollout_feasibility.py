@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Market
+from autoscaler.planning.combo_usage import add_gpus, req_per_s_of
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
-from autoscaler.planning.problem import PlanningProblem, Room
-from autoscaler.planning.usage import add_gpus, req_per_s_of
+from autoscaler.planning.planning_problem import PlanningProblem, Room
 
 _LEAST = 1e-6
 _SPARE = 0.5

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.planning.floors import useful, useful_floor
-from autoscaler.planning.modelrows import limits_spot, off_spot_req_per_s
+from autoscaler.planning.combo_usage import is_spot, req_per_s_of
+from autoscaler.planning.floor_eligibility import useful, useful_floor
+from autoscaler.planning.model_constraints import limits_spot, off_spot_req_per_s
 from autoscaler.planning.plan import Broken, Plan
-from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.planning_problem import PlanningProblem
 from autoscaler.planning.survival import lost_with_one_node
-from autoscaler.planning.usage import is_spot, req_per_s_of
 
 _TOLERANCE = 1e-6
 Counted = list[tuple[Combo, int]]

@@ -11,11 +11,11 @@ from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.workload import Phase
-from autoscaler.explain.values import Rejected
+from autoscaler.explain.explanation import Rejected
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.combos import usable_pools
+from autoscaler.planning.candidate_combos import usable_pools
 from autoscaler.planning.instances import instance
-from autoscaler.planning.problem import PlanningProblem, arrivals_of
+from autoscaler.planning.planning_problem import PlanningProblem, arrivals_of
 
 
 def impossible_pools(

@@ -12,9 +12,9 @@ from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Arrivals, Lengths, Phase
 from autoscaler.performance.profile import Profile
+from autoscaler.planning.candidate_combos import combo_named
 from autoscaler.planning.combo_names import combo_id
-from autoscaler.planning.combos import combo_named
-from autoscaler.planning.usage import slices_of
+from autoscaler.planning.combo_usage import slices_of
 
 WORTH = 1.05
 """Times as many requests/s, from which on other roles are worth a switch: less comes and goes with

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import orjson
 
 from autoscaler.domain.checks import InvalidValue
+from autoscaler.templates.library import Library, count_nodes
+from autoscaler.templates.library_request import LibraryRequest
 from autoscaler.templates.partitions import MAX_NODES
-from autoscaler.templates.request import LibraryRequest
-from autoscaler.templates.values import Library, count_nodes
 
 FORMAT = "shoal-library-1"
 _ARRAYS = {

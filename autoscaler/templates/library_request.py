@@ -16,7 +16,7 @@ from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.models import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
-from autoscaler.templates.engines import VLLM, EngineCapabilities
+from autoscaler.templates.engine_filter import VLLM, EngineCapabilities
 from autoscaler.templates.partitions import MAX_NODES
 
 BUILD_VERSION = 2

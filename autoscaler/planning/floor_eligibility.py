@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from autoscaler.domain.combo import Combo
-from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.planning_problem import PlanningProblem
 
 _KEEPS = 0.5
 """Share of the least that is enough for what runs, so that lengths that move a little do not

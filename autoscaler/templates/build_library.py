@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.templates.enumerate import DOMINANCE_TOLERANCE, binomials, first_of_size, sweep_size
+from autoscaler.templates.library import Library, count_nodes
+from autoscaler.templates.library_request import LibraryRequest, content_hash
 from autoscaler.templates.partitions import MAX_NODES, partition_tables
-from autoscaler.templates.request import LibraryRequest, content_hash
-from autoscaler.templates.search import inspect_table
-from autoscaler.templates.values import Library, count_nodes
+from autoscaler.templates.placement_search import inspect_table
 
 Progress = Callable[[int, int], None]
 """Called after each size of multisets with (multisets passed, multisets in all)."""

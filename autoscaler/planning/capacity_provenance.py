@@ -18,7 +18,7 @@ from autoscaler.performance.intervals import rate_interval
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.instances import planned_for
 from autoscaler.planning.plan import Plan
-from autoscaler.planning.problem import PlanningProblem
+from autoscaler.planning.planning_problem import PlanningProblem
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 
 from autoscaler.domain.cluster import Market, Pool, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.planning.modelrows import limits_spot, off_spot_req_per_s
+from autoscaler.planning.combo_usage import add_gpus, is_spot
+from autoscaler.planning.model_constraints import limits_spot, off_spot_req_per_s
 from autoscaler.planning.plan import Binding, Plan
-from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.usage import add_gpus, is_spot
+from autoscaler.planning.planning_problem import PlanningProblem
 
 Named = tuple[str, str]
 """(kind, subject): ("pool", its id), ("ceiling" or "spot", the model) or ("budget", "*")."""

@@ -15,21 +15,14 @@ from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile import Profile
+from autoscaler.planning.answer_quality import Split
+from autoscaler.planning.candidate_combos import combo_named, usable_pools
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.planning.combos import combo_named, usable_pools
-from autoscaler.planning.floors import is_kept
-from autoscaler.planning.modelrows import missing_off_spot
+from autoscaler.planning.combo_usage import req_per_s_of
+from autoscaler.planning.floor_eligibility import is_kept
+from autoscaler.planning.model_constraints import missing_off_spot
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
-from autoscaler.planning.problem import (
-    PlanningProblem,
-    PlanOptions,
-    Room,
-    arrivals_of,
-    make_problem,
-)
-from autoscaler.planning.quality import Split
-from autoscaler.planning.reachable import Reached, in_reach
-from autoscaler.planning.request import (
+from autoscaler.planning.planner_messages import (
     ChosenSplit,
     Outcome,
     PlanAnswer,
@@ -38,8 +31,15 @@ from autoscaler.planning.request import (
     Urgency,
     unanswered,
 )
+from autoscaler.planning.planning_problem import (
+    PlanningProblem,
+    PlanOptions,
+    Room,
+    arrivals_of,
+    make_problem,
+)
+from autoscaler.planning.rollout_feasibility import Reached, in_reach
 from autoscaler.planning.route_choice import choose, loaded
-from autoscaler.planning.usage import req_per_s_of
 
 OPTIONS = PlanOptions(gap=0.005, hold=0.025, late=True)
 """Searches stop at half a per cent of the bill, which is below what a change costs. A demand that

@@ -14,7 +14,7 @@ from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Arrivals, Demand, WorkloadType
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.combos import candidate_combos, combo_named
+from autoscaler.planning.candidate_combos import candidate_combos, combo_named
 
 WHOLE = "all"
 """The one type of a service that declares none."""

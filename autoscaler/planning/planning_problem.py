@@ -17,12 +17,12 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Arrivals, Demand
 from autoscaler.optimizer.result import Limits
 from autoscaler.performance.profile import Profile
+from autoscaler.planning.candidate_combos import candidate_combos, combo_named, late_combos
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.planning.combos import candidate_combos, combo_named, late_combos
-from autoscaler.planning.reach import OutOfReach, out_of_reach
-from autoscaler.planning.roles import best_roles
-from autoscaler.planning.typed import TypedDemand, typed_candidates, typed_demands
-from autoscaler.planning.usage import add_gpus
+from autoscaler.planning.combo_usage import add_gpus
+from autoscaler.planning.role_variants import best_roles
+from autoscaler.planning.slo_feasibility import OutOfReach, out_of_reach
+from autoscaler.planning.workload_types import TypedDemand, typed_candidates, typed_demands
 
 # How many candidates each order keeps; fewer in large problems, so that one MIP holds them all.
 _KEEP_FOR_PLANS = 16

@@ -12,9 +12,9 @@ from dataclasses import replace
 from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.combo import Combo
+from autoscaler.planning.combo_usage import add_gpus
 from autoscaler.planning.plan import Plan, PlannedCount, PlannedNodes, PlanStatus
-from autoscaler.planning.problem import PlanningProblem
-from autoscaler.planning.usage import add_gpus
+from autoscaler.planning.planning_problem import PlanningProblem
 
 _TOLERANCE = 1e-6
 
