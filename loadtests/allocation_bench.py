@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer.result import Status
 from loadtests.allocation_files import read_instance, read_plan, write_plan
 from loadtests.arguments import number

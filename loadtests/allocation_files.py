@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer.arrays import Floats, Ints
 from loadtests.coral.instance import TemplateInstance
 from loadtests.coral.placements import Placements

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue, finite, whole
+from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.optimizer.arrays import Floats, Ints
 
 # Memory (GiB), dense bf16 TFLOPS, bandwidth (GB/s), price of one GPU (USD/h, rounded).

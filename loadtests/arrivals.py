@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue, finite
+from autoscaler.domain.validation import InvalidValue, finite
 from autoscaler.simulation.arrivals import Arrival
 
 Draw = Callable[[np.random.Generator], tuple[int, int]]

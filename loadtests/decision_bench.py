@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.simulation.sweep import Sweep, sweep
 from loadtests.arguments import number, whole
 from loadtests.decision_cases import GENERATED_CONFIG, TRACE_CONFIG, Case, prepare

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Mode, Service
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.simulation.arrivals import Arrival, measured_lengths, that_fit

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
-from autoscaler.domain.models import ModelSpec
-from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.performance import catalog

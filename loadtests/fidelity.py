@@ -33,7 +33,7 @@ from pathlib import Path
 
 import gevent
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.live import LiveController
 from autoscaler.simulation.requests import Ending

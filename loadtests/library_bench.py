@@ -20,8 +20,8 @@ from pathlib import Path
 
 import orjson
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile, default_profile

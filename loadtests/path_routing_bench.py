@@ -33,7 +33,7 @@ from typing import Any
 
 import uvloop
 
-from autoscaler.serving.paths import Way
+from autoscaler.serving.component_paths import Way
 from executors.engines.exposition import load
 from executors.gateway.__main__ import main as gateway
 from executors.gateway.admission import Slot

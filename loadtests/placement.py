@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.domain.checks import InvalidValue
-from autoscaler.performance.compiled import compiled
+from autoscaler.domain.validation import InvalidValue
+from autoscaler.performance.numba_decorators import compiled
 from autoscaler.templates.library import Stage
 from autoscaler.templates.partitions import MAX_NODES, PATTERNS, partition_tables
 from autoscaler.templates.placement_search import inspect_table, search_multiset, stage_rate

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from loadtests.placement import PlacementSearch
 
 _TOLERANCE = 1e-6

@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoscaler.domain.checks import InvalidValue
-from autoscaler.serving.policies import Between, Inside, Policy
-from autoscaler.serving.setup import engine_setup
+from autoscaler.domain.validation import InvalidValue
+from autoscaler.serving.engine_setup import engine_setup
+from autoscaler.serving.routing_policies import Between, Inside, Policy
 from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.engine import SimEngine
 from autoscaler.simulation.gateway import GatewayLimits, SimGateway

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue, finite
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.validation import InvalidValue, finite
 from autoscaler.domain.workload import Lengths
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
 from autoscaler.simulation.arrivals import Arrival, measured_lengths

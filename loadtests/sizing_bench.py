@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog, engine_kernel
@@ -36,11 +36,11 @@ from autoscaler.performance.attainment import KINDS, engine
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S, batched_tokens
 from autoscaler.performance.profile import default_profile
 from autoscaler.performance.roofline import kv_transfer_ms
-from autoscaler.performance.steps import StepTimes, step_times
+from autoscaler.performance.step_times import StepTimes, step_times
 from autoscaler.performance.throughput import InstanceRate, instance_throughput
 from autoscaler.performance.timing_grid import timing_grid
 from autoscaler.serving.batching import Batcher
-from autoscaler.serving.requests import Finished, FirstToken, Limits, Work
+from autoscaler.serving.engine_requests import Finished, FirstToken, Limits, Work
 from loadtests.sizing_cases import ENGINES, Traffic, draw, drawn_traffic, trace_traffic
 from streams.files.errors import UserError
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.slices import SLICE_SIZES
+from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.domain.workload import Phase
 from topics.checks import MOST_REQ_PER_S, MOST_USD_PER_H
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.domain.checks import InvalidValue, finite
 from autoscaler.domain.slices import SLICE_SIZES
+from autoscaler.domain.validation import InvalidValue, finite
 
 _SUM = 1e-6
 _LEAST_SHARE = 1e-3

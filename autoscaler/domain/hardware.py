@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoscaler.domain.checks import finite
+from autoscaler.domain.validation import finite
 
 
 @dataclass(frozen=True, slots=True)

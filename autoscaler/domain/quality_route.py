@@ -12,7 +12,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue, finite, whole
+from autoscaler.domain.validation import InvalidValue, finite, whole
 from topics.scoring import MOST_EDGES, ScoreSource, ScoreSplit
 from topics.telemetry import UNCLASSED
 

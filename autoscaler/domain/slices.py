@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.hardware import GpuSpec
+from autoscaler.domain.validation import InvalidValue
 
 SLICE_SIZES = (1, 2, 4, 8)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist
 
-from autoscaler.domain.checks import InvalidValue, finite
+from autoscaler.domain.validation import InvalidValue, finite
 from topics.checks import MOST_REQ_PER_S
 
 

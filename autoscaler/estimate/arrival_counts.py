@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.numba_decorators import compiled
 from topics.telemetry import COUNTS, MOST_PER_S
 
 BLOCK_S = 10

@@ -25,7 +25,7 @@ from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.overdispersion import dispersion
 from autoscaler.estimate.poisson_tests import apart, bounds
 from autoscaler.estimate.windows import NoData
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.numba_decorators import compiled
 
 Floats = npt.NDArray[np.float64]
 

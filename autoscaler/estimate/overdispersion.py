@@ -19,10 +19,10 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.domain.checks import finite
+from autoscaler.domain.validation import finite
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks
 from autoscaler.estimate.memoize import remembered
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.numba_decorators import compiled
 
 _SIGMAS = 3.0  # claimed burstiness is beyond chance: one Poisson model in several hundred
 _LAGS = (1, 3)  # bursts of a block's length, and those of half a minute

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.domain.checks import finite
-from autoscaler.performance.compiled import compiled
+from autoscaler.domain.validation import finite
+from autoscaler.performance.numba_decorators import compiled
 
 _STEPS = 30  # halvings: a billionth of the bracket
 

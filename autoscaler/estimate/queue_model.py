@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.numba_decorators import compiled
 
 SIGMAS = 3.0
 _CHANCE = 3e-4

@@ -26,7 +26,7 @@ from autoscaler.estimate.length_shift import LEAST_REQUESTS, since_turn
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.sketches import Sketch, numbers
 from autoscaler.estimate.windows import LengthsSeen, Stats
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.numba_decorators import compiled
 from topics.sketch import HIGHEST, LOWEST, middle_ms
 
 Floats = npt.NDArray[np.float64]

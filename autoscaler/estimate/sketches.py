@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.estimate.sketch_cells import CELLS, Kept, together
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.numba_decorators import compiled
 from topics.sketch import HIGHEST, LOWEST, WIDTH, middle_ms
 from topics.telemetry import SKETCHES
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.estimate.sketch_cells import Kept, merged
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.numba_decorators import compiled
 from topics.reported import SPAN_MS
 from topics.telemetry import COUNTS
 

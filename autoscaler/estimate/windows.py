@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.domain.checks import whole
+from autoscaler.domain.validation import whole
 from autoscaler.estimate.arrival_counts import Blocks, Count, Totals
 from autoscaler.estimate.gateway_registry import Gateways
 from autoscaler.estimate.request_kinds import Kinds

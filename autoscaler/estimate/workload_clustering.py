@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.domain.checks import InvalidValue, whole
+from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.domain.workload import Lengths, WorkloadType
 
 _ROUNDS = 100

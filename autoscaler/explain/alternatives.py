@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Slo
 from autoscaler.explain.combo_labels import several, short_name
 from autoscaler.explain.explanation import Rejected, Relief

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Pool
 from autoscaler.domain.combo import Combo, ComboMember
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.planning.combo_names import Member, parsed

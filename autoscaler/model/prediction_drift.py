@@ -15,7 +15,7 @@ from statistics import median
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.explain import reasons
-from autoscaler.performance.known import profile_of
+from autoscaler.performance.profile_sources import profile_of
 from autoscaler.rollout.serving_group import FleetView, Group
 from autoscaler.sizing.capacity_derating import LOADED
 from autoscaler.state.controller_state import ModelState

@@ -22,7 +22,7 @@ from enum import Enum, auto
 import highspy
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.milp import mip_solver
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer.arrays import Floats, Ints
 
 

@@ -20,13 +20,19 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import engine_kernel as kernel
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S, batched_tokens
+from autoscaler.performance.request_sample import (
+    REQUESTS,
+    Ints,
+    lengths_of,
+    measured,
+    unit_arrivals,
+)
 from autoscaler.performance.roofline import kv_transfer_ms
-from autoscaler.performance.sample import REQUESTS, Ints, lengths_of, measured, unit_arrivals
-from autoscaler.performance.steps import StepTimes
+from autoscaler.performance.step_times import StepTimes
 from autoscaler.performance.timing_grid import TimingGrid, timing_grid
 
 Floats = npt.NDArray[np.float64]

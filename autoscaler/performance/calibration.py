@@ -14,14 +14,14 @@ from functools import lru_cache
 from statistics import median
 
 from autoscaler.domain.hardware import GpuSpec
+from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.closed_loop import estimate_with
 from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency, EngineFactors
-from autoscaler.performance.leastsquares import fit
-from autoscaler.performance.plausible import peak_share
-from autoscaler.performance.points import MeasuredPoint, PointKind
+from autoscaler.performance.least_squares import fit
+from autoscaler.performance.measured_tables import MeasuredTable
+from autoscaler.performance.plausibility import peak_share
 from autoscaler.performance.profile import DEFAULT_ENGINE, PCIE_GB_S, Profile, Source, architecture
 from autoscaler.performance.profile_codec import make_profile
-from autoscaler.performance.tables import MeasuredTable
 
 # GPUs with the chip of another: where only that one was measured, its factors stand for both.
 _LIKE = {

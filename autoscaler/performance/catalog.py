@@ -16,9 +16,9 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.hardware import GpuSpec
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance.architecture import from_config
 from autoscaler.performance.catalog_names import gpu_product, instance_type, storage_of, variant_of
 

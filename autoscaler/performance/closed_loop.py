@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.performance.benchmark_points import Estimate, MeasuredPoint, PointKind
 from autoscaler.performance.efficiency import PEAK, Efficiency
+from autoscaler.performance.measured_tables import NO_CORRECTION, Correction
 from autoscaler.performance.memory import kv_capacity_tokens
-from autoscaler.performance.points import Estimate, MeasuredPoint, PointKind
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.roofline import Roofline, roofline
-from autoscaler.performance.steps import bind
-from autoscaler.performance.tables import NO_CORRECTION, Correction
+from autoscaler.performance.step_times import bind
 
 _ROUNDS = 3
 _MAX_SEQUENCES = 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from autoscaler.domain.checks import finite
+from autoscaler.domain.validation import finite
 
 
 @dataclass(frozen=True, slots=True)

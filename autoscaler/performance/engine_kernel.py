@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.numba_decorators import compiled
 from autoscaler.performance.pass_kernel import decode_ms, mixed_ms
 
 Floats = npt.NDArray[np.float64]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.calibration import calibrate
 from autoscaler.performance.closed_loop import estimate
-from autoscaler.performance.errors import Pair
-from autoscaler.performance.points import MeasuredPoint, PointKind
+from autoscaler.performance.estimate_errors import Pair
 from autoscaler.performance.profile import Profile, architecture
 
 Points = Sequence[MeasuredPoint]

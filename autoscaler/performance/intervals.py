@@ -15,8 +15,8 @@ from importlib import resources
 from statistics import fmean
 
 from autoscaler.domain.measurement import Measurement
-from autoscaler.domain.models import ModelSpec
-from autoscaler.performance.errors import Pair
+from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.performance.estimate_errors import Pair
 
 SHARE = 0.9
 """Share of points that an interval should hold."""

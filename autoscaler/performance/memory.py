@@ -6,7 +6,7 @@ Owns the capacity formulas. Knows nothing of time.
 from __future__ import annotations
 
 from autoscaler.domain.hardware import GpuSpec
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 
 # Activations, communication buffers and the CUDA context, per GPU, in 1e9 bytes.
 _RESERVED_GB_PER_GPU = 1.5

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.performance.compiled import compiled, inlined
+from autoscaler.performance.numba_decorators import compiled, inlined
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from autoscaler.domain.checks import InvalidValue, whole
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.profile import Profile
-from autoscaler.performance.steps import StepTimes, step_times
+from autoscaler.performance.step_times import StepTimes, step_times
 
 HOP_GB_S = 12.5
 HOP_LATENCY_MS = 0.05

@@ -13,9 +13,9 @@ from importlib import resources
 
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.measurement import Architecture, Measurement
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency, EngineFactors
-from autoscaler.performance.tables import MeasuredTable
+from autoscaler.performance.measured_tables import MeasuredTable
 
 DEFAULT_ENGINE = "vllm"
 # An interconnect no faster than this is PCIe: no GPU-to-GPU links of its own.

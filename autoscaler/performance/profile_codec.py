@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
-from autoscaler.domain.checks import InvalidValue, whole
+from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.performance.efficiency import Efficiency, EngineFactors
+from autoscaler.performance.measured_tables import MeasuredTable
 from autoscaler.performance.profile import Profile, Source
-from autoscaler.performance.tables import MeasuredTable
 
 FORMAT_VERSION = 1
 _KEYS = {

@@ -13,12 +13,12 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from autoscaler.domain.checks import finite, whole
 from autoscaler.domain.hardware import GpuSpec
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.validation import finite, whole
 from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency
+from autoscaler.performance.layer_shapes import LayerShape, experts_touched, layer_shape
 from autoscaler.performance.memory import fits, kv_capacity_tokens
-from autoscaler.performance.shapes import LayerShape, experts_touched, layer_shape
 
 __all__ = [
     "Roofline",

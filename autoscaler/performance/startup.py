@@ -10,7 +10,7 @@ from provisioning to serving; Cornserve (appendix E, table 4) measures 106 s for
 
 from __future__ import annotations
 
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 
 # Scheduling the container on a node that is there, its image present, and joining the network.

@@ -14,17 +14,17 @@ from functools import lru_cache
 
 import numpy as np
 
-from autoscaler.domain.checks import finite
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.validation import finite
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance.attainment import GRID, SEED, Engine, Run, engine
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S
 from autoscaler.performance.pipeline import PipelineSlices, pipeline_times
 from autoscaler.performance.profile import Profile
-from autoscaler.performance.sample import REQUESTS, measured
-from autoscaler.performance.stages import stage_table
-from autoscaler.performance.steps import StepTimes, step_times
+from autoscaler.performance.request_sample import REQUESTS, measured
+from autoscaler.performance.stage_throughput import stage_table
+from autoscaler.performance.step_times import StepTimes, step_times
 
 __all__ = ["InstanceRate", "instance_throughput", "most_req_per_s", "stage_table"]
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from numpy.polynomial import chebyshev, polynomial
 
 from autoscaler.performance import pass_kernel as kernel
-from autoscaler.performance.steps import StepTimes
+from autoscaler.performance.step_times import StepTimes
 
 Floats = npt.NDArray[np.float64]
 

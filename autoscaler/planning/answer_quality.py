@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from typing import Generic, TypeVar
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.quality_route import Cuts, QualityRoute, ScoreMix
+from autoscaler.domain.validation import InvalidValue
 
 _MOST_SPLITS = 5000
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue, finite
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.combo import CellHop, CellPath, Combo, ComboMember
 from autoscaler.domain.components import ComponentGraph
+from autoscaler.domain.validation import InvalidValue, finite
 from autoscaler.domain.workload import Phase
 from autoscaler.optimizer.activity_lp import Mix, Unfound, most_work
 from autoscaler.planning.combo_names import Member, name_of, parsed

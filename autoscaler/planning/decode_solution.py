@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.planning.combo_usage import add_gpus
 from autoscaler.planning.plan import Plan, PlannedCount, PlannedNodes, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem

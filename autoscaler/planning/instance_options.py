@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market, Pool, Service
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Arrivals, Lengths, Phase
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.startup import startup_s

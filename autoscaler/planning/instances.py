@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from autoscaler.domain.cluster import Service
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import ALONE, Arrivals, Lengths, Phase, Slo
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S

@@ -8,11 +8,11 @@ prefill makes it, so that its transfer hides behind the computing.
 from __future__ import annotations
 
 from autoscaler.domain.cluster import Pool
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.performance.profile import Profile
-from autoscaler.performance.steps import step_times
+from autoscaler.performance.step_times import step_times
 from autoscaler.planning.instance_options import Part
 from autoscaler.planning.links import link_gb_s
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import ALONE, Arrivals, Lengths, Phase
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.pipeline import PipelineSlices

@@ -10,9 +10,9 @@ import math
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.quality_route import QualityRoute
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.answer_quality import Split

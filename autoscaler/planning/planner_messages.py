@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.quality_route import Cuts, ScoreMix
+from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.domain.workload import Demand
 
 

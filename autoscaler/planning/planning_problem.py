@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.domain.workload import Arrivals, Demand
 from autoscaler.optimizer.result import Limits
 from autoscaler.performance.profile import Profile

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Arrivals, Demand, WorkloadType
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.candidate_combos import candidate_combos, combo_named

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from autoscaler.apply.model_change import may_shrink, room_to_switch
 from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.planner_messages import PlanRequest, RouteAsk, Urgency
 from autoscaler.replan.trigger_inputs import Trigger

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from autoscaler.domain.cluster import Cluster, Market, Pool
 from autoscaler.domain.combo import Combo, ComboMember
-from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Phase
 from autoscaler.rollout.multi_node import joined
 from autoscaler.rollout.serving_group import Group, Placed

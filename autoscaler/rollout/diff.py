@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Cluster, Market, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.node_names import node_ids
 from autoscaler.rollout.bin_packing import Used, place
 from autoscaler.rollout.fleet_snapshot import Sight
 from autoscaler.rollout.serving_group import Group, Life, Placed

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from autoscaler.domain.checks import InvalidValue
-from autoscaler.serving.requests import (
+from autoscaler.domain.validation import InvalidValue
+from autoscaler.serving.engine_requests import (
     Event,
     Finished,
     FirstToken,

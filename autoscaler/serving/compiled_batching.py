@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance import stepping_kernel as kernel
 from autoscaler.performance.engine_kernel import DECODE, PREFILL, WHOLE
 from autoscaler.performance.timing_grid import TimingGrid
-from autoscaler.serving.requests import Finished, FirstToken, Limits, Part, Work
+from autoscaler.serving.engine_requests import Finished, FirstToken, Limits, Part, Work
 
 _KINDS = {Part.WHOLE: WHOLE, Part.PREFILL: PREFILL, Part.DECODE: DECODE}
 _FIRST_ROWS = 64

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from autoscaler.serving.component_paths import Paths, Way, kind_with
 from autoscaler.serving.ejections import Ejections
-from autoscaler.serving.occupancy import Occupancy
-from autoscaler.serving.paths import Paths, Way, kind_with
-from autoscaler.serving.policies import ANY, DEFAULT, Between, Inside, Policy, Want
-from autoscaler.serving.rings import Lane, Ring, bare, lanes_of
-from autoscaler.serving.ways import Ways
+from autoscaler.serving.instance_load import Occupancy
+from autoscaler.serving.round_robin import Lane, Ring, bare, lanes_of
+from autoscaler.serving.routing_policies import ANY, DEFAULT, Between, Inside, Policy, Want
+from autoscaler.serving.traffic_classes import Ways
 from topics.records import Endpoint, Routes
 
 

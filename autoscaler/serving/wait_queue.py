@@ -20,8 +20,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from autoscaler.serving.policies import ANY, Want
 from autoscaler.serving.routing import Pick, Router
+from autoscaler.serving.routing_policies import ANY, Want
 from topics.records import Endpoint
 
 LATE = 0.75

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from autoscaler.performance.timing_grid import timing_grid
 from autoscaler.serving.compiled_batching import CompiledBatcher
-from autoscaler.serving.lanes import Lanes
-from autoscaler.serving.requests import FirstToken, Work
-from autoscaler.serving.setup import EngineSetup
+from autoscaler.serving.engine_requests import FirstToken, Work
+from autoscaler.serving.engine_setup import EngineSetup
+from autoscaler.serving.pipeline_stages import Lanes
 from autoscaler.simulation.agenda import Agenda
 
 _NEVER = float("inf")

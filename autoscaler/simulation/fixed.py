@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths
-from autoscaler.performance.known import profile_of
+from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.candidate_combos import combo_named
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.rollout.assignments import changed_assignments, changed_routes, route_groups

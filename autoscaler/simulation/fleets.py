@@ -12,11 +12,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.slices import SLICE_SIZES
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase
-from autoscaler.performance.known import profile_of
+from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.candidate_combos import combo_named, usable_pools
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.simulation.fixed import combos_of, placed

@@ -11,7 +11,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.numba_decorators import compiled
 from autoscaler.simulation.fluid_flow import Cohort, scaled
 from autoscaler.simulation.inflow import Batch, Ints
 from topics.sketch import MOST_IN_CELL, WIDTH

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase
-from autoscaler.serving.setup import EngineSetup
+from autoscaler.serving.engine_setup import EngineSetup
 from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.decider import Decider, Said
 from autoscaler.simulation.engine import SimEngine

@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance.attainment import GRID, Engine, engine
-from autoscaler.performance.compiled import compiled
-from autoscaler.serving.setup import EngineSetup
+from autoscaler.performance.numba_decorators import compiled
+from autoscaler.serving.engine_setup import EngineSetup
 from autoscaler.simulation.inflow import Batch, Ints, no_counts
 from topics.sketch import GAMMA, HIGHEST, LOWEST
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from autoscaler.serving.paths import Way
-from autoscaler.serving.policies import DEFAULT, Policy, Want
-from autoscaler.serving.requests import Part, Work
+from autoscaler.serving.component_paths import Way
+from autoscaler.serving.engine_requests import Part, Work
 from autoscaler.serving.routing import Applied, Pick, Router
-from autoscaler.serving.scoring import class_of, model_of, others_of
+from autoscaler.serving.routing_policies import DEFAULT, Policy, Want
+from autoscaler.serving.score_routing import class_of, model_of, others_of
 from autoscaler.serving.wait_queue import Ticket, WaitQueue
 from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.engine import SimEngine

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.domain.workload import Lengths
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.numba_decorators import compiled
 from autoscaler.simulation.arrivals import Arrival, lengths_of
 from topics.shapes import shape_of
 from topics.sketch import LOWEST, WIDTH, bucket_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from autoscaler.serving.paths import Way
+from autoscaler.serving.component_paths import Way
 from autoscaler.serving.routing import Pick
 from autoscaler.simulation.engine import SimEngine
 from autoscaler.simulation.requests import Call

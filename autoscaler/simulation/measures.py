@@ -23,7 +23,7 @@ from itertools import pairwise
 
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.workload import Arrivals, Lengths, Slo
-from autoscaler.performance.known import profile_of
+from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.candidate_combos import combo_named
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.simulation.requests import Ending

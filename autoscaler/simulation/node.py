@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.serving.lifecycle import LifecycleEvent, after
 from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.stage import AnyEngine, AnySetup

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.gateway import GatewayLimits
 from autoscaler.simulation.script import Happening

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Cluster
-from autoscaler.performance.known import profile_of
+from autoscaler.domain.validation import finite
+from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.planner import answer
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
 from autoscaler.planning.strategies.registry import strategy_for

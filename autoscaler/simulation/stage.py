@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.components import ComponentGraph
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.rollout.assignments import component_engine
-from autoscaler.serving.setup import EngineSetup
+from autoscaler.serving.engine_setup import EngineSetup
 from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.engine import SimEngine
 from topics.fleet import DesiredInstance

@@ -15,16 +15,16 @@ from typing import Protocol
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue
-from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Phase
 from autoscaler.estimate.windows import TelemetryWindows
-from autoscaler.performance.known import profile_of
 from autoscaler.performance.pipeline import PipelineSlices
+from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.links import link_gb_s
 from autoscaler.serving.billing import Bill
-from autoscaler.serving.setup import EngineSetup, setup_on
+from autoscaler.serving.engine_setup import EngineSetup, setup_on
 from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.decider import Decider, Said, Seen
 from autoscaler.simulation.gateway import LOOK_MS, SimGateway

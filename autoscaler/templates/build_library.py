@@ -11,7 +11,7 @@ from math import comb
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.templates.enumerate import DOMINANCE_TOLERANCE, binomials, first_of_size, sweep_size
 from autoscaler.templates.library import Library, count_nodes
 from autoscaler.templates.library_request import LibraryRequest, content_hash

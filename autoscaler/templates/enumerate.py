@@ -20,7 +20,7 @@ from math import comb
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.numba_decorators import compiled
 from autoscaler.templates.partitions import MAX_NODES
 from autoscaler.templates.placement_search import search_multiset
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.templates.library import Library, count_nodes
 from autoscaler.templates.library_request import LibraryRequest
 from autoscaler.templates.partitions import MAX_NODES

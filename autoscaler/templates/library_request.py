@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from autoscaler.domain.checks import InvalidValue, finite, whole
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.templates.engine_filter import VLLM, EngineCapabilities
 from autoscaler.templates.partitions import MAX_NODES

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.numba_decorators import compiled
 from autoscaler.templates.partitions import MAX_NODES, PATTERNS
 
 Floats = npt.NDArray[np.float64]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.profile import Profile
-from autoscaler.performance.steps import step_times
+from autoscaler.performance.step_times import step_times
 from autoscaler.performance.throughput import instance_throughput, stage_table
 from autoscaler.templates.library_request import LibraryRequest
 

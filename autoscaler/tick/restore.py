@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Phase
 from autoscaler.estimate.forecast.forecast_state import Outlook
 from autoscaler.estimate.forecast.history import restored

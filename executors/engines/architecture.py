@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autoscaler.performance.architecture import from_json
-from autoscaler.serving.setup import InvalidValue, ModelSpec
+from autoscaler.serving.engine_setup import InvalidValue, ModelSpec
 
 
 def architecture(source: str) -> ModelSpec | str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from autoscaler.serving.setup import Measurement
+from autoscaler.serving.engine_setup import Measurement
 from executors.engines.protocol import EngineKind
 from executors.engines.simulated.kind import SimulatedKind
 from executors.engines.simulated.stage_kind import parse_stage

@@ -15,7 +15,7 @@ from pathlib import Path
 import orjson
 import uvloop
 
-from autoscaler.serving.policies import Between, Inside, Policy
+from autoscaler.serving.routing_policies import Between, Inside, Policy
 from executors.gateway.keys import BadKeys
 from executors.gateway.server import Gateway
 from executors.gateway.settings import Clock, Settings

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from autoscaler.serving.paths import Way
+from autoscaler.serving.component_paths import Way
 from autoscaler.serving.routing import Pick, Router
 from autoscaler.serving.wait_queue import Refusal, Ticket, WaitQueue
 from executors.gateway.request import Request

@@ -1,7 +1,7 @@
 """Which model answers a request for a name that stands for several.
 
 Owns the order in which sources of a score are asked, and what happens when the chosen model has no
-room. The rules themselves are in `autoscaler.serving.scoring`.
+room. The rules themselves are in `autoscaler.serving.score_routing`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autoscaler.serving.routing import Router
-from autoscaler.serving.scoring import class_of, header_score, model_of, others_of, rule_score
+from autoscaler.serving.score_routing import class_of, header_score, model_of, others_of, rule_score
 from executors.gateway.metrics import Metrics
 from executors.gateway.openai import Call
 from executors.gateway.scorer import Scorer

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from autoscaler.serving.paths import Way
+from autoscaler.serving.component_paths import Way
 from autoscaler.serving.wait_queue import Refusal
 from executors.gateway.admission import Admission, Slot
 from executors.gateway.engine import (

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from autoscaler.serving.policies import Want
+from autoscaler.serving.routing_policies import Want
 from executors.gateway.openai import Call
 from topics.records import Endpoint
 

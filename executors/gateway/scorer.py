@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from autoscaler.serving.scoring import believed
+from autoscaler.serving.score_routing import believed
 from executors.gateway.wire.pool import Answer, Broken, NoSockets, Pool
 from topics.records import ScoreSource
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autoscaler.serving.policies import DEFAULT, Policy
+from autoscaler.serving.routing_policies import DEFAULT, Policy
 from topics.checks import name, number
 from topics.timebase import TimeBase
 

@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from autoscaler.serving.policies import DEFAULT, Policy
 from autoscaler.serving.routing import Applied, Router
+from autoscaler.serving.routing_policies import DEFAULT, Policy
 from executors.gateway.metrics import Metrics
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.problem import check_numbers
 from loadtests.coral.groups import (

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.optimizer.arrays import Bools, Floats, Ints
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.numba_decorators import compiled
 
 UNITS = 8000
 """Grid of the knapsack. 8000 units lose about 0.01% of the demand for each item of a cover."""

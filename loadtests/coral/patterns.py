@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.numba_decorators import compiled
 
 DEPTH = 256
 """Most instances in one cover that the search will follow."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.result import Status
 from loadtests.coral.decomposition import Outcome, solve_decomposed

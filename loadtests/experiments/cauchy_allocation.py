@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Mode, Policy
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.simulation.fixed import FixedFleet
 from autoscaler.simulation.live import LiveController
 from autoscaler.simulation.requests import Ending

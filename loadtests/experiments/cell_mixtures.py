@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoscaler.domain.checks import InvalidValue, finite
+from autoscaler.domain.validation import InvalidValue, finite
 from autoscaler.planning.component_cells import Cell
 
 _ROUNDING = 1e-9

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from autoscaler.domain.components import ComponentGraph
-from autoscaler.serving.paths import Paths
+from autoscaler.serving.component_paths import Paths
 from topics.records import Endpoint, RouteGroup
 
 Seconds = Callable[[str, tuple[str, ...]], float]

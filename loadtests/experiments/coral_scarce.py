@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue, whole
+from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.optimizer.arrays import Ints
 from autoscaler.performance.profile import default_profile
 from loadtests.coral.instance import TemplateInstance

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile

@@ -17,9 +17,9 @@ import json
 import math
 from pathlib import Path
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.components import ComponentGraph, Deployment, RequestType
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance import catalog
 from autoscaler.planning.component_cells import Cell, efficient_cells
 from autoscaler.planning.component_graph import component_problem, most_for_budget

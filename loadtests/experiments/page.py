@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from streams.backtest.charts import HEIGHT, WIDTH, colour, ticks
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 170, 16, 40

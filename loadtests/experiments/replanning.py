@@ -27,9 +27,9 @@ from pathlib import Path
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Mode, Objective, Policy, Pool, Service
-from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.node_names import node_ids
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import default_profile

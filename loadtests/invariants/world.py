@@ -10,7 +10,7 @@ import math
 import random
 from collections import Counter
 
-from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.node_names import node_ids
 from autoscaler.rollout.serving_group import combo_id_of
 from loadtests.invariants import faults
 from loadtests.invariants.controller import Controller

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from streams.cli.publish import Broker, add_broker
 from streams.files.config import Config, load_config, parse_service
 from streams.files.errors import UserError

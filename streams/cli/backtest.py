@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from autoscaler.domain.checks import InvalidValue, finite, whole
+from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.simulation.policies import oracle
 from autoscaler.simulation.policies.policy import Policy
 from autoscaler.simulation.policies.table import DEFAULT, POLICIES, VARIANTS, named

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.performance import catalog
 from autoscaler.performance.catalog_names import instance_type
 from autoscaler.performance.profile import default_profile

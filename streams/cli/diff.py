@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Market
+from autoscaler.domain.validation import finite
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.combo_labels import several
-from autoscaler.performance.known import profile_of
+from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.plan import Plan, PlannedCount
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions

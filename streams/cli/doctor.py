@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from streams.broker.reach import BrokerUnreachable, greet, parse_address
 from streams.cli.controller_client import add_url, status
 from streams.cli.json_out import show_json

@@ -16,7 +16,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.explain.combo_labels import change_words
 from autoscaler.explain.explanation import ModelReasons
 from autoscaler.explain.plan_explanation import explain
-from autoscaler.performance.known import profile_of
+from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.planner import OPTIONS, explained_plan
 from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.planning.strategies.registry import strategy_for

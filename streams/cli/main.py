@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib.metadata import version
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from streams.files.errors import UserError
 from topics.checks import InvalidRecord
 

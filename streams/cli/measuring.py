@@ -1,7 +1,7 @@
 """`shoal profile import` and `measure`: a user's own measurements of one model on a GPU.
 
 Owns their arguments and words. Results are read by `streams.files.benchmark_results`, made by
-`streams.bench`; what they mean is fitted by `autoscaler.performance.measured`.
+`streams.bench`; what they mean is fitted by `autoscaler.performance.user_measurements`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from autoscaler.domain.checks import InvalidValue, whole
 from autoscaler.domain.measurement import Measurement
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.explain.explanation import Measuring
 from autoscaler.performance import catalog
-from autoscaler.performance.known import without
-from autoscaler.performance.measured import measure
-from autoscaler.performance.points import MeasuredPoint, PointKind
+from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.profile import default_profile
+from autoscaler.performance.profile_sources import without
+from autoscaler.performance.user_measurements import measure
 from streams.bench.sweep import Sweep, sweep
 from streams.files.architectures import architecture, is_file
 from streams.files.benchmark_results import Result, read_results

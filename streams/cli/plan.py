@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.validation import finite
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.plan_explanation import explain
-from autoscaler.performance.known import profile_of
 from autoscaler.performance.profile import Profile
+from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.registry import STRATEGIES, strategy

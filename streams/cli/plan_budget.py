@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from rich.table import Table
 
-from autoscaler.domain.checks import InvalidValue, finite
 from autoscaler.domain.cluster import Cluster, Objective
+from autoscaler.domain.validation import InvalidValue, finite
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.combo_labels import several, short_name
 from autoscaler.performance.profile import Profile

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from autoscaler.domain.checks import finite
 from autoscaler.domain.cluster import Pool
 from autoscaler.domain.components import ComponentGraph
+from autoscaler.domain.validation import finite
 from autoscaler.planning.component_graph import (
     ComponentPlan,
     Placed,

@@ -22,8 +22,8 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.plan_explanation import explain
-from autoscaler.performance.known import profile_of
 from autoscaler.performance.profile import Profile
+from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.answer_quality import Priced, Split, cheapest, front, priced, splits
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem

@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from autoscaler.performance import holdout
+from autoscaler.performance.benchmark_points import MeasuredPoint
 from autoscaler.performance.calibration import calibrate
-from autoscaler.performance.errors import ErrorSummary, Pair, by_class, by_group
+from autoscaler.performance.estimate_errors import ErrorSummary, Pair, by_class, by_group
 from autoscaler.performance.intervals import intervals
-from autoscaler.performance.points import MeasuredPoint
 from autoscaler.performance.profile import Profile, default_profile
 from streams.cli import measuring
 from streams.files.errors import UserError

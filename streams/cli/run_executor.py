@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.node_names import node_ids
 from streams.cli.run_part import add_common, become, reachable
 from streams.clock import real_time
 from streams.files.config import Config, load_config

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autoscaler.domain.cluster import Mode
-from autoscaler.serving.policies import Between, Inside
+from autoscaler.serving.routing_policies import Between, Inside
 from streams.broker.reach import BrokerUnreachable, greet, parse_address
 from streams.clock import real_time
 from streams.controller.options import HTTP, add_operated, operated_argv

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from aiokafka.errors import KafkaError
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.rollout.serving_group import Life
 from autoscaler.tick.restore import rebuild

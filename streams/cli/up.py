@@ -21,8 +21,8 @@ from typing import Any
 
 import orjson
 
-from autoscaler.domain.checks import InvalidValue, finite, whole
 from autoscaler.domain.cluster import Mode
+from autoscaler.domain.validation import InvalidValue, finite, whole
 from streams.broker.reach import parse_address
 from streams.controller.options import add_operated, operated_argv
 from streams.files.components import refuse_components

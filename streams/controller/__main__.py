@@ -17,8 +17,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Mode
+from autoscaler.domain.validation import InvalidValue
 from streams.broker.admin import TopicsUnusable
 from streams.broker.own import own_broker
 from streams.broker.reach import BrokerUnreachable, parse_address

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.decide import ControllerState
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Mode
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.estimate.engine_view import EngineView
 from autoscaler.estimate.windows import TelemetryWindows
 from streams.broker.admin import EnsuredTopics, TopicsUnusable, ensure_topics

@@ -10,8 +10,8 @@ import hashlib
 import logging
 from dataclasses import replace
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.validation import InvalidValue
 from streams.controller.latest import Latest
 from streams.files.config import Config, parse_service
 from streams.files.errors import UserError

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.domain.nodes import NodeNames
+from autoscaler.domain.node_names import NodeNames
 from topics.records import Assignment, Availability, Control, Price, RateHour, Status
 
 _KEPT_SCOPES = 10_000

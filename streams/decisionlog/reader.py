@@ -17,8 +17,8 @@ from urllib.parse import unquote
 import orjson
 
 from autoscaler.decide import ControllerState
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.validation import InvalidValue
 from streams.decisionlog.entries import FORM, Start, Tick
 from streams.decisionlog.observations import ObservationReader
 from streams.decisionlog.writer import SUFFIX, started_ms

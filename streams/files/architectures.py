@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance import catalog
 from autoscaler.performance.architecture import from_json
 from autoscaler.performance.catalog_names import is_published

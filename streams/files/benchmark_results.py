@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoscaler.domain.checks import InvalidValue, finite
+from autoscaler.domain.validation import InvalidValue, finite
 from streams.files.csv_rows import cause_of
 from streams.files.errors import UserError
 

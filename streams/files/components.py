@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.components import ComponentGraph, Deployment, RequestType
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Slo
 from autoscaler.performance import catalog
 from autoscaler.rollout.assignments import component_engine

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Mode, Policy, Pool, Service
 from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.measurement import Measurement
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.schedule import Weekly
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Slo
 from autoscaler.performance import catalog
 from streams.files import units

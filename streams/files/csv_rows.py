@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from streams.files.errors import UserError
 
 Row = Mapping[str, str]

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.hardware import GpuSpec
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance import catalog
+from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.memory import fits
-from autoscaler.performance.plausible import peak_share, waits_for_slots
-from autoscaler.performance.points import MeasuredPoint, PointKind
+from autoscaler.performance.plausibility import peak_share, waits_for_slots
 from streams.files.csv_rows import Row, count, number, numbered_rows, whole_number
 from streams.files.errors import UserError
 

@@ -10,10 +10,10 @@ import json
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.measurement import Measurement
-from autoscaler.performance.known import checked, with_measurements
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance.profile import default_profile
+from autoscaler.performance.profile_sources import checked, with_measurements
 from streams.files.csv_rows import cause_of
 from streams.files.errors import UserError
 

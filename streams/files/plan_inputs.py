@@ -17,8 +17,8 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.planning.combo_names import parse_combo_id
 from streams.files import units

@@ -5,8 +5,8 @@ Owns its keys, their units and what is allowed together.
 
 from __future__ import annotations
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import FORECASTS, Objective, Policy
+from autoscaler.domain.validation import InvalidValue
 from streams.files import units
 from streams.files.yamltree import Section
 

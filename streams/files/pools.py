@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market, Pool
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance import catalog
 from autoscaler.performance.catalog_names import instance_type
 from streams.files import units

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.profile_codec import decode, encode
 from streams.files.csv_rows import cause_of

@@ -21,10 +21,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.quality_route import STEPS, QualityRoute
-from autoscaler.serving.languages import LANGUAGES
+from autoscaler.domain.validation import InvalidValue
+from autoscaler.serving.prompt_language import LANGUAGES
 from streams.files import units
 from streams.files.csv_rows import Row, finite_cell, numbered_rows
 from streams.files.errors import UserError

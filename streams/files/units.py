@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from difflib import get_close_matches
 
-from autoscaler.domain.checks import InvalidValue, finite, whole
+from autoscaler.domain.validation import InvalidValue, finite, whole
 
 _DURATION = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+)\s*(ms|s|m|h|d)\Z")
 _BANDWIDTH = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(Gbit/s|Gbps|GB/s)\Z")

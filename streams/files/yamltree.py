@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import yaml
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from streams.files.errors import UserError, first_line
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.numba_decorators import compiled
 
 _QUOTE, _COMMA, _COLON, _BACKSLASH = b'",:\\'
 _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST = b"{}[]"

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from autoscaler.domain.cluster import Cluster, Pool
-from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.node_names import node_ids
 from streams.files.errors import UserError
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
 

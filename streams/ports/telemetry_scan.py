@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.performance.compiled import compiled
+from autoscaler.performance.numba_decorators import compiled
 from streams.ports.json_scan import after_key, after_text, after_value, after_word
 from topics.checks import MAX_COUNT, MAX_MS
 from topics.codec import CELLS, MAX_BYTES, NEWEST, OLDEST

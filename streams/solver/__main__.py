@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from autoscaler.performance.known import profile_of
+from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.planner import OPTIONS, answer
 from autoscaler.planning.planner_messages import unanswered
 from autoscaler.planning.strategies.registry import strategy_for

@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.performance.known import profile_of
+from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.planner import OPTIONS, answer
 from autoscaler.planning.planner_messages import (
     Outcome,

@@ -15,7 +15,7 @@ import orjson
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.components import ComponentGraph
-from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.links import link_gb_s
 from streams.declared import declared_options

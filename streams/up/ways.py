@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autoscaler.rollout.serving_group import combo_id_of, serial_of
-from autoscaler.serving.paths import planned_shares
+from autoscaler.serving.component_paths import planned_shares
 from topics.records import Routes, Telemetry
 from topics.scoring import EVERY
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from autoscaler.domain.cluster import Cluster, Market, Objective
 from autoscaler.domain.workload import Demand
-from autoscaler.performance.known import profile_of
 from autoscaler.performance.profile import Profile
+from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.registry import strategy

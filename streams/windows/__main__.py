@@ -14,7 +14,7 @@ import sys
 import faust
 from faust.types import TP
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from streams.broker.admin import TopicsUnusable, ensure_topics
 from streams.broker.reach import BrokerUnreachable, parse_address
 from streams.files.errors import UserError

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import pulp
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.planning.candidate_combos import ranking_usd_per_h
 from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd

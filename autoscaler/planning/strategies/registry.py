@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Policy
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.planning.plan import Strategy
 from autoscaler.planning.strategies.budget import Budget
 from autoscaler.planning.strategies.cauchy import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer.arrays import Ints
 from autoscaler.optimizer.check import checked
 from autoscaler.optimizer.milp import relaxed

@@ -6,7 +6,7 @@ second is what planning for the highest demand costs.
 
 from __future__ import annotations
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
 from autoscaler.simulation.fixed import FixedFleet

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.workload import Demand
-from autoscaler.performance.known import profile_of
+from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.plan import PlanStatus
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.shoal import Shoal

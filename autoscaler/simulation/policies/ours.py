@@ -14,7 +14,7 @@ from functools import partial
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.performance.known import profile_of
+from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.plan import Plan, Strategy
 from autoscaler.planning.planner import answer
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.simulation.policies import cauchy, fixed, hpa, knative, oracle, ours, skyserve
 from autoscaler.simulation.policies.policy import Policy
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 import orjson
 
 from autoscaler.serving.batching import Batcher
-from autoscaler.serving.lanes import BatcherLanes
-from autoscaler.serving.setup import EngineSetup, InvalidValue, Measurement, engine_setup
+from autoscaler.serving.engine_setup import EngineSetup, InvalidValue, Measurement, engine_setup
+from autoscaler.serving.pipeline_stages import BatcherLanes
 from executors.engines.architecture import architecture
 from executors.engines.protocol import API_KEY
 from executors.engines.simulated.engine import Engine, Identity

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoscaler.serving.batching import Batcher
-from autoscaler.serving.lanes import BatcherLanes
-from autoscaler.serving.requests import (
+from autoscaler.serving.engine_requests import (
     Event,
     Finished,
     FirstToken,
@@ -24,7 +23,8 @@ from autoscaler.serving.requests import (
     Tokens,
     Work,
 )
-from autoscaler.serving.setup import InvalidValue
+from autoscaler.serving.engine_setup import InvalidValue
+from autoscaler.serving.pipeline_stages import BatcherLanes
 from executors.engines.simulated.answer import Answer
 from executors.engines.simulated.api import Job, RemoteKv
 from executors.engines.simulated.clock import MachineClock

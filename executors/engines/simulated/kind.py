@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoscaler.serving.setup import Measurement, engine_startup_s
+from autoscaler.serving.engine_setup import Measurement, engine_startup_s
 from executors.engines.architecture import architecture
 from executors.engines.protocol import API_KEY, LaunchLine, LaunchSpec
 from executors.engines.simulated.process import SimulatedProcess, launch_line

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoscaler.serving.setup import engine_startup_s
+from autoscaler.serving.engine_setup import engine_startup_s
 from executors.engines.architecture import architecture
 from executors.engines.http_api import HttpApi
 from executors.engines.protocol import API_KEY, LaunchLine, LaunchSpec, RoleSwitch

@@ -18,7 +18,7 @@ import aiohttp
 import openai
 import pytest
 
-from autoscaler.serving.policies import Inside, Policy
+from autoscaler.serving.routing_policies import Inside, Policy
 from executors.engines.exposition import load
 from executors.gateway.server import Gateway
 from executors.gateway.settings import Clock, Settings

@@ -8,7 +8,7 @@ import json
 import aiohttp
 import pytest
 
-from autoscaler.serving.policies import Inside, Policy
+from autoscaler.serving.routing_policies import Inside, Policy
 from tests.integration.gateway.gateway_bench import MakeBench, total, until
 from topics.records import Endpoint, RouteGroup
 

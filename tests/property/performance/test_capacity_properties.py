@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.attainment import engine
 from autoscaler.performance.profile import default_profile
-from autoscaler.performance.steps import step_times
+from autoscaler.performance.step_times import step_times
 from autoscaler.performance.throughput import instance_throughput
 
 PROFILE = default_profile()

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
+from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.closed_loop import estimate
-from autoscaler.performance.plausible import peak_share
-from autoscaler.performance.points import MeasuredPoint, PointKind
+from autoscaler.performance.plausibility import peak_share
 from autoscaler.performance.profile import default_profile
-from autoscaler.performance.steps import step_times
+from autoscaler.performance.step_times import step_times
 from autoscaler.performance.throughput import instance_throughput, stage_table
 
 PROFILE = default_profile()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from autoscaler.domain.cluster import Cluster, Market, Pool
 from autoscaler.domain.combo import Combo, ComboMember
-from autoscaler.domain.nodes import node_ids
+from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.slices import SLICE_SIZES
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.serving.batching import Batcher
-from autoscaler.serving.requests import (
+from autoscaler.serving.engine_requests import (
     Finished,
     FirstToken,
     LeaseExpired,

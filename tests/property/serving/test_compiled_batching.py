@@ -13,11 +13,11 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog, pass_kernel
 from autoscaler.performance.profile import default_profile
-from autoscaler.performance.steps import step_times
+from autoscaler.performance.step_times import step_times
 from autoscaler.performance.timing_grid import TimingGrid, timing_grid
 from autoscaler.serving.batching import Batcher
 from autoscaler.serving.compiled_batching import CompiledBatcher
-from autoscaler.serving.requests import Finished, FirstToken, Limits, Part, Work
+from autoscaler.serving.engine_requests import Finished, FirstToken, Limits, Part, Work
 
 BATCHED = 512
 

@@ -12,7 +12,7 @@ import sys
 import pytest
 from aiokafka.errors import KafkaError, NotControllerError, TopicAuthorizationFailedError
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from streams.broker import admin
 from streams.broker.admin import TopicsUnusable, ensure_topics
 from streams.broker.reach import BrokerUnreachable, greet, parse_address

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from executors.kafka_client import KafkaClient
 from streams.broker.admin import ensure_topics
 from streams.broker.clients import FilesUnreadable, admin, consumer, producer

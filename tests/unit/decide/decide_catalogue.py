@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest import mock
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import plain_profile

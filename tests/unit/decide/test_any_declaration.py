@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market, Mode, Objective, Policy, Pool, Service
 from autoscaler.domain.schedule import Weekly
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, WorkloadType
 from autoscaler.planning.planner_messages import Urgency
 from tests.unit.decide.decide_catalogue import (

@@ -15,7 +15,7 @@ from autoscaler.domain.cluster import Cluster, Market, Mode, Pool
 from autoscaler.domain.components import ComponentGraph, Deployment, RequestType
 from autoscaler.domain.workload import Slo
 from autoscaler.performance import catalog
-from autoscaler.serving.paths import planned_shares
+from autoscaler.serving.component_paths import planned_shares
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.live import LiveController
 from autoscaler.simulation.requests import Call, Ending

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.schedule import Weekly
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.state.effects import PublishAssignment, PublishPlan, PublishRoutes
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import T0, World, world

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.decide import rebuild
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Policy, Service
 from autoscaler.domain.schedule import Weekly
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from tests.unit.decide.decide_catalogue import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoscaler.domain.checks import InvalidValue, finite
+from autoscaler.domain.validation import InvalidValue, finite
 
 
 @pytest.mark.parametrize("value", [10**400, -(10**400)])

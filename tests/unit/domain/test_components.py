@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.components import ComponentGraph, Deployment, RequestType
+from autoscaler.domain.validation import InvalidValue
 
 AFTER = {"e0": frozenset[str](), "e1": frozenset[str](), "llm": frozenset({"e0", "e1"})}
 TEXT = RequestType("text", 0.5, frozenset({"llm"}))

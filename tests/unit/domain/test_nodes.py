@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.domain.nodes import node_id, node_ids
+from autoscaler.domain.node_names import node_id, node_ids
 from tests.unit.decide.decide_catalogue import pool
 
 

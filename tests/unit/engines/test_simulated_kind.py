@@ -7,7 +7,7 @@ import pytest
 
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import architecture
-from autoscaler.serving.setup import Measurement, engine_setup
+from autoscaler.serving.engine_setup import Measurement, engine_setup
 from executors.engines.protocol import LaunchSpec
 from executors.engines.registry import parse_engine
 from executors.engines.simulated.__main__ import measured_in

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Policy, Service
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.workload import Slo
 from autoscaler.estimate.model_demand import ModelDemand, observe
 from autoscaler.estimate.scale_in_evidence import is_stale, objection, paused, strain

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from autoscaler.serving.batching import Batcher
-from autoscaler.serving.requests import Limits
+from autoscaler.serving.engine_requests import Limits
 from executors.engines.simulated.answer import Answer
 from executors.engines.simulated.api import Job, RemoteKv
 from executors.engines.simulated.engine import Engine, Identity

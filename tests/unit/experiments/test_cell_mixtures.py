@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.planning.component_cells import Cell, efficient_cells
 from loadtests.experiments.cell_mixtures import fewest_gpus, greedy_mixture
 

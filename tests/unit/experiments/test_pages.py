@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from loadtests.experiments import cauchy_allocation, coral_sensitivity
 from loadtests.experiments.coral_helix import COUNTS, PRICES, pipeline_req_per_s
 from loadtests.experiments.page import bar_chart, put, rows_of

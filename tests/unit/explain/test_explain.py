@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Policy
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.workload import Demand, Slo
 from autoscaler.explain.alternatives import (
     best_alternative,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from streams.files.architectures import architecture
 
 

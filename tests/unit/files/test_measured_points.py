@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.performance.points import PointKind
+from autoscaler.performance.benchmark_points import PointKind
 from autoscaler.performance.profile import default_profile
 from streams.cli.main import main
 from streams.files.errors import UserError

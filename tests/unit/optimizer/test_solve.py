@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer import best_effort
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.milp import ExactResult, minimise_cost, relaxed

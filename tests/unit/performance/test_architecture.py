@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance import catalog
 from autoscaler.performance.architecture import from_config, from_json
 

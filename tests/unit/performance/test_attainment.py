@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.attainment import Engine, Run, engine
 from autoscaler.performance.engine_limits import batched_tokens
 from autoscaler.performance.profile import default_profile
-from autoscaler.performance.steps import StepTimes, step_times
+from autoscaler.performance.step_times import StepTimes, step_times
 from autoscaler.performance.throughput import InstanceRate, instance_throughput
 from autoscaler.planning.instances import instance
 from autoscaler.serving.batching import Batcher
-from autoscaler.serving.requests import Finished, FirstToken, Limits, Work
+from autoscaler.serving.engine_requests import Finished, FirstToken, Limits, Work
 from streams.files.defaults import Defaults
 from tests.unit.planning.planning_clusters import service
 

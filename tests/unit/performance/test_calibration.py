@@ -9,13 +9,13 @@ from itertools import product
 import pytest
 
 from autoscaler.performance import catalog
+from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.calibration import calibrate
 from autoscaler.performance.closed_loop import estimate, estimate_with
 from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency, EngineFactors
-from autoscaler.performance.errors import by_class, by_group
+from autoscaler.performance.estimate_errors import by_class, by_group
 from autoscaler.performance.holdout import half, leave_one_out, with_profile
-from autoscaler.performance.leastsquares import fit
-from autoscaler.performance.points import MeasuredPoint, PointKind
+from autoscaler.performance.least_squares import fit
 from autoscaler.performance.profile import plain_profile
 from autoscaler.performance.profile_codec import decode, encode
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance import catalog
 from autoscaler.performance.catalog_names import _INSTANCES, GPU_PRODUCTS, instance_type
 

@@ -8,11 +8,11 @@ from statistics import fmean
 import pytest
 
 from autoscaler.performance import catalog
+from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.closed_loop import estimate_with
 from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from autoscaler.performance.memory import kv_capacity_tokens
-from autoscaler.performance.plausible import peak_share
-from autoscaler.performance.points import MeasuredPoint, PointKind
+from autoscaler.performance.plausibility import peak_share
 from autoscaler.performance.roofline import Roofline, roofline
 
 LLAMA = catalog.model("meta-llama/Llama-3.1-8B")

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoscaler.performance import compiled as compiled_module
+from autoscaler.performance import numba_decorators as compiled_module
 
 CALLEE = (
-    "from autoscaler.performance.compiled import {how}\n\n\n"
+    "from autoscaler.performance.numba_decorators import {how}\n\n\n"
     "@{how}\ndef inner(x):\n    return x + {value}\n"
 )
 CALLER = (
-    "from autoscaler.performance.compiled import compiled\nfrom inner import inner\n\n\n"
+    "from autoscaler.performance.numba_decorators import compiled\nfrom inner import inner\n\n\n"
     "@compiled\ndef outer(x):\n    return 2 * inner(x)\n"
 )
 ASK = "from outer import outer; print(outer(3), sum(outer.stats.cache_hits.values()))"
@@ -55,7 +55,7 @@ def test_a_changed_constant_of_another_folder_is_compiled_in_again(tmp_path: Pat
         (tmp_path / folder).mkdir()
     (tmp_path / "elsewhere" / "given.py").write_text("WIDTH = 4\n")
     (tmp_path / "near" / "inner.py").write_text(
-        "import numpy as np\nfrom autoscaler.performance.compiled import compiled\n"
+        "import numpy as np\nfrom autoscaler.performance.numba_decorators import compiled\n"
         "from elsewhere.given import WIDTH\n\nWIDTHS = np.array([2 * WIDTH])\n\n\n"
         "@compiled\ndef inner(x):\n    return below(x)\n\n\n"
         "@compiled\ndef below(x):\n    return x + WIDTHS[0]\n"

@@ -14,10 +14,10 @@ from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog, engine_kernel, pass_kernel
 from autoscaler.performance.engine_limits import batched_tokens
 from autoscaler.performance.profile import default_profile
-from autoscaler.performance.steps import StepTimes, step_times
+from autoscaler.performance.step_times import StepTimes, step_times
 from autoscaler.performance.timing_grid import timing_grid
 from autoscaler.serving.batching import Batcher
-from autoscaler.serving.requests import Event, Finished, FirstToken, Limits, Part, Work
+from autoscaler.serving.engine_requests import Event, Finished, FirstToken, Limits, Part, Work
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.performance import catalog
+from autoscaler.performance.benchmark_points import Estimate, MeasuredPoint, PointKind
 from autoscaler.performance.closed_loop import estimate
-from autoscaler.performance.errors import Pair
+from autoscaler.performance.estimate_errors import Pair
 from autoscaler.performance.intervals import intervals, packaged, rate_interval
-from autoscaler.performance.plausible import waits_for_slots
-from autoscaler.performance.points import Estimate, MeasuredPoint, PointKind
+from autoscaler.performance.plausibility import waits_for_slots
 from autoscaler.performance.profile import default_profile
 
 SPEC, GPU = catalog.model("meta-llama/Llama-3.1-8B"), catalog.gpu("H100")

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog
+from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.closed_loop import estimate, estimate_scaled
-from autoscaler.performance.known import with_measurements
-from autoscaler.performance.measured import measure
-from autoscaler.performance.points import MeasuredPoint, PointKind
 from autoscaler.performance.profile import default_profile
-from autoscaler.performance.steps import step_times
+from autoscaler.performance.profile_sources import with_measurements
+from autoscaler.performance.step_times import step_times
+from autoscaler.performance.user_measurements import measure
 
 SPEC, GPU, PROFILE = catalog.model("meta-llama/Llama-3.1-8B"), catalog.gpu("L4"), default_profile()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autoscaler.performance import catalog
-from autoscaler.performance.errors import ErrorSummary, by_class
+from autoscaler.performance.estimate_errors import ErrorSummary, by_class
 from autoscaler.performance.holdout import half, with_profile
 from autoscaler.performance.profile import default_profile
 from streams.files.measured_points import read_points

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.catalog import gpu, model
 from autoscaler.performance.pipeline import (
@@ -15,7 +15,7 @@ from autoscaler.performance.pipeline import (
     pipeline_times,
 )
 from autoscaler.performance.profile import default_profile
-from autoscaler.performance.steps import step_times
+from autoscaler.performance.step_times import step_times
 from autoscaler.performance.timing_grid import timing_grid
 
 PROFILE = default_profile()

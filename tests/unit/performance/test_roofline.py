@@ -9,11 +9,12 @@ import sys
 import numpy as np
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY
+from autoscaler.performance.layer_shapes import experts_touched, layer_shape
 from autoscaler.performance.profile import default_profile, plain_profile
 from autoscaler.performance.profile_codec import decode, encode, make_profile
 from autoscaler.performance.roofline import (
@@ -22,8 +23,7 @@ from autoscaler.performance.roofline import (
     kv_transfer_ms,
     roofline,
 )
-from autoscaler.performance.shapes import experts_touched, layer_shape
-from autoscaler.performance.steps import step_times
+from autoscaler.performance.step_times import step_times
 from autoscaler.performance.throughput import instance_throughput, stage_table
 
 LLAMA = catalog.model("meta-llama/Llama-3.1-8B")
@@ -183,7 +183,7 @@ def test_engines_need_no_numpy() -> None:
     """Simulated engines start fast: the step times must not pull numpy in."""
     code = (
         "import sys; from autoscaler.performance import catalog, steps, profile;"
-        "import autoscaler.serving.setup;"
+        "import autoscaler.serving.engine_setup;"
         "profile.default_profile(); sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths
-from autoscaler.performance.sample import lengths_of
+from autoscaler.performance.request_sample import lengths_of
 
 LENGTHS = Lengths.expected(2000.0, 200.0)
 MOST = 10**6

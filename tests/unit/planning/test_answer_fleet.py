@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand, Slo
 from autoscaler.planning.planner import answer
 from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Arrivals, Phase, Slo
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.candidate_combos import candidate_combos, combo_named, late_combos

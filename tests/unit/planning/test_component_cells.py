@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.components import ComponentGraph
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.combo_labels import change_words
 from autoscaler.explain.plan_explanation import explain

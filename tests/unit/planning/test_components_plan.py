@@ -6,9 +6,9 @@ import numpy as np
 import pulp
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.components import ComponentGraph, Deployment, RequestType
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance import catalog
 from autoscaler.planning.component_graph import (
     cheapest_for_rate,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand, Phase, Slo
 from autoscaler.explain.combo_labels import short_name
 from autoscaler.performance.profile import default_profile

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.quality_route import QualityRoute, ScoreMix
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.planning.answer_quality import Split, cheapest, front, priced, splits
 from autoscaler.planning.planner_messages import RouteAsk
 from autoscaler.planning.route_choice import choose

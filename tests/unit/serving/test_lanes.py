@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from autoscaler.serving.batching import Batcher
-from autoscaler.serving.lanes import BatcherLanes
-from autoscaler.serving.requests import Finished, Limits, Part, Work
+from autoscaler.serving.engine_requests import Finished, Limits, Part, Work
+from autoscaler.serving.pipeline_stages import BatcherLanes
 
 
 class Steady:

@@ -7,9 +7,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.serving.paths import Paths, kind_with, planned_shares
-from autoscaler.serving.policies import Want
+from autoscaler.serving.component_paths import Paths, kind_with, planned_shares
 from autoscaler.serving.routing import Router
+from autoscaler.serving.routing_policies import Want
 from topics.records import Endpoint, RequestKind, RouteGroup, Routes
 from topics.routing import Hop, RoutePath, Stage
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoscaler.serving.ejections import PROBE_FIRST_MS, PROBE_LAST_MS
-from autoscaler.serving.policies import Between, Inside, Policy, Want
 from autoscaler.serving.routing import Applied, Pick, Router
+from autoscaler.serving.routing_policies import Between, Inside, Policy, Want
 from topics.records import Endpoint, RouteGroup, Routes
 
 

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from autoscaler.serving.languages import LANGUAGES, language_of
-from autoscaler.serving.scoring import (
+from autoscaler.serving.prompt_language import LANGUAGES, language_of
+from autoscaler.serving.score_routing import (
     believed,
     class_of,
     has_code,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.serving.policies import Want
 from autoscaler.serving.routing import Applied, Router
+from autoscaler.serving.routing_policies import Want
 from autoscaler.serving.wait_queue import WaitQueue
 from topics.records import Endpoint, RouteGroup, Routes, TypeRoute
 

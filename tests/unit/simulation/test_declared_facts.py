@@ -10,7 +10,7 @@ from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.profile import architecture, default_profile
-from autoscaler.serving.setup import setup_on
+from autoscaler.serving.engine_setup import setup_on
 from autoscaler.simulation.arrivals import Arrival
 from tests.unit.simulation.worlds import OD, ONE, cluster, evenly, run, service, world
 

@@ -9,8 +9,8 @@ import pytest
 
 from autoscaler.performance import catalog, pass_kernel
 from autoscaler.performance.timing_grid import TimingGrid
-from autoscaler.serving.requests import Limits, Part, Work
-from autoscaler.serving.setup import EngineSetup
+from autoscaler.serving.engine_requests import Limits, Part, Work
+from autoscaler.serving.engine_setup import EngineSetup
 from autoscaler.simulation import engine as engine_module
 from autoscaler.simulation.agenda import Agenda
 from autoscaler.simulation.engine import SimEngine

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autoscaler.domain.workload import Lengths, Phase, Slo
-from autoscaler.serving.setup import engine_setup
+from autoscaler.serving.engine_setup import engine_setup
 from autoscaler.simulation.arrivals import Arrival, measured_lengths
 from autoscaler.simulation.decider import Said, Seen
 from autoscaler.simulation.fixed import FixedFleet

@@ -11,8 +11,8 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase, Slo
 from autoscaler.performance import catalog
-from autoscaler.performance.known import profile_of
 from autoscaler.performance.pipeline import PipelineSlices, pipeline_times
+from autoscaler.performance.profile_sources import profile_of
 from autoscaler.simulation.live import LiveController
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.script import NodeLost

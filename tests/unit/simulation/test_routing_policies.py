@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoscaler.serving.policies import Between, Inside, Policy
+from autoscaler.serving.routing_policies import Between, Inside, Policy
 from loadtests.routing_bench import BETWEEN, INSIDE, compared
 
 BASIC = Policy(Between.GOODPUT, Inside.ROUND_ROBIN)

@@ -10,7 +10,7 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.estimate.windows import Stats
 from autoscaler.performance.profile import default_profile
-from autoscaler.serving.setup import setup_on
+from autoscaler.serving.engine_setup import setup_on
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.measures import attains
 from autoscaler.simulation.script import (

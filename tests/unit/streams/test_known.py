@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.domain.nodes import NodeNames, node_ids
+from autoscaler.domain.node_names import NodeNames, node_ids
 from autoscaler.estimate.windows import TelemetryWindows
 from streams.clock import Clock
 from streams.controller.election import Election

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 from autoscaler.serving.batching import Batcher
-from autoscaler.serving.requests import Event, Finished, LeaseExpired, Part, Work
+from autoscaler.serving.engine_requests import Event, Finished, LeaseExpired, Part, Work
 
 
 class Machine(Protocol):

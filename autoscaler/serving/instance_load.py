@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from autoscaler.serving.rings import Ring, bare
+from autoscaler.serving.round_robin import Ring, bare
 from topics.records import Endpoint
 
 

@@ -5,8 +5,8 @@ Owns the bound that tells an impossible measurement from a bad estimate. Knows n
 
 from __future__ import annotations
 
+from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.efficiency import PEAK
-from autoscaler.performance.points import MeasuredPoint, PointKind
 from autoscaler.performance.roofline import roofline
 
 # Prompts are computed at a third of the peak at worst.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from autoscaler.performance.points import Estimate, MeasuredPoint
+from autoscaler.performance.benchmark_points import Estimate, MeasuredPoint
 
 Pair = tuple[MeasuredPoint, Estimate]
 

@@ -15,7 +15,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.domain.checks import finite
+from autoscaler.domain.validation import finite
 from autoscaler.domain.workload import LEVELS, Lengths
 
 Floats = npt.NDArray[np.float64]

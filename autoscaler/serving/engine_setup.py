@@ -9,20 +9,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from autoscaler.domain.checks import InvalidValue, whole
 from autoscaler.domain.measurement import Measurement
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S, batched_tokens
-from autoscaler.performance.known import known
 from autoscaler.performance.pipeline import PipelineSlices, pipeline_times
 from autoscaler.performance.profile import Profile
+from autoscaler.performance.profile_sources import known
 from autoscaler.performance.roofline import kv_transfer_ms
 from autoscaler.performance.startup import startup_s
-from autoscaler.performance.steps import StepTimes, step_times
-from autoscaler.serving.requests import Limits
+from autoscaler.performance.step_times import StepTimes, step_times
+from autoscaler.serving.engine_requests import Limits
 
 __all__ = [
     "EngineSetup", "InvalidValue", "Measurement", "ModelSpec", "engine_setup", "engine_startup_s",

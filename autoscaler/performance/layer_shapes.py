@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 
 # Bytes per weight with their block scales: MXFP4 has one scale byte per 32 weights, NVFP4 per 16.
 _EXPERT_BYTES = {"bf16": 2.0, "fp8": 1.0, "mxfp4": 4.25 / 8, "fp4": 4.5 / 8, "int4": 4.25 / 8}

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.domain.checks import InvalidValue, finite, whole
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.domain.workload import Lengths, Phase
+from autoscaler.performance.measured_tables import Correction
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.pipeline import HOP_GB_S, HOP_LATENCY_MS
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.roofline import Roofline
-from autoscaler.performance.steps import bind
-from autoscaler.performance.tables import Correction
+from autoscaler.performance.step_times import bind
 
 Floats = NDArray[np.float64]
 _PREFILL_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)

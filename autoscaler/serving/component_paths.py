@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from autoscaler.serving.ways import Ways
+from autoscaler.serving.traffic_classes import Ways
 from topics.records import Endpoint, RequestKind, RouteGroup
 from topics.routing import Hop, RoutePath
 

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from autoscaler.domain.checks import InvalidValue
 from autoscaler.domain.measurement import Measurement
+from autoscaler.domain.validation import InvalidValue
+from autoscaler.performance.benchmark_points import Estimate, MeasuredPoint
 from autoscaler.performance.closed_loop import estimate_scaled
-from autoscaler.performance.known import without
-from autoscaler.performance.leastsquares import Factors, fit
-from autoscaler.performance.plausible import peak_share
-from autoscaler.performance.points import Estimate, MeasuredPoint
+from autoscaler.performance.least_squares import Factors, fit
+from autoscaler.performance.plausibility import peak_share
 from autoscaler.performance.profile import Profile, architecture
+from autoscaler.performance.profile_sources import without
 
 _BOUNDS = {"prefill": (1e-3, 1e5), "decode": (1e-3, 1e5), "first_token_ms": (0.1, 1e4)}
 # Prompts this many times as long as others tell their own time from what comes before it.

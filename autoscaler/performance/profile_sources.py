@@ -11,13 +11,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from autoscaler.domain.checks import finite, whole
 from autoscaler.domain.measurement import Measurement
+from autoscaler.domain.validation import finite, whole
 from autoscaler.performance.profile import Profile, architecture, default_profile
 
 if TYPE_CHECKING:
     from autoscaler.domain.cluster import Cluster
-    from autoscaler.performance.points import MeasuredPoint
+    from autoscaler.performance.benchmark_points import MeasuredPoint
 
 
 def with_measurements(profile: Profile, found: Sequence[Measurement]) -> Profile:

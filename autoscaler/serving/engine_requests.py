@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from autoscaler.domain.checks import InvalidValue, finite, whole
+from autoscaler.domain.validation import InvalidValue, finite, whole
 
 _MAX_TOKENS = 10**8
 
@@ -24,7 +24,7 @@ class Part(StrEnum):
 
 
 class Timings(Protocol):
-    """Step times in ms; `autoscaler.performance.steps.StepTimes` is one."""
+    """Step times in ms; `autoscaler.performance.step_times.StepTimes` is one."""
 
     def prefill_ms(self, tokens: float, context: float = 0.0) -> float:
         """One pass over `tokens` prompt tokens behind `context` cached ones."""

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from autoscaler.serving.languages import language_of
+from autoscaler.serving.prompt_language import language_of
 from topics.scoring import PromptRule, ScoreSource, ScoreSplit
 from topics.telemetry import UNCLASSED
 

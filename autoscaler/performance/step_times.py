@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from autoscaler.domain.hardware import GpuSpec
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
+from autoscaler.performance.measured_tables import NO_CORRECTION, Correction, rows
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.profile import DEFAULT_ENGINE, Profile
 from autoscaler.performance.roofline import Roofline, roofline
-from autoscaler.performance.tables import NO_CORRECTION, Correction, rows
 
 # Engines bound the sequences of one iteration; a prefill instance holds few at a time.
 _MAX_SEQUENCES = {Phase.PREFILL: 64, Phase.DECODE: 512, Phase.AGGREGATED: 256}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoscaler.domain.checks import finite, whole
+from autoscaler.domain.validation import finite, whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autoscaler.domain.hardware import GpuSpec
-from autoscaler.domain.models import ModelSpec
+from autoscaler.domain.model_spec import ModelSpec
 
 
 class PointKind(StrEnum):
