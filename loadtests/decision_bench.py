@@ -5,7 +5,7 @@ usage: python -m loadtests.decision_bench [--trace FILE --config FILE | --steps 
        [--static] [--fluid] [--jobs N] [--duration S] [--rate R] [--lengths TRACE] [--load L]
 
 Without a scenario: the bundled trace and configuration. What each figure means stands in
-`loadtests.decision_figures` and `autoscaler.simulation.measures`. Owns the command line and the
+`loadtests.decision_figures` and `autoscaler.simulation.run_measures`. Owns the command line and the
 processes.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.simulation.sweep import Sweep, sweep
+from autoscaler.simulation.fleet_search import Sweep, sweep
 from loadtests.arguments import number, whole
 from loadtests.decision_cases import GENERATED_CONFIG, TRACE_CONFIG, Case, prepare
 from loadtests.decision_compare import TARGETS, over_seeds, report

@@ -17,7 +17,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.simulation.arrivals import Arrival, measured_lengths, that_fit
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.solver import plan_in_process
+from autoscaler.simulation.virtual_planner import plan_in_process
 from loadtests.arrivals import (
     Draw,
     Step,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autoscaler.simulation.sweep import Fleet, Sweep
+from autoscaler.simulation.fleet_search import Fleet, Sweep
 from loadtests.decision_runs import Run
 
 TARGETS = (0.97, 0.95)

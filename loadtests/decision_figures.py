@@ -16,7 +16,7 @@ rate, minus 1, where the true rate is not 0.
 A false scale-out is one after the first possible arrival, while what was ordered already was
 sufficient, and no node had been lost in the two minutes before.
 
-What `autoscaler.simulation.measures` defines (attainment, ordered capacity, reversals) is used as
+What `autoscaler.simulation.run_measures` defines (attainment, ordered capacity, reversals) is used as
 it is there.
 """
 
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Lengths
 from autoscaler.simulation.arrivals import Arrival, p99_of_10s_rates
-from autoscaler.simulation.measures import (
+from autoscaler.simulation.run_measures import (
     Capacity,
     Orders,
     Reversals,

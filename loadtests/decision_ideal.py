@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.planner_messages import PlanRequest, Urgency
-from autoscaler.simulation.solver import plan_in_process
+from autoscaler.simulation.virtual_planner import plan_in_process
 from loadtests.decision_cases import Case, prepare
 
 _MOMENTS = 144  # of a day: every ten minutes

@@ -15,14 +15,14 @@ from typing import Any
 import orjson
 
 from autoscaler.planning.planner_messages import Urgency
+from autoscaler.simulation.controller_under_test import LiveController
 from autoscaler.simulation.decider import Decider
-from autoscaler.simulation.fluid import simulate_flow
-from autoscaler.simulation.live import LiveController
-from autoscaler.simulation.measures import Capacity, cost_usd, orders
+from autoscaler.simulation.rate_simulator import simulate_flow
+from autoscaler.simulation.run_measures import Capacity, cost_usd, orders
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.script import NodeLost
+from autoscaler.simulation.simulator import simulate
+from autoscaler.simulation.supply_script import NodeLost
 from autoscaler.simulation.timeline import Timeline
-from autoscaler.simulation.world import simulate
 from loadtests.decision_cases import Case, Prepared, prepare
 from loadtests.decision_figures import ModelFigures, StepFigures, model_figures, step_figures
 

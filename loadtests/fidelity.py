@@ -35,10 +35,10 @@ import gevent
 
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.live import LiveController
-from autoscaler.simulation.requests import Ending
+from autoscaler.simulation.controller_under_test import LiveController
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.world import World
+from autoscaler.simulation.simulated_request import Ending
+from autoscaler.simulation.simulator import World
 from loadtests.experiments.page import put
 from loadtests.fidelity_figures import (
     MOST_BETWEEN_RUNS,

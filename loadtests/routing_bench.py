@@ -22,11 +22,11 @@ from pathlib import Path
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.serving.engine_setup import engine_setup
 from autoscaler.serving.routing_policies import Between, Inside, Policy
-from autoscaler.simulation.agenda import Agenda
-from autoscaler.simulation.engine import SimEngine
-from autoscaler.simulation.gateway import GatewayLimits, SimGateway
-from autoscaler.simulation.requests import Call, Ending
-from autoscaler.simulation.stage import AnyEngine
+from autoscaler.simulation.component_stage import AnyEngine
+from autoscaler.simulation.engine_process import SimEngine
+from autoscaler.simulation.event_queue import Agenda
+from autoscaler.simulation.gateway_process import GatewayLimits, SimGateway
+from autoscaler.simulation.simulated_request import Call, Ending
 from loadtests.experiments.page import bar_chart, put, rows_of
 from topics.records import Endpoint, RouteGroup, Routes
 

@@ -30,7 +30,7 @@ import numpy as np
 import orjson
 
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.policies.table import DEFAULT, VARIANTS
+from autoscaler.simulation.policies.registry import DEFAULT, VARIANTS
 from loadtests.arrivals import (
     Draw,
     Step,

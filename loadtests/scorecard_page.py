@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoscaler.simulation.policies.table import POLICIES, VARIANTS
+from autoscaler.simulation.policies.registry import POLICIES, VARIANTS
 from loadtests.experiments.page import standalone
 from streams.backtest.charts import Series, line_chart
 from streams.backtest.report import WITHIN

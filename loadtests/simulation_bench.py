@@ -27,16 +27,16 @@ from autoscaler.domain.validation import InvalidValue, finite
 from autoscaler.domain.workload import Lengths
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
 from autoscaler.simulation.arrivals import Arrival, measured_lengths
+from autoscaler.simulation.controller_under_test import LiveController
 from autoscaler.simulation.decider import Decider, Said, Seen
-from autoscaler.simulation.fixed import FixedFleet
-from autoscaler.simulation.fluid import simulate_flow
-from autoscaler.simulation.live import LiveController
-from autoscaler.simulation.policies.table import POLICIES
+from autoscaler.simulation.fixed_fleet import FixedFleet
+from autoscaler.simulation.policies.registry import POLICIES
+from autoscaler.simulation.policy_score import Score, score
+from autoscaler.simulation.rate_simulator import simulate_flow
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.score import Score, score
-from autoscaler.simulation.solver import Plan, plan_in_process
+from autoscaler.simulation.simulator import ORIGIN_MS, simulate
 from autoscaler.simulation.timeline import Timeline
-from autoscaler.simulation.world import ORIGIN_MS, simulate
+from autoscaler.simulation.virtual_planner import Plan, plan_in_process
 from loadtests.arrivals import Draw, Step, Swing, poisson, resampled_lengths, swinging
 from loadtests.decision_bench import BUNDLED_TRACE
 from loadtests.decision_cases import acting

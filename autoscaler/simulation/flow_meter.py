@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.performance.numba_decorators import compiled
-from autoscaler.simulation.fluid_flow import Cohort, scaled
-from autoscaler.simulation.inflow import Batch, Ints
+from autoscaler.simulation.arrival_flow import Batch, Ints
+from autoscaler.simulation.rate_flow import Cohort, scaled
 from topics.sketch import MOST_IN_CELL, WIDTH
 from topics.telemetry import COUNTS, SKETCHES
 

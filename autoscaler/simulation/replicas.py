@@ -22,9 +22,9 @@ from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.candidate_combos import combo_named
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.rollout.serving_group import Group
-from autoscaler.simulation.crew import Crew
+from autoscaler.simulation.baseline_fleet import Crew
 from autoscaler.simulation.decider import Said, Seen
-from autoscaler.simulation.fleets import Kind, kinds
+from autoscaler.simulation.fleet_options import Kind, kinds
 
 _MARKETS = (Market.OWNED, Market.SPOT, Market.ON_DEMAND)
 

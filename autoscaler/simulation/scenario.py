@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.gateway import GatewayLimits
-from autoscaler.simulation.script import Happening
-from autoscaler.simulation.solver import SolveTimes
+from autoscaler.simulation.gateway_process import GatewayLimits
+from autoscaler.simulation.supply_script import Happening
+from autoscaler.simulation.virtual_planner import SolveTimes
 
 
 @dataclass(frozen=True, slots=True)

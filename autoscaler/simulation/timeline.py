@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
 from autoscaler.rollout.serving_group import combo_id_of
 from autoscaler.serving.billing import NodeSpan
-from autoscaler.simulation.requests import Call, Ending
+from autoscaler.simulation.simulated_request import Call, Ending
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment
 

@@ -24,12 +24,12 @@ import numpy as np
 
 from autoscaler.domain.cluster import Cluster, Mode, Policy
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.simulation.fixed import FixedFleet
-from autoscaler.simulation.live import LiveController
-from autoscaler.simulation.requests import Ending
+from autoscaler.simulation.controller_under_test import LiveController
+from autoscaler.simulation.fixed_fleet import FixedFleet
 from autoscaler.simulation.scenario import Scenario
+from autoscaler.simulation.simulated_request import Ending
+from autoscaler.simulation.simulator import simulate
 from autoscaler.simulation.timeline import Timeline
-from autoscaler.simulation.world import simulate
 from loadtests.arrivals import Step, lognormal_lengths, poisson
 from loadtests.experiments.cauchy_allocation import WORKLOADS, cluster_of
 from loadtests.experiments.page import bar_chart, put, rows_of

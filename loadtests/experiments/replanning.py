@@ -37,12 +37,12 @@ from autoscaler.planning.planner_messages import Urgency
 from autoscaler.planning.planning_problem import make_problem
 from autoscaler.planning.strategies.registry import FOR_A_BUDGET
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.gateway import GatewayLimits
-from autoscaler.simulation.live import LiveController
-from autoscaler.simulation.requests import Call, Ending
+from autoscaler.simulation.controller_under_test import LiveController
+from autoscaler.simulation.gateway_process import GatewayLimits
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.script import AvailabilityChanged, Happening, NodeLost, SolverAway
-from autoscaler.simulation.world import World
+from autoscaler.simulation.simulated_request import Call, Ending
+from autoscaler.simulation.simulator import World
+from autoscaler.simulation.supply_script import AvailabilityChanged, Happening, NodeLost, SolverAway
 from loadtests.experiments.demystifying import AVAILABLE, GPUS, MIXES, MODELS, PRICES, TYPES
 from topics.fleet import Assignment
 

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 
 from autoscaler.simulation.policies import oracle
-from autoscaler.simulation.policies.table import POLICIES
+from autoscaler.simulation.policies.registry import POLICIES
 from streams.backtest.charts import Series, line_chart
 from streams.backtest.report import Backtest, Row, table
 from streams.backtest.runs import spread

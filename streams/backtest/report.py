@@ -14,8 +14,8 @@ import orjson
 
 from autoscaler.domain.cluster import Service
 from autoscaler.simulation.policies import oracle
-from autoscaler.simulation.policies.table import POLICIES
-from autoscaler.simulation.score import Score
+from autoscaler.simulation.policies.registry import POLICIES
+from autoscaler.simulation.policy_score import Score
 from streams.backtest.runs import spread
 from streams.backtest.workload import Workload
 

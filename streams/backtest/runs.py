@@ -16,12 +16,12 @@ from pathlib import Path
 import joblib
 import orjson
 
-from autoscaler.simulation.fluid import simulate_flow
 from autoscaler.simulation.policies import oracle
 from autoscaler.simulation.policies.policy import Setting, setting_of
-from autoscaler.simulation.policies.table import POLICIES
-from autoscaler.simulation.score import Score, score
-from autoscaler.simulation.world import simulate
+from autoscaler.simulation.policies.registry import POLICIES
+from autoscaler.simulation.policy_score import Score, score
+from autoscaler.simulation.rate_simulator import simulate_flow
+from autoscaler.simulation.simulator import simulate
 from streams.backtest.workload import Demand, Workload, load_workload
 from streams.files.csv_rows import cause_of
 from streams.files.errors import UserError

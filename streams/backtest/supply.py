@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.simulation.script import Happening, NodesLimited, PriceChanged
+from autoscaler.simulation.supply_script import Happening, NodesLimited, PriceChanged
 from streams.files.csv_rows import finite_cell
 from streams.files.errors import UserError
 from streams.replay.traces import read_lines

@@ -23,7 +23,7 @@ from rich.table import Table
 from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.simulation.policies import oracle
 from autoscaler.simulation.policies.policy import Policy
-from autoscaler.simulation.policies.table import DEFAULT, POLICIES, VARIANTS, named
+from autoscaler.simulation.policies.registry import DEFAULT, POLICIES, VARIANTS, named
 from streams.backtest.html import page
 from streams.backtest.prometheus import ask_range, rebuild
 from streams.backtest.report import Backtest, Row, as_json, table

@@ -2,7 +2,7 @@
 
 Owns the command's arguments and the order of work. The same declaration must give the same
 decisions byte for byte; another one is compared with the recorded one, both on the same
-imagined fleet (`autoscaler.simulation.whatif`). Nothing is ever changed by this command.
+imagined fleet (`autoscaler.simulation.what_if`). Nothing is ever changed by this command.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.domain.cluster import Cluster, Mode, Policy
-from autoscaler.simulation.whatif import Recorded, WhatIf, decided_again
+from autoscaler.simulation.what_if import Recorded, WhatIf, decided_again
 from streams.cli import replay_view
 from streams.cli.json_out import show_json
 from streams.cli.times import moment_ms

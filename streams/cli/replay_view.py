@@ -13,7 +13,7 @@ from typing import Any
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.explain.combo_labels import change_words
-from autoscaler.simulation.whatif import ModelOutcome, WhatIf
+from autoscaler.simulation.what_if import ModelOutcome, WhatIf
 from streams.cli.times import age_words, clock_words, moment_words
 from streams.decisionlog.rerun import Rerun
 from streams.words import clipped

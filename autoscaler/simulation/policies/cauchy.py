@@ -21,10 +21,10 @@ from autoscaler.estimate.windows import NoData
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
 from autoscaler.planning.strategies.registry import strategy
 from autoscaler.rollout.serving_group import Group
-from autoscaler.simulation.crew import Crew
+from autoscaler.simulation.baseline_fleet import Crew
 from autoscaler.simulation.decider import Said, Seen
-from autoscaler.simulation.policies.ours import plan_with
 from autoscaler.simulation.policies.policy import Policy, Setting, Trial
+from autoscaler.simulation.policies.shoal_policy import plan_with
 
 LOCAL_S, GLOBAL_S, GRACE_S = 120, 1800, 30
 THRESHOLD = 0.2

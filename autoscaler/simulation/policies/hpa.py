@@ -14,7 +14,7 @@ from collections import deque
 from functools import partial
 
 from autoscaler.simulation.policies.policy import Policy, Setting, Trial
-from autoscaler.simulation.policies.scaled import replicas
+from autoscaler.simulation.policies.replica_setup import replicas
 from autoscaler.simulation.replicas import Replica, Signals
 
 _LOOP_S, _STABLE_S = 15, 300

@@ -13,7 +13,7 @@ from autoscaler.domain.workload import Lengths
 from autoscaler.simulation.arrivals import measured_lengths, p99_of_10s_rates, that_fit
 from autoscaler.simulation.decider import Decider
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.solver import Plan, plan_in_process
+from autoscaler.simulation.virtual_planner import Plan, plan_in_process
 
 
 @dataclass(frozen=True, slots=True)

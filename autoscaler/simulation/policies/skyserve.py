@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from autoscaler.simulation.policies.policy import Policy, Setting, Trial
-from autoscaler.simulation.policies.scaled import replicas
+from autoscaler.simulation.policies.replica_setup import replicas
 from autoscaler.simulation.replicas import Replica, Signals
 
 _LOOK_S, _UP_S, _DOWN_S = 20, 300, 1200

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.script import Happening, LaunchesFail, NodeBack, NodeLost
+from autoscaler.simulation.supply_script import Happening, LaunchesFail, NodeBack, NodeLost
 from tests.unit.simulation.worlds import OD, ONE, world
 
 NODES = [f"eu.l40s.on-demand.{n}" for n in range(3)]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.simulation.fixed import FixedFleet
+from autoscaler.simulation.fixed_fleet import FixedFleet
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.script import NodesLimited, PriceChanged
-from autoscaler.simulation.world import World
+from autoscaler.simulation.simulator import World
+from autoscaler.simulation.supply_script import NodesLimited, PriceChanged
 from streams.backtest.supply import load_supply
 from streams.files.errors import UserError
 from tests.unit.simulation.worlds import OD, ONE, cluster, evenly

@@ -18,10 +18,10 @@ from autoscaler.planning.planner import explained_plan
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.planning.strategies.registry import strategy_for
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.live import LiveController
+from autoscaler.simulation.controller_under_test import LiveController
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.script import NodeLost
-from autoscaler.simulation.world import World
+from autoscaler.simulation.simulator import World
+from autoscaler.simulation.supply_script import NodeLost
 
 LONG, CHAT = (2400, 20), (400, 300)
 LEAD_S, SHIFT_S, END_S = 300.0, 400.0, 800.0

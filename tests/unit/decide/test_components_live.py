@@ -17,11 +17,11 @@ from autoscaler.domain.workload import Slo
 from autoscaler.performance import catalog
 from autoscaler.serving.component_paths import planned_shares
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.live import LiveController
-from autoscaler.simulation.requests import Call, Ending
+from autoscaler.simulation.controller_under_test import LiveController
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.script import Happening, NodeLost
-from autoscaler.simulation.world import World
+from autoscaler.simulation.simulated_request import Call, Ending
+from autoscaler.simulation.simulator import World
+from autoscaler.simulation.supply_script import Happening, NodeLost
 from tests.unit.decide.decide_catalogue import service
 
 IMAGE = frozenset({"image"})

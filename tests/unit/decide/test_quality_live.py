@@ -16,11 +16,11 @@ from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.live import LiveController
-from autoscaler.simulation.requests import Ending
+from autoscaler.simulation.controller_under_test import LiveController
 from autoscaler.simulation.scenario import Scenario
+from autoscaler.simulation.simulated_request import Ending
+from autoscaler.simulation.simulator import ORIGIN_MS, World
 from autoscaler.simulation.timeline import Timeline
-from autoscaler.simulation.world import ORIGIN_MS, World
 from autoscaler.state.effects import PublishRoutes
 from topics.controls import Control
 from topics.routing import Routes

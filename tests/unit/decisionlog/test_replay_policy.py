@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.simulation.whatif import Recorded, WhatIf, decided_again
+from autoscaler.simulation.what_if import Recorded, WhatIf, decided_again
 from streams.cli import replay_view
 from streams.cli.main import main
 from streams.decisionlog.reader import segments

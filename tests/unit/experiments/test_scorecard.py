@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoscaler.simulation.policies.table import VARIANTS
+from autoscaler.simulation.policies.registry import VARIANTS
 from loadtests.scorecard import SCENARIOS, _report, _source, _traces, main
 from loadtests.scorecard_page import write
 from streams.replay.traces import load_trace

@@ -11,12 +11,12 @@ import pytest
 
 from autoscaler.domain.cluster import Market
 from autoscaler.simulation.arrivals import measured_lengths
-from autoscaler.simulation.fixed import FixedFleet
-from autoscaler.simulation.fleets import kinds
+from autoscaler.simulation.fixed_fleet import FixedFleet
+from autoscaler.simulation.fleet_options import kinds
+from autoscaler.simulation.fleet_search import Fleet, Sweep, _Search, sweep
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.script import PriceChanged
-from autoscaler.simulation.sweep import Fleet, Sweep, _Search, sweep
-from autoscaler.simulation.world import simulate
+from autoscaler.simulation.simulator import simulate
+from autoscaler.simulation.supply_script import PriceChanged
 from loadtests.decision_bench import _arguments, cases, main
 from loadtests.decision_cases import Case, Prepared, prepare
 from loadtests.decision_compare import dominance, over_seeds

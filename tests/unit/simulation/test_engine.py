@@ -11,9 +11,9 @@ from autoscaler.performance import catalog, pass_kernel
 from autoscaler.performance.timing_grid import TimingGrid
 from autoscaler.serving.engine_requests import Limits, Part, Work
 from autoscaler.serving.engine_setup import EngineSetup
-from autoscaler.simulation import engine as engine_module
-from autoscaler.simulation.agenda import Agenda
-from autoscaler.simulation.engine import SimEngine
+from autoscaler.simulation import engine_process as engine_module
+from autoscaler.simulation.engine_process import SimEngine
+from autoscaler.simulation.event_queue import Agenda
 
 
 class FlatTimes:

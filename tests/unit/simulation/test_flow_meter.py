@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoscaler.simulation.arrival_flow import Batch, Inflow
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.flow_meter import FlowMeter
-from autoscaler.simulation.fluid_flow import Cohort
-from autoscaler.simulation.inflow import Batch, Inflow
-from autoscaler.simulation.meter import Meter
+from autoscaler.simulation.gateway_meter import Meter
+from autoscaler.simulation.rate_flow import Cohort
 from topics.reported import Reported, from_rows, reported
 from topics.sketch import LOWEST, MOST_IN_CELL
 from topics.span import Span

@@ -11,17 +11,17 @@ import pytest
 
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.serving.engine_setup import engine_setup
+from autoscaler.simulation.arrival_flow import Batch, Inflow
 from autoscaler.simulation.arrivals import Arrival, measured_lengths
+from autoscaler.simulation.controller_under_test import LiveController
 from autoscaler.simulation.decider import Said, Seen
-from autoscaler.simulation.fixed import FixedFleet
-from autoscaler.simulation.fluid import FEW_LONGEST_S, LONGEST_S, FlowWorld, simulate_flow
-from autoscaler.simulation.fluid_flow import Flow, Way, pace
-from autoscaler.simulation.inflow import Batch, Inflow
-from autoscaler.simulation.live import LiveController
+from autoscaler.simulation.fixed_fleet import FixedFleet
+from autoscaler.simulation.policy_score import Score, score
+from autoscaler.simulation.rate_flow import Flow, Way, pace
+from autoscaler.simulation.rate_simulator import FEW_LONGEST_S, LONGEST_S, FlowWorld, simulate_flow
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.score import Score, score
-from autoscaler.simulation.script import NodeBack, NodeLost, PriceChanged
-from autoscaler.simulation.world import ORIGIN_MS, simulate
+from autoscaler.simulation.simulator import ORIGIN_MS, simulate
+from autoscaler.simulation.supply_script import NodeBack, NodeLost, PriceChanged
 from loadtests.arrivals import Step, lognormal_lengths, poisson
 from tests.unit.simulation.worlds import OD, ONE, cluster
 from topics.fleet import InstanceState

@@ -13,10 +13,10 @@ from autoscaler.domain.workload import Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.pipeline import PipelineSlices, pipeline_times
 from autoscaler.performance.profile_sources import profile_of
-from autoscaler.simulation.live import LiveController
+from autoscaler.simulation.controller_under_test import LiveController
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.script import NodeLost
-from autoscaler.simulation.world import World
+from autoscaler.simulation.simulator import World
+from autoscaler.simulation.supply_script import NodeLost
 from tests.unit.simulation.worlds import OD, cluster, evenly, service, world
 
 SPEC = catalog.model("Qwen/Qwen3-32B")

@@ -10,12 +10,12 @@ import pytest
 from autoscaler.domain.cluster import Cluster
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.live import LiveController
-from autoscaler.simulation.measures import attains
+from autoscaler.simulation.controller_under_test import LiveController
+from autoscaler.simulation.run_measures import attains
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.script import Happening, NodeLost, PriceChanged
+from autoscaler.simulation.simulator import World
+from autoscaler.simulation.supply_script import Happening, NodeLost, PriceChanged
 from autoscaler.simulation.timeline import Timeline
-from autoscaler.simulation.world import World
 from loadtests.decision_cases import Case
 from loadtests.decision_runs import as_json, run
 from tests.unit.simulation.worlds import OD, cluster, evenly, service

@@ -6,7 +6,7 @@ import pytest
 
 from autoscaler.domain.workload import Slo
 from autoscaler.simulation.arrivals import p99_of_10s_rates
-from autoscaler.simulation.measures import Capacity, Orders, attains
+from autoscaler.simulation.run_measures import Capacity, Orders, attains
 from autoscaler.simulation.timeline import Ordered, RequestRow, Timeline, ordered_counts
 from loadtests.decision_figures import (
     Truth,

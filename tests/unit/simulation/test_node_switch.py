@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.simulation.script import LaunchesFail
+from autoscaler.simulation.supply_script import LaunchesFail
 from tests.unit.simulation.worlds import ONE, world
 from topics.fleet import InstanceState, ObservedInstance
 

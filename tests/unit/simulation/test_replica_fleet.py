@@ -7,10 +7,10 @@ from collections import Counter
 from autoscaler.domain.cluster import Cluster, Market, Pool
 from autoscaler.performance import catalog
 from autoscaler.rollout.serving_group import Life
-from autoscaler.simulation.fleets import kinds
+from autoscaler.simulation.fleet_options import kinds
 from autoscaler.simulation.replicas import ReplicaFleet, Signals, best_kind
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.world import World
+from autoscaler.simulation.simulator import World
 from tests.unit.simulation.worlds import LENGTHS, OD, SPOT, cluster, evenly, service
 
 

@@ -9,7 +9,7 @@ import pytest
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
-from autoscaler.simulation.solver import SimSolver, SolveTimes, plan_in_process
+from autoscaler.simulation.virtual_planner import SimSolver, SolveTimes, plan_in_process
 from tests.unit.simulation.worlds import LENGTHS, cluster
 
 

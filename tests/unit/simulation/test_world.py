@@ -12,8 +12,8 @@ from autoscaler.estimate.windows import Stats
 from autoscaler.performance.profile import default_profile
 from autoscaler.serving.engine_setup import setup_on
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.measures import attains
-from autoscaler.simulation.script import (
+from autoscaler.simulation.run_measures import attains
+from autoscaler.simulation.supply_script import (
     AvailabilityChanged,
     GatewaySilent,
     LaunchesFail,

@@ -8,11 +8,11 @@ from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
 from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.fixed import FixedFleet
+from autoscaler.simulation.fixed_fleet import FixedFleet
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.script import Happening
+from autoscaler.simulation.simulator import World
+from autoscaler.simulation.supply_script import Happening
 from autoscaler.simulation.timeline import Timeline
-from autoscaler.simulation.world import World
 
 OD = "eu/l40s/on-demand"
 SPOT = "eu/l40s/spot"

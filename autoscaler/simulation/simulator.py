@@ -25,13 +25,15 @@ from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.links import link_gb_s
 from autoscaler.serving.billing import Bill
 from autoscaler.serving.engine_setup import EngineSetup, setup_on
-from autoscaler.simulation.agenda import Agenda
+from autoscaler.simulation.component_stage import AnyEngine, AnySetup, engine_on, stage_setup
 from autoscaler.simulation.decider import Decider, Said, Seen
-from autoscaler.simulation.gateway import LOOK_MS, SimGateway
-from autoscaler.simulation.node import HEARTBEAT_MS, SimNode
-from autoscaler.simulation.requests import Call
+from autoscaler.simulation.event_queue import Agenda
+from autoscaler.simulation.gateway_process import LOOK_MS, SimGateway
+from autoscaler.simulation.node_process import HEARTBEAT_MS, SimNode
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.script import (
+from autoscaler.simulation.simulated_request import Call
+from autoscaler.simulation.status_copies import date
+from autoscaler.simulation.supply_script import (
     AlertRaised,
     AvailabilityChanged,
     GatewaySilent,
@@ -44,10 +46,8 @@ from autoscaler.simulation.script import (
     ServiceChanged,
     SolverAway,
 )
-from autoscaler.simulation.solver import Plan, SimSolver, plan_in_process
-from autoscaler.simulation.stage import AnyEngine, AnySetup, engine_on, stage_setup
 from autoscaler.simulation.timeline import Ordered, Timeline, ordered_counts
-from autoscaler.simulation.told import date
+from autoscaler.simulation.virtual_planner import Plan, SimSolver, plan_in_process
 from topics.alerts import Alert
 from topics.fleet import Assignment, DesiredInstance, Status
 from topics.reported import Reported

@@ -19,7 +19,7 @@ from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.candidate_combos import combo_named, usable_pools
 from autoscaler.planning.combo_names import combo_id
-from autoscaler.simulation.fixed import combos_of, placed
+from autoscaler.simulation.fixed_fleet import combos_of, placed
 
 _MOST_SPLITS = 2000
 _ORDER = {Market.OWNED: 0, Market.SPOT: 1, Market.ON_DEMAND: 2}

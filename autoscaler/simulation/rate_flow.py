@@ -25,7 +25,7 @@ from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance.attainment import GRID, Engine, engine
 from autoscaler.performance.numba_decorators import compiled
 from autoscaler.serving.engine_setup import EngineSetup
-from autoscaler.simulation.inflow import Batch, Ints, no_counts
+from autoscaler.simulation.arrival_flow import Batch, Ints, no_counts
 from topics.sketch import GAMMA, HIGHEST, LOWEST
 
 _SMOOTH_S = 15.0

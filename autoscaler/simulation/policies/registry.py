@@ -5,27 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.simulation.policies import cauchy, fixed, hpa, knative, oracle, ours, skyserve
+from autoscaler.simulation.policies import (
+    cauchy,
+    fixed_fleets,
+    hpa,
+    knative,
+    oracle,
+    shoal_policy,
+    skyserve,
+)
 from autoscaler.simulation.policies.policy import Policy
 
 POLICIES: dict[str, Policy] = {
     policy.name: policy
     for policy in (
-        ours.SHOAL,
+        shoal_policy.SHOAL,
         knative.POLICY,
         hpa.UTILIZATION,
         hpa.QUEUE,
         skyserve.POLICY,
         cauchy.POLICY,
-        ours.HOMO,
-        fixed.BEST,
-        fixed.PEAK,
-        ours.NO_TRANSITIONS,
-        ours.NO_SURGE,
-        ours.NO_FORECAST,
-        ours.NO_MIXED,
-        ours.NO_PAIRS,
-        ours.NO_SWITCH,
+        shoal_policy.HOMO,
+        fixed_fleets.BEST,
+        fixed_fleets.PEAK,
+        shoal_policy.NO_TRANSITIONS,
+        shoal_policy.NO_SURGE,
+        shoal_policy.NO_FORECAST,
+        shoal_policy.NO_MIXED,
+        shoal_policy.NO_PAIRS,
+        shoal_policy.NO_SWITCH,
     )
 }
 VARIANTS = tuple(name for name in POLICIES if name.startswith("shoal-"))

@@ -22,7 +22,7 @@ from autoscaler.planning.planning_problem import PlanningProblem
 from autoscaler.planning.strategies.homo import Homo
 from autoscaler.planning.strategies.registry import strategy_for
 from autoscaler.planning.strategies.shoal import Shoal
-from autoscaler.simulation.live import LiveController, See
+from autoscaler.simulation.controller_under_test import LiveController, See
 from autoscaler.simulation.policies.policy import Policy, Setting, Trial
 
 _KNOB = "planned share of requests within SLO"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
-from autoscaler.simulation.fixed import FixedFleet
+from autoscaler.simulation.fixed_fleet import FixedFleet
+from autoscaler.simulation.fleet_search import sweep
 from autoscaler.simulation.policies.policy import Policy, Setting, Trial
-from autoscaler.simulation.solver import plan_in_process
-from autoscaler.simulation.sweep import sweep
+from autoscaler.simulation.virtual_planner import plan_in_process
 
 
 def best(setting: Setting, target: float) -> Trial:
@@ -62,7 +62,7 @@ BEST = Policy(
     "attainment that it has to reach",
     0.95,
     (0.9, 0.95, 0.97, 0.99),
-    "search by simulation (autoscaler/simulation/sweep.py)",
+    "search by simulation (autoscaler/simulation/fleet_search.py)",
     best,
     tuned=False,
 )

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from autoscaler.serving.component_paths import Way
 from autoscaler.serving.routing import Pick
-from autoscaler.simulation.engine import SimEngine
-from autoscaler.simulation.requests import Call
+from autoscaler.simulation.engine_process import SimEngine
+from autoscaler.simulation.simulated_request import Call
 from topics.routing import Endpoint
 
 

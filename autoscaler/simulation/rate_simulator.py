@@ -20,20 +20,20 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.serving.engine_setup import EngineSetup
-from autoscaler.simulation.agenda import Agenda
+from autoscaler.simulation.arrival_flow import Inflow
+from autoscaler.simulation.component_stage import AnyEngine, AnySetup
 from autoscaler.simulation.decider import Decider, Said
-from autoscaler.simulation.engine import SimEngine
+from autoscaler.simulation.engine_process import SimEngine
+from autoscaler.simulation.event_queue import Agenda
 from autoscaler.simulation.flow_meter import FlowMeter
-from autoscaler.simulation.fluid_flow import Cohort, Flow, Way, pace
-from autoscaler.simulation.gateway import GatewayLimits
-from autoscaler.simulation.inflow import Inflow
+from autoscaler.simulation.gateway_process import GatewayLimits
+from autoscaler.simulation.rate_flow import Cohort, Flow, Way, pace
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.script import Happening, NodeLost
-from autoscaler.simulation.solver import Plan, plan_in_process
-from autoscaler.simulation.stage import AnyEngine, AnySetup
+from autoscaler.simulation.simulator import World
+from autoscaler.simulation.status_copies import date
+from autoscaler.simulation.supply_script import Happening, NodeLost
 from autoscaler.simulation.timeline import FlowRow, Timeline
-from autoscaler.simulation.told import date
-from autoscaler.simulation.world import World
+from autoscaler.simulation.virtual_planner import Plan, plan_in_process
 from topics.fleet import InstanceState, Status
 from topics.reported import Reported, from_rows
 from topics.routing import Endpoint, RouteGroup, Routes

@@ -21,14 +21,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.workload import Lengths
-from autoscaler.simulation.fixed import FixedFleet, combos_of, placed
-from autoscaler.simulation.fleets import Counts, Kind, Mixes, kinds
-from autoscaler.simulation.fluid import FlowWorld
-from autoscaler.simulation.measures import cost_usd, flows_of
-from autoscaler.simulation.requests import Call, Ending
+from autoscaler.simulation.fixed_fleet import FixedFleet, combos_of, placed
+from autoscaler.simulation.fleet_options import Counts, Kind, Mixes, kinds
+from autoscaler.simulation.rate_simulator import FlowWorld
+from autoscaler.simulation.run_measures import cost_usd, flows_of
 from autoscaler.simulation.scenario import Scenario
+from autoscaler.simulation.simulated_request import Call, Ending
+from autoscaler.simulation.simulator import World
 from autoscaler.simulation.timeline import Timeline
-from autoscaler.simulation.world import World
 
 LEAST_PARTS = 0.9
 MOST_MIXES = 150

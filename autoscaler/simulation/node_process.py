@@ -14,9 +14,9 @@ from typing import Protocol
 
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.serving.lifecycle import LifecycleEvent, after
-from autoscaler.simulation.agenda import Agenda
-from autoscaler.simulation.stage import AnyEngine, AnySetup
-from autoscaler.simulation.told import like
+from autoscaler.simulation.component_stage import AnyEngine, AnySetup
+from autoscaler.simulation.event_queue import Agenda
+from autoscaler.simulation.status_copies import like
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 
 HEARTBEAT_MS, IDLE_HEARTBEAT_MS = 2_000.0, 10_000.0

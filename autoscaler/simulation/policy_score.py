@@ -21,7 +21,7 @@ import numpy as np
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Lengths
-from autoscaler.simulation.measures import Capacity, flows_of, model_moves, orders, reversals
+from autoscaler.simulation.run_measures import Capacity, flows_of, model_moves, orders, reversals
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.timeline import FlowRow, Timeline
 

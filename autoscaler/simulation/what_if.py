@@ -18,8 +18,8 @@ from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h
 from autoscaler.rollout.fleet_snapshot import look_at
 from autoscaler.rollout.serving_group import combo_id_of, ready_req_per_s
-from autoscaler.simulation.bystander import BystanderFleet
-from autoscaler.simulation.solver import Plan, SimSolver, SolveTimes, plan_in_process
+from autoscaler.simulation.ideal_fleet import BystanderFleet
+from autoscaler.simulation.virtual_planner import Plan, SimSolver, SolveTimes, plan_in_process
 from autoscaler.state.effects import PublishAssignment, PublishDecision, SolveRequested
 from topics.decisions import Decision
 

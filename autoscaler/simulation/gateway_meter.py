@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import attrgetter
 
-from autoscaler.simulation.requests import Call, Ending
+from autoscaler.simulation.simulated_request import Call, Ending
 from topics.reported import Kinds, cells_with, kinds_of
 from topics.span import Span
 from topics.telemetry import COUNTS, SKETCHES

@@ -26,7 +26,7 @@ from autoscaler.domain.workload import Arrivals, Lengths, Slo
 from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.candidate_combos import combo_named
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.simulation.requests import Ending
+from autoscaler.simulation.simulated_request import Ending
 from autoscaler.simulation.timeline import FlowRow, RequestRow, Timeline
 
 EXCHANGE = 0.1

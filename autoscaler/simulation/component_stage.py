@@ -16,8 +16,8 @@ from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.rollout.assignments import component_engine
 from autoscaler.serving.engine_setup import EngineSetup
-from autoscaler.simulation.agenda import Agenda
-from autoscaler.simulation.engine import SimEngine
+from autoscaler.simulation.engine_process import SimEngine
+from autoscaler.simulation.event_queue import Agenda
 from topics.fleet import DesiredInstance
 
 

@@ -13,7 +13,7 @@ from autoscaler.serving.compiled_batching import CompiledBatcher
 from autoscaler.serving.engine_requests import FirstToken, Work
 from autoscaler.serving.engine_setup import EngineSetup
 from autoscaler.serving.pipeline_stages import Lanes
-from autoscaler.simulation.agenda import Agenda
+from autoscaler.simulation.event_queue import Agenda
 
 _NEVER = float("inf")
 _LEAST_STEP_MS = 1e-3  # what rounding may leave between an event and the wake-up for it

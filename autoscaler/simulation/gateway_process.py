@@ -16,12 +16,12 @@ from autoscaler.serving.routing import Applied, Pick, Router
 from autoscaler.serving.routing_policies import DEFAULT, Policy, Want
 from autoscaler.serving.score_routing import class_of, model_of, others_of
 from autoscaler.serving.wait_queue import Ticket, WaitQueue
-from autoscaler.simulation.agenda import Agenda
-from autoscaler.simulation.engine import SimEngine
-from autoscaler.simulation.jobs import Answer, AtStage, Prefill
-from autoscaler.simulation.meter import Meter
-from autoscaler.simulation.requests import Call, Ending
-from autoscaler.simulation.stage import AnyEngine, SimStage
+from autoscaler.simulation.component_stage import AnyEngine, SimStage
+from autoscaler.simulation.engine_jobs import Answer, AtStage, Prefill
+from autoscaler.simulation.engine_process import SimEngine
+from autoscaler.simulation.event_queue import Agenda
+from autoscaler.simulation.gateway_meter import Meter
+from autoscaler.simulation.simulated_request import Call, Ending
 from topics.reported import Kinds, Name, Reported, from_rows
 from topics.routing import Endpoint, Routes
 from topics.scoring import EVERY, FELL_BACK, ScoreSplit
