@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autoscaler.domain.cluster import Service
-from topics.table import DEMAND, STATUS, TELEMETRY
+from topics.topic_table import DEMAND, STATUS, TELEMETRY
 
 KIND = "lag"
 """Of what `ControllerState.held` says of it, for the whole cluster."""

@@ -26,7 +26,7 @@ from topics.codec import decode, encode
 from topics.leadership import token_of
 from topics.records import Leadership
 from topics.signing import Keys, refusal
-from topics.table import LEADERSHIP, PREFIX, short_name
+from topics.topic_table import LEADERSHIP, PREFIX, short_name
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import logging
 import sys
 import time
 
-from topics.loglines import DEFAULT_LEVEL, FORMAT, LEVELS, MSEC_FORMAT, TIME_FORMAT
+from topics.log_format import DEFAULT_LEVEL, FORMAT, LEVELS, MSEC_FORMAT, TIME_FORMAT
 
 
 def add_log_level(parser: argparse.ArgumentParser) -> None:

@@ -35,7 +35,7 @@ from streams.files.errors import UserError
 from streams.up.host import remove_topics
 from topics.checks import InvalidRecord
 from topics.codec import decode
-from topics.table import ASSIGNMENTS, STATUS, TELEMETRY, short_name
+from topics.topic_table import ASSIGNMENTS, STATUS, TELEMETRY, short_name
 
 MODELS = ("m1", "m2", "m3", "m4")
 _BASE, _BURST = 1.0, 10.0

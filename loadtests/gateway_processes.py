@@ -22,7 +22,7 @@ from loadtests.gateway_targets import nginx_config
 from streams.up.host import free_port
 from topics.codec import encode
 from topics.records import Endpoint, RouteGroup, Routes
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 _PART = (sys.executable, "-m", "loadtests.gateway_targets")
 Process = subprocess.Popen[str]

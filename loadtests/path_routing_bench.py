@@ -47,7 +47,7 @@ from streams.up.host import free_port
 from topics.codec import encode
 from topics.records import Endpoint, RequestKind, RouteGroup, Routes
 from topics.routing import Hop, RoutePath, Stage
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 WAYS = ("planned", "own counts", "queues asked")
 COUNTS = {"image": 2, "llm": 4, "all": 2}

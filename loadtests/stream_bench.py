@@ -49,11 +49,11 @@ from streams.garbage import collect_seldom
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.ports.telemetry_wire import read_reported
 from topics.codec import encode
-from topics.reported import SEQUENCE, Reported, reported
 from topics.sketch import bucket_of
-from topics.table import TABLE, TELEMETRY
 from topics.telemetry import Telemetry
-from topics.timebase import TimeBase
+from topics.telemetry_columns import SEQUENCE, Reported, reported
+from topics.time_base import TimeBase
+from topics.topic_table import TABLE, TELEMETRY
 
 REQUESTS = 100
 _SKETCHED = ((300.0, 0.5), (30.0, 0.2), (1000.0, 1.0), (200.0, 0.8))

@@ -1,7 +1,7 @@
 """The one place where the control plane reads clocks, and the way from broker time to domain time.
 
 Owns this machine's monotonic clock, from which domain time comes through the shared time base. The
-broker's time is `topics.brokerclock`'s.
+broker's time is `topics.broker_clock`'s.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 Times: TypeAlias = NDArray[np.int64]
 EventsMs: TypeAlias = Callable[[Times, Times], Times]

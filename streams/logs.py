@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import orjson
 
-from topics.loglines import DEFAULT_LEVEL, FORMAT, LEVELS, MSEC_FORMAT, TIME_FORMAT
+from topics.log_format import DEFAULT_LEVEL, FORMAT, LEVELS, MSEC_FORMAT, TIME_FORMAT
 
 AGAIN_S = 30.0
 FORMS = ("text", "json")

@@ -20,7 +20,7 @@ import orjson
 
 from topics.checks import SCHEMA_VERSION, InvalidRecord
 from topics.sketch import from_text, to_text
-from topics.table import topic
+from topics.topic_table import topic
 
 MAX_BYTES = 4 * 1024 * 1024
 CELLS = "cells"

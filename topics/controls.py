@@ -1,7 +1,7 @@
 """What the people who operate Shoal say to it: pause, hand back, approve, reject.
 
 Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
-Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
+Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What could not be understood.
 
 Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
-Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
+Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
 """
 
 from __future__ import annotations

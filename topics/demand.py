@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from topics import checks
-from topics.reported import cells_of
 from topics.telemetry import COUNTS, MOST_IN_FLIGHT, MOST_PER_S
+from topics.telemetry_columns import cells_of
 
 
 @dataclass(frozen=True, slots=True)

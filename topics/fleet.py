@@ -1,7 +1,7 @@
 """What nodes should run and what they do run.
 
 Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
-Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
+Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from topics import checks
-from topics.gangs import GangRank
+from topics.instance_ranks import GangRank
 
 
 class InstanceState(StrEnum):

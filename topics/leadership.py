@@ -1,7 +1,7 @@
 """Who leads: claims, renewals and resignations on the `leadership` topic.
 
 Owns the meaning of these records and of a leader token. Knows nothing of JSON, topic names or what
-anyone does with them. Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
+anyone does with them. Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
 """
 
 from __future__ import annotations

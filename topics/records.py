@@ -13,8 +13,8 @@ from topics.fleet import (
     ObservedInstance,
     Status,
 )
+from topics.hourly_rates import RateHour
 from topics.leadership import Leadership
-from topics.rates import RateHour
 from topics.routing import Endpoint, RequestKind, RouteGroup, Routes, TypeRoute
 from topics.scoring import PromptRule, ScoreSource, ScoreSplit
 from topics.services import DeclaredService

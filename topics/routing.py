@@ -1,7 +1,7 @@
 """Where the requests of a model go.
 
 Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
-Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
+Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class RouteGroup:
 @dataclass(frozen=True, slots=True)
 class TypeRoute:
     """Where the requests of one type go. A request is of the type whose lengths are nearest
-    (`topics.shapes.nearest`); output is what is expected of it.
+    (`topics.request_shapes.nearest`); output is what is expected of it.
 
     shares: one per group of the routes, in their order; they count by their ratios. All 0: its
     requests go by the groups' weights.

@@ -20,7 +20,7 @@ from topics.checks import InvalidRecord
 from topics.codec import encode
 from topics.fleet import Assignment
 from topics.routing import Routes
-from topics.table import ASSIGNMENTS, ROUTES, key_of, topic_of
+from topics.topic_table import ASSIGNMENTS, ROUTES, key_of, topic_of
 
 CLUSTER_KEY, NODE_KEY = "SHOAL_CLUSTER_KEY", "SHOAL_NODE_KEY"
 ENGINE_KEY = "SHOAL_ENGINE_KEY"

@@ -1,7 +1,7 @@
 """What gateways saw: per model and second.
 
 Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
-Times ending in `_ms` since the epoch are domain time (`topics.timebase`).
+Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Telemetry:
     ttft_ms / tpot_ms: latency sketches of `topics.sketch` as {bucket: count}. input_lengths /
     output_lengths: sketches of the same form in tokens, of input as it arrived and of output as it
     completed. shapes: requests that arrived, by their input and expected output length, in buckets
-    of `topics.shapes`. All sketches stand together in the field `cells` on the wire.
+    of `topics.request_shapes`. All sketches stand together in the field `cells` on the wire.
     sent: how many requests of which kind were sent where in the span, as {kind: {destination:
     requests}} (a workload type and the group that took it), for those whose way is
     planned by kind. classes: arrivals by score class (`topics.scoring`; `UNCLASSED` without a

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from autoscaler.estimate.duplicates import Producer
 from autoscaler.estimate.window_stats import GatewaySeen
 from autoscaler.performance.numba_decorators import compiled
-from topics.reported import IN_FLIGHT, LEAVING, ROUTE_GENERATION, Name
 from topics.telemetry import COUNTS
+from topics.telemetry_columns import IN_FLIGHT, LEAVING, ROUTE_GENERATION, Name
 
 Numbers = NDArray[np.int64]
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from autoscaler.estimate.sketch_cells import Kept, merged
 from autoscaler.performance.numba_decorators import compiled
-from topics.reported import SPAN_MS
 from topics.telemetry import COUNTS
+from topics.telemetry_columns import SPAN_MS
 
 _COUNTS = len(COUNTS)
 

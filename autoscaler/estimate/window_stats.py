@@ -47,7 +47,7 @@ class LengthsSeen:
     """Lengths of the requests of a window, in tokens.
 
     inputs (of arrivals), outputs (of completions): sketches of `topics.sketch`, empty where the
-    producer sends none; shapes: of `topics.shapes`, of arrivals. Means are of the token sums, None
+    producer sends none; shapes: of `topics.request_shapes`, of arrivals. Means are of the token sums, None
     where there were no requests. classes: arrivals by score class, see `Telemetry`.
     """
 

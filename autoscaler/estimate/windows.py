@@ -31,8 +31,8 @@ from autoscaler.estimate.window_stats import (
     TokenSums,
     WindowStats,
 )
-from topics.reported import SEQUENCE, Reported, reported
 from topics.telemetry import Telemetry
+from topics.telemetry_columns import SEQUENCE, Reported, reported
 
 __all__ = [
     "MAX_AHEAD_S",

@@ -14,7 +14,7 @@ from autoscaler.domain.components import RequestType
 from autoscaler.domain.workload import WorkloadType
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.poisson_tests import poisson_tail
-from topics.shapes import lengths_of, nearest
+from topics.request_shapes import lengths_of, nearest
 
 Mix = tuple[tuple[str, float], ...]
 """Share of each type, in the order declared; they sum to 1."""

@@ -22,7 +22,7 @@ from autoscaler.state.controller_state import ModelState
 from autoscaler.state.decision_record import hold
 from topics.decisions import Decision
 from topics.fleet import InstanceState
-from topics.rates import Learnt
+from topics.hourly_rates import Learnt
 
 _OFF = 0.2
 _LEAST_STARTS = 3

@@ -14,7 +14,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import ComboMember
 from autoscaler.rollout.serving_group import FleetView, Group, Life, Placed
 from topics.fleet import InstanceState
-from topics.gangs import GangRank, GangStage
+from topics.instance_ranks import GangRank, GangStage
 
 
 def joined(placed: Iterable[tuple[Placed, ComboMember]], cluster: Cluster) -> tuple[Placed, ...]:

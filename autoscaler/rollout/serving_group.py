@@ -19,7 +19,7 @@ from enum import StrEnum
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths, Phase
 from topics.fleet import InstanceState, ObservedInstance, Status
-from topics.gangs import GangRank
+from topics.instance_ranks import GangRank
 
 FORGOTTEN_MS = 600_000
 """A node not heard of for so long is given up."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from topics.request_shapes import nearest
 from topics.routing import Routes
-from topics.shapes import nearest
 
 MOST_OWED = 64.0
 """Requests of one kind that a group which was full may catch up on."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from autoscaler.domain.workload import Lengths
 from autoscaler.performance.numba_decorators import compiled
 from autoscaler.simulation.arrivals import Arrival, lengths_of
-from topics.shapes import shape_of
+from topics.request_shapes import shape_of
 from topics.sketch import LOWEST, WIDTH, bucket_of
 
 _BLOCK = 2048

@@ -1,6 +1,6 @@
 """What a gateway counts of one model's flow between two reports, as windows take it.
 
-Owns the counts and their form: columns and cells (`topics.reported`), never records or text. Knows
+Owns the counts and their form: columns and cells (`topics.telemetry_columns`), never records or text. Knows
 nothing of routes or of time.
 """
 
@@ -70,7 +70,7 @@ class FlowMeter:
 
 @compiled
 def _told(counts: Ints) -> npt.NDArray[np.int16]:
-    """`topics.reported.pairs_of` of the places of `counts`, which become 0."""
+    """`topics.telemetry_columns.pairs_of` of the places of `counts`, which become 0."""
     cells = 0
     for count in counts:
         cells += count // MOST_IN_CELL + 1 if count else 0

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from autoscaler.simulation.simulated_request import Call, Ending
-from topics.reported import Kinds, cells_with, kinds_of
-from topics.span import Span
 from topics.telemetry import COUNTS, SKETCHES
+from topics.telemetry_columns import Kinds, cells_with, kinds_of
+from topics.telemetry_span import Span
 
 _counts_of = attrgetter(*COUNTS)
 _sketches_of = attrgetter(*SKETCHES)

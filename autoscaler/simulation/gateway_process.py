@@ -22,9 +22,9 @@ from autoscaler.simulation.engine_process import SimEngine
 from autoscaler.simulation.event_queue import Agenda
 from autoscaler.simulation.gateway_meter import Meter
 from autoscaler.simulation.simulated_request import Call, Ending
-from topics.reported import Kinds, Name, Reported, from_rows
 from topics.routing import Endpoint, Routes
 from topics.scoring import EVERY, FELL_BACK, ScoreSplit
+from topics.telemetry_columns import Kinds, Name, Reported, from_rows
 
 LOOK_MS = 500.0
 """How often a gateway looks for those who have waited too long and for probes that are due."""

@@ -35,8 +35,8 @@ from autoscaler.simulation.supply_script import Happening, NodeLost
 from autoscaler.simulation.timeline import FlowRow, Timeline
 from autoscaler.simulation.virtual_planner import Plan, plan_in_process
 from topics.fleet import InstanceState, Status
-from topics.reported import Reported, from_rows
 from topics.routing import Endpoint, RouteGroup, Routes
+from topics.telemetry_columns import Reported, from_rows
 
 QUIET_S, FEW_LONGEST_S, LONGEST_S = 10, 30, 90
 """Between ticks while no instance changes: where rates or lengths do, and at most where they do

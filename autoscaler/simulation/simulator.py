@@ -50,9 +50,9 @@ from autoscaler.simulation.timeline import Ordered, Timeline, ordered_counts
 from autoscaler.simulation.virtual_planner import Plan, SimSolver, plan_in_process
 from topics.alerts import Alert
 from topics.fleet import Assignment, DesiredInstance, Status
-from topics.reported import Reported
 from topics.routing import Routes
 from topics.supply import Availability, Price
+from topics.telemetry_columns import Reported
 
 ORIGIN_MS = 1_700_000_000_000
 """Second 0 of a simulation, in ms since the epoch."""

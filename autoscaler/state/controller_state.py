@@ -27,7 +27,7 @@ from autoscaler.rollout.traffic_split import PlannedWays
 from topics.alerts import Alert
 from topics.controls import Control
 from topics.fleet import Assignment, Status
-from topics.rates import Learnt
+from topics.hourly_rates import Learnt
 from topics.routing import Routes
 from topics.supply import Availability, Price
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from autoscaler.planning.planner_messages import PlanRequest
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment
-from topics.rates import RateHour
+from topics.hourly_rates import RateHour
 from topics.routing import Routes
 
 

@@ -24,7 +24,7 @@ from autoscaler.state.decision_record import hold
 from autoscaler.state.operator_controls import Guards
 from autoscaler.tick.quality_thresholds import routed
 from topics.decisions import Decision
-from topics.table import STATUS
+from topics.topic_table import STATUS
 
 _LOOK_FOR_STRAYS_MS = 10_000
 

@@ -35,7 +35,7 @@ from autoscaler.state.effects import (
 from autoscaler.state.model_view import LEAST
 from autoscaler.tick.quality_thresholds import split_routes
 from topics.decisions import Decision, PlannedCombo, PlanRecord
-from topics.rates import HOUR_MS, MINUTES, RateHour
+from topics.hourly_rates import HOUR_MS, MINUTES, RateHour
 from topics.routing import Routes
 
 _SAY_RATES = 10  # minutes

@@ -24,7 +24,7 @@ from autoscaler.state.controller_state import ControllerState, FullPlans, ModelS
 from autoscaler.tick.quality_thresholds import from_routes
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
-from topics.rates import HOUR_MS, Learnt, RateHour
+from topics.hourly_rates import HOUR_MS, Learnt, RateHour
 from topics.routing import Routes
 
 _NEVER_SERVED = (InstanceState.STARTING, InstanceState.FAILED, InstanceState.STOPPED)

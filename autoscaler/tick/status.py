@@ -21,7 +21,7 @@ from autoscaler.rollout.fleet_snapshot import Sight, look_at
 from autoscaler.rollout.serving_group import Group, Life, ready_req_per_s
 from autoscaler.state.controller_state import ControllerState, ModelState, Observation
 from autoscaler.state.model_view import LEAST
-from topics.table import STATUS
+from topics.topic_table import STATUS
 
 Desired = tuple[str, str, str, int]
 """(region, pool, role, instances) that should run."""

@@ -21,8 +21,8 @@ from typing import Protocol
 
 import aiohttp
 
-from topics.gangs import GangRank
-from topics.timebase import TimeBase
+from topics.instance_ranks import GangRank
+from topics.time_base import TimeBase
 
 
 class RoleSwitch(StrEnum):

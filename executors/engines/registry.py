@@ -16,7 +16,7 @@ from executors.engines.simulated.stage_kind import parse_stage
 from executors.engines.vllm.config import parse_vllm
 from topics.checks import InvalidRecord, flag, name, number, object_fields, one_of, text, texts
 from topics.codec import read_value
-from topics.engines import wire_name
+from topics.engine_profiles import wire_name
 
 
 def parse_engines(where: str, raw: Any) -> dict[str, EngineKind]:

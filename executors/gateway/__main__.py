@@ -29,7 +29,7 @@ from topics.checks import InvalidRecord, count
 from topics.http_origin import host_names
 from topics.records import Routes
 from topics.signing import Keys
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from topics.span import Span
+from topics.telemetry_span import Span
 
 _FIRST_OUTPUT = 256.0
 _LEARN = 0.02

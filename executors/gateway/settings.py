@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from autoscaler.serving.routing_policies import DEFAULT, Policy
 from topics.checks import name, number
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from executors.supervision import end_event, supervision_fds
 from topics.checks import InvalidRecord
 from topics.fleet import Status
 from topics.signing import Keys
-from topics.table import ASSIGNMENTS, STATUS
+from topics.topic_table import ASSIGNMENTS, STATUS
 
 
 async def run(

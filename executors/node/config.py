@@ -16,7 +16,7 @@ from executors.engines.protocol import EngineKind
 from executors.engines.registry import parse_engines
 from executors.node.containers import RUNTIMES
 from topics.checks import InvalidRecord, count, name, number, object_fields, one_of, text
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 _T = TypeVar("_T")
 _ANY = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound

@@ -19,9 +19,9 @@ from executors.node.metrics import Metrics
 from executors.node.reconcile import expiry_ms
 from executors.node.store import Store
 from executors.node.worker import NodeWorker
-from topics.brokerclock import BrokerClock
+from topics.broker_clock import BrokerClock
 from topics.fleet import Assignment, InstanceState, Status
-from topics.table import ASSIGNMENTS
+from topics.topic_table import ASSIGNMENTS
 
 log = logging.getLogger(__name__)
 

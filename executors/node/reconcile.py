@@ -14,7 +14,7 @@ from executors.engines.protocol import rendezvous
 from executors.node import life, standby
 from executors.node.state import Command, Held, Launch, NodeState, Rules, Seen
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance
-from topics.gangs import GangRank
+from topics.instance_ranks import GangRank
 
 
 def expiry_ms(assignment: Assignment, now_ms: int, age_ms: int) -> int:

@@ -24,7 +24,7 @@ from topics.codec import encode
 from topics.controls import Control
 from topics.fleet import InstanceState
 from topics.records import Assignment, Price, Routes
-from topics.table import ASSIGNMENTS, CONTROLS, LEADERSHIP, PRICES, ROUTES, TABLE, key_of
+from topics.topic_table import ASSIGNMENTS, CONTROLS, LEADERSHIP, PRICES, ROUTES, TABLE, key_of
 
 if TYPE_CHECKING:
     from loadtests.chaos.run import Chaos

@@ -26,7 +26,7 @@ from streams.up.children import Child, Children
 from streams.up.host import free_port
 from streams.up.real import RealEngines
 from topics.signing import CLUSTER_KEY
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 CONFIG = """
 mode: act

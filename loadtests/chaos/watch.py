@@ -21,7 +21,7 @@ from streams.broker.clients import consumer
 from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.records import Assignment, DeadLetter, Decision, Routes, Status, Telemetry
-from topics.table import TABLE, short_name
+from topics.topic_table import TABLE, short_name
 
 RATE = 2.0
 _BODY_TOKENS = 32

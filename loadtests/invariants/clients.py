@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from loadtests.invariants.log import T0, Entry, Link, Log, Reader
 from streams.controller.leader_producer import Fenced
-from topics.table import PREFIX, short_name
+from topics.topic_table import PREFIX, short_name
 
 _POLL_S = 0.1
 

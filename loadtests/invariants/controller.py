@@ -33,13 +33,13 @@ from streams.controller.term import Terms
 from streams.ports.seal import Seal
 from streams.ports.telemetry_wire import read_reported
 from streams.solver.client import plan_here
-from topics.brokerclock import BrokerClock
+from topics.broker_clock import BrokerClock
 from topics.checks import InvalidRecord
 from topics.codec import decode
-from topics.reported import AGE_MS
 from topics.signing import Keys, refusal
-from topics.table import LEADERSHIP
-from topics.timebase import TimeBase
+from topics.telemetry_columns import AGE_MS
+from topics.time_base import TimeBase
+from topics.topic_table import LEADERSHIP
 
 KEYS = Keys(cluster="simulation" * 4)
 

@@ -17,7 +17,7 @@ from topics.codec import encode
 from topics.controls import Control
 from topics.fleet import Assignment, InstanceState, ObservedInstance
 from topics.signing import signed
-from topics.table import TABLE
+from topics.topic_table import TABLE
 
 if TYPE_CHECKING:
     from loadtests.invariants.gateways import Gateway

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from topics.table import TABLE, topic
+from topics.topic_table import TABLE, topic
 
 T0 = 1_700_000_000_000
 """Domain ms at the beginning of a simulation."""

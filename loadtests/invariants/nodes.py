@@ -14,7 +14,7 @@ from executors.node import reconcile
 from executors.node.state import Command, Launch, NodeState, Rules, Seen, Terminate
 from loadtests.invariants.controller import KEYS
 from loadtests.invariants.log import T0, Link, Log, Reader
-from topics.brokerclock import BrokerClock
+from topics.broker_clock import BrokerClock
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status

@@ -12,7 +12,7 @@ import sys
 
 from streams.broker.embedded import EmbeddedBrokerFailed, embedded_broker
 from streams.supervision import prepare_end
-from topics.table import PREFIX, TABLE
+from topics.topic_table import PREFIX, TABLE
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -21,7 +21,7 @@ from streams.broker.clients import admin as new_admin
 from streams.broker.reach import BrokerUnreachable, greet
 from streams.broker.settings import TopicsUnusable as TopicsUnusable
 from streams.broker.settings import put_right
-from topics.table import PREFIX, TABLE, Topic
+from topics.topic_table import PREFIX, TABLE, Topic
 
 _EMBEDDED_CLUSTER = "mockCluster"
 _MAX_REPLICAS = 3

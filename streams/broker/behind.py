@@ -14,7 +14,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 
-from topics.table import short_name
+from topics.topic_table import short_name
 
 _EVERY_S = 0.25
 _MOST_ENDS = 1000  # of a partition: about four minutes; then every second one is dropped

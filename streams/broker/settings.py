@@ -12,7 +12,7 @@ from typing import Any
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import for_code
 
-from topics.table import Topic
+from topics.topic_table import Topic
 
 _SET_ON_TOPIC = 1  # Kafka's number for a setting of the topic itself, not a default of the broker
 _FOR_EVER = -1

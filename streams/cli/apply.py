@@ -21,7 +21,7 @@ from streams.files.yamltree import read
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.records import DeclaredService
-from topics.table import SERVICES
+from topics.topic_table import SERVICES
 
 _MOST = 1_000_000  # all that the topic has
 

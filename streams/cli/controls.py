@@ -18,7 +18,7 @@ from streams.files import units
 from streams.files.errors import UserError
 from topics.controls import EVERYTHING
 from topics.records import Control, Decision
-from topics.table import CONTROLS, DECISIONS
+from topics.topic_table import CONTROLS, DECISIONS
 
 _HELP = {
     "pause": "change nothing of a model, or of any, until it is resumed",

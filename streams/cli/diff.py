@@ -28,7 +28,7 @@ from streams.cli.run_part import bootstrap
 from streams.cli.running import read_running
 from streams.files.config import load_config
 from streams.files.plan_inputs import load_demand, load_fleet
-from topics.table import PREFIX
+from topics.topic_table import PREFIX
 
 
 def add_parser(subparsers: Any) -> None:

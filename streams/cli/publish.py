@@ -24,7 +24,7 @@ from streams.cli.controller_client import add_url, status
 from streams.files.errors import UserError
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
-from topics.table import PREFIX, Topic, key_of, topic_of
+from topics.topic_table import PREFIX, Topic, key_of, topic_of
 
 _TIMEOUT_S = 15.0
 

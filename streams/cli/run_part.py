@@ -24,7 +24,7 @@ from streams.declared import declared_options
 from streams.files.config import Config, load_config
 from streams.files.errors import UserError
 from streams.logs import add_log_level
-from topics.table import PREFIX
+from topics.topic_table import PREFIX
 
 _PROBE_S = 3.0
 _GATEWAY_SECONDS = {

@@ -31,8 +31,8 @@ from streams.garbage import collect_seldom
 from streams.logs import add_log_level, log_to_stderr
 from streams.supervision import end_event, insist
 from topics.checks import InvalidRecord
-from topics.table import PREFIX
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
+from topics.topic_table import PREFIX
 
 _END_WITHIN_S = 3.0
 

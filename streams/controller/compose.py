@@ -56,10 +56,10 @@ from streams.ports.telemetry_topic import TelemetryTopic
 from streams.ports.unmanaged import UnmanagedServers
 from streams.solver.client import Solver, solver_argv
 from streams.warm import warmed
-from topics.brokerclock import BrokerClock
+from topics.broker_clock import BrokerClock
 from topics.records import Alert
-from topics.table import DEMAND, LEADERSHIP, TELEMETRY
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
+from topics.topic_table import DEMAND, LEADERSHIP, TELEMETRY
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from streams.poison import Poison
 from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.signing import Keys, refusal
-from topics.table import (
+from topics.topic_table import (
     ALERTS,
     ASSIGNMENTS,
     AVAILABILITY,

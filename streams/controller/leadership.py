@@ -18,7 +18,7 @@ from streams.clock import Clock
 from streams.controller.election import RENEW_S, TAKEOVER_S, Election
 from topics.codec import encode
 from topics.leadership import Leadership
-from topics.table import key_of
+from topics.topic_table import key_of
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from streams.health.server import HealthServer
 from streams.health.webhook import Webhook
 from topics.codec import encode
 from topics.records import Alert
-from topics.table import ALERTS, key_of
+from topics.topic_table import ALERTS, key_of
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from topics.codec import encode
-from topics.table import PREFIX, Cleanup, key_of, topic_of
+from topics.topic_table import PREFIX, Cleanup, key_of, topic_of
 
 log = logging.getLogger(__name__)
 

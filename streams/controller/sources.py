@@ -16,8 +16,8 @@ from streams.files.errors import UserError
 from streams.ports.demand import DemandSource, Sink
 from streams.ports.demand_topic import MERGED
 from streams.ports.promql import FROM_VLLM, PromqlDemand, prometheus, vllm_query
-from topics.reported import Reported
-from topics.table import TELEMETRY
+from topics.telemetry_columns import Reported
+from topics.topic_table import TELEMETRY
 
 
 def demand_sources(

@@ -36,7 +36,7 @@ from streams.files.unmanaged import read_unmanaged
 from streams.files.workload import read_workload, refuse_longer
 from streams.files.yamltree import ConfigError, Section, read, read_text
 from topics.engine_args import refused_argument
-from topics.engines import wire_name
+from topics.engine_profiles import wire_name
 
 _MODES = tuple(mode.value for mode in Mode)
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from topics.reported import Reported
+from topics.telemetry_columns import Reported
 
 Sink = Callable[[Reported, NDArray[np.int64]], None]
 """Records that came together, and the event time of the end of each one's span in domain ms: called

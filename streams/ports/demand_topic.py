@@ -17,9 +17,9 @@ from streams.ports.telemetry_topic import TelemetryTopic
 from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.demand import Demand, DemandSecond, GatewayWord
-from topics.reported import COLUMNS, Kinds, Name, Reported, cells_of
-from topics.table import DEMAND
 from topics.telemetry import COUNTS
+from topics.telemetry_columns import COLUMNS, Kinds, Name, Reported, cells_of
+from topics.topic_table import DEMAND
 
 MERGED = "window-workers"
 _SHARE = 64

@@ -32,7 +32,7 @@ from streams.files.errors import without_login
 from streams.files.prometheus import PrometheusServer
 from streams.ports.demand import Sink
 from topics.records import Telemetry
-from topics.reported import reported
+from topics.telemetry_columns import reported
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from autoscaler.performance.numba_decorators import compiled
 from streams.ports.json_scan import after_key, after_text, after_value, after_word
 from topics.checks import MAX_COUNT, MAX_MS
 from topics.codec import CELLS, MAX_BYTES, NEWEST, OLDEST
-from topics.reported import COLUMNS, LEAVING, SPAN_MS
 from topics.sketch import CELL_CHARS, DIGITS, MOST_COUNT
 from topics.telemetry import (
     COUNTS,
@@ -25,6 +24,7 @@ from topics.telemetry import (
     MOST_REQUESTS_PER_S,
     Telemetry,
 )
+from topics.telemetry_columns import COLUMNS, LEAVING, SPAN_MS
 
 _RANGES = {
     **dict.fromkeys(COLUMNS, (0, MAX_COUNT)),

@@ -24,8 +24,8 @@ from streams.poison import Poison
 from streams.ports.demand import Sink
 from streams.ports.telemetry_wire import read_reported
 from topics.checks import InvalidRecord
-from topics.reported import AGE_MS
-from topics.table import TELEMETRY, Topic
+from topics.telemetry_columns import AGE_MS
+from topics.topic_table import TELEMETRY, Topic
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from streams.ports.telemetry_scan import scan
 from topics import checks
 from topics.checks import InvalidRecord
 from topics.codec import decode_as, read_value
-from topics.reported import Kinds, Name, Reported, kinds_of, reported
 from topics.telemetry import Telemetry, check_sent
+from topics.telemetry_columns import Kinds, Name, Reported, kinds_of, reported
 
 _MOST_NAMES = 100_000
 _SENT = dict[str, dict[str, int]]

@@ -25,7 +25,7 @@ from streams.supervision import end_event
 from topics import checks
 from topics.checks import InvalidRecord
 from topics.routing import MEDIA
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 _DRAIN_S = 120.0
 

@@ -19,7 +19,7 @@ import orjson
 from streams.replay.media import around
 from streams.replay.record import Record
 from streams.replay.schedule import Job
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 log = logging.getLogger(__name__)
 

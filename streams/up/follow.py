@@ -16,7 +16,7 @@ from streams.broker.clients import consumer as new_consumer
 from streams.up.picture import Picture
 from topics.checks import InvalidRecord
 from topics.codec import decode
-from topics.table import ASSIGNMENTS, DECISIONS, PLANS, ROUTES, STATUS, TELEMETRY
+from topics.topic_table import ASSIGNMENTS, DECISIONS, PLANS, ROUTES, STATUS, TELEMETRY
 
 _FOLLOWED = (TELEMETRY, STATUS, ROUTES, DECISIONS, ASSIGNMENTS, PLANS)
 

@@ -64,7 +64,7 @@ def _refused(host: str, port: int) -> str:
 async def remove_topics(bootstrap: str, prefix: str) -> None:
     """A run on somebody's Kafka takes its topics away again."""
     from streams.broker.clients import admin as new_admin
-    from topics.table import TABLE
+    from topics.topic_table import TABLE
 
     with contextlib.suppress(Exception):
         async with asyncio.timeout(5.0):

@@ -24,8 +24,8 @@ from streams.files.config import Config, EngineSpec
 from streams.up.children import Child
 from streams.up.real import RealEngines
 from streams.up.traffic import longest_of, weights
-from topics.loglines import DEFAULT_LEVEL
-from topics.timebase import TimeBase
+from topics.log_format import DEFAULT_LEVEL
+from topics.time_base import TimeBase
 
 HOST = "127.0.0.1"
 

@@ -35,8 +35,8 @@ from streams.up.view import View
 from streams.up.wishes import Wishes
 from streams.words import several
 from topics.signing import CLUSTER_KEY
-from topics.table import PREFIX
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
+from topics.topic_table import PREFIX
 
 _START_TIMEOUT_S = 60.0
 _FIRST_FLEET_REAL_S = 60.0

@@ -22,7 +22,7 @@ from streams.up.traffic import Gap
 from streams.up.view import View
 from streams.up.wishes import Wishes
 from streams.words import several
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 _REDRAW_S = 0.25
 

@@ -10,7 +10,7 @@ from autoscaler.domain.workload import Demand
 from streams.files.config import Config
 from streams.up.real import RealEngines
 from streams.up.traffic import Traffic
-from topics.loglines import DEFAULT_LEVEL
+from topics.log_format import DEFAULT_LEVEL
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from streams.garbage import collect_seldom
 from streams.logs import add_log_level, log_to_stderr
 from streams.warm import warm_up
 from streams.windows.app import make_app
-from topics.table import PREFIX
+from topics.topic_table import PREFIX
 
 
 def main(argv: list[str] | None = None) -> int:

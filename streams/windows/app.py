@@ -23,7 +23,7 @@ from streams.broker.clients import options, security
 from streams.ports.telemetry_wire import read_reported
 from streams.windows.merge import merged
 from topics.codec import encode
-from topics.table import DEMAND, TELEMETRY
+from topics.topic_table import DEMAND, TELEMETRY
 
 log = logging.getLogger(__name__)
 

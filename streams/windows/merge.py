@@ -16,8 +16,8 @@ from autoscaler.estimate.sketch_cells import CELLS
 from autoscaler.estimate.span_to_seconds import spread
 from topics.checks import MAX_COUNT
 from topics.demand import Demand, DemandSecond, GatewayWord
-from topics.reported import AGE_MS, IN_FLIGHT, LEAVING, ROUTE_GENERATION, Reported, text_of
 from topics.telemetry import MOST_PER_S
+from topics.telemetry_columns import AGE_MS, IN_FLIGHT, LEAVING, ROUTE_GENERATION, Reported, text_of
 
 
 def merged(

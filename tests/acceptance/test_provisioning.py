@@ -16,7 +16,7 @@ import pytest
 
 from executors.kafka_client import KafkaClient
 from topics.fleet import InstanceState, Status
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 pytestmark = pytest.mark.timeout(120)
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from tests.acceptance.conftest import Start
 from tests.acceptance.shoal_up import ENGINE, Proc, Run
 from topics.codec import decode, encode
 from topics.records import DeclaredService, InstanceState, ObservedInstance, Price, Status
-from topics.table import STATUS, key_of, topic_of
+from topics.topic_table import STATUS, key_of, topic_of
 
 CONFIG = """mode: act
 policy: {cooldown: 30s}

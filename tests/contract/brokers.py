@@ -15,7 +15,7 @@ from streams.controller.latest import Latest
 from streams.poison import Poison
 from topics.codec import decode, encode
 from topics.records import Status, Telemetry
-from topics.table import Topic, key_of, topic_of
+from topics.topic_table import Topic, key_of, topic_of
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from streams.broker.admin import ensure_topics
 from tests.contract.brokers import Broker, new_producer
-from topics.table import TABLE
+from topics.topic_table import TABLE
 
 
 def _embedded(prefix: str) -> Iterator[Broker]:

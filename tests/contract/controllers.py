@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.contract.brokers import Broker
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 CONFIG = """
 mode: act

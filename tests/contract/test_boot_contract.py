@@ -24,8 +24,8 @@ from tests.contract.brokers import Broker, read
 from tests.contract.controllers import CONFIG, Controller
 from topics.codec import encode
 from topics.records import Assignment, InstanceState, ObservedInstance, Status
-from topics.table import ASSIGNMENTS, DECISIONS, STATUS, TABLE
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
+from topics.topic_table import ASSIGNMENTS, DECISIONS, STATUS, TABLE
 
 _KAFKA = pytest.param("kafka", marks=pytest.mark.kafka)
 pytestmark = pytest.mark.parametrize("broker", [_KAFKA], indirect=True)

@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from streams.broker.admin import ensure_topics
 from tests.contract.brokers import Broker, end_of, new_producer, read_raw
-from topics.table import ASSIGNMENTS, DECISIONS, LEADERSHIP, TABLE, TELEMETRY
+from topics.topic_table import ASSIGNMENTS, DECISIONS, LEADERSHIP, TABLE, TELEMETRY
 
 
 async def test_every_topic_of_the_table_exists_with_its_partitions(broker: Broker) -> None:

@@ -25,7 +25,7 @@ from streams.broker.admin import TopicsUnusable, ensure_topics
 from streams.cli import publish as command_line
 from tests.contract.brokers import Broker, end_of, new_producer, read_raw, write
 from topics.decisions import Decision
-from topics.table import DECISIONS, PLANS, TELEMETRY, Cleanup, Topic
+from topics.topic_table import DECISIONS, PLANS, TELEMETRY, Cleanup, Topic
 
 gap = pytest.mark.embedded_gap
 

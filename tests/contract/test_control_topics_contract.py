@@ -19,7 +19,7 @@ from tests.contract.brokers import (
 )
 from topics.codec import encode
 from topics.records import Assignment, DesiredInstance, Leadership, Status
-from topics.table import (
+from topics.topic_table import (
     ASSIGNMENTS,
     LEADERSHIP,
     STATUS,

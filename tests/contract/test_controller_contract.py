@@ -24,14 +24,14 @@ from tests.contract.brokers import (
 )
 from tests.contract.controllers import CONFIG, Controller
 from topics.records import Assignment
-from topics.table import (
+from topics.time_base import TimeBase
+from topics.topic_table import (
     ASSIGNMENTS,
     DEAD_LETTERS,
     DECISIONS,
     STATUS,
     TELEMETRY,
 )
-from topics.timebase import TimeBase
 
 
 @pytest.fixture

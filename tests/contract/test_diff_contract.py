@@ -16,7 +16,7 @@ from topics.codec import encode
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance
 from topics.leadership import Leadership
-from topics.table import ASSIGNMENTS, DECISIONS, LEADERSHIP
+from topics.topic_table import ASSIGNMENTS, DECISIONS, LEADERSHIP
 
 CONFIG = """
 defaults: {max_len: 8192}

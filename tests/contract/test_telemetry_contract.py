@@ -24,8 +24,9 @@ from tests.contract.brokers import (
 )
 from topics.codec import encode
 from topics.records import Telemetry
-from topics.reported import SEQUENCE, Reported
-from topics.table import (
+from topics.telemetry_columns import SEQUENCE, Reported
+from topics.time_base import TimeBase
+from topics.topic_table import (
     DAY_MS,
     DEAD_LETTERS,
     TABLE,
@@ -33,7 +34,6 @@ from topics.table import (
     Cleanup,
     Topic,
 )
-from topics.timebase import TimeBase
 
 
 @pytest.mark.embedded_gap("it has the partitions that it was started with")

@@ -20,9 +20,9 @@ from streams.controller.sources import merged_sink
 from streams.ports.demand_topic import DemandTopic
 from tests.contract.brokers import Broker
 from topics.codec import encode
-from topics.table import DEMAND, TABLE, TELEMETRY
 from topics.telemetry import Telemetry
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
+from topics.topic_table import DEMAND, TABLE, TELEMETRY
 
 MODELS = [f"model-{k}" for k in range(12)]
 ARRIVALS = 7

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks
-from topics.rates import KEPT_HOURS, MINUTES, UNKNOWN
+from topics.hourly_rates import KEPT_HOURS, MINUTES, UNKNOWN
 
 MINUTE_S = 60
 _NO_MINUTES = (UNKNOWN,) * MINUTES

@@ -26,8 +26,8 @@ from executors.engines.simulated.server import Server, Serving, fetch_kv, first_
 from topics.checks import InvalidRecord
 from topics.codec import read_value
 from topics.fleet import PHASES
-from topics.gangs import GangRank
-from topics.timebase import TimeBase
+from topics.instance_ranks import GangRank
+from topics.time_base import TimeBase
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 
 class MachineClock:

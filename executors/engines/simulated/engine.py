@@ -30,7 +30,7 @@ from executors.engines.simulated.api import Job, RemoteKv
 from executors.engines.simulated.clock import MachineClock
 from executors.engines.simulated.metrics import Gauges, Metrics
 from executors.engines.simulated.parameters import ApiError
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 _MIN_WRITE_GAP_S = 0.015
 

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable
 
 from executors.engines.simulated.server import first_of
-from topics.gangs import GangRank
+from topics.instance_ranks import GangRank
 
 _AGAIN_S = 0.1
 

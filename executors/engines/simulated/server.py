@@ -23,7 +23,7 @@ from executors.engines.simulated.engine import Engine, Identity
 from executors.engines.simulated.http import Connection, Request, Responder
 from executors.engines.simulated.parameters import ApiError
 from executors.supervision import watch_supervisor
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 _KV_PATH = "/simulated/kv/"
 _FETCH_TIMEOUT_S = 5.0

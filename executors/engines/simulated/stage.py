@@ -28,7 +28,7 @@ from executors.engines.simulated.http import Connection, Request, Responder
 from executors.engines.simulated.parameters import ApiError, malformed
 from executors.engines.simulated.server import first_of, watch_end
 from topics.checks import InvalidRecord, number
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 _POSTS = ("/v1/completions", "/v1/chat/completions")
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"

@@ -16,7 +16,7 @@ from autoscaler.serving.engine_setup import engine_startup_s
 from executors.engines.architecture import architecture
 from executors.engines.http_api import HttpApi
 from executors.engines.protocol import API_KEY, LaunchLine, LaunchSpec, RoleSwitch
-from topics.gangs import GangRank
+from topics.instance_ranks import GangRank
 
 _INTERNAL_PORTS = 2  # vLLM searches upwards from VLLM_PORT for torch.distributed
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*\Z", re.ASCII)

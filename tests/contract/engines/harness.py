@@ -34,8 +34,8 @@ from executors.node.environment import Tag, engine_environment
 from executors.node.ports import Ports
 from executors.node.processes import EngineProcess, of_folder, start
 from topics.fleet import DesiredInstance
-from topics.gangs import GangRank, GangStage
-from topics.timebase import TimeBase
+from topics.instance_ranks import GangRank, GangStage
+from topics.time_base import TimeBase
 
 HOST, MODEL = "127.0.0.1", "tiny"
 KEY = "the key of engines, 32 characters".replace(" ", "-")

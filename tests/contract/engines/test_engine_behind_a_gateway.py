@@ -25,7 +25,7 @@ from executors.gateway.settings import Clock, Settings
 from tests.contract.engines.harness import KEY, REAL, EngineUnderTest, prompt
 from tests.integration.gateway.gateway_bench import Bench, FakeLink
 from topics.records import Endpoint, RouteGroup
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 pytestmark = pytest.mark.timeout(300 if REAL else 60)
 _RATE = 4.0 if REAL else 40.0  # requests/s

@@ -20,7 +20,7 @@ from executors.kafka_client import KafkaClient
 from executors.node.environment import Tag, tag_of
 from executors.node.procfs import everyone
 from topics.records import Assignment, DesiredInstance, Leadership, ObservedInstance, Status
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 POOL = "r/h100/owned"
 TOKEN = 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.integration.executors.conftest import Harness, alive, wish
 from tests.integration.executors.fake_docker import install
-from topics.engines import wire_name
+from topics.engine_profiles import wire_name
 from topics.fleet import DesiredInstance
 
 IMAGE = "the/image:1"

@@ -7,7 +7,7 @@ import signal
 from dataclasses import replace
 
 from tests.integration.executors.conftest import Harness
-from topics.gangs import GangRank, GangStage
+from topics.instance_ranks import GangRank, GangStage
 from topics.records import DesiredInstance
 
 STAGES = (GangStage("H100-SXM", 1, 16), GangStage("H100-SXM", 1, 16))

@@ -14,7 +14,7 @@ import pytest
 from executors.gateway.server import Gateway
 from executors.gateway.settings import Clock, Settings
 from tests.integration.gateway.gateway_bench import Bench, FakeLink, MakeBench
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 
 @pytest.fixture

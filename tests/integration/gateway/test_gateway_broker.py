@@ -18,7 +18,7 @@ import pytest
 from executors.kafka_client import KafkaClient
 from tests.integration.gateway.gateway_bench import FakeEngine, until
 from topics.records import Leadership, RouteGroup, Routes, Telemetry
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 Spawn = Callable[..., Any]
 

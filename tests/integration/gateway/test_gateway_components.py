@@ -16,7 +16,7 @@ from tests.integration.gateway.gateway_bench import Bench, MakeBench, until
 from topics.records import Endpoint, RequestKind, RouteGroup, Routes
 from topics.routing import Hop, RoutePath
 from topics.routing import Stage as RouteStage
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 SPEED = 20.0
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}

@@ -22,7 +22,7 @@ from executors.gateway.table import RouteTable
 from tests.integration.gateway.gateway_bench import FakeEngine
 from topics.codec import decode, encode
 from topics.records import RouteGroup, Routes
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 NO_BROKER = "127.0.0.1:9"
 BODY = {"model": "chat", "prompt": "a a", "stream": True, "max_tokens": 5}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 
 class Front:

@@ -12,8 +12,8 @@ from streams.broker.behind import Behind
 from streams.clock import Clock
 from streams.controller.control_topics import ControlTopics
 from streams.ports.telemetry_topic import TelemetryTopic
-from topics.table import RATES, TELEMETRY
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
+from topics.topic_table import RATES, TELEMETRY
 
 
 class Consumer:

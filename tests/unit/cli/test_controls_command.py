@@ -11,7 +11,7 @@ from streams.cli.controls import _held, _verdict
 from streams.cli.publish import Broker
 from streams.files.errors import UserError
 from topics.records import Control, Decision
-from topics.table import CONTROLS, Topic
+from topics.topic_table import CONTROLS, Topic
 
 NOW_MS = 1_700_000_000_000
 

@@ -29,7 +29,7 @@ from topics.alerts import Alert
 from topics.controls import Control
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment, InstanceState, Status
-from topics.rates import RateHour
+from topics.hourly_rates import RateHour
 from topics.routing import Routes
 from topics.sketch import bucket_of
 from topics.supply import Availability, Price

@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.unit.decide.decide_catalogue import service
 from tests.unit.decide.decide_world import T0, World, world
-from topics.rates import RateHour
+from topics.hourly_rates import RateHour
 
 HOUR_S = 3600
 BURST_AT_S = 900

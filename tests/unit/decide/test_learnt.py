@@ -15,7 +15,7 @@ from autoscaler.state.controller_state import ModelState, Observation
 from autoscaler.tick.status import standing
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import World, world
-from topics.rates import Learnt, RateHour
+from topics.hourly_rates import Learnt, RateHour
 
 ONE = pool("one", nodes=12, per_node=1)
 DAY_S = 86_400

@@ -7,7 +7,7 @@ import pytest
 from executors.engines.registry import parse_engines
 from streams.files.config import load_config
 from topics.checks import InvalidRecord
-from topics.engines import wire_name
+from topics.engine_profiles import wire_name
 
 YAML = """
 regions: {here: {h100: {gpu: H100, per_node: 1, max: 1, price: 2}}}

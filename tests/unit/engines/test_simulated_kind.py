@@ -13,7 +13,7 @@ from executors.engines.registry import parse_engine
 from executors.engines.simulated.__main__ import measured_in
 from executors.engines.simulated.kind import SimulatedKind
 from topics.checks import InvalidRecord
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 SOURCE = "meta-llama/Llama-3.1-8B"
 SPEC = catalog.model(SOURCE)

@@ -12,8 +12,8 @@ from executors.engines.protocol import LaunchSpec, RoleSwitch
 from executors.engines.registry import parse_engine
 from executors.engines.vllm.kind import KvTransfer, VllmKind, allowed_weights
 from topics.checks import InvalidRecord
-from topics.gangs import GangRank, GangStage
-from topics.timebase import TimeBase
+from topics.instance_ranks import GangRank, GangStage
+from topics.time_base import TimeBase
 
 
 @pytest.fixture

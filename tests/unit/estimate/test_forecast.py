@@ -21,7 +21,7 @@ from autoscaler.estimate.forecast.selection import AUTO, least, scores
 from autoscaler.estimate.forecast.smoothing import Smoothing
 from autoscaler.estimate.forecast.trend import LENGTHS, rising
 from topics.codec import read_value, write_value
-from topics.rates import KEPT_HOURS, UNKNOWN
+from topics.hourly_rates import KEPT_HOURS, UNKNOWN
 
 MINUTE_MS = 60_000
 T0 = 1_700_000_040_000  # a whole minute

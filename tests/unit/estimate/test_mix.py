@@ -8,7 +8,7 @@ from autoscaler.domain.workload import Lengths, WorkloadType
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.window_stats import LengthsSeen
 from autoscaler.estimate.workload_mix import apart, declared_mix, estimate_kinds, estimate_mix
-from topics.shapes import shape_of
+from topics.request_shapes import shape_of
 
 TYPES = (
     WorkloadType("long", 0.3, Lengths(4000, 80)),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from executors.node.reconcile import accept, launched, observed, reconcile
 from executors.node.state import Kill, Launch, NodeState, Rules, Seen, Terminate
 from topics.fleet import Assignment, DesiredInstance, InstanceState
-from topics.gangs import GangRank, GangStage
+from topics.instance_ranks import GangRank, GangStage
 
 RULES = Rules()
 T0 = 1_000_000

@@ -13,7 +13,7 @@ from executors.engines.simulated.answer import Answer
 from executors.engines.simulated.api import Job, RemoteKv
 from executors.engines.simulated.engine import Engine, Identity
 from executors.engines.simulated.http import Connection, Request, Responder
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 
 class OneMs:

@@ -35,7 +35,7 @@ from streams.health.tokens import BearerToken
 from streams.health.webhook import MOST_BYTES, Webhook
 from streams.solver.client import plan_here
 from topics.records import Alert, Control, Price
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 TOKEN = "secret"
 NOW_MS = 1_700_000_000_000

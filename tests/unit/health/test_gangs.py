@@ -7,7 +7,7 @@ from autoscaler.rollout.serving_group import Group, Placed
 from streams.cli.status import gang_line
 from streams.health.gangs import gang_facts
 from topics.fleet import InstanceState, ObservedInstance, Status
-from topics.gangs import GangRank, GangStage
+from topics.instance_ranks import GangRank, GangStage
 
 STAGES = (GangStage("H100", 2, 50), GangStage("A10G", 1, 30))
 

@@ -12,7 +12,7 @@ import pytest
 from streams.replay.record import Record
 from streams.replay.schedule import Job
 from streams.replay.sender import Sender, connection_words
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 
 class Broken(Sender):

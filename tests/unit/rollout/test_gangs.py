@@ -26,7 +26,7 @@ from autoscaler.tick.restore import rebuild
 from tests.unit.planning.planning_clusters import pool, service
 from topics.codec import decode, encode
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
-from topics.gangs import GangStage
+from topics.instance_ranks import GangStage
 
 NOW = 1_000_000
 POOL = pool("us", "l40s", "L40S", 1, 6, Market.ON_DEMAND, 1.9)

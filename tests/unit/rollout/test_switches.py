@@ -21,7 +21,7 @@ from autoscaler.rollout.role_switch import (
 )
 from autoscaler.rollout.serving_group import Group, GroupView, Life, Placed, fleet_view, look
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
-from topics.gangs import GangRank, GangStage
+from topics.instance_ranks import GangRank, GangStage
 
 NOW = 1_000_000
 P, D, A = Phase.PREFILL, Phase.DECODE, Phase.AGGREGATED

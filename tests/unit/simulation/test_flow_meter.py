@@ -9,10 +9,10 @@ from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.flow_meter import FlowMeter
 from autoscaler.simulation.gateway_meter import Meter
 from autoscaler.simulation.rate_flow import Cohort
-from topics.reported import Reported, from_rows, reported
 from topics.sketch import LOWEST, MOST_IN_CELL
-from topics.span import Span
 from topics.telemetry import COUNTS
+from topics.telemetry_columns import Reported, from_rows, reported
+from topics.telemetry_span import Span
 
 CAME = [Arrival(0.1, "m", 500, 100), Arrival(0.2, "m", 9000, 10), Arrival(0.3, "m", 7, 3)]
 

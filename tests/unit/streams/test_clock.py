@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.clock import Clock
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 NOW_WALL_MS = 1_800_000_000_000
 

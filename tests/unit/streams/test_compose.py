@@ -14,7 +14,7 @@ from autoscaler.domain.cluster import Mode
 from streams.broker.admin import EnsuredTopics
 from streams.broker.reach import BrokerUnreachable
 from streams.controller import compose
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 OPTIONS = compose.Options(
     Path("shoal.yaml"), "b:1", TimeBase(1.0, 1, 0), "ctl-1", "shoal.", Mode.ACT

@@ -26,8 +26,8 @@ from topics.records import (
     Status,
     Telemetry,
 )
-from topics.reported import reported
-from topics.timebase import TimeBase
+from topics.telemetry_columns import reported
+from topics.time_base import TimeBase
 
 CLUSTER = load_config("streams/data/demo.yaml").cluster
 NOW_MS = 1_800_000_000_000

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from streams.clock import Clock
 from streams.controller.election import Election
 from streams.controller.latest import KEPT_DEAD, Latest, Refused, as_heard, into_latest
-from topics.brokerclock import BrokerClock
+from topics.broker_clock import BrokerClock
 from topics.checks import MAX_MS, InvalidRecord
 from topics.records import (
     Assignment,
@@ -25,7 +25,7 @@ from topics.records import (
     Routes,
     Status,
 )
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 ORDERS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=8)
 

@@ -11,7 +11,7 @@ from streams.controller.election import Election
 from streams.controller.leadership import Seat
 from topics.codec import decode
 from topics.leadership import Leadership
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 
 class Log:

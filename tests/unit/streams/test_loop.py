@@ -33,7 +33,7 @@ from topics.records import (
     Telemetry,
 )
 from topics.signing import Keys
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 NOW_MS = 1_700_000_000_000
 MODEL = catalog.quantized(catalog.model("meta-llama/Llama-3.1-8B-Instruct"), "fp8")

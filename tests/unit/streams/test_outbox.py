@@ -16,7 +16,7 @@ from streams.controller.leader_producer import Fenced, LeaderProducer
 from streams.controller.outbox import Outbox
 from topics.codec import decode
 from topics.records import Assignment, Decision, Routes
-from topics.table import short_name
+from topics.topic_table import short_name
 
 
 class FakeProducer:

@@ -23,7 +23,7 @@ from streams.files.prometheus import PrometheusServer
 from streams.ports.engine_views import EngineViews
 from streams.ports.promql import PromqlDemand, prometheus, rate_of
 from topics.records import Alert
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 POOLS = "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
 MODELS = "models: {chat: {source: openai/gpt-oss-20b, slo: {ttft: 2s, tpot: 100ms}}}\n"

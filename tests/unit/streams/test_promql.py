@@ -21,8 +21,8 @@ from streams.files.config import load_config
 from streams.files.errors import UserError
 from streams.ports import promql as module
 from streams.ports.promql import PromqlDemand, rate_of
-from topics.reported import ROUTE_GENERATION, SPAN_MS, Reported
-from topics.timebase import TimeBase
+from topics.telemetry_columns import ROUTE_GENERATION, SPAN_MS, Reported
+from topics.time_base import TimeBase
 
 CLOCK = Clock(TimeBase(1.0, 1_000_000, 0), mono_ns=lambda: 60_000_000_000, broker_ms=lambda: 0)
 

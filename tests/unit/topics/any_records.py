@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from topics import records
 from topics.checks import MAX_MS
 from topics.demand import DemandSecond, GatewayWord
-from topics.rates import Learnt
+from topics.hourly_rates import Learnt
 from topics.sketch import HIGHEST, LOWEST, to_text
 from topics.telemetry import LONGEST_SPAN_MS, MOST_IN_FLIGHT, MOST_PER_S
 

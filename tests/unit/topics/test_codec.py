@@ -17,10 +17,10 @@ from topics import records
 from topics.checks import InvalidRecord
 from topics.codec import MAX_BYTES, decode, encode, read_value
 from topics.demand import DemandSecond
-from topics.rates import Learnt
+from topics.hourly_rates import Learnt
 from topics.routing import Hop, RoutePath, Stage
-from topics.table import TABLE, topic_of
 from topics.telemetry import COUNTS, LONGEST_SPAN_MS, MOST_PER_S, MOST_REQUESTS_PER_S
+from topics.topic_table import TABLE, topic_of
 
 TELEMETRY = records.Telemetry("m", "g", "b", 1, 1000, 1000, 5, *[0] * 10, ttft_ms={7: 1})
 STATUS = records.Status(

@@ -21,9 +21,9 @@ from tests.unit.topics.any_records import JUNK, RECORDS
 from topics import codec
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
-from topics.reported import Kinds, Name, Reported, cells_of, reported, text_of
 from topics.sketch import HIGHEST, LOWEST, MOST_COUNT, NUMBERS, WIDTH, to_text
 from topics.telemetry import SKETCHES, Telemetry
+from topics.telemetry_columns import Kinds, Name, Reported, cells_of, reported, text_of
 
 T0_MS = 1_700_000_000_000
 GOOD = RECORDS["telemetry"].map(encode)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topics.shapes import CLASSES, lengths_of, nearest, shape_of
+from topics.request_shapes import CLASSES, lengths_of, nearest, shape_of
 from topics.sketch import HIGHEST, LOWEST
 
 

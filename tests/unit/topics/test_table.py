@@ -6,7 +6,7 @@ import pytest
 
 from topics import records
 from topics.checks import InvalidRecord
-from topics.table import TABLE, Cleanup, key_of, short_name, topic
+from topics.topic_table import TABLE, Cleanup, key_of, short_name, topic
 
 
 def test_keys_are_those_of_the_table() -> None:

@@ -35,7 +35,7 @@ from topics.records import (
     Routes,
     Status,
 )
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 SAMPLE = Path(__file__).parent.parent / "files" / "sample.yaml"
 POOL = "eu-west/l4/spot"

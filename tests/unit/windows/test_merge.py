@@ -18,7 +18,7 @@ from streams.windows.merge import merged as merge
 from topics.checks import MAX_COUNT
 from topics.codec import decode, encode
 from topics.telemetry import MOST_PER_S, Telemetry
-from topics.timebase import TimeBase
+from topics.time_base import TimeBase
 
 T0_MS = 1_700_000_000_000
 NOW_MS = T0_MS + 40_000

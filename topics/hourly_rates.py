@@ -2,7 +2,7 @@
 forecasts and the next leader go on from.
 
 Owns the meaning of the record. Its key is the model and the hour of the last three days, so that a
-compacted topic holds no more than those. Hours are of domain time (`topics.timebase`).
+compacted topic holds no more than those. Hours are of domain time (`topics.time_base`).
 """
 
 from __future__ import annotations

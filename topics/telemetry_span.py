@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from topics.shapes import shape_of
+from topics.request_shapes import shape_of
 from topics.sketch import bucket_of
 from topics.telemetry import LONGEST_SPAN_MS, Telemetry
 
