@@ -27,11 +27,11 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from aiokafka import TopicPartition
 
 from loadtests.chaos.stack import Stack
-from streams.broker.admin import TopicsUnusable, ensure_topics
-from streams.broker.clients import consumer
-from streams.broker.own import own_broker
-from streams.broker.reach import BrokerUnreachable
-from streams.files.errors import UserError
+from streams.broker.broker_reach import BrokerUnreachable
+from streams.broker.child_broker import own_broker
+from streams.broker.kafka_clients import consumer
+from streams.broker.topic_admin import TopicsUnusable, ensure_topics
+from streams.files.user_errors import UserError
 from streams.up.host import remove_topics
 from topics.checks import InvalidRecord
 from topics.codec import decode

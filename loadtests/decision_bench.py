@@ -27,8 +27,8 @@ from loadtests.decision_compare import TARGETS, over_seeds, report
 from loadtests.decision_compare import as_json as static_json
 from loadtests.decision_ideal import ideal_usd
 from loadtests.decision_runs import Run, as_json, run, summary
-from streams.files.errors import UserError
-from streams.files.outputs import refuse_unwritable
+from streams.files.output_files import refuse_unwritable
+from streams.files.user_errors import UserError
 
 BUNDLED_TRACE = TRACE_CONFIG.with_name("azure2023_conv.csv.gz")
 AFTER_STEP_S = 600.0

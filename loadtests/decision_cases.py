@@ -29,7 +29,7 @@ from loadtests.arrivals import (
     swinging,
 )
 from loadtests.decision_figures import Rate, Truth, smoothed_rates
-from streams.files.config import load_config
+from streams.files.shoal_yaml import load_config
 from streams.replay.schedule import schedule
 from streams.replay.traces import load_trace
 

@@ -62,7 +62,7 @@ from loadtests.replay.client import Client
 from loadtests.replay.report import LATE_MS
 from streams.backtest.workload import Demand, load_workload
 from streams.broker.embedded import EmbeddedBrokerFailed
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 from streams.replay.record import quantile
 from streams.up.real import RealEngines, prepare
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from autoscaler.domain.cluster import Cluster
 from autoscaler.simulation.arrivals import Arrival
 from loadtests.chaos.stack import Stack
-from streams.broker.admin import ensure_topics
-from streams.broker.own import own_broker
-from streams.files.errors import UserError
+from streams.broker.child_broker import own_broker
+from streams.broker.topic_admin import ensure_topics
+from streams.files.user_errors import UserError
 from streams.up.follow import follow
 from streams.up.picture import Picture
 from streams.up.real import RealEngines

@@ -27,7 +27,7 @@ from autoscaler.estimate.forecast.forecaster import NoForecast, Strategy
 from autoscaler.estimate.forecast.forecasters import strategies
 from autoscaler.estimate.forecast.history import Rates
 from autoscaler.estimate.forecast.selection import AUTO, least, scores
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 from streams.replay.servegen import is_servegen, window_rates
 from streams.replay.traces import load_trace
 

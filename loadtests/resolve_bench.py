@@ -23,7 +23,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
 from loadtests.estate import PER_NODE, Estate
-from streams.solver.client import Solver, solver_argv
+from streams.solver.solver_client import Solver, solver_argv
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -42,9 +42,9 @@ from loadtests.decision_bench import BUNDLED_TRACE
 from loadtests.decision_cases import acting
 from streams.backtest.runs import prepared
 from streams.backtest.workload import DEFAULT_CONFIG, Demand
-from streams.files.config import load_config
-from streams.files.errors import UserError
-from streams.garbage import keep
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
+from streams.garbage_collection import keep
 from streams.replay.traces import load_trace
 
 _LEAD_S = 240.0

@@ -42,7 +42,7 @@ from autoscaler.performance.timing_grid import timing_grid
 from autoscaler.serving.batching import Batcher
 from autoscaler.serving.engine_requests import Finished, FirstToken, Limits, Work
 from loadtests.sizing_cases import ENGINES, Traffic, draw, drawn_traffic, trace_traffic
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

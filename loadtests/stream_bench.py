@@ -37,15 +37,15 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from autoscaler.domain.cluster import Policy
 from autoscaler.estimate.model_demand import observe
 from autoscaler.estimate.windows import TelemetryWindows
-from streams.broker.admin import ensure_topics
-from streams.broker.clients import admin as new_admin
-from streams.broker.clients import consumer as new_consumer
-from streams.broker.clients import producer as new_producer
-from streams.broker.reach import parse_address
+from streams.broker.broker_reach import parse_address
+from streams.broker.kafka_clients import admin as new_admin
+from streams.broker.kafka_clients import consumer as new_consumer
+from streams.broker.kafka_clients import producer as new_producer
+from streams.broker.topic_admin import ensure_topics
 from streams.clock import Clock, Times
-from streams.controller.pace import Pace
-from streams.controller.sources import gateways_sink
-from streams.garbage import collect_seldom
+from streams.controller.demand_sources import gateways_sink
+from streams.controller.tick_schedule import Pace
+from streams.garbage_collection import collect_seldom
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.ports.telemetry_wire import read_reported
 from topics.codec import encode

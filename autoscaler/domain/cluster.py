@@ -1,7 +1,7 @@
 """What there is to run on and what should be run: pools, services, policy, the whole cluster.
 
 Owns the declared side (from `shoal.yaml` or the `services` topic) as values with invariants.
-Knows nothing of files: `streams.files.config` parses them into these values.
+Knows nothing of files: `streams.files.shoal_yaml` parses them into these values.
 """
 
 from __future__ import annotations

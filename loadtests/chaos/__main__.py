@@ -16,10 +16,10 @@ from loadtests.chaos import report
 from loadtests.chaos.run import Chaos
 from loadtests.chaos.script import FAULTS, broker_on
 from loadtests.chaos.stack import Stack
-from streams.broker.admin import TopicsUnusable, ensure_topics
-from streams.broker.own import own_broker
-from streams.broker.reach import BrokerUnreachable
-from streams.files.errors import UserError
+from streams.broker.broker_reach import BrokerUnreachable
+from streams.broker.child_broker import own_broker
+from streams.broker.topic_admin import TopicsUnusable, ensure_topics
+from streams.files.user_errors import UserError
 from streams.up.host import remove_topics
 
 

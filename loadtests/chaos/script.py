@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import ClientSession
 
 from loadtests.chaos.stack import CONTROLLERS, EXECUTORS, GATEWAYS, MODELS, shifted
-from streams.broker.clients import admin, producer
+from streams.broker.kafka_clients import admin, producer
 from topics.codec import encode
 from topics.controls import Control
 from topics.fleet import InstanceState

@@ -20,7 +20,7 @@ import orjson
 
 from autoscaler.domain.cluster import Mode
 from loadtests.chaos.relay import Relay
-from streams.files.config import Config, load_config
+from streams.files.shoal_yaml import Config, load_config
 from streams.up import parts
 from streams.up.children import Child, Children
 from streams.up.host import free_port

@@ -17,7 +17,7 @@ from aiokafka.errors import KafkaError
 
 from autoscaler.estimate.windows import TelemetryWindows
 from loadtests.chaos.stack import GATEWAYS, MODELS, Stack
-from streams.broker.clients import consumer
+from streams.broker.kafka_clients import consumer
 from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.records import Assignment, DeadLetter, Decision, Routes, Status, Telemetry

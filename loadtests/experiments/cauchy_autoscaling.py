@@ -33,7 +33,7 @@ from autoscaler.simulation.timeline import Timeline
 from loadtests.arrivals import Step, lognormal_lengths, poisson
 from loadtests.experiments.cauchy_allocation import WORKLOADS, cluster_of
 from loadtests.experiments.page import bar_chart, put, rows_of
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 from streams.replay.traces import load_trace
 
 TRACE = Path(str(resources.files("streams").joinpath("data/azure2023_conv.csv.gz")))

@@ -21,18 +21,18 @@ from loadtests.invariants.clients import Followed, SimLeaderProducer, SimProduce
 from loadtests.invariants.log import T0, Entry, Link, Log, Reader
 from loadtests.invariants.virtual import Process
 from streams.clock import Clock
-from streams.controller.compose import published
+from streams.controller.composition import published
+from streams.controller.control_state import Latest, into_latest
 from streams.controller.control_topics import FOLLOWED
+from streams.controller.demand_sources import gateways_sink
 from streams.controller.election import Election
-from streams.controller.latest import Latest, into_latest
 from streams.controller.leadership import Seat
-from streams.controller.loop import Loop, Ports, TickDone
+from streams.controller.leadership_term import Terms
 from streams.controller.outbox import Outbox
-from streams.controller.sources import gateways_sink
-from streams.controller.term import Terms
-from streams.ports.seal import Seal
+from streams.controller.tick_loop import Loop, Ports, TickDone
+from streams.ports.record_signing import Seal
 from streams.ports.telemetry_wire import read_reported
-from streams.solver.client import plan_here
+from streams.solver.solver_client import plan_here
 from topics.broker_clock import BrokerClock
 from topics.checks import InvalidRecord
 from topics.codec import decode

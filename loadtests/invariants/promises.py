@@ -19,7 +19,7 @@ from autoscaler.rollout.serving_group import Group, Life
 from autoscaler.state.effects import PublishDecision, SolveRequested
 from loadtests.invariants.faults import GHOST, model_of
 from loadtests.invariants.log import T0
-from streams.controller.loop import TickDone
+from streams.controller.tick_loop import TickDone
 from topics.fleet import InstanceState
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from loadtests.invariants.log import T0, Link, Log
 from loadtests.invariants.nodes import EngineProcess, Node
 from loadtests.invariants.promises import Broken, Promises
 from loadtests.invariants.scenario import Fault, Scenario
-from streams.controller.loop import TickDone
+from streams.controller.tick_loop import TickDone
 from topics.codec import encode
 from topics.controls import Control
 from topics.records import Availability, Price

@@ -23,8 +23,8 @@ from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 
 from loadtests.replay.client import BrokenAnswer, Client
 from loadtests.replay.report import Late, Outcome, Totals
-from streams.files.config import load_config
-from streams.files.errors import UserError
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
 from streams.replay.record import Limits
 from streams.replay.schedule import Job, schedule
 from streams.replay.traces import load_trace

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from prometheus_api_client.exceptions import PrometheusApiClientException
 
-from streams.files.errors import UserError
-from streams.files.prometheus import PrometheusServer
+from streams.files.prometheus_section import PrometheusServer
+from streams.files.user_errors import UserError
 from streams.ports.promql import client_of
 
 Floats = npt.NDArray[np.float64]

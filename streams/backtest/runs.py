@@ -24,8 +24,8 @@ from autoscaler.simulation.rate_simulator import simulate_flow
 from autoscaler.simulation.simulator import simulate
 from streams.backtest.workload import Demand, Workload, load_workload
 from streams.files.csv_rows import cause_of
-from streams.files.errors import UserError
-from streams.garbage import keep
+from streams.files.user_errors import UserError
+from streams.garbage_collection import keep
 
 BACKENDS = ("local", "dask", "ray")
 

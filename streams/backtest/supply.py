@@ -15,7 +15,7 @@ from pathlib import Path
 from autoscaler.domain.cluster import Cluster
 from autoscaler.simulation.supply_script import Happening, NodesLimited, PriceChanged
 from streams.files.csv_rows import finite_cell
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 from streams.replay.traces import read_lines
 
 _COLUMNS = ("time", "pool", "price", "nodes")

@@ -20,9 +20,9 @@ from autoscaler.domain.workload import Lengths
 from autoscaler.simulation.arrivals import Arrival, measured_lengths, that_fit
 from autoscaler.simulation.scenario import Scenario
 from streams.backtest.supply import load_supply
-from streams.files.components import refuse_components
-from streams.files.config import load_config
-from streams.files.errors import UserError
+from streams.files.components_section import refuse_components
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
 from streams.replay.schedule import Job, schedule
 from streams.replay.servegen import is_servegen, load_representatives
 from streams.replay.traces import Trace, load_trace

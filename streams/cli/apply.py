@@ -14,10 +14,10 @@ from typing import Any
 
 from autoscaler.domain.validation import InvalidValue
 from streams.cli.publish import Broker, add_broker
-from streams.files.config import Config, load_config, parse_service
-from streams.files.errors import UserError
-from streams.files.quality import stands_for_models
-from streams.files.yamltree import read
+from streams.files.quality_section import stands_for_models
+from streams.files.shoal_yaml import Config, load_config, parse_service
+from streams.files.user_errors import UserError
+from streams.files.yaml_tree import read
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.records import DeclaredService

@@ -32,12 +32,12 @@ from streams.backtest.tuning import chosen
 from streams.backtest.workload import DEFAULT_CONFIG, Demand, Workload
 from streams.cli.interrupts import sigterm_unwinds, workers_spared
 from streams.files import units
-from streams.files.config import load_config
 from streams.files.csv_rows import cause_of
-from streams.files.errors import UserError, without_login
-from streams.files.outputs import refuse_unwritable
-from streams.files.prometheus import PrometheusServer
-from streams.files.prometheus import url as server_url
+from streams.files.output_files import refuse_unwritable
+from streams.files.prometheus_section import PrometheusServer
+from streams.files.prometheus_section import url as server_url
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError, without_login
 
 _FLOWS = tuple(name for name in DEFAULT if POLICIES[name].flows)
 _ALL_CORES = -1

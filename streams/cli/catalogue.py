@@ -19,8 +19,8 @@ from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.performance import catalog
 from autoscaler.performance.catalog_names import instance_type
 from autoscaler.performance.profile import default_profile
-from streams.cli.json_out import show_json
-from streams.files.architectures import architecture, is_file
+from streams.cli.json_output import show_json
+from streams.files.model_source import architecture, is_file
 
 _PIPE_WIDTH = 200
 _WIDE, _NAME = 140, 16

@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
-from streams.controller.options import HTTP
-from streams.files.errors import UserError, without_login
+from streams.controller.controller_options import HTTP
+from streams.files.user_errors import UserError, without_login
 from streams.health.tokens import READ_TOKEN, read_token
 
 VARIABLE = "SHOAL_URL"

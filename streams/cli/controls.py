@@ -13,9 +13,9 @@ from typing import Any
 
 from autoscaler.explain.combo_labels import change_words
 from streams.cli.publish import Broker, add_broker
-from streams.cli.times import age_words
+from streams.cli.time_arguments import age_words
 from streams.files import units
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 from topics.controls import EVERYTHING
 from topics.records import Control, Decision
 from topics.topic_table import CONTROLS, DECISIONS

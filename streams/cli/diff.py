@@ -22,12 +22,12 @@ from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.plan import Plan, PlannedCount
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions
 from autoscaler.planning.strategies.registry import strategy_for
-from streams.cli.json_out import encoded
+from streams.cli.json_output import encoded
 from streams.cli.plan import UNSERVED, default_demand, planned
 from streams.cli.run_part import bootstrap
-from streams.cli.running import read_running
-from streams.files.config import load_config
+from streams.cli.running_fleet import read_running
 from streams.files.plan_inputs import load_demand, load_fleet
+from streams.files.shoal_yaml import load_config
 from topics.topic_table import PREFIX
 
 

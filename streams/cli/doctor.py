@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.domain.validation import InvalidValue
-from streams.broker.reach import BrokerUnreachable, greet, parse_address
+from streams.broker.broker_reach import BrokerUnreachable, greet, parse_address
 from streams.cli.controller_client import add_url, status
-from streams.cli.json_out import show_json
-from streams.cli.times import age_words
-from streams.files.architectures import facts_words, uncertain_facts
-from streams.files.config import Config, load_config
-from streams.files.errors import UserError, first_line, without_login
+from streams.cli.json_output import show_json
+from streams.cli.time_arguments import age_words
+from streams.files.model_source import facts_words, uncertain_facts
+from streams.files.shoal_yaml import Config, load_config
+from streams.files.user_errors import UserError, first_line, without_login
+from streams.plain_text import several
 from streams.ports.promql import prometheus
-from streams.words import several
 
 _STALE_TELEMETRY_S = 30.0
 _STALE_SUPPLY_S = 1800.0
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 def of_file(path: Path) -> Iterator[Finding]:
     """The file, its broker and its Prometheus servers."""
-    from streams.controller.sources import asked_of_prometheus  # a compiler, not for --help
+    from streams.controller.demand_sources import asked_of_prometheus  # a compiler, not for --help
 
     config = load_config(path)
     cluster = config.cluster

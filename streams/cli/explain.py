@@ -21,10 +21,10 @@ from autoscaler.planning.planner import OPTIONS, explained_plan
 from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.planning.strategies.registry import strategy_for
 from streams.cli.controller_client import add_url, explained
-from streams.cli.json_out import show_json
-from streams.cli.measuring import measuring_words
-from streams.cli.times import clock_words
-from streams.words import clipped
+from streams.cli.json_output import show_json
+from streams.cli.measure import measuring_words
+from streams.cli.time_arguments import clock_words
+from streams.plain_text import clipped
 from topics.codec import read_value
 
 _LINES, _WIDTH = 12, 100

@@ -18,8 +18,8 @@ from urllib.error import HTTPError, URLError
 
 from streams.cli.publish import Broker, add_broker
 from streams.files import units
-from streams.files.errors import UserError, first_line, without_login
-from streams.files.feeds import KINDS, read_feed
+from streams.files.feed_files import KINDS, read_feed
+from streams.files.user_errors import UserError, first_line, without_login
 from topics.supply import Availability, Price
 
 _MOST_BYTES = 4 * 1024 * 1024

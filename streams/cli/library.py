@@ -21,10 +21,10 @@ from autoscaler.templates.engine_filter import ENGINES, VLLM
 from autoscaler.templates.library import Library, Template
 from autoscaler.templates.library_request import LibraryRequest
 from autoscaler.templates.required_libraries import requests_for
-from streams.cli.json_out import show_json
-from streams.files.config import load_config
-from streams.files.errors import UserError
-from streams.files.libraries import cache_folder, load_or_build, read_library_header
+from streams.cli.json_output import show_json
+from streams.files.library_store import cache_folder, load_or_build, read_library_header
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
 
 
 def add_parser(subparsers: Any) -> None:

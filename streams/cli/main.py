@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from importlib.metadata import version
 
 from autoscaler.domain.validation import InvalidValue
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 from topics.checks import InvalidRecord
 
 COMMANDS: dict[str, tuple[str, str]] = {

@@ -24,9 +24,9 @@ from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, m
 from autoscaler.planning.strategies.registry import STRATEGIES, strategy
 from streams.cli import plan_budget, plan_components, plan_json, plan_quality, plan_view
 from streams.cli.plan_modes import refuse_ignored
-from streams.files.config import load_config
-from streams.files.errors import UserError
 from streams.files.plan_inputs import load_demand, load_fleet
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
 
 DEFAULT_REQ_PER_S = 1.0
 UNSERVED = 3

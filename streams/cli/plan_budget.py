@@ -21,8 +21,8 @@ from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import Plan, PlanStatus, Work
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.registry import strategy_for
-from streams.cli import pages
-from streams.cli.json_out import encoded
+from streams.cli import text_layout
+from streams.cli.json_output import encoded
 from streams.cli.plan_view import measured
 
 REQUESTS = 1000
@@ -94,7 +94,7 @@ def run(
         return 0
     lines = [*_lines(problem, made, made.work), *measured(problem, made, profile)]
     lines.append("Nothing was changed.")
-    pages.show([_fleet(problem, made), _routing(problem, made.work)], lines)
+    text_layout.show([_fleet(problem, made), _routing(problem, made.work)], lines)
     return 0
 
 
@@ -143,7 +143,7 @@ def _req_per_s(problem: PlanningProblem, work: Work) -> float:
 
 
 def _fleet(problem: PlanningProblem, plan: Plan) -> Table:
-    made = pages.plain_table("model", "instances", "USD/h", numbers=["USD/h"])
+    made = text_layout.plain_table("model", "instances", "USD/h", numbers=["USD/h"])
     for one in plan.targets:
         if one.count:
             words = several(one.count, one.combo, problem.pools())
@@ -154,7 +154,9 @@ def _fleet(problem: PlanningProblem, plan: Plan) -> Table:
 def _routing(problem: PlanningProblem, work: Work) -> Table:
     """Where each type goes, in per cent of its requests."""
     pools = problem.pools()
-    made = pages.plain_table("requests", "input", "output", "goes to", numbers=["input", "output"])
+    made = text_layout.plain_table(
+        "requests", "input", "output", "goes to", numbers=["input", "output"]
+    )
     for typed in problem.types:
         goes = ", ".join(
             f"{s.fraction:.0%} {short_name(typed.combos[s.combo], pools)}"

@@ -23,8 +23,8 @@ from autoscaler.planning.component_graph import (
     component_problem,
     most_for_budget,
 )
-from streams.cli import pages
-from streams.cli.json_out import encoded
+from streams.cli import text_layout
+from streams.cli.json_output import encoded
 from streams.cli.plan_budget import how_far
 
 
@@ -41,7 +41,7 @@ def run(
     if args.json:
         sys.stdout.buffer.write(encode(graphs, made, args.budget, wall_s))
         return 0
-    pages.show([_fleet(made), _paths(made)], _lines(graphs, made, args.budget))
+    text_layout.show([_fleet(made), _paths(made)], _lines(graphs, made, args.budget))
     return 0
 
 
@@ -82,7 +82,7 @@ def encode(
 
 
 def _fleet(plan: ComponentPlan) -> Table:
-    made = pages.plain_table("model", "deployment", "instances")
+    made = text_layout.plain_table("model", "deployment", "instances")
     for one, count in plan.instances:
         gpu = f"{one.deployment.gpus}x{one.pool.name}"
         where = f"{one.pool.region} ({one.pool.market})"
@@ -91,7 +91,7 @@ def _fleet(plan: ComponentPlan) -> Table:
 
 
 def _paths(plan: ComponentPlan) -> Table:
-    made = pages.plain_table("requests", "path", "share", numbers=["share"])
+    made = text_layout.plain_table("requests", "path", "share", numbers=["share"])
     for route in sorted(plan.routes, key=lambda r: (r.model, r.type.name, -r.fraction)):
         path = " > ".join(_hop(hop) for hop in route.hops)
         made.add_row(f"{route.model}/{route.type.name}", path, f"{route.fraction:.1%}")

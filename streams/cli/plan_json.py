@@ -12,7 +12,7 @@ from autoscaler.planning.capacity_provenance import capacities, measurements_in
 from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanningProblem
-from streams.cli.json_out import encoded
+from streams.cli.json_output import encoded
 
 
 def encode(

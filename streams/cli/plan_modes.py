@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from autoscaler.domain.cluster import Objective
-from streams.files.config import Config
-from streams.files.errors import UserError
+from streams.files.shoal_yaml import Config
+from streams.files.user_errors import UserError
 
 _COMPONENTS = "a file with models of components"
 _QUALITY = "a service that stands for several models"

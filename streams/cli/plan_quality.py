@@ -33,9 +33,9 @@ from autoscaler.tick.quality_thresholds import thresholds_words
 from streams.backtest.charts import Series, line_chart
 from streams.backtest.html import STYLE
 from streams.cli import plan_json, plan_view
-from streams.cli.json_out import show_json
-from streams.files.config import Config
-from streams.files.errors import UserError
+from streams.cli.json_output import show_json
+from streams.files.shoal_yaml import Config
+from streams.files.user_errors import UserError
 
 Fleet = tuple[PlanningProblem, Plan]
 

@@ -20,9 +20,9 @@ from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.links import assumed
 from autoscaler.planning.plan import Plan, PlannedCount, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem
-from streams.cli import pages
-from streams.cli.measuring import measure_command, measuring_words
-from streams.files.architectures import facts_taken, facts_words, uncertain_facts
+from streams.cli import text_layout
+from streams.cli.measure import measure_command, measuring_words
+from streams.files.model_source import facts_taken, facts_words, uncertain_facts
 
 _MOST_LINES = 3
 
@@ -35,7 +35,7 @@ def show(
     profile: Profile,
 ) -> None:
     """Print the table of models, the total with its proof, and what there is to know."""
-    pages.show([table(problem, plan)], lines(problem, plan, reasons, mode, profile))
+    text_layout.show([table(problem, plan)], lines(problem, plan, reasons, mode, profile))
 
 
 def table(problem: PlanningProblem, plan: Plan) -> Table:

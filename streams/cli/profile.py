@@ -23,10 +23,10 @@ from autoscaler.performance.calibration import calibrate
 from autoscaler.performance.estimate_errors import ErrorSummary, Pair, by_class, by_group
 from autoscaler.performance.intervals import intervals
 from autoscaler.performance.profile import Profile, default_profile
-from streams.cli import measuring
-from streams.files.errors import UserError
+from streams.cli import measure
 from streams.files.measured_points import read_points
-from streams.files.profiles import read_profile, write_profile
+from streams.files.profile_files import read_profile, write_profile
+from streams.files.user_errors import UserError
 
 # Model names must not be cut: a pipe is as wide as they need.
 _PIPE_WIDTH = 140
@@ -73,7 +73,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     fit.add_argument("--points", type=Path, nargs="+", required=True, metavar="FILE")
     fit.add_argument("--out", type=Path, required=True, metavar="PROFILE.json")
     fit.set_defaults(run=_fit)
-    measuring.add_parsers(commands)
+    measure.add_parsers(commands)
 
 
 def _read(paths: Sequence[Path]) -> tuple[list[MeasuredPoint], Counter[str]]:

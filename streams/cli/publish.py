@@ -16,12 +16,12 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from streams.broker.admin import TopicsUnusable, ensure_topics
-from streams.broker.clients import consumer as new_consumer
-from streams.broker.clients import producer as new_producer
-from streams.broker.reach import BrokerUnreachable, parse_address
+from streams.broker.broker_reach import BrokerUnreachable, parse_address
+from streams.broker.kafka_clients import consumer as new_consumer
+from streams.broker.kafka_clients import producer as new_producer
+from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.cli.controller_client import add_url, status
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.topic_table import PREFIX, Topic, key_of, topic_of

@@ -16,13 +16,13 @@ from typing import Any
 from autoscaler.domain.cluster import Cluster, Mode, Policy
 from autoscaler.simulation.what_if import Recorded, WhatIf, decided_again
 from streams.cli import replay_view
-from streams.cli.json_out import show_json
-from streams.cli.times import moment_ms
-from streams.decisionlog.place import default_folder
-from streams.decisionlog.reader import Segment, segments
-from streams.decisionlog.rerun import rerun
-from streams.files.config import load_config
-from streams.files.errors import UserError
+from streams.cli.json_output import show_json
+from streams.cli.time_arguments import moment_ms
+from streams.decision_log.log_folder import default_folder
+from streams.decision_log.log_reader import Segment, segments
+from streams.decision_log.log_replay import rerun
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
 
 _FOREVER_MS = 1 << 62
 _WINDOWS = ("surge_window_s", "local_window_s", "global_window_s")

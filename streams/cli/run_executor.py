@@ -19,8 +19,8 @@ import orjson
 from autoscaler.domain.node_names import node_ids
 from streams.cli.run_part import add_common, become, reachable
 from streams.clock import real_time
-from streams.files.config import Config, load_config
-from streams.files.errors import UserError
+from streams.files.shoal_yaml import Config, load_config
+from streams.files.user_errors import UserError
 from streams.up import parts
 from topics.checks import InvalidRecord, name
 

@@ -16,13 +16,13 @@ from typing import Any, NoReturn
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.serving.routing_policies import Between, Inside
-from streams.broker.reach import BrokerUnreachable, greet, parse_address
+from streams.broker.broker_reach import BrokerUnreachable, greet, parse_address
 from streams.clock import real_time
-from streams.controller.options import HTTP, add_operated, operated_argv
-from streams.decisionlog.place import default_folder
-from streams.declared import declared_options
-from streams.files.config import Config, load_config
-from streams.files.errors import UserError
+from streams.controller.controller_options import HTTP, add_operated, operated_argv
+from streams.decision_log.log_folder import default_folder
+from streams.files.shoal_yaml import Config, load_config
+from streams.files.user_errors import UserError
+from streams.gateway_models_option import declared_options
 from streams.logs import add_log_level
 from topics.topic_table import PREFIX
 
@@ -119,7 +119,7 @@ def run_gateway(args: argparse.Namespace) -> int:
 def become(module: str, *options: str) -> NoReturn:
     """Replace this process by that module."""
     sys.stdout.flush()
-    argv = [sys.executable, "-m", "streams.cli.start", module, *options]
+    argv = [sys.executable, "-m", "streams.cli.start_part", module, *options]
     os.execv(sys.executable, argv)  # noqa: S606  an argv list
 
 

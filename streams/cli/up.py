@@ -23,14 +23,14 @@ import orjson
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.validation import InvalidValue, finite, whole
-from streams.broker.reach import parse_address
-from streams.controller.options import add_operated, operated_argv
-from streams.files.components import refuse_components
-from streams.files.config import load_config
-from streams.files.errors import UserError
-from streams.files.fit import refuse_misfits
+from streams.broker.broker_reach import parse_address
+from streams.controller.controller_options import add_operated, operated_argv
+from streams.files.components_section import refuse_components
+from streams.files.memory_check import refuse_misfits
 from streams.files.plan_inputs import with_workload
-from streams.health.listen import parse_listen
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
+from streams.health.listen_address import parse_listen
 from streams.logs import add_log_level
 from streams.replay.traces import load_trace
 from streams.up.children import ChildFailed

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.estimate.workload_clustering import workload_types
-from streams.files.workload import types_as_yaml
+from streams.files.workload_section import types_as_yaml
 from streams.replay.traces import load_trace
 
 

@@ -19,15 +19,15 @@ from pathlib import Path
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.validation import InvalidValue
-from streams.broker.admin import TopicsUnusable
-from streams.broker.own import own_broker
-from streams.broker.reach import BrokerUnreachable, parse_address
+from streams.broker.broker_reach import BrokerUnreachable, parse_address
+from streams.broker.child_broker import own_broker
+from streams.broker.topic_admin import TopicsUnusable
 from streams.clock import real_time
-from streams.controller.compose import Options, run_controller
-from streams.controller.options import add_operated, operated_of
-from streams.files.defaults import CAPACITY, CAUTIOUS
-from streams.files.errors import UserError
-from streams.garbage import collect_seldom
+from streams.controller.composition import Options, run_controller
+from streams.controller.controller_options import add_operated, operated_of
+from streams.files.defaults_section import CAPACITY, CAUTIOUS
+from streams.files.user_errors import UserError
+from streams.garbage_collection import collect_seldom
 from streams.logs import add_log_level, log_to_stderr
 from streams.supervision import end_event, insist
 from topics.checks import InvalidRecord

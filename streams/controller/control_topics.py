@@ -18,10 +18,10 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from streams.broker.behind import Behind
-from streams.broker.clients import consumer as new_consumer
-from streams.controller.latest import Refused
-from streams.poison import Poison
+from streams.broker.consumer_lag import Behind
+from streams.broker.kafka_clients import consumer as new_consumer
+from streams.controller.control_state import Refused
+from streams.invalid_records import Poison
 from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.signing import Keys, refusal

@@ -16,7 +16,7 @@ from typing import Any
 
 from autoscaler.domain.validation import InvalidValue, finite
 from streams.files.csv_rows import cause_of
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 
 _DAY = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
 

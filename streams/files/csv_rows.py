@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autoscaler.domain.validation import InvalidValue
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 
 Row = Mapping[str, str]
 

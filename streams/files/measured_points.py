@@ -22,7 +22,7 @@ from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.memory import fits
 from autoscaler.performance.plausibility import peak_share, waits_for_slots
 from streams.files.csv_rows import Row, count, number, numbered_rows, whole_number
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 
 _SYSTEMS = {
     "a100_sxm": "A100-SXM-80GB",

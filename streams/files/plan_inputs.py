@@ -22,8 +22,8 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.planning.combo_names import parse_combo_id
 from streams.files import units
-from streams.files.workload import longer_than
-from streams.files.yamltree import ConfigError, Section, read
+from streams.files.workload_section import longer_than
+from streams.files.yaml_tree import ConfigError, Section, read
 
 _TOKENS = units.number(1.0, 1e7)
 _RATE = units.number(0.0, 1e9)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from streams.clock import EventsMs
-from streams.ports.demand import Sink
+from streams.ports.demand_source import Sink
 from streams.ports.telemetry_topic import TelemetryTopic
 from topics.checks import InvalidRecord
 from topics.codec import decode

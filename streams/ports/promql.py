@@ -28,9 +28,9 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 from urllib3.util.retry import Retry
 
 from streams.clock import Clock
-from streams.files.errors import without_login
-from streams.files.prometheus import PrometheusServer
-from streams.ports.demand import Sink
+from streams.files.prometheus_section import PrometheusServer
+from streams.files.user_errors import without_login
+from streams.ports.demand_source import Sink
 from topics.records import Telemetry
 from topics.telemetry_columns import reported
 

@@ -17,11 +17,11 @@ import numpy as np
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from streams.broker.behind import Behind
-from streams.broker.clients import consumer as new_consumer
+from streams.broker.consumer_lag import Behind
+from streams.broker.kafka_clients import consumer as new_consumer
 from streams.clock import Clock, EventsMs
-from streams.poison import Poison
-from streams.ports.demand import Sink
+from streams.invalid_records import Poison
+from streams.ports.demand_source import Sink
 from streams.ports.telemetry_wire import read_reported
 from topics.checks import InvalidRecord
 from topics.telemetry_columns import AGE_MS

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import orjson
 
-from streams.files.errors import UserError
-from streams.files.quality import sampled_scores
+from streams.files.quality_section import sampled_scores
+from streams.files.user_errors import UserError
 from streams.replay.record import Limits, Record
 from streams.replay.schedule import Job, Kinds, schedule, with_media
 from streams.replay.sender import Sender

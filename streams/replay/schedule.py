@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 from streams.replay.traces import Trace
 
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import orjson
 
 from streams.files.csv_rows import Row, finite_cell, read_rows
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 from streams.replay.traces import Trace, read_lines
 
 _RATES = "window_start_s,rate_rps"

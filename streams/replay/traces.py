@@ -18,7 +18,7 @@ from pathlib import Path
 import orjson
 
 from streams.files.csv_rows import text_of
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 
 _AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
 _AIBRIX = "timestamp_ms,input_tokens,output_tokens"

@@ -17,7 +17,7 @@ from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.planner import OPTIONS, answer
 from autoscaler.planning.planner_messages import unanswered
 from autoscaler.planning.strategies.registry import strategy_for
-from streams.solver.wire import asked, reply
+from streams.solver.solver_wire import asked, reply
 from streams.supervision import end_with_supervisor
 
 _PR_SET_PDEATHSIG = 1

@@ -22,7 +22,7 @@ from typing import Any
 
 import orjson
 
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_AFTER_S = 4.0

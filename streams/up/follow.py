@@ -12,7 +12,7 @@ import contextlib
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from streams.broker.clients import consumer as new_consumer
+from streams.broker.kafka_clients import consumer as new_consumer
 from streams.up.picture import Picture
 from topics.checks import InvalidRecord
 from topics.codec import decode

@@ -7,7 +7,7 @@ import contextlib
 import random
 import socket
 
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 from streams.up.parts import HOST
 
 _BELOW_EPHEMERAL = range(20_000, 32_000)
@@ -63,7 +63,7 @@ def _refused(host: str, port: int) -> str:
 
 async def remove_topics(bootstrap: str, prefix: str) -> None:
     """A run on somebody's Kafka takes its topics away again."""
-    from streams.broker.clients import admin as new_admin
+    from streams.broker.kafka_clients import admin as new_admin
     from topics.topic_table import TABLE
 
     with contextlib.suppress(Exception):

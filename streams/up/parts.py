@@ -18,9 +18,9 @@ from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.links import link_gb_s
-from streams.declared import declared_options
-from streams.files.components import stage_engines
-from streams.files.config import Config, EngineSpec
+from streams.files.components_section import stage_engines
+from streams.files.shoal_yaml import Config, EngineSpec
+from streams.gateway_models_option import declared_options
 from streams.up.children import Child
 from streams.up.real import RealEngines
 from streams.up.traffic import longest_of, weights

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from streams.files.config import EngineSpec
-from streams.files.errors import UserError
+from streams.files.shoal_yaml import EngineSpec
+from streams.files.user_errors import UserError
 
 # From launch to ready; 16 to 50 s were measured on two cores.
 _STARTUP_S = 45.0

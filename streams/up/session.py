@@ -19,10 +19,11 @@ import orjson
 from aiokafka.errors import KafkaError
 
 from autoscaler.domain.cluster import Mode
-from streams.broker.admin import TopicsUnusable, ensure_topics
-from streams.broker.reach import BrokerUnreachable
-from streams.files.errors import UserError
-from streams.ports.seal import read_keys
+from streams.broker.broker_reach import BrokerUnreachable
+from streams.broker.topic_admin import TopicsUnusable, ensure_topics
+from streams.files.user_errors import UserError
+from streams.plain_text import several
+from streams.ports.record_signing import read_keys
 from streams.up import parts
 from streams.up.children import Child, ChildFailed, Children
 from streams.up.follow import follow
@@ -33,7 +34,6 @@ from streams.up.shown import Shown
 from streams.up.summary import Ended, summarize
 from streams.up.view import View
 from streams.up.wishes import Wishes
-from streams.words import several
 from topics.signing import CLUSTER_KEY
 from topics.time_base import TimeBase
 from topics.topic_table import PREFIX

@@ -12,7 +12,8 @@ from typing import Any
 
 from autoscaler import lag
 from autoscaler.explain import reasons
-from streams.files.architectures import facts_words, uncertain_facts
+from streams.files.model_source import facts_words, uncertain_facts
+from streams.plain_text import several
 from streams.up import parts
 from streams.up.children import Children
 from streams.up.picture import Picture
@@ -21,7 +22,6 @@ from streams.up.story import Event, clock
 from streams.up.traffic import Gap
 from streams.up.view import View
 from streams.up.wishes import Wishes
-from streams.words import several
 from topics.time_base import TimeBase
 
 _REDRAW_S = 0.25

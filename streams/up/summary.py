@@ -14,10 +14,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from streams.plain_text import several
 from streams.up.picture import Picture
 from streams.up.story import clock
 from streams.up.traffic import Traffic
-from streams.words import several
 from topics.records import ScoreSplit
 
 JUDGED_UP_TO_SPEED = 5.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoscaler.domain.workload import Demand
-from streams.files.config import Config
+from streams.files.shoal_yaml import Config
 from streams.up.real import RealEngines
 from streams.up.traffic import Traffic
 from topics.log_format import DEFAULT_LEVEL

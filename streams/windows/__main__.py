@@ -15,13 +15,13 @@ import faust
 from faust.types import TP
 
 from autoscaler.domain.validation import InvalidValue
-from streams.broker.admin import TopicsUnusable, ensure_topics
-from streams.broker.reach import BrokerUnreachable, parse_address
-from streams.files.errors import UserError
-from streams.garbage import collect_seldom
+from streams.broker.broker_reach import BrokerUnreachable, parse_address
+from streams.broker.topic_admin import TopicsUnusable, ensure_topics
+from streams.files.user_errors import UserError
+from streams.garbage_collection import collect_seldom
 from streams.logs import add_log_level, log_to_stderr
-from streams.warm import warm_up
-from streams.windows.app import make_app
+from streams.warm_up import warm_up
+from streams.windows.faust_app import make_app
 from topics.topic_table import PREFIX
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from streams.broker.admin import ensure_topics
+from streams.broker.topic_admin import ensure_topics
+from streams.controller.control_state import Latest
 from streams.controller.control_topics import ControlTopics
-from streams.controller.latest import Latest
-from streams.poison import Poison
+from streams.invalid_records import Poison
 from topics.codec import decode, encode
 from topics.records import Status, Telemetry
 from topics.topic_table import Topic, key_of, topic_of

@@ -18,7 +18,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
-from streams.broker.admin import ensure_topics
+from streams.broker.topic_admin import ensure_topics
 from tests.contract.brokers import Broker, new_producer
 from topics.topic_table import TABLE
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from streams.cli.main import main
-from streams.controller.declared import Declared
-from streams.files.config import load_config
+from streams.controller.declared_cluster import Declared
+from streams.files.shoal_yaml import load_config
 from tests.contract.brokers import Broker, read_latest
 
 CONFIG = """

@@ -19,7 +19,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka import Producer
 
 from executors.kafka_client import KafkaClient
-from streams.broker.admin import ensure_topics
+from streams.broker.topic_admin import ensure_topics
 from tests.contract.brokers import Broker, read
 from tests.contract.controllers import CONFIG, Controller
 from topics.codec import encode

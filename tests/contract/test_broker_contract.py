@@ -12,7 +12,7 @@ import time
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
-from streams.broker.admin import ensure_topics
+from streams.broker.topic_admin import ensure_topics
 from tests.contract.brokers import Broker, end_of, new_producer, read_raw
 from topics.topic_table import ASSIGNMENTS, DECISIONS, LEADERSHIP, TABLE, TELEMETRY
 

@@ -21,7 +21,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, ProducerFenced
 
-from streams.broker.admin import TopicsUnusable, ensure_topics
+from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.cli import publish as command_line
 from tests.contract.brokers import Broker, end_of, new_producer, read_raw, write
 from topics.decisions import Decision

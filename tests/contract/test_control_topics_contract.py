@@ -7,9 +7,9 @@ from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
-from streams.broker.admin import ensure_topics
+from streams.broker.topic_admin import ensure_topics
+from streams.controller.control_state import Latest
 from streams.controller.control_topics import ControlTopics
-from streams.controller.latest import Latest
 from tests.contract.brokers import (
     Broker,
     read_latest,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from streams.poison import Poison
+from streams.invalid_records import Poison
 from tests.contract.brokers import (
     Broker,
     read,

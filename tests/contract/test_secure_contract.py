@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 
 from executors.kafka_client import KafkaClient
-from streams.broker.admin import ensure_topics
-from streams.broker.reach import BrokerUnreachable
+from streams.broker.broker_reach import BrokerUnreachable
+from streams.broker.topic_admin import ensure_topics
 from streams.cli.main import main
 from streams.up.host import free_port
 from tests.acceptance.shoal_up import ONE_MODEL, Run, shoal

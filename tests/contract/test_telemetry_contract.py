@@ -10,11 +10,11 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
-from streams.broker.admin import ensure_topics
-from streams.broker.behind import Behind
-from streams.broker.clients import consumer as new_consumer
+from streams.broker.consumer_lag import Behind
+from streams.broker.kafka_clients import consumer as new_consumer
+from streams.broker.topic_admin import ensure_topics
 from streams.clock import Clock, Times
-from streams.poison import Poison
+from streams.invalid_records import Poison
 from streams.ports.telemetry_topic import TelemetryTopic
 from tests.contract.brokers import (
     Broker,

@@ -14,9 +14,9 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
 from autoscaler.estimate.windows import Stats, TelemetryWindows
-from streams.broker.admin import ensure_topics
+from streams.broker.topic_admin import ensure_topics
 from streams.clock import Clock
-from streams.controller.sources import merged_sink
+from streams.controller.demand_sources import merged_sink
 from streams.ports.demand_topic import DemandTopic
 from tests.contract.brokers import Broker
 from topics.codec import encode

@@ -15,7 +15,7 @@ import pytest
 
 from streams.cli.controller_client import status
 from streams.cli.main import main
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 from streams.up.host import free_port
 
 CONFIG = """\

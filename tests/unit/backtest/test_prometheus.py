@@ -16,8 +16,8 @@ import pytest
 
 from streams.backtest.prometheus import ANSWER, PROMPT, REQUESTS, ask_range, rebuild
 from streams.cli.main import main
-from streams.files.errors import UserError
-from streams.files.prometheus import PrometheusServer
+from streams.files.prometheus_section import PrometheusServer
+from streams.files.user_errors import UserError
 from streams.replay.traces import load_trace
 
 END_S = 1_800_000_000

@@ -11,7 +11,7 @@ from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulator import World
 from autoscaler.simulation.supply_script import NodesLimited, PriceChanged
 from streams.backtest.supply import load_supply
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 from tests.unit.simulation.worlds import OD, ONE, cluster, evenly
 
 

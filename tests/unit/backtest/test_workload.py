@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streams.backtest.workload import Demand, load_workload
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 from streams.replay.servegen import load_representatives, load_servegen
 
 CONFIG = Path(__file__).parents[1] / "simulation" / "mini.yaml"

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from streams.broker.behind import Behind
+from streams.broker.consumer_lag import Behind
 from streams.clock import Clock
 from streams.controller.control_topics import ControlTopics
 from streams.ports.telemetry_topic import TelemetryTopic

@@ -13,9 +13,9 @@ import pytest
 from aiokafka.errors import KafkaError, NotControllerError, TopicAuthorizationFailedError
 
 from autoscaler.domain.validation import InvalidValue
-from streams.broker import admin
-from streams.broker.admin import TopicsUnusable, ensure_topics
-from streams.broker.reach import BrokerUnreachable, greet, parse_address
+from streams.broker import topic_admin
+from streams.broker.broker_reach import BrokerUnreachable, greet, parse_address
+from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 
 
 @pytest.mark.parametrize("text", ["kafka://a:1", "a:1", "10.0.0.1:65535", "[::1]:9092", "a:1,b:2"])
@@ -62,7 +62,7 @@ async def test_something_that_never_answers_is_given_up_after_the_timeout(
 ) -> None:
     """A port that accepts and says nothing must not hang the start."""
 
-    monkeypatch.setattr(admin, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(topic_admin, "_TIMEOUT_S", 0.2)
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -114,21 +114,21 @@ async def test_a_cluster_that_elects_a_controller_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What passes by itself is no reason to refuse the start; what does not is told at once."""
-    monkeypatch.setattr(admin, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(topic_admin, "_PAUSE_S", 0.0)
     failing: list[KafkaError] = [NotControllerError(), NotControllerError()]
     calls = 0
 
-    async def ensure(*_: object) -> admin.EnsuredTopics:
+    async def ensure(*_: object) -> topic_admin.EnsuredTopics:
         nonlocal calls
         calls += 1
         if failing:
             raise failing.pop()
-        return admin.EnsuredTopics(False, ("c",), {})
+        return topic_admin.EnsuredTopics(False, ("c",), {})
 
-    monkeypatch.setattr(admin, "_ensure", ensure)
-    assert (await admin.ensure_patiently(object(), {}, "p.", ())).created == ("c",)
+    monkeypatch.setattr(topic_admin, "_ensure", ensure)
+    assert (await topic_admin.ensure_patiently(object(), {}, "p.", ())).created == ("c",)
     assert calls == 3
     failing.append(TopicAuthorizationFailedError())
     with pytest.raises(TopicAuthorizationFailedError):
-        await admin.ensure_patiently(object(), {}, "p.", ())
+        await topic_admin.ensure_patiently(object(), {}, "p.", ())
     assert calls == 4

@@ -12,12 +12,12 @@ import pytest
 
 from autoscaler.domain.validation import InvalidValue
 from executors.kafka_client import KafkaClient
-from streams.broker.admin import ensure_topics
-from streams.broker.clients import FilesUnreadable, admin, consumer, producer
-from streams.broker.reach import BrokerUnreachable
+from streams.broker.broker_reach import BrokerUnreachable
+from streams.broker.kafka_clients import FilesUnreadable, admin, consumer, producer
+from streams.broker.topic_admin import ensure_topics
 from streams.controller.control_topics import ControlTopics
 from streams.controller.leader_producer import LeaderProducer
-from streams.windows.app import make_app
+from streams.windows.faust_app import make_app
 
 _CLIENT_HELLO = 0x16
 

@@ -9,7 +9,7 @@ import pytest
 
 from streams.cli.apply import changes_of, declared_texts
 from streams.cli.main import main
-from streams.files.config import load_config, parse_service
+from streams.files.shoal_yaml import load_config, parse_service
 
 SAMPLE = Path(__file__).parent.parent / "files" / "sample.yaml"
 CONFIG = """

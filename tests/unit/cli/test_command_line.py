@@ -169,7 +169,7 @@ def test_the_gateway_gets_every_option_and_knows_what_is_only_recommended(
 def test_ctrl_c_while_a_part_is_imported_leaves_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "slow_part.py").write_text("print('importing', flush=True)\ninput()\n")
     with subprocess.Popen(
-        [sys.executable, "-m", "streams.cli.start", "slow_part"],
+        [sys.executable, "-m", "streams.cli.start_part", "slow_part"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -9,7 +9,7 @@ import pytest
 
 from streams.cli.controls import _held, _verdict
 from streams.cli.publish import Broker
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 from topics.records import Control, Decision
 from topics.topic_table import CONTROLS, Topic
 

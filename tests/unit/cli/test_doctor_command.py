@@ -9,7 +9,7 @@ import pytest
 
 from streams.cli.doctor import of_file, of_status
 from streams.cli.main import main
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 
 MODEL: dict[str, Any] = {"model": "chat", "telemetry_age_s": 2.0, "proposal": 0, "word": "steady"}
 STATUS: dict[str, Any] = {

@@ -12,8 +12,8 @@ import pytest
 
 from streams.cli.controller_client import ask
 from streams.cli.feed import fetch
-from streams.files.errors import UserError
-from streams.files.feeds import read_feed
+from streams.files.feed_files import read_feed
+from streams.files.user_errors import UserError
 from topics.records import Availability, Price
 
 

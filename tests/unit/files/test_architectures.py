@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.domain.validation import InvalidValue
-from streams.files.architectures import architecture
+from streams.files.model_source import architecture
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streams.files.benchmark_results import Result, read_results
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 
 VLLM: dict[str, Any] = {
     "date": "20261120-101530", "endpoint_type": "vllm", "backend": "vllm", "label": None,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from autoscaler.domain.cluster import Market, Mode
-from streams.files.config import load_config
-from streams.files.errors import UserError
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
 
 SHIPPED = resources.files("streams").joinpath("data", "demo.yaml").read_text(encoding="utf-8")
 DEMO = Path(__file__).with_name("sample.yaml").read_text(encoding="utf-8")

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from streams.cli.main import main
-from streams.files.config import load_config
-from streams.files.errors import UserError
-from streams.files.yamltree import Section
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
+from streams.files.yaml_tree import Section
 
 ROOT = Path(__file__).parents[3]
 DOCS = (ROOT / "docs" / "configuration.md").read_text()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from streams.files.config import load_config
-from streams.files.errors import UserError
 from streams.files.plan_inputs import load_demand
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
 
 CLUSTER = load_config(Path(__file__).with_name("sample.yaml")).cluster
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streams.files.errors import without_login
+from streams.files.user_errors import without_login
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 from autoscaler.performance.benchmark_points import PointKind
 from autoscaler.performance.profile import default_profile
 from streams.cli.main import main
-from streams.files.errors import UserError
 from streams.files.measured_points import read_points
-from streams.files.profiles import read_profile, write_profile
+from streams.files.profile_files import read_profile, write_profile
+from streams.files.user_errors import UserError
 
 BENCHMARK = (
     "silicon_data_source,backend,model_path,system,precision,mode,isl,osl,gemm_quant_mode,"

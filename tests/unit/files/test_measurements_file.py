@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from streams.files.errors import UserError
-from streams.files.measurements import read_measurements
+from streams.files.measurements_file import read_measurements
+from streams.files.user_errors import UserError
 
 
 def test_a_missing_key_is_told_from_those_that_may_be_left_out(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from streams.cli.main import main
-from streams.files.config import load_config
-from streams.files.errors import UserError
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
 
 EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
 NUMBER: tuple[object, ...] = ("x", -1, math.nan, math.inf, [], {}, None, True)

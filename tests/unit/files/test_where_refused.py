@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from streams.files.config import load_config
-from streams.files.errors import UserError
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
 
 TEXT = """\
 policy: {{{policy}}}

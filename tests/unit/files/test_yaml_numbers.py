@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from streams.files import units
-from streams.files.feeds import read_feed
-from streams.files.yamltree import ConfigError, read_text
+from streams.files.feed_files import read_feed
+from streams.files.yaml_tree import ConfigError, read_text
 
 
 def taken(value: str) -> object:

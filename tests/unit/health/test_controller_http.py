@@ -23,17 +23,17 @@ from autoscaler.performance import catalog
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
 from streams.cli import explain, status
 from streams.clock import Clock
-from streams.controller.latest import Latest
-from streams.controller.loop import Loop, Ports, TickDone
-from streams.files.errors import UserError
-from streams.health.facts import Facts, Identity
-from streams.health.listen import parse_listen
-from streams.health.metrics import Metrics
-from streams.health.names import BY_NAME, METRICS
-from streams.health.server import HealthServer
+from streams.controller.control_state import Latest
+from streams.controller.tick_loop import Loop, Ports, TickDone
+from streams.files.user_errors import UserError
+from streams.health.alert_webhook import MOST_BYTES, Webhook
+from streams.health.controller_facts import Facts, Identity
+from streams.health.controller_metrics import Metrics
+from streams.health.listen_address import parse_listen
+from streams.health.metric_names import BY_NAME, METRICS
+from streams.health.status_server import HealthServer
 from streams.health.tokens import BearerToken
-from streams.health.webhook import MOST_BYTES, Webhook
-from streams.solver.client import plan_here
+from streams.solver.solver_client import plan_here
 from topics.records import Alert, Control, Price
 from topics.time_base import TimeBase
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autoscaler.domain.workload import Phase
 from autoscaler.rollout.serving_group import Group, Placed
 from streams.cli.status import gang_line
-from streams.health.gangs import gang_facts
+from streams.health.multi_node_status import gang_facts
 from topics.fleet import InstanceState, ObservedInstance, Status
 from topics.instance_ranks import GangRank, GangStage
 

@@ -9,8 +9,8 @@ import pytest
 from autoscaler.rollout.reversal_limit import Turns
 from autoscaler.state.controller_state import Learnt, Observation
 from autoscaler.tick.status import standing
-from streams.controller.loop import TickDone
-from streams.health.facts import guards_of
+from streams.controller.tick_loop import TickDone
+from streams.health.controller_facts import guards_of
 from tests.unit.decide.decide_world import World, world
 
 

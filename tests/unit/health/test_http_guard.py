@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from autoscaler.domain.cluster import Cluster
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
+from streams.health.alert_webhook import Webhook
 from streams.health.guard import HttpLimits
-from streams.health.server import HealthServer
+from streams.health.status_server import HealthServer
 from streams.health.tokens import NO_TOKEN, BearerToken, read_token
-from streams.health.webhook import Webhook
 from topics.records import Alert
 
 TOKEN = "a-token-of-sixteen-or-more"

@@ -18,7 +18,7 @@ from autoscaler.performance.throughput import InstanceRate, instance_throughput
 from autoscaler.planning.instances import instance
 from autoscaler.serving.batching import Batcher
 from autoscaler.serving.engine_requests import Finished, FirstToken, Limits, Work
-from streams.files.defaults import Defaults
+from streams.files.defaults_section import Defaults
 from tests.unit.planning.planning_clusters import service
 
 PROFILE = default_profile()

@@ -22,8 +22,8 @@ from autoscaler.planning.strategies.registry import strategy
 from autoscaler.rollout.bin_packing import place
 from autoscaler.rollout.component_routes import cell_route
 from autoscaler.rollout.serving_group import Group, GroupView, Placed, slots
-from streams.files.config import load_config
-from streams.solver import wire
+from streams.files.shoal_yaml import load_config
+from streams.solver import solver_wire
 
 EXAMPLE = Path(__file__).parents[3] / "deploy" / "examples" / "components.yaml"
 
@@ -127,9 +127,9 @@ def test_a_cell_is_named_by_what_it_runs() -> None:
 
 def test_a_model_of_components_crosses_the_solvers_pipe(cluster: Cluster) -> None:
     request = _asked(6.0, {}, ())
-    assert wire.asked(wire.ask(request, cluster)) == (request, cluster)
+    assert solver_wire.asked(solver_wire.ask(request, cluster)) == (request, cluster)
     found = answer(request, cluster, default_profile(), strategy("shoal"))
-    assert wire.answered(wire.reply(found)) == found
+    assert solver_wire.answered(solver_wire.reply(found)) == found
 
 
 def _placed_cell(cluster: Cluster) -> tuple[Combo, Group]:

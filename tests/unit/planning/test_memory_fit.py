@@ -10,9 +10,9 @@ import pytest
 from autoscaler.domain.cluster import Cluster
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.planning.memory_fit import Misfit, misfits
-from streams.files.config import load_config
-from streams.files.fit import refuse_misfits
-from streams.files.yamltree import ConfigError
+from streams.files.memory_check import refuse_misfits
+from streams.files.shoal_yaml import load_config
+from streams.files.yaml_tree import ConfigError
 
 LINES = """regions:
   us: {l4: POOL}

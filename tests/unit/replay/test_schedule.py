@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 from streams.replay.record import Limits, Record, quantile
 from streams.replay.schedule import schedule
 from streams.replay.traces import Trace

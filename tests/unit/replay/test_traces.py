@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streams.files.errors import UserError
+from streams.files.user_errors import UserError
 from streams.replay.traces import load_trace
 
 AZURE = (

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from autoscaler.domain.cluster import Mode
-from streams.broker.admin import EnsuredTopics
-from streams.broker.reach import BrokerUnreachable
-from streams.controller import compose
+from streams.broker.broker_reach import BrokerUnreachable
+from streams.broker.topic_admin import EnsuredTopics
+from streams.controller import composition
 from topics.time_base import TimeBase
 
-OPTIONS = compose.Options(
+OPTIONS = composition.Options(
     Path("shoal.yaml"), "b:1", TimeBase(1.0, 1, 0), "ctl-1", "shoal.", Mode.ACT
 )
 
@@ -56,10 +56,10 @@ async def test_changed_topics_and_a_broker_that_is_away_are_said(
             raise answer
         return answer
 
-    monkeypatch.setattr(compose, "ensure_topics", ensure)
-    monkeypatch.setattr(compose, "_WATCH_TOPICS_S", 0.0)
+    monkeypatch.setattr(composition, "ensure_topics", ensure)
+    monkeypatch.setattr(composition, "_WATCH_TOPICS_S", 0.0)
     readers: Any = Readers()
-    watching = asyncio.ensure_future(compose._watching(OPTIONS, readers, readers, readers)())
+    watching = asyncio.ensure_future(composition._watching(OPTIONS, readers, readers, readers)())
     async with asyncio.timeout(5):
         await over.wait()
     watching.cancel()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from autoscaler.domain.cluster import Mode
-from streams.controller.declared import Declared
-from streams.controller.latest import Latest
-from streams.files.config import Config, load_config
+from streams.controller.control_state import Latest
+from streams.controller.declared_cluster import Declared
+from streams.files.shoal_yaml import Config, load_config
 from topics.records import DeclaredService
 
 SAMPLE = Path(__file__).parent.parent / "files" / "sample.yaml"

@@ -10,11 +10,11 @@ import pytest
 from autoscaler.domain.node_names import NodeNames, node_ids
 from autoscaler.estimate.windows import TelemetryWindows
 from streams.clock import Clock
+from streams.controller.control_state import Latest, into_latest
+from streams.controller.demand_sources import gateways_sink, merged_sink
 from streams.controller.election import Election
 from streams.controller.known import Known
-from streams.controller.latest import Latest, into_latest
-from streams.controller.sources import gateways_sink, merged_sink
-from streams.files.config import load_config
+from streams.files.shoal_yaml import load_config
 from streams.ports.demand_topic import MERGED
 from topics.records import (
     Assignment,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.clock import Clock
+from streams.controller.control_state import KEPT_DEAD, Latest, Refused, as_heard, into_latest
 from streams.controller.election import Election
-from streams.controller.latest import KEPT_DEAD, Latest, Refused, as_heard, into_latest
 from topics.broker_clock import BrokerClock
 from topics.checks import MAX_MS, InvalidRecord
 from topics.records import (

@@ -17,11 +17,11 @@ from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.performance import catalog
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency
 from streams.clock import Clock
-from streams.controller.compose import published
-from streams.controller.latest import Latest
-from streams.controller.loop import Loop, Ports
-from streams.ports.seal import Seal
-from streams.solver.client import plan_here
+from streams.controller.composition import published
+from streams.controller.control_state import Latest
+from streams.controller.tick_loop import Loop, Ports
+from streams.ports.record_signing import Seal
+from streams.solver.solver_client import plan_here
 from topics.records import (
     Alert,
     Assignment,

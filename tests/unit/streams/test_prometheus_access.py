@@ -17,9 +17,9 @@ from requests.exceptions import SSLError
 
 from autoscaler.estimate.engine_view import EngineView
 from streams.clock import Clock
-from streams.files.config import load_config
-from streams.files.errors import UserError
-from streams.files.prometheus import PrometheusServer
+from streams.files.prometheus_section import PrometheusServer
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
 from streams.ports.engine_views import EngineViews
 from streams.ports.promql import PromqlDemand, prometheus, rate_of
 from topics.records import Alert

@@ -16,9 +16,9 @@ from requests.exceptions import ConnectionError as NoConnection
 
 from autoscaler.estimate.windows import NoData, Stats, TelemetryWindows
 from streams.clock import Clock, Times
-from streams.controller.sources import asked_of_prometheus, gateways_sink, prometheus_sink
-from streams.files.config import load_config
-from streams.files.errors import UserError
+from streams.controller.demand_sources import asked_of_prometheus, gateways_sink, prometheus_sink
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
 from streams.ports import promql as module
 from streams.ports.promql import PromqlDemand, rate_of
 from topics.telemetry_columns import ROUTE_GENERATION, SPAN_MS, Reported

@@ -17,8 +17,8 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Pool
 from autoscaler.performance import catalog
-from streams.files.errors import UserError
-from streams.ports.provision import HookFailed, Provisioner, ask
+from streams.files.user_errors import UserError
+from streams.ports.node_provider import HookFailed, Provisioner, ask
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 
 POOL = Pool("us", "l4", catalog.gpu("L4"), 1, 3, Market.SPOT, 0.3)

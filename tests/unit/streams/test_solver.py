@@ -22,10 +22,10 @@ from autoscaler.planning.planner_messages import (
     unanswered,
 )
 from autoscaler.planning.planning_problem import PlanOptions
-from streams.solver import client
+from streams.solver import solver_client
 from streams.solver.__main__ import ANSWER_S, Stopwatch
-from streams.solver.client import Solver, plan_here, solver_argv
-from streams.solver.wire import answered, ask, asked, reply
+from streams.solver.solver_client import Solver, plan_here, solver_argv
+from streams.solver.solver_wire import answered, ask, asked, reply
 from tests.unit.streams.test_loop import CLUSTER
 
 POOL = CLUSTER.pools[0].id
@@ -110,9 +110,9 @@ def test_an_urgent_plan_ends_before_it_is_given_up(monkeypatch: pytest.MonkeyPat
         limits.append(asked[-1])  # type: ignore[arg-type]
         return unanswered(URGENT, "why")
 
-    monkeypatch.setattr(client, "answer", looked)
+    monkeypatch.setattr(solver_client, "answer", looked)
     plan_here(URGENT, CLUSTER)
-    assert 0.0 < limits[0].left_s() < client.URGENT_LIMIT_S
+    assert 0.0 < limits[0].left_s() < solver_client.URGENT_LIMIT_S
 
 
 def test_answers_come_back_as_they_were_given() -> None:

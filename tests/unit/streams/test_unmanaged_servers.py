@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streams.ports.unmanaged import UnmanagedServers
+from streams.ports.unmanaged_counts import UnmanagedServers
 
 
 def samples(*instances: str) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from streams import warm
+from streams import warm_up
 
 _TICKS = """
 import gc
@@ -21,8 +21,8 @@ from autoscaler.estimate.model_demand import observe
 from autoscaler.estimate.queue_model import overload
 from loadtests.estate import Estate
 from streams.ports.telemetry_wire import read_reported
-from streams.warm import warm_up
-from streams.windows.merge import merged
+from streams.warm_up import warm_up
+from streams.windows.telemetry_merge import merged
 from topics.codec import encode
 from topics.telemetry import Telemetry
 
@@ -70,7 +70,7 @@ from autoscaler.performance.catalog import gpu, model
 from autoscaler.performance.profile import default_profile
 from autoscaler.planning.planning_problem import make_problem
 from autoscaler.planning.strategies.shoal import Shoal
-from streams.warm import warm_plans, warm_up
+from streams.warm_up import warm_plans, warm_up
 
 def used():
     kernels = [k for k in gc.get_objects() if isinstance(k, CPUDispatcher)]
@@ -114,10 +114,10 @@ def test_a_controller_goes_on_where_compiling_ahead_fails(
     def broken(_: bool) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(warm, "warm_plans", broken)
-    monkeypatch.setattr(warm, "warm_up", lambda: done.append(1))
+    monkeypatch.setattr(warm_up, "warm_plans", broken)
+    monkeypatch.setattr(warm_up, "warm_up", lambda: done.append(1))
     with caplog.at_level(logging.INFO):
-        asyncio.run(warm.warmed(False))
+        asyncio.run(warm_up.warmed(False))
     assert done == [1]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "no space left" in caplog.text
@@ -135,11 +135,11 @@ def test_compiling_that_takes_long_is_said_while_it_lasts(
     def slow(_: bool) -> None:
         assert said.wait(10.0)
 
-    monkeypatch.setattr(warm, "_LONG_S", 0.01)
-    monkeypatch.setattr(warm, "warm_up", lambda: None)
-    monkeypatch.setattr(warm, "warm_plans", slow)
-    monkeypatch.setattr(warm.log, "handlers", [Heard()])
+    monkeypatch.setattr(warm_up, "_LONG_S", 0.01)
+    monkeypatch.setattr(warm_up, "warm_up", lambda: None)
+    monkeypatch.setattr(warm_up, "warm_plans", slow)
+    monkeypatch.setattr(warm_up.log, "handlers", [Heard()])
     with caplog.at_level(logging.INFO):
-        asyncio.run(warm.warmed(False))
+        asyncio.run(warm_up.warmed(False))
     assert [record.levelname for record in caplog.records] == ["INFO"]
     assert "compiling" in caplog.text

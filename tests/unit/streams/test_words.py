@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streams.words import clipped, several
+from streams.plain_text import clipped, several
 
 
 @pytest.mark.parametrize(

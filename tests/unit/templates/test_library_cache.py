@@ -19,8 +19,8 @@ from autoscaler.templates.library_codec import decode
 from autoscaler.templates.library_request import LibraryRequest, content_hash
 from autoscaler.templates.required_libraries import requests_for
 from autoscaler.templates.throughput_table import throughput_table
-from streams.files import libraries
-from streams.files.libraries import SUFFIX, cache_folder, load_or_build
+from streams.files import library_store
+from streams.files.library_store import SUFFIX, cache_folder, load_or_build
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_the_cache_forgets_the_least_recently_used(
         path = tmp_path / f"{name}{SUFFIX}"
         path.write_bytes(b"x" * 4000)
         os.utime(path, (1_000_000 - age, 1_000_000 - age))
-    monkeypatch.setattr(libraries, "MOST_BYTES", 12_000)
+    monkeypatch.setattr(library_store, "MOST_BYTES", 12_000)
     load_or_build(wanted[:1], default_profile(), tmp_path)
     names = {path.name.removesuffix(SUFFIX) for path in tmp_path.iterdir()}
     assert "old" not in names

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.domain.cluster import Cluster
-from streams.files.config import load_config
+from streams.files.shoal_yaml import load_config
 from streams.up.picture import Picture
 
 

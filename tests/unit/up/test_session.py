@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaConnectionError
 from rich.console import Console
 
 from autoscaler.domain.cluster import Mode
-from streams.files.config import Config, load_config
+from streams.files.shoal_yaml import Config, load_config
 from streams.up import session as session_module
 from streams.up import shown as shown_module
 from streams.up.children import ChildFailed

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from autoscaler.domain.cluster import Mode
-from streams.files.config import load_config
 from streams.files.plan_inputs import with_workload
+from streams.files.shoal_yaml import load_config
 from streams.replay.schedule import schedule
 from streams.replay.traces import Trace
 from streams.up.traffic import Gap, gaps, traffic, with_first_minutes

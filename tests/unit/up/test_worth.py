@@ -11,7 +11,7 @@ from autoscaler.domain.cluster import Cluster, Market, Mode
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.catalog import gpu
 from autoscaler.performance.profile import default_profile
-from streams.files.config import load_config
+from streams.files.shoal_yaml import load_config
 from streams.up.demand_seen import DemandSeen
 from streams.up.worth import Comparisons, Window, windows
 from tests.unit.up.seen import NOW_MS, telemetry

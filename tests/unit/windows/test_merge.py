@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from autoscaler.estimate.windows import Stats, TelemetryWindows
 from streams.clock import Clock
-from streams.controller.sources import gateways_sink, merged_sink
+from streams.controller.demand_sources import gateways_sink, merged_sink
 from streams.ports.demand_topic import DemandTopic
 from streams.ports.telemetry_wire import read_reported
-from streams.windows.merge import merged as merge
+from streams.windows.telemetry_merge import merged as merge
 from topics.checks import MAX_COUNT
 from topics.codec import decode, encode
 from topics.telemetry import MOST_PER_S, Telemetry

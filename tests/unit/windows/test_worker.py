@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from streams.windows import app
-from streams.windows.app import Worker
+from streams.windows import faust_app
+from streams.windows.faust_app import Worker
 from topics.codec import decode, encode
 from topics.demand import Demand
 from topics.telemetry import Telemetry
@@ -107,7 +107,7 @@ async def test_while_the_broker_is_away_seconds_stay_open() -> None:
 async def test_a_broker_that_does_not_answer_holds_nothing_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(app, "_ANSWER_S", 0.01)
+    monkeypatch.setattr(faust_app, "_ANSWER_S", 0.01)
     broker, worker = made()
     broker.end, broker.hangs = 1, True
     await worker.take(broker.event(0, 0.1))

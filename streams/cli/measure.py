@@ -1,0 +1,215 @@
+"""`shoal profile import` and `measure`: a user's own measurements of one model on a GPU.
+
+Owns their arguments and words. Results are read by `streams.files.benchmark_results`, made by
+`streams.bench`; what they mean is fitted by `autoscaler.performance.user_measurements`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from autoscaler.domain.measurement import Measurement
+from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.validation import InvalidValue, whole
+from autoscaler.explain.explanation import Measuring
+from autoscaler.performance import catalog
+from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
+from autoscaler.performance.profile import default_profile
+from autoscaler.performance.profile_sources import without
+from autoscaler.performance.user_measurements import measure
+from streams.bench.sweep import Sweep, sweep
+from streams.files.benchmark_results import Result, read_results
+from streams.files.csv_rows import cause_of
+from streams.files.measurements_file import add_measurement
+from streams.files.model_source import architecture, is_file
+from streams.files.user_errors import UserError
+
+_INTO = Path("measurements.json")
+_DISAGREE = 0.25
+"""Error from which on the runs themselves are in doubt."""
+
+
+def add_parsers(commands: Any) -> None:
+    """Add `profile import` and `profile measure`."""
+    importing = commands.add_parser(
+        "import",
+        help="calibrate a model on a GPU from a benchmark's result",
+        description="Reads results of `vllm bench serve --save-result`, GuideLLM or aiperf and "
+        "calibrates that model on that GPU. Plans use it where a shoal.yaml says "
+        "`measurements: measurements.json`.",
+    )
+    importing.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    _common(importing)
+    importing.set_defaults(run=_import)
+    measuring = commands.add_parser(
+        "measure",
+        help="run a short sweep against an engine and calibrate from it",
+        description="Sends a few dozen requests of two lengths at rising concurrency to an "
+        "OpenAI-compatible server and calibrates that model on that GPU.",
+    )
+    measuring.add_argument("--url", required=True, help="of the engine, without /v1")
+    measuring.add_argument("--served-model", help="the name it serves the model under")
+    key = measuring.add_mutually_exclusive_group()
+    key.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="holds the key sent as a bearer token"
+    )
+    key.add_argument(
+        "--api-key", default="", help="the key itself, which other users of this machine can see"
+    )
+    measuring.add_argument("--input", type=int, default=1024, help="tokens of a prompt (1024)")
+    measuring.add_argument("--output", type=int, default=128, help="tokens of an answer (128)")
+    measuring.add_argument(
+        "--concurrency", default="1,4,16", help="requests under way, one step each (1,4,16)"
+    )
+    _common(measuring)
+    measuring.set_defaults(run=_measure)
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--gpu", required=True, help="what the engine ran on")
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="of them, together (1)")
+    parser.add_argument("--model", help="name or config.json, where the result does not tell it")
+    parser.add_argument("--quantization", default="", help="of the weights, as the engine had it")
+    parser.add_argument(
+        "--into", type=Path, default=_INTO, metavar="FILE", help=f"where to keep it ({_INTO})"
+    )
+
+
+def measuring_words(found: Measuring) -> str:
+    """E.g. "L40S could save 9.00 USD/h"."""
+    worth = [f"serve {found.serves_req_per_s:.3g} req/s more"] if found.serves_req_per_s else []
+    worth += [f"save {found.saves_usd_per_h:.2f} USD/h"] if found.saves_usd_per_h > 0.005 else []
+    return f"{catalog.short_gpu_name(found.gpu)} could {' and '.join(worth)}"
+
+
+def measure_command(spec: ModelSpec, gpu: str) -> str:
+    """The command that measures `spec` on GPUs of type `gpu`."""
+    published = spec.weight_dtype if is_file(spec.name) else catalog.model(spec.name).weight_dtype
+    stored = f" --quantization {spec.weight_dtype}" if spec.weight_dtype != published else ""
+    short = catalog.short_gpu_name(gpu)
+    return f"shoal profile measure --url http://ENGINE --gpu {short} --model {spec.name}{stored}"
+
+
+def _import(args: argparse.Namespace) -> int:
+    runs: list[Result] = []
+    for path in args.files:
+        found = read_results(path)
+        runs += found.runs
+        for why in found.skipped:
+            print(f"{path}: a run left out: {why}")
+    if not runs:
+        raise UserError(f"{args.files[0]}: no run of a steady load")
+    names = {run.model for run in runs if run.model}
+    if not args.model and len(names) > 1:
+        raise UserError(f"results of several models ({', '.join(sorted(names))}); name --model")
+    name = args.model or next(iter(names), "")
+    if not name:
+        raise UserError("the result names no model; say --model")
+    day = max((run.day for run in runs), default="") or _today()
+    return _keep(args, _spec(name, args.quantization), runs, day)
+
+
+def _measure(args: argparse.Namespace) -> int:
+    try:
+        steps = tuple(int(step) for step in args.concurrency.split(","))
+    except ValueError:
+        allowed = "whole numbers, such as 1,4,16"
+        raise InvalidValue("--concurrency", args.concurrency, allowed) from None
+    for step in steps:
+        whole("--concurrency", step, 1, 4096)
+    whole("--input", args.input, 8, 1_000_000)
+    whole("--output", args.output, 2, 100_000)
+    url = args.url.rstrip("/")
+    wanted = Sweep(url, args.served_model, _api_key(args), args.input, args.output, steps)
+    served, runs = asyncio.run(sweep(wanted))
+    name = args.model or served
+    return _keep(args, _spec(name, args.quantization), runs, _today())
+
+
+def _api_key(args: argparse.Namespace) -> str:
+    file: Path | None = args.api_key_file
+    if file is None:
+        return str(args.api_key)
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--api-key-file {file}: cannot be read ({cause_of(error)})") from None
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise UserError(f"--api-key-file {file}: holds no key; allowed: one word of ASCII")
+    return key
+
+
+def _keep(args: argparse.Namespace, spec: ModelSpec, runs: Sequence[Result], day: str) -> int:
+    gpu = catalog.gpu(args.gpu, "--gpu")
+    whole("--gpus", args.gpus, 1, 8)
+    points = [_point(run, spec, gpu, args.gpus) for run in runs]
+    found = measure(points, default_profile(), day)
+    add_measurement(args.into, found)
+    _say(found, spec.name, points)
+    print(f"kept in {args.into}; plans use it with `measurements: {args.into.name}` in shoal.yaml")
+    return 0
+
+
+def _say(found: Measurement, name: str, points: Sequence[MeasuredPoint]) -> None:
+    before = without(default_profile(), points[0])
+    guess = measure_error(points, before)
+    print(
+        f"{name} on {found.tp}x{found.gpu}: measured {found.day}, {found.points} points, "
+        f"error {found.error:.0%} (estimated alone {guess:.0%})"
+    )
+    if found.error > _DISAGREE:
+        print("the runs disagree with each other: more requests on a quiet engine would help")
+    print(
+        f"prompts take {found.prefill:.2f} times the estimate, decode iterations {found.decode:.2f}"
+        + ("" if found.first_token_ms is None else
+           f"; a first token {found.first_token_ms:.0f} ms more, for all that is no iteration")
+    )  # fmt: skip
+
+
+def measure_error(points: Sequence[MeasuredPoint], profile: Any) -> float:
+    """Mean absolute error of TTFT and TPOT at `points` under `profile`."""
+    from statistics import fmean
+
+    from autoscaler.performance.closed_loop import estimate
+
+    errors = []
+    for point in points:
+        guess = estimate(point, profile)
+        if point.ttft_ms:
+            errors.append(abs(guess.ttft_ms / point.ttft_ms - 1.0))
+        if point.tpot_ms:
+            errors.append(abs(guess.tpot_ms / point.tpot_ms - 1.0))
+    return fmean(errors)
+
+
+def _point(run: Result, spec: ModelSpec, gpu: Any, gpus: int) -> MeasuredPoint:
+    return MeasuredPoint(
+        model=spec.name,
+        system=gpu.name,
+        spec=spec,
+        gpu=gpu,
+        kind=PointKind.CLOSED_LOOP,
+        engine="vllm",
+        tp=gpus,
+        decode_tp=gpus,
+        input_tokens=run.input_tokens,
+        output_tokens=run.output_tokens,
+        load=run.load,
+        decode_load=run.load,
+        ttft_ms=run.ttft_ms,
+        tpot_ms=run.tpot_ms,
+    )
+
+
+def _spec(name: str, quantization: str) -> ModelSpec:
+    spec = architecture(name, Path(), "--model")
+    return catalog.quantized(spec, quantization) if quantization else spec
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime())

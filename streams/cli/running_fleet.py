@@ -1,0 +1,91 @@
+"""The fleet that a controller runs, read once from its topics.
+
+Owns the reading and what of it a plan can start from. Joins no consumer group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+from aiokafka.errors import KafkaError
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.validation import InvalidValue
+from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.rollout.serving_group import Life
+from autoscaler.tick.restore import rebuild
+from streams.broker.broker_reach import BrokerUnreachable
+from streams.broker.topic_admin import TopicsUnusable, ensure_topics
+from streams.controller.control_state import Latest
+from streams.controller.control_topics import ControlTopics
+from streams.files.user_errors import UserError
+
+_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """counts: combo id -> how many are wanted. demand_req_per_s: per model, of its last decision.
+
+    strangers: combos that run but are of no model or pool of the file.
+    """
+
+    counts: dict[str, int]
+    demand_req_per_s: dict[str, float]
+    strangers: tuple[str, ...]
+
+
+def read_running(broker: str, prefix: str, cluster: Cluster) -> Running:
+    """What runs now; UserError where the broker or its topics do not answer."""
+    try:
+        latest = asyncio.run(_read(broker, prefix))
+    except (BrokerUnreachable, TopicsUnusable, KafkaError, TimeoutError) as error:
+        raise UserError(f"--broker {broker}: {error or 'no answer in time'}") from error
+    now_ms = time.time_ns() // 1_000_000
+    state = rebuild(
+        cluster, latest.assignments, latest.routes, latest.statuses, latest.decisions, now_ms
+    )
+    counts: Counter[str] = Counter(
+        group.combo_id for group in state.groups if group.life is Life.ACTIVE
+    )
+    known = {combo: n for combo, n in counts.items() if _declared(combo, cluster)}
+    demand = {
+        decision.model: decision.demand_req_per_s
+        for decision in sorted(latest.decisions, key=lambda d: (d.at_ms, d.number))
+        if decision.demand_req_per_s > 0.0
+    }
+    return Running(known, demand, tuple(sorted(set(counts) - set(known))))
+
+
+async def _read(broker: str, prefix: str) -> Latest:
+    """The last values of the control topics."""
+    latest = Latest()
+    found = await ensure_topics(broker, prefix)
+    control = ControlTopics(
+        broker,
+        prefix,
+        found.partitions,
+        lambda _topic, record, offset, _ms: latest.take(record, offset),
+        latest.drop,
+        lambda _: None,
+        embedded=found.embedded,
+    )
+    try:
+        await control.start(_TIMEOUT_S)
+    finally:
+        await control.close()
+    return latest
+
+
+def _declared(combo_id: str, cluster: Cluster) -> bool:
+    try:
+        model, members = parse_combo_id(combo_id)
+        cluster.service(model)
+        for _, _, pool, _ in members:
+            cluster.pool(pool)
+    except InvalidValue:
+        return False
+    return True

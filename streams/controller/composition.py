@@ -1,0 +1,379 @@
+"""The composition root of the controller: opens everything, then runs until the end.
+
+Owns the order of a start: broker and topics, the last values of the control topics, windows from
+telemetry, and then waiting for the seat. Decides nothing. A controller that waits follows
+everything that the leader follows, so taking over reads nothing but the last few records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from autoscaler.decide import ControllerState
+from autoscaler.domain.cluster import Cluster, Mode
+from autoscaler.domain.validation import InvalidValue
+from autoscaler.estimate.engine_view import EngineView
+from autoscaler.estimate.windows import TelemetryWindows
+from streams.broker.broker_reach import BrokerUnreachable
+from streams.broker.kafka_clients import producer as new_producer
+from streams.broker.topic_admin import EnsuredTopics, TopicsUnusable, ensure_topics
+from streams.clock import Clock, wall_ms
+from streams.controller.control_state import Latest, into_latest
+from streams.controller.control_topics import ControlTopics
+from streams.controller.controller_options import Operated
+from streams.controller.declared_cluster import Declared
+from streams.controller.demand_sources import asked_of_prometheus, demand_sources
+from streams.controller.election import Election
+from streams.controller.known import Known
+from streams.controller.leader_producer import LeaderProducer
+from streams.controller.leadership import Seat
+from streams.controller.leadership_term import Terms
+from streams.controller.operator_endpoints import operated
+from streams.controller.outbox import Outbox
+from streams.controller.tick_loop import Loop, Ports
+from streams.files.plan_inputs import load_demand, with_workload
+from streams.files.shoal_yaml import Config, load_config
+from streams.files.user_errors import UserError
+from streams.health.controller_facts import Identity
+from streams.invalid_records import Poison
+from streams.ports.actuator import Published, Publisher
+from streams.ports.demand_source import DemandSource, Sink
+from streams.ports.demand_topic import DemandTopic
+from streams.ports.engine_views import LIMIT_S, EngineViews
+from streams.ports.node_provider import Provisioner
+from streams.ports.promql import prometheus
+from streams.ports.record_signing import Seal, read_keys
+from streams.ports.telemetry_topic import TelemetryTopic
+from streams.ports.unmanaged_counts import UnmanagedServers
+from streams.solver.solver_client import Solver, solver_argv
+from streams.warm_up import warmed
+from topics.broker_clock import BrokerClock
+from topics.records import Alert
+from topics.time_base import TimeBase
+from topics.topic_table import DEMAND, LEADERSHIP, TELEMETRY
+
+log = logging.getLogger(__name__)
+
+_FLUSH_S = 0.5
+_STOP_S = 0.7
+_WATCH_TOPICS_S = 15.0
+_MOST_POISON = 1000
+_STALL_REAL_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says. default_mode, cautious: what holds where the file names no mode
+    and no capacity.
+    workload: a demand file, for models whose workload the file does not declare. merged: demand is
+    read from what window workers merged, not from every gateway's telemetry.
+    """
+
+    config: Path
+    broker: str
+    time_base: TimeBase
+    controller_id: str
+    prefix: str
+    default_mode: Mode
+    cautious: bool = True
+    operated: Operated = field(default_factory=Operated)
+    workload: Path | None = None
+    merged: bool = False
+
+
+OnStanding = Callable[[int, str], None]
+"""(own leader token, 0 for a standby; the leader's name): called once its standing is known, and
+each time it comes to lead, after the first tick."""
+
+
+async def run_controller(options: Options, end: asyncio.Event, on_standing: OnStanding) -> None:
+    """Run until `end` is set.
+
+    Raises UserError for a bad file, BrokerUnreachable, TopicsUnusable, and whatever crashed one of
+    its loops.
+    """
+    config = _config(options)
+    config = _patient(config, options.time_base.speed)
+    if options.workload is not None:
+        demands = load_demand(options.workload, config.cluster)
+        config = replace(config, cluster=with_workload(config.cluster, demands))
+    broker_clock = BrokerClock(time.monotonic_ns, wall_ms)
+    clock = Clock(options.time_base, broker_ms=broker_clock.now_ms)
+    queries = asked_of_prometheus(config)  # refused before this controller claims to lead
+    keys = read_keys()
+    seal = Seal(keys, clock)
+    found = await ensure_topics(options.broker, options.prefix)
+    _say_changed(found)
+    latest, election = Latest(), Election(uuid.uuid4().hex)
+    words = new_producer(options.broker, options.controller_id, request_timeout_ms=10_000)
+    written = LeaderProducer(
+        options.broker, options.controller_id, options.prefix, not found.embedded
+    )
+    seat = Seat(
+        words,
+        LEADERSHIP.wire_name(options.prefix),
+        options.controller_id,
+        election,
+        clock,
+        # The embedded broker acknowledges with a made-up time; it runs on this machine's clock.
+        (lambda _append_ms, _sent_ns: None) if found.embedded else broker_clock.heard,
+    )
+    outbox = Outbox(written, options.prefix, seat.leads)
+    bury = _DeadLetters(outbox, latest, options.controller_id, seat.leads)
+    windows = TelemetryWindows(config.cluster.policy.global_window_s)
+    declared = Declared(config, latest)
+    known = Known(declared, latest.assignments)
+    desired = published(declared, outbox, seal)
+    solver = Solver(solver_argv())
+    loop = Loop(
+        ControllerState(clock.now_ms()),
+        declared,
+        windows,
+        latest,
+        Ports(desired, outbox, solver),
+        clock,
+        leads=seat.leads,
+        refresh_ms=seal.valid_ms // 3,
+    )
+
+    provisioner = None
+    if config.provision:
+        provisioner = Provisioner(
+            config.provision,
+            declared,
+            latest.assignments,
+            latest.statuses,
+            lambda: seat.leads() and _acts(declared()),
+            clock.now_ms,
+        )
+
+    def alerted(alert: Alert, views: Mapping[str, EngineView]) -> None:
+        latest.engines.update(views)
+        latest.take(alert, 0)
+
+    alerts = EngineViews(
+        [prometheus(server, LIMIT_S) for server in config.prometheus.values()],
+        lambda: [service.model for service in declared().services],
+        clock.now_ms,
+        alerted,
+    )
+
+    control = ControlTopics(
+        options.broker,
+        options.prefix,
+        found.partitions,
+        into_latest(latest, election, clock, loop.overwrite, alerts.take, known),
+        latest.drop,
+        bury,
+        lambda: [node for node, desired in latest.assignments.items() if desired.instances],
+        found.embedded,
+        keys=keys,
+        on_forged=loop.overwrite_forged,
+    )
+    telemetry = (DemandTopic if options.merged else TelemetryTopic)(
+        options.broker,
+        options.prefix,
+        clock,
+        bury,
+        found.partitions,
+        config.cluster.policy.global_window_s,
+        found.embedded,
+        DEMAND if options.merged else TELEMETRY,
+    )
+    sources = demand_sources(
+        config, queries, clock, windows, telemetry, loop.pace.fresh.set, options.merged, known
+    )
+    loop.late_s = lambda: {**control.behind.late_s(), **telemetry.behind.late_s()}
+    terms = Terms(seat, loop, written, outbox, control, bury.flush, sources, on_standing)
+    await warmed(any(service.pipelines != "none" for service in config.cluster.services))
+    await words.start()
+    try:
+        # Its first word tells the broker's time, against which the age of everything is measured.
+        await seat.introduce()
+        await control.start()
+        windows.advance(clock.now_ms())
+        for source, sink in sources:
+            await source.replay(sink)
+        loops: dict[str, Callable[[], Awaitable[None]]] = {
+            "control topics": control.follow,
+            "seat": seat.run,
+            "terms": terms.run,
+            "solver": solver.run,
+            "refresh": loop.refresh,
+        }
+        for number, (source, sink) in enumerate(sources):
+            loops[f"demand {number}"] = _following(source, sink)
+        if provisioner is not None:
+            loops["nodes"] = provisioner.run
+        if config.prometheus:
+            loops["unmanaged servers"] = _unmanaged(config, declared, latest).run
+        if not found.embedded:
+            loops["topics"] = _watching(options, control, telemetry, loop)
+        identity = Identity(options.controller_id, options.broker, options.prefix, found.embedded)
+
+        def leader() -> tuple[bool, int, str]:
+            return seat.leads(), election.highest, election.leader
+
+        def behind() -> dict[str, int]:
+            return {**control.behind.records, **telemetry.behind.records}
+
+        async with operated(options.operated, identity, loop, words, leader, behind):
+            await _until_over(loops, end, outbox, seat)
+        log.info("%d ticks, %d skipped", loop.ticks.count, loop.ticks.skipped)
+    finally:
+        closings = (control.close(), written.close(), words.stop())
+        await _within(_STOP_S, _gone([asyncio.ensure_future(closing) for closing in closings]))
+
+
+def _config(options: Options) -> Config:
+    """The file. UserError for whatever is wrong with it: from here on a refused value is a fault of
+    this program, unless it came in a record."""
+    try:
+        return load_config(options.config, options.default_mode, cautious=options.cautious)
+    except InvalidValue as error:
+        raise UserError(f"{options.config}: {error}") from error
+
+
+def _patient(config: Config, speed: float) -> Config:
+    """`config` for a run at `speed`: processes stall for real seconds, however fast time goes."""
+    policy = config.cluster.policy
+    silent_s = max(policy.node_silent_s, min(3600.0, _STALL_REAL_S * speed))
+    cluster = replace(config.cluster, policy=replace(policy, node_silent_s=silent_s))
+    return replace(config, cluster=cluster)
+
+
+def _unmanaged(config: Config, declared: Declared, latest: Latest) -> UnmanagedServers:
+    """Looks for servers that others started, of models that declare what these run on."""
+    return UnmanagedServers(
+        [prometheus(server) for server in config.prometheus.values()],
+        lambda: [s.model for s in declared().services if s.unmanaged],
+        lambda: [seen.endpoint for status in latest.statuses.values() for seen in status.instances],
+        latest.unmanaged,
+    )
+
+
+def _watching(
+    options: Options, control: ControlTopics, telemetry: TelemetryTopic, loop: Loop
+) -> Callable[[], Awaitable[None]]:
+    """Topics that were deleted are made again and said; partitions that were added are read."""
+
+    async def watch() -> None:
+        said = ""
+        while True:
+            await asyncio.sleep(_WATCH_TOPICS_S)
+            try:
+                found: EnsuredTopics = await ensure_topics(options.broker, options.prefix)
+            except BrokerUnreachable as error:
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("topics: %s", said)
+                continue
+            except TopicsUnusable as error:
+                log.error("topics: %s", error)
+                continue
+            said = ""
+            if found.created:
+                log.error("deleted topics were made again, empty: %s", ", ".join(found.created))
+                loop.say_again()
+            _say_changed(found)
+            control.repartition(found.partitions)
+            telemetry.repartition(found.partitions)
+
+    return watch
+
+
+def _say_changed(found: EnsuredTopics) -> None:
+    if found.changed:
+        log.warning("settings of topics were put right: %s", ", ".join(found.changed))
+
+
+class _DeadLetters:
+    """Writes each poisoned place to dead-letters once; what a standby finds waits for its term."""
+
+    def __init__(
+        self, outbox: Publisher, latest: Latest, reader: str, leads: Callable[[], bool]
+    ) -> None:
+        self._outbox = outbox
+        self._latest = latest
+        self._reader = reader
+        self._leads = leads
+        self._waiting: deque[Poison] = deque(maxlen=_MOST_POISON)
+
+    def __call__(self, poison: Poison) -> None:
+        log.warning("%s at %d: %s", poison.topic, poison.offset, poison.why)
+        self._waiting.append(poison)
+        if self._leads():
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits and what nobody has written yet."""
+        while self._waiting:
+            poison = self._waiting.popleft()
+            if poison.place not in self._latest.dead:
+                self._latest.bury(poison.place)
+                self._outbox.put(poison.letter(self._reader))
+
+
+def published(declared: Callable[[], Cluster], outbox: Publisher, seal: Seal) -> Published:
+    """Executors and gateways, while some model is in mode act; else nothing leaves at all.
+
+    Models in other modes get no assignments from `decide` either: this is the second lock.
+    """
+    return Published(outbox, lambda: _acts(declared()), seal)
+
+
+def _acts(cluster: Cluster) -> bool:
+    return any(service.managed for service in cluster.services)
+
+
+def _following(source: DemandSource, sink: Sink) -> Callable[[], Awaitable[None]]:
+    return lambda: source.follow(sink)
+
+
+async def _within(limit_s: float, stopping: Coroutine[Any, Any, Any]) -> None:
+    """Wait for `stopping`, but no longer: with the broker gone, clients never stop waiting."""
+    task = asyncio.ensure_future(stopping)
+    done, _ = await asyncio.wait({task}, timeout=limit_s)
+    for one in done:
+        if not one.cancelled():  # a client cancels itself where its broker is gone
+            one.result()
+
+
+async def _until_over(
+    loops: Mapping[str, Callable[[], Awaitable[None]]],
+    end: asyncio.Event,
+    outbox: Outbox,
+    seat: Seat,
+) -> None:
+    """Run the loops until `end`, then send what waits and resign; raise what crashed a loop."""
+    tasks: dict[asyncio.Future[Any], str] = {
+        asyncio.ensure_future(run()): name for name, run in loops.items()
+    }
+    ended: asyncio.Future[Any] = asyncio.ensure_future(end.wait())
+    try:
+        await asyncio.wait({ended, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for task, name in tasks.items():
+            if task.done():
+                task.result()
+                raise RuntimeError(f"the loop of {name} ended by itself")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_S):
+                await outbox.flushed()
+    finally:
+        for task in (*tasks, ended):
+            task.cancel()
+        await _within(_STOP_S, _gone([*tasks, ended]))
+    await seat.resign()
+
+
+async def _gone(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,125 @@
+"""What people want to see of a controller, as options of a command line.
+
+Holds these options for both of their commands: `shoal controller` hands them on to
+`python -m streams.controller`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from streams.files.user_errors import UserError
+from streams.health.listen_address import parse_listen
+from streams.health.tokens import NO_TOKEN, READ_TOKEN, BearerToken, read_token
+from streams.logs import FORMS
+from topics.checks import InvalidRecord
+from topics.http_origin import host_names
+
+MOST_RECORD_MIB = 1024
+HTTP = "127.0.0.1:8702"
+
+
+@dataclass(frozen=True, slots=True)
+class Operated:
+    """http: where to listen for scrapes, status and alerts, "" for nowhere. hosts: host names that
+    it answers to besides addresses. alert_token: without one, alerts are refused. read_token:
+    without one, reads need none. record: folder of the decision log, None for none, and its largest
+    size in bytes."""
+
+    http: str = ""
+    hosts: frozenset[str] = frozenset()
+    alert_token: BearerToken = NO_TOKEN
+    read_token: BearerToken = NO_TOKEN
+    record: Path | None = None
+    record_bytes: int = MOST_RECORD_MIB << 20
+
+
+def add_operated(parser: argparse.ArgumentParser, record: str = "", http: str = "") -> None:
+    """Add them. record, http: the default folder of the decision log and the default address, ""
+    for none."""
+    parser.add_argument(
+        "--http",
+        default=http,
+        metavar="HOST:PORT",
+        help="where to listen for /metrics, /healthz, /readyz, /v1/status and /alerts; '' for "
+        f"nowhere (default {http or 'nowhere'})",
+    )
+    parser.add_argument(
+        "--allowed-hosts",
+        default="",
+        metavar="NAMES",
+        help="host names, by commas, that --http answers to besides addresses and localhost; a "
+        f"token for reads comes from ${READ_TOKEN} or ${READ_TOKEN}_FILE",
+    )
+    parser.add_argument(
+        "--alert-token-file",
+        default="",
+        metavar="FILE",
+        help="bearer token that /alerts asks for; without one every alert is refused",
+    )
+    parser.add_argument(
+        "--log-format", default=FORMS[0], choices=FORMS, help="of log lines (default %(default)s)"
+    )
+    parser.add_argument(
+        "--record",
+        default=record,
+        metavar="FOLDER",
+        help="keep observations and decisions here for `shoal replay`; '' for none "
+        f"(default {record or 'none'})",
+    )
+    parser.add_argument(
+        "--record-mib",
+        type=int,
+        default=MOST_RECORD_MIB,
+        metavar="MIB",
+        help="largest size of that folder; the oldest are removed (default %(default)s)",
+    )
+
+
+def operated_of(given: argparse.Namespace) -> Operated:
+    """The options as a value; the folder of the log is made. UserError: one is not allowed."""
+    if not 1 <= given.record_mib <= 1 << 20:
+        raise UserError(f"--record-mib {given.record_mib}: allowed: 1 to {1 << 20}")
+    if given.http:
+        parse_listen(given.http)
+    token = Path(given.alert_token_file) if given.alert_token_file else None
+    record = Path(given.record) if given.record else None
+    try:
+        if token is not None:
+            token.read_bytes()
+    except OSError as error:
+        raise UserError(f"--alert-token-file {token}: cannot be read ({error.strerror})") from None
+    try:
+        if record is not None:
+            record.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=record).close()
+    except OSError as error:
+        raise UserError(f"--record {record}: cannot be written to ({error.strerror}); name another "
+                        "folder, or '' for none") from None  # fmt: skip
+    try:
+        hosts = host_names("--allowed-hosts", given.allowed_hosts)
+    except InvalidRecord as error:
+        raise UserError(str(error)) from None
+    return Operated(
+        http=given.http,
+        hosts=hosts,
+        alert_token=BearerToken(token),
+        read_token=read_token(os.environ),
+        record=record,
+        record_bytes=given.record_mib << 20,
+    )
+
+
+def operated_argv(given: argparse.Namespace) -> tuple[str, ...]:
+    """The options as they were given, for another command line."""
+    operated_of(given)
+    return (
+        "--log-format", given.log_format,
+        "--http", given.http, "--allowed-hosts", given.allowed_hosts,
+        "--alert-token-file", given.alert_token_file,
+        "--record", given.record, "--record-mib", str(given.record_mib),
+    )  # fmt: skip

@@ -1,0 +1,127 @@
+"""Where demand comes from: our gateways' telemetry, and Prometheus for models that name a query.
+
+Owns which source counts for which model. Knows nothing of how either is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
+
+from autoscaler.estimate.windows import TelemetryWindows
+from streams.clock import Clock, Times
+from streams.controller.known import Known
+from streams.files.shoal_yaml import Config
+from streams.files.user_errors import UserError
+from streams.ports.demand_source import DemandSource, Sink
+from streams.ports.demand_topic import MERGED
+from streams.ports.promql import FROM_VLLM, PromqlDemand, prometheus, vllm_query
+from topics.telemetry_columns import Reported
+from topics.topic_table import TELEMETRY
+
+
+def demand_sources(
+    config: Config,
+    queries: Mapping[str, str],
+    clock: Clock,
+    windows: TelemetryWindows,
+    telemetry: DemandSource,
+    on_news: Callable[[], None],
+    merged: bool = False,
+    known: Known | None = None,
+) -> list[tuple[DemandSource, Sink]]:
+    """Each source with its sink. merged: `telemetry` is what window workers merged of it. known:
+    records of other models are left out."""
+    count = merged_sink if merged else gateways_sink
+    found: list[tuple[DemandSource, Sink]] = [(telemetry, count(windows, queries, on_news, known))]
+    if queries:
+        asks = {name: prometheus(server) for name, server in config.prometheus.items()}
+        found.append((PromqlDemand(asks, queries, clock), prometheus_sink(windows)))
+    return found
+
+
+def asked_of_prometheus(config: Config) -> dict[str, str]:
+    """Model -> PromQL. UserError: a query, and nobody to ask."""
+    queries = {
+        s.model: vllm_query(s.model) if s.demand_query == FROM_VLLM else s.demand_query
+        for s in config.cluster.services
+        if s.demand_query
+    }
+    blind = next((s.model for s in config.cluster.services if s.unmanaged), None)
+    if blind is not None and not config.prometheus:
+        raise UserError(f"{config.path}: models.{blind}.unmanaged: no address under prometheus")
+    if queries and not config.prometheus:
+        model = next(iter(queries))
+        raise UserError(f"{config.path}: models.{model}.demand: no address under prometheus")
+    return queries
+
+
+def gateways_sink(
+    windows: TelemetryWindows,
+    queries: Mapping[str, str],
+    on_news: Callable[[], None],
+    known: Known | None = None,
+) -> Sink:
+    """Counts what gateways report. Where Prometheus is asked, only that they live is noted: the
+    same request must not be counted twice, nor our gateway's zero hide that Prometheus is away.
+
+    on_news: called where something was counted. known: records of other models are left out."""
+
+    def sink(records: Reported, ends_ms: Times) -> None:
+        records, ends_ms = _declared(records, ends_ms, known)
+        if queries:
+            only_heard = [name[0] in queries for name in records.names]
+            windows.hear(*_those(records, ends_ms, only_heard))
+            records, ends_ms = _those(records, ends_ms, [not heard for heard in only_heard])
+        if windows.add_all(records, ends_ms):
+            on_news()
+
+    return sink
+
+
+def merged_sink(
+    windows: TelemetryWindows,
+    queries: Mapping[str, str],
+    on_news: Callable[[], None],
+    known: Known | None = None,
+) -> Sink:
+    """As `gateways_sink`, of what window workers merged: counts come without a gateway, and the
+    words of gateways without counts."""
+
+    def sink(records: Reported, ends_ms: Times) -> None:
+        records, ends_ms = _declared(records, ends_ms, known)
+        merged = [name[1].startswith(MERGED) for name in records.names]
+        counted = [
+            m and name[0] not in queries for m, name in zip(merged, records.names, strict=True)
+        ]
+        windows.hear(*_those(records, ends_ms, [not one for one in merged]))
+        if windows.add_all(*_those(records, ends_ms, counted), from_gateway=False):
+            on_news()
+
+    return sink
+
+
+def prometheus_sink(windows: TelemetryWindows) -> Sink:
+    """Counts what Prometheus says, which is no gateway: it confirms no routes."""
+
+    def sink(records: Reported, ends_ms: Times) -> None:
+        windows.add_all(records, ends_ms, from_gateway=False)
+
+    return sink
+
+
+def _declared(records: Reported, ends_ms: Times, known: Known | None) -> tuple[Reported, Times]:
+    """Of `records` those of declared models; the others are counted."""
+    if known is None:
+        return records, ends_ms
+    models = known.models()
+    if models.issuperset(name[0] for name in records.names):
+        return records, ends_ms
+    declared = [name[0] in models for name in records.names]
+    known.dropped[TELEMETRY.name] += declared.count(False)
+    return _those(records, ends_ms, declared)
+
+
+def _those(records: Reported, ends_ms: Times, which: Sequence[bool]) -> tuple[Reported, Times]:
+    places = list(compress(range(len(records)), which))
+    return records.at(places), ends_ms[places]

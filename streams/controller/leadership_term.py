@@ -1,0 +1,138 @@
+"""Terms of office: what happens when this controller comes to lead, and when it does no more.
+
+Owns the order: fence, read what is left, take the state over from the topics, tick. Knows nothing
+of how a leader is found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+
+from aiokafka.errors import KafkaError
+
+from autoscaler.decide import rebuild
+from streams.controller.control_topics import ControlTopics
+from streams.controller.leader_producer import Fenced, LeaderProducer
+from streams.controller.leadership import Seat
+from streams.controller.outbox import Outbox
+from streams.controller.tick_loop import Loop
+from streams.ports.demand_source import DemandSource, Sink
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S = 0.2
+_LOOK_S = 0.1
+
+
+class Terms:
+    """before: called when a term begins, before its first tick. on_standing: see `compose`."""
+
+    def __init__(
+        self,
+        seat: Seat,
+        loop: Loop,
+        producer: LeaderProducer,
+        outbox: Outbox,
+        control: ControlTopics,
+        before: Callable[[], None],
+        sources: Sequence[tuple[DemandSource, Sink]],
+        on_standing: Callable[[int, str], None],
+    ) -> None:
+        self._seat = seat
+        self._loop = loop
+        self._producer = producer
+        self._outbox = outbox
+        self._control = control
+        self._before = before
+        self._sources = sources
+        self._on_standing = on_standing
+
+    async def run(self) -> None:
+        """Wait for the seat, lead while it is held, and again, until cancelled."""
+        while True:
+            token = await self._seated()
+            self._loop.seated_s = self._loop.clock.now_s()
+            log.info("leading with token %d", token)
+            lost = asyncio.ensure_future(self._seat.lost(token))
+            term = asyncio.ensure_future(self._term(token))
+            try:
+                await asyncio.wait({lost, term}, return_when=asyncio.FIRST_COMPLETED)
+                if term.done():
+                    term.result()
+            except Fenced as error:
+                log.warning("%s", error)
+                self._seat.election.give_up()
+            finally:
+                for task in (lost, term):
+                    task.cancel()
+                await asyncio.gather(lost, term, return_exceptions=True)
+                self._outbox.clear()
+            leader = self._seat.election.leader
+            log.warning("leading no more; %s leads with token %d", leader,
+                        self._seat.election.highest)  # fmt: skip
+
+    async def _seated(self) -> int:
+        """Wait for the seat; tell once if somebody else is seen to hold it."""
+        winning = asyncio.ensure_future(self._seat.won())
+        try:
+            told = False
+            while not winning.done():
+                if self._seat.election.heard_renewal and not told:
+                    told = True
+                    log.info("standby: %s leads", self._seat.election.leader)
+                    self._on_standing(0, self._seat.election.leader)
+                # Nobody looks at the windows of a standby, and they must not grow for ever.
+                self._loop.windows.advance(self._loop.clock.now_ms())
+                await asyncio.wait({winning}, timeout=_LOOK_S)
+            return winning.result()
+        finally:
+            winning.cancel()
+
+    async def _term(self, token: int) -> None:
+        await self._fence()
+        # Whoever led before can write no more: what is on the topics now is all there is.
+        await self._control.caught_up()
+        latest, loop = self._loop.latest, self._loop
+        latest.take_alerts()  # of the past: whatever they were about, the first plan sees it
+        self._before()
+        loop.begin(
+            rebuild(
+                loop.declared(),
+                latest.assignments,
+                latest.routes,
+                latest.statuses,
+                latest.decisions,
+                loop.clock.now_ms(),
+                leader_token=token,
+                plan_number=latest.plan_number,
+                next_serial=latest.next_serial,
+                rates=latest.rates.values(),
+                full_ms=loop.state.full.asked_ms,
+            )
+        )
+        both = [asyncio.ensure_future(self._outbox.run()), asyncio.ensure_future(self._tick(token))]
+        try:
+            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
+    async def _tick(self, token: int) -> None:
+        # What piled up while nobody read is no silence: read it before the first tick.
+        for source, _ in self._sources:
+            await source.live()
+        await self._loop.run(lambda: self._on_standing(token, ""))
+
+    async def _fence(self) -> None:
+        while True:
+            with contextlib.suppress(KafkaError, OSError, TimeoutError):
+                if self._seat.leads():
+                    await self._producer.open()
+                    return
+            await asyncio.sleep(_PAUSE_S)

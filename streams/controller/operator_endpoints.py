@@ -1,0 +1,76 @@
+"""What stands beside the loop for the people who run it: decision log, metrics, status, alerts.
+
+Owns opening and closing these. The loop knows nothing of them but that it is watched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from streams.controller.controller_options import Operated
+from streams.controller.tick_loop import Loop
+from streams.decision_log.log_writer import DecisionLog
+from streams.health.alert_webhook import Webhook
+from streams.health.controller_facts import Facts, Identity
+from streams.health.controller_metrics import Metrics
+from streams.health.status_server import HealthServer
+from topics.codec import encode
+from topics.records import Alert
+from topics.topic_table import ALERTS, key_of
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.asynccontextmanager
+async def operated(
+    settings: Operated,
+    identity: Identity,
+    loop: Loop,
+    producer: Any,
+    leader: Callable[[], tuple[bool, int, str]],
+    behind: Callable[[], Mapping[str, int]],
+) -> AsyncIterator[str]:
+    """While inside, `loop` is watched by what `settings` asks for; yields the URL, "" for none.
+
+    producer: of aiokafka, for alerts, which a standby publishes too. leader: see `Facts`.
+    behind: see `Metrics`. UserError: the address cannot be had.
+    """
+
+    async def publish(alert: Alert) -> None:
+        name = ALERTS.wire_name(identity.prefix)
+        await producer.send_and_wait(name, encode(alert), key=key_of(alert))
+
+    facts = Facts(identity, loop, leader)
+    written: DecisionLog | None = None
+    if settings.record is not None:
+        written = DecisionLog(settings.record, identity.controller, settings.record_bytes)
+        written.start()
+        loop.watchers = (*loop.watchers, written.tick)
+    webhook = Webhook(publish, settings.alert_token, loop.declared, loop.clock.now_s)
+    lost = lambda: written.lost if written else 0  # noqa: E731
+    metrics = Metrics(facts, lost, lambda: webhook.counts, behind)
+    loop.watchers = (*loop.watchers, facts.tick, metrics.tick)
+    server: HealthServer | None = None
+    try:
+        if settings.http:
+            known = lambda: facts.leader()[1] > 0  # noqa: E731  a question, asked later
+            server = HealthServer(
+                settings.http,
+                facts,
+                metrics,
+                webhook,
+                known,
+                settings.read_token,
+                settings.hosts,
+            )
+            await server.start()
+            log.info("metrics and status at %s", server.url)
+        yield server.url if server else ""
+    finally:
+        if server is not None:
+            await server.close()
+        if written is not None:
+            written.close()

@@ -1,0 +1,257 @@
+"""The tick: once per domain second an observation is made, decided upon, and carried out.
+
+Owns the state between ticks and the way of effects to their ports. Reads no clock but the one it
+is given; all I/O is behind ports that return at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from autoscaler.decide import ControllerState, Effect, Observation, decide
+from autoscaler.domain.cluster import Cluster
+from autoscaler.estimate.model_demand import observe
+from autoscaler.estimate.windows import TelemetryWindows
+from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
+from autoscaler.state.effects import (
+    PublishAssignment,
+    PublishDecision,
+    PublishPlan,
+    PublishRates,
+    PublishRoutes,
+    SolveRequested,
+)
+from streams.clock import Clock
+from streams.controller.control_state import Latest
+from streams.controller.tick_schedule import Pace
+from streams.ports.actuator import Desired, Publisher
+from streams.solver.solver_client import Solver
+from topics.records import Assignment, Routes
+
+log = logging.getLogger(__name__)
+
+REFRESH_MS = 300_000
+_LOOK_S = 5.0
+_SLOW_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where effects go. publisher: decisions, plans and dead letters."""
+
+    desired: Desired
+    publisher: Publisher
+    solver: Solver
+
+
+@dataclass(slots=True)
+class Ticks:
+    """How ticking went, since the start."""
+
+    count: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TickDone:
+    """One tick as it was: states around it, what it was told, what it led to, CPU seconds."""
+
+    before: ControllerState
+    after: ControllerState
+    observation: Observation
+    cluster: Cluster
+    now_ms: int
+    effects: tuple[Effect, ...]
+    cpu_s: float
+
+
+Watcher = Callable[[TickDone], None]
+"""Told of every tick after its effects are on their way; returns at once."""
+
+
+@dataclass(slots=True)
+class Loop:
+    """One controller. declared: the cluster as declared now. leads: whether it may act; a
+    controller that may not, watches. pace: when it ticks, told of telemetry that came.
+    refresh_ms: domain ms after which what is wanted is said again. seated_s: monotonic time at
+    which it last came to lead (0: it has not yet). late_s: of each topic on which it is
+    behind, real seconds since the last moment up to which it has read everything."""
+
+    state: ControllerState
+    declared: Callable[[], Cluster]
+    windows: TelemetryWindows
+    latest: Latest
+    ports: Ports
+    clock: Clock
+    leads: Callable[[], bool]
+    ticks: Ticks = field(default_factory=Ticks)
+    watchers: tuple[Watcher, ...] = ()
+    pace: Pace = field(init=False)
+    refresh_ms: int = REFRESH_MS
+    late_s: Callable[[], Mapping[str, float]] = dict
+    seated_s: float = 0.0
+    _said_ms: dict[tuple[str, str], int] = field(default_factory=dict)
+    _late: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.pace = Pace(self.clock)
+
+    def tick(self, now_ms: int) -> tuple[Effect, ...]:
+        """Decide at `now_ms` and hand every effect to its port; the effects."""
+        started = time.process_time()
+        cluster = self.declared()
+        models = [service.model for service in cluster.services]
+        models += [route.name for route in cluster.routes]
+        answers = self.ports.solver.take()
+        observation = Observation(
+            demand=observe(self.windows, models, cluster.policy, now_ms),
+            statuses=dict(self.latest.statuses),
+            availability=dict(self.latest.nodes_obtainable),
+            prices=dict(self.latest.usd_per_node_h),
+            answers=answers,
+            alerts=self.latest.take_alerts(),
+            engines=self.latest.take_engines(),
+            controls=dict(self.latest.controls),
+            unmanaged=dict(self.latest.unmanaged),
+            lag_ms=self._lag_ms(),
+        )
+        before = self.state
+        self.state, effects = decide(before, observation, cluster, now_ms)
+        for answer in answers:
+            _say_answer(answer)
+        for effect in effects:
+            self._carry_out(effect, cluster)
+        took = time.process_time() - started
+        self.ticks.count += 1
+        if took > _SLOW_S:
+            log.warning("a tick took %.2f CPU seconds", took)
+        done = TickDone(before, self.state, observation, cluster, now_ms, effects, took)
+        for watcher in self.watchers:
+            watcher(done)
+        return effects
+
+    def _lag_ms(self) -> dict[str, int]:
+        """`late_s` in domain time, in whole seconds: finer would fill the decision log."""
+        late_s = self.late_s()
+        for name in late_s.keys() - self._late:
+            log.warning("reading %s %.0f s late: nothing is removed meanwhile", name, late_s[name])
+        for name in self._late - late_s.keys():
+            log.warning("%s is read in time again", name)
+        self._late = frozenset(late_s)
+        speed = self.clock.time_base.speed
+        return {name: int(seconds * speed) * 1000 for name, seconds in late_s.items()}
+
+    def begin(self, state: ControllerState) -> None:
+        """Go on from `state`: this controller has just come to lead."""
+        self.ports.solver.take()  # answers to questions of an earlier term
+        self.state, self._said_ms = state, {}
+
+    async def run(self, on_first: Callable[[], None]) -> None:
+        """Tick at every whole domain second, when the planner has answered, and soon after new
+        telemetry, until cancelled; seconds that were missed are skipped.
+
+        Gateways end their spans on whole seconds too, so a tick at the second alone would see each
+        record a second late.
+        """
+        second = self.clock.now_ms() // 1000
+        first = True
+        while True:
+            wait_s = self.clock.real_s_until((second + 1) * 1000)
+            await self.pace.next(wait_s, self.ports.solver.news)
+            now_ms = self.clock.now_ms()
+            self.ticks.skipped += max(0, now_ms // 1000 - second - 1)
+            second = max(second, now_ms // 1000)
+            if not self.leads():
+                self.windows.advance(now_ms)
+                self.ports.solver.take()  # whoever leads now asks anew
+                continue
+            began_s = self.clock.now_s()
+            self.tick(now_ms)
+            self.pace.looked(began_s)
+            if first:
+                first = False
+                on_first()
+
+    async def refresh(self) -> None:
+        """Say again what is wanted before what was said expires, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if self.leads():
+                self.say_again(self.clock.now_ms() - self.refresh_ms)
+
+    def say_again(self, older_ms: int | None = None) -> None:
+        """Say what is wanted of every node and model for which it was not said since `older_ms`;
+        of all without it. A reader takes it as a copy."""
+        wanted: list[Assignment | Routes] = [*self.state.routes.values()]
+        wanted += self.state.assignments.values()
+        for record in wanted:
+            said_ms = self._said_ms.get(_place(record), 0)
+            if older_ms is None or said_ms <= older_ms:
+                self._say(record)
+
+    def overwrite(self, record: Assignment | Routes) -> None:
+        """`record` was read back from its topic; if another controller wrote it, what is wanted is
+        said again, because compaction keeps the last record of a key."""
+        token = self.state.leader_token
+        if record.leader_token != token and self.leads():
+            log.warning("%s %s was written with leader token %d, not %d: overwriting it",
+                        *_place(record), record.leader_token, token)  # fmt: skip
+            self._replace(record)
+
+    def overwrite_forged(self, record: Assignment | Routes) -> None:
+        """`record` was read from its topic and nobody who may has signed it: as `overwrite`."""
+        if self.leads():
+            log.warning("%s %s was written without a good signature: overwriting it",
+                        *_place(record))  # fmt: skip
+            self._replace(record)
+
+    def _replace(self, record: Assignment | Routes) -> None:
+        token = self.state.leader_token
+        if isinstance(record, Routes):
+            ours: Assignment | Routes | None = self.state.routes.get(record.model)
+            # Generation 0: whatever is decided of it later comes after.
+            nothing: Assignment | Routes = replace(
+                record, generation=0, leader_token=token, groups=()
+            )
+        else:
+            ours = self.state.assignments.get(record.node)
+            nothing = replace(record, generation=0, leader_token=token, instances=())
+        # A term begins by saying everything under its own token; until then nothing is ours.
+        if ours is None or ours.leader_token == token:
+            self._say(ours or nothing)
+
+    def _say(self, record: Assignment | Routes) -> None:
+        self._said_ms[_place(record)] = self.clock.now_ms()
+        self.ports.desired.apply(record)
+
+    def _carry_out(self, effect: Effect, cluster: Cluster) -> None:
+        if isinstance(effect, (PublishAssignment, PublishRoutes)):
+            self._say(effect.record)
+        elif isinstance(effect, (PublishDecision, PublishPlan, PublishRates)):
+            self.ports.publisher.put(effect.record)
+        elif isinstance(effect, SolveRequested):
+            self.ports.solver.ask(effect.request, cluster)
+            _say_request(effect.request, self.state)
+
+
+def _place(record: Assignment | Routes) -> tuple[str, str]:
+    if isinstance(record, Routes):
+        return "routes of", record.model
+    return "assignment of", record.node
+
+
+def _say_request(request: PlanRequest, state: ControllerState) -> None:
+    """Full plans are few and often change nothing, so their reasons stand nowhere else."""
+    if request.urgency is Urgency.FULL:
+        why = "; ".join(dict.fromkeys(words for _, words in state.pending[Urgency.FULL].reasons))
+        log.info(f"full plan {request.number} of {', '.join(request.scope)}: {why}")
+
+
+def _say_answer(answer: PlanAnswer) -> None:
+    if answer.urgency is Urgency.FULL and answer.outcome is not Outcome.NONE:
+        usd = f"{answer.now_usd_per_h:.2f} -> {answer.cost_usd_per_h:.2f} USD/h"
+        log.info(f"full plan {answer.number} is {answer.outcome}: {usd}")

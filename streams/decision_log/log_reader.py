@@ -1,0 +1,116 @@
+"""Reads decision logs back: which segments there are, and what one of them holds.
+
+Owns tolerance for how a controller ends: a segment that stops in the middle of a line is read up to
+there. What is damaged in any other way is refused with the file and the line.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+
+from autoscaler.decide import ControllerState
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.validation import InvalidValue
+from streams.decision_log.log_entries import FORM, Start, Tick
+from streams.decision_log.log_writer import SUFFIX, started_ms
+from streams.decision_log.observation_diff import ObservationReader
+from streams.files.user_errors import UserError
+from topics.codec import read_value
+from topics.decisions import Decision
+
+_CHUNK = 1 << 20
+_DECISIONS = tuple[Decision, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment. began_ms: from its name."""
+
+    path: Path
+    began_ms: int
+
+    @property
+    def controller(self) -> str:
+        """Who wrote it, from its name."""
+        return unquote(self.path.name.removesuffix(SUFFIX).split("-", 1)[-1])
+
+    def read(self) -> tuple[Start, Iterator[Tick]]:
+        """Its start and its ticks. UserError: the file cannot be read."""
+        lines = self._lines()
+        try:
+            first = next(lines)
+        except StopIteration:
+            raise UserError(f"{self.path}: empty, nothing was recorded") from None
+        with _named(self.path, 1):
+            start = _start(first)
+        return start, self._ticks(start.cluster, lines)
+
+    def _ticks(self, cluster: Cluster, lines: Iterator[dict[str, Any]]) -> Iterator[Tick]:
+        observations = ObservationReader()
+        for number, line in enumerate(lines, 2):
+            with _named(self.path, number):
+                if "cluster" in line:
+                    cluster = read_value(Cluster, line["cluster"])
+                tick = Tick(
+                    int(line["now_ms"]),
+                    observations.read(line["seen"]),
+                    cluster,
+                    str(line.get("effects", "")),
+                    read_value(_DECISIONS, line.get("decisions", [])),
+                )
+            yield tick
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        unpacker, rest = zlib.decompressobj(31), b""
+        number = 0
+        try:
+            with self.path.open("rb") as file:
+                while chunk := file.read(_CHUNK):
+                    *whole, rest = (rest + unpacker.decompress(chunk)).split(b"\n")
+                    for line in whole:
+                        found = orjson.loads(line)
+                        number += 1
+                        if not isinstance(found, dict):
+                            raise UserError(f"{self.path}: line {number}: not a JSON object")
+                        yield found
+        except (OSError, zlib.error, orjson.JSONDecodeError) as error:
+            raise UserError(f"{self.path}: line {number + 1}: {error}") from error
+
+
+def segments(folder: Path) -> list[Segment]:
+    """The segments in `folder` (or the one file it is), oldest first. UserError: none."""
+    if folder.is_file():
+        return [Segment(folder, started_ms(folder))]
+    found = [Segment(path, started_ms(path)) for path in folder.glob(f"*{SUFFIX}")]
+    if not found:
+        raise UserError(f"{folder}: no decision log here (files *{SUFFIX})")
+    return sorted(found, key=lambda segment: (segment.began_ms, segment.path.name))
+
+
+def _start(line: dict[str, Any]) -> Start:
+    if line.get("form") != FORM:
+        raise InvalidValue("form", line.get("form"), f"{FORM}, what this version writes")
+    return Start(
+        str(line["version"]),
+        str(line["controller"]),
+        int(line["at_ms"]),
+        read_value(Cluster, line["cluster"]),
+        read_value(ControllerState, line["state"]),
+    )
+
+
+@contextmanager
+def _named(path: Path, number: int) -> Iterator[None]:
+    """Errors of what stands in a line become a UserError that names it."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: line {number}: {error}") from error

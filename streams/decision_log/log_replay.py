@@ -1,0 +1,68 @@
+"""A recorded span decided again as it was: are the decisions the same, byte for byte?
+
+Owns the comparison. Every segment starts from the state that was recorded with it, so a difference
+in one of them says nothing about the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from autoscaler.decide import decide
+from streams.decision_log.log_entries import decisions_of, digest
+from streams.decision_log.log_reader import Segment
+from topics.decisions import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Differs:
+    """A tick whose effects differ. then, now: its decisions; equal where only records differ."""
+
+    now_ms: int
+    then: tuple[Decision, ...]
+    now: tuple[Decision, ...]
+
+
+@dataclass(slots=True)
+class Rerun:
+    """What came of it. first_ms, last_ms: of the ticks compared. differs: at most one a segment,
+    the first: what follows from it differs too. versions: that recorded the span."""
+
+    ticks: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    decisions: int = 0
+    effects: int = 0
+    differs: list[Differs] = field(default_factory=list)
+    versions: set[str] = field(default_factory=set)
+
+    @property
+    def same(self) -> bool:
+        """Whether every tick had the effects that it had."""
+        return not self.differs
+
+
+def rerun(segments: Iterable[Segment], since_ms: int, until_ms: int) -> Rerun:
+    """Decide the ticks in [since_ms, until_ms] again. UserError: a segment cannot be read."""
+    found = Rerun()
+    for segment in segments:
+        start, ticks = segment.read()
+        found.versions.add(start.version)
+        state = start.state
+        for tick in ticks:
+            if tick.now_ms > until_ms:
+                break
+            state, effects = decide(state, tick.observation, tick.cluster, tick.now_ms)
+            if tick.now_ms < since_ms:
+                continue
+            found.ticks += 1
+            found.first_ms = found.first_ms or tick.now_ms
+            found.last_ms = tick.now_ms
+            decisions = decisions_of(effects)
+            found.decisions += len(decisions)
+            found.effects += bool(effects)
+            if digest(effects) != tick.digest or decisions != tick.decisions:
+                found.differs.append(Differs(tick.now_ms, tick.decisions, decisions))
+                break
+    return found

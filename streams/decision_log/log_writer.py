@@ -1,0 +1,192 @@
+"""Writes the decision log: in a thread, in segments, within a bounded size.
+
+Owns files and faults. A tick hands over values and goes on at once; what cannot be written is
+counted and said, and deciding goes on. Every segment begins with the whole state, so that a span
+can be run again from any of them; after a fault a new segment begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import logging
+import queue
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote
+
+from autoscaler.decide import ControllerState
+from autoscaler.domain.cluster import Cluster
+from streams.controller.tick_loop import TickDone
+from streams.decision_log.log_entries import FORM, decisions_of, digest
+from streams.decision_log.observation_diff import ObservationWriter
+from topics.codec import write_value
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".jsonl.gz"
+SEGMENT_S = 600
+_MOST_WAITING = 120
+_RETRY_S = 30.0
+_PLAIN = ":@+"  # what ids may hold and file names too; a "/" is quoted
+
+
+class DecisionLog:
+    """A log in `folder`, of at most `most_bytes` over all of its segments.
+
+    `lost` counts ticks that were not written. `start` opens nothing but the thread; the folder is
+    made with the first tick, and each segment holds `segment_s` domain seconds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        controller: str,
+        most_bytes: int = 1 << 30,
+        segment_s: int = SEGMENT_S,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._controller = controller
+        self._most_bytes = most_bytes
+        self._segment_ms = segment_s * 1000
+        self._monotonic_s = monotonic_s
+        self._waiting: queue.Queue[TickDone | None] = queue.Queue(_MOST_WAITING)
+        self._thread = threading.Thread(target=self._run, name="decision-log", daemon=True)
+        self._file: BinaryIO | None = None
+        self._packer: Any = None
+        self._observations = ObservationWriter()
+        self._cluster: Cluster | None = None
+        self._after: ControllerState | None = None
+        self._began_ms = 0
+        self._retry_at_s = 0.0
+        self._broken = threading.Event()
+        self.lost = 0
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def tick(self, done: TickDone) -> None:
+        """Hand one tick over."""
+        try:
+            self._waiting.put_nowait(done)
+        except queue.Full:
+            self.lost += 1
+            self._broken.set()
+
+    def close(self, within_s: float = 2.0) -> None:
+        """Write what waits, if that takes no longer than `within_s` real seconds."""
+        try:
+            self._waiting.put(None, timeout=within_s)
+        except queue.Full:
+            return
+        self._thread.join(within_s)
+
+    def _run(self) -> None:
+        while (done := self._waiting.get()) is not None:
+            try:
+                self._write(done)
+            except Exception as error:  # of a disk, or of a value without a JSON form
+                self.lost += 1
+                self._broken.set()
+                self._retry_at_s = self._monotonic_s() + _RETRY_S
+                log.error("decision log: %s; deciding goes on without it", error)
+        try:
+            self._end_segment()
+        except OSError as error:
+            log.error("decision log: %s", error)
+
+    def _write(self, done: TickDone) -> None:
+        cluster, now_ms, effects = done.cluster, done.now_ms, done.effects
+        if self._broken.is_set():
+            if self._monotonic_s() < self._retry_at_s:
+                self.lost += 1
+                return
+            self._broken.clear()
+            self._drop_segment()
+        elsewhere = done.before is not self._after  # this controller began to lead, say
+        if self._file is not None and (elsewhere or now_ms - self._began_ms >= self._segment_ms):
+            self._end_segment()
+        self._after = done.after
+        if self._file is None:
+            self._begin_segment(done.before, cluster, now_ms)
+        line: dict[str, Any] = {
+            "now_ms": now_ms,
+            "seen": self._observations.write(done.observation),
+        }
+        if cluster is not self._cluster:
+            if cluster != self._cluster:
+                line["cluster"] = cluster
+            self._cluster = cluster
+        if effects:
+            line["effects"] = digest(effects)
+        decisions = decisions_of(effects)
+        if decisions:
+            line["decisions"] = decisions
+        self._put(line)
+
+    def _begin_segment(self, state: ControllerState, cluster: Cluster, now_ms: int) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._make_room()
+        path = self._folder / f"{now_ms}-{quote(self._controller, _PLAIN)}{SUFFIX}"
+        self._file = path.open("wb")
+        self._packer = zlib.compressobj(6, zlib.DEFLATED, 31)
+        self._observations = ObservationWriter()
+        self._cluster = cluster
+        self._began_ms = now_ms
+        self._put(
+            {
+                "form": FORM,
+                "version": importlib.metadata.version("shoal"),
+                "controller": self._controller,
+                "at_ms": now_ms,
+                "cluster": cluster,
+                "state": state,
+            }
+        )
+
+    def _put(self, line: dict[str, Any]) -> None:
+        # Flushed with every line: what a killed controller saw last is what one wants to know.
+        assert self._file is not None  # noqa: S101  a segment was begun
+        data = self._packer.compress(write_value(line) + b"\n")
+        self._file.write(data + self._packer.flush(zlib.Z_SYNC_FLUSH))
+        self._file.flush()
+
+    def _end_segment(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            with file:
+                file.write(self._packer.flush(zlib.Z_FINISH))
+
+    def _drop_segment(self) -> None:
+        """Leave a segment that could not be written as it is."""
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError:
+                log.debug("decision log: a broken segment could not be closed")
+
+    def _make_room(self) -> None:
+        """Remove the oldest segments until the rest is within the limit."""
+        sizes: dict[Path, int] = {}
+        for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=started_ms):
+            with contextlib.suppress(FileNotFoundError):  # another controller makes room here, too
+                sizes[path] = path.stat().st_size
+        total = sum(sizes.values())
+        for path, size in sizes.items():
+            if total <= self._most_bytes:
+                return
+            total -= size
+            path.unlink(missing_ok=True)
+
+
+def started_ms(path: Path) -> int:
+    """When the segment in `path` began, from its name; 0 where it names no time."""
+    head = path.name.split("-", 1)[0]
+    return int(head) if head.isascii() and head.isdigit() else 0

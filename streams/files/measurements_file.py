@@ -1,0 +1,61 @@
+"""The file of a user's own measurements, which `measurements:` of a shoal.yaml names.
+
+Owns its form: JSON, a list of what `shoal profile import` and `measure` found. Written whole, by
+way of a temporary file.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, asdict, fields
+from pathlib import Path
+
+from autoscaler.domain.measurement import Measurement
+from autoscaler.domain.validation import InvalidValue
+from autoscaler.performance.profile import default_profile
+from autoscaler.performance.profile_sources import checked, with_measurements
+from streams.files.csv_rows import cause_of
+from streams.files.user_errors import UserError
+
+_KEYS = {field.name for field in fields(Measurement)}
+_NEEDED = {field.name for field in fields(Measurement) if field.default is MISSING}
+
+
+def read_measurements(path: Path) -> tuple[Measurement, ...]:
+    """What `path` holds; UserError says in one line what is wrong."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({cause_of(error)})") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error})") from None
+    if not isinstance(raw, list):
+        raise UserError(f"{path}: a list of measurements is expected")
+    found = []
+    for number, one in enumerate(raw, start=1):
+        if not isinstance(one, dict) or not _NEEDED <= set(one) <= _KEYS:
+            raise UserError(
+                f"{path}: measurement {number}: the keys must be {sorted(_NEEDED)}, "
+                f"and may be {sorted(_KEYS - _NEEDED)}"
+            )
+        try:
+            key = tuple(int(n) for n in one["architecture"])
+            if len(key) != 4:
+                raise InvalidValue("architecture", one["architecture"], "four numbers")
+            found.append(checked(Measurement(**{**one, "architecture": key})))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{path}: measurement {number}: {error}") from None
+    return tuple(found)
+
+
+def add_measurement(path: Path, found: Measurement) -> None:
+    """Write `found` into `path`, in place of one of the same model, GPU and width."""
+    known = read_measurements(path) if path.exists() else ()
+    profile = with_measurements(default_profile(), [*known, found])
+    text = json.dumps([asdict(one) for one in profile.measurements], indent=1) + "\n"
+    draft = path.with_name(path.name + ".part")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({cause_of(error)})") from None

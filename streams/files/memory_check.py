@@ -1,0 +1,22 @@
+"""A declared model that no declared GPU can hold, refused with the line that says so.
+
+Owns the place in the file; what fits is `autoscaler.planning.memory_fit`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autoscaler.planning.memory_fit import misfits
+from streams.files.shoal_yaml import Config
+from streams.files.yaml_tree import ConfigError, read
+
+
+def refuse_misfits(config: Config) -> None:
+    """ConfigError for the first model of `config` that fits no slice of its pools."""
+    for misfit in misfits(config.cluster):
+        root, _ = read(Path(config.path))
+        models = root.section("models", required=True)
+        model = models.section(misfit.model, required=True) if models else None
+        line = model.line_of("max_len") if model else 0
+        raise ConfigError(config.path, line, f"models.{misfit.model}", str(misfit))

@@ -1,0 +1,20 @@
+"""Names of models, engines, regions and pools: what they may look like.
+
+Knows no section of the file.
+"""
+
+from __future__ import annotations
+
+import re
+
+from streams.files.yaml_tree import Section
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+
+
+def check_name(section: Section, name: str) -> None:
+    """Refuse `name` of `section` unless it may be on a topic and in a path."""
+    if not _NAME.match(name):
+        raise section.error(
+            name, "a name is 1 to 63 letters, digits or . _ -, beginning with one of the first two"
+        )

@@ -1,0 +1,190 @@
+"""A service that stands for several models, as a shoal.yaml declares it, with its scores.
+
+    auto:
+      models: [mini, chat]                 # easiest requests first
+      quality: {file: scores.csv, at_least: 90}
+      req_per_s: 20
+      score:                               # where a request's score comes from
+        header: X-Difficulty
+        rules: [{code: true, score: 0.8}, {longer_than: 2000, score: 0.7}]
+        http: {url: "http://127.0.0.1:9000/score", timeout: 200ms}
+      unscored: chat
+      fallback: true
+
+scores.csv has the columns `score` (of the router, rising with difficulty) and one per model: the
+quality of its answer to that request. Sampled requests, one a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from autoscaler.domain.cluster import Service
+from autoscaler.domain.quality_route import STEPS, QualityRoute
+from autoscaler.domain.validation import InvalidValue
+from autoscaler.serving.prompt_language import LANGUAGES
+from streams.files import units
+from streams.files.csv_rows import Row, finite_cell, numbered_rows
+from streams.files.user_errors import UserError
+from streams.files.yaml_tree import ConfigError, Section
+from topics.checks import InvalidRecord
+from topics.scoring import MOST_EDGES, PromptRule, ScoreSource
+
+HEADER = "X-Shoal-Score"
+"""The client's header with the score, where the file names none."""
+
+_RULE_KEYS = ("score", "longer_than", "code", "languages")
+
+
+def stands_for_models(section: Section) -> bool:
+    """Whether this entry of `models` stands for several others."""
+    return "models" in section and "source" not in section
+
+
+def read_routes(
+    models: Section, services: tuple[Service, ...]
+) -> tuple[tuple[QualityRoute, ...], tuple[Service, ...], dict[str, Path]]:
+    """The services among `models` that stand for several others, and `services` as their members:
+    without a floor or a part of a replayed trace of their own, unless they declare one; and the
+    file of scores of each of the first."""
+    routes: list[QualityRoute] = []
+    files: dict[str, Path] = {}
+    for name, section in models.children():
+        if stands_for_models(section):
+            if routes:
+                raise models.error(name, f"one such service a file; {routes[0].name} is one")
+            route, files[name] = read_route(name, section, tuple(s.model for s in services))
+            routes.append(route)
+            section.finish()
+    members = {model for route in routes for model in route.models}
+    sections = dict(models.children())
+    found = []
+    for service in services:
+        if service.model in members:
+            declared = sections[service.model]
+            least = service.min_instances if "min" in declared else 0
+            share = service.traffic_share if "share" in declared else 0.0
+            service = replace(service, min_instances=least, traffic_share=share)
+        found.append(service)
+    return tuple(routes), tuple(found), files
+
+
+def read_route(name: str, section: Section, declared: tuple[str, ...]) -> tuple[QualityRoute, Path]:
+    """The route that `section` declares, and its file of scores. declared: models it may name.
+    ConfigError or UserError."""
+    models = section.take("models", lambda value: units.texts(value, "[small, large]"))
+    if len(models) < 2 or len(set(models)) < len(models):
+        raise section.error("models", "two or more different models are needed")
+    for model in models:
+        if model not in declared:
+            raise section.error("models", f"{model} is not declared; allowed: {_or(declared)}")
+    quality = section.section("quality", required=True)
+    assert quality is not None  # noqa: S101  required
+    at_least = quality.take("at_least", units.number(-1e12, 1e12))
+    steps = quality.take("steps", units.count(1, MOST_EDGES), STEPS)
+    file = Path(section.file).parent / quality.take("file", units.text)
+    quality.finish()
+    rate = section.take("req_per_s", units.number(1e-9, 1e9))
+    source = _source(section.section("score"))
+    unscored = section.take("unscored", units.word(*models), models[-1])
+    fallback = section.take("fallback", units.flag, False)
+    share = section.take("share", units.number(0.0, 1e6), 1.0)
+    rows = numbered_rows(file)
+    columns = ("score", *models)
+    missing = [column for column in columns if column not in rows[0][1]]
+    if missing:
+        raise UserError(
+            f"{file}:1: column {missing[0]!r} is missing; expected {', '.join(columns)}"
+        )
+    cells = [[_number(file, n, row, c) for c in columns] for n, row in rows]
+    try:
+        route = QualityRoute.of_sample(
+            name,
+            models,
+            [row[0] for row in cells],
+            [row[1:] for row in cells],
+            at_least,
+            rate,
+            steps,
+            source,
+            unscored=unscored,
+            fallback=fallback,
+            traffic_share=share,
+        )
+    except InvalidValue as error:
+        raise ConfigError(section.file, section.line, section.path, str(error)) from error
+    return route, file
+
+
+def sampled_scores(file: Path) -> tuple[float, ...]:
+    """The column `score` of such a file, for those who replay requests."""
+    return tuple(_number(file, line, row, "score") for line, row in numbered_rows(file))
+
+
+def _source(section: Section | None) -> ScoreSource:
+    if section is None:
+        return ScoreSource(HEADER)
+    header = section.take("header", units.text, "")
+    _refuse(section, "header", header=header)
+    rules = section.take("rules", _rules, ())
+    url, limit_s = "", 0.2
+    http = section.section("http")
+    if http is not None:
+        url = http.take("url", units.text)
+        _refuse(http, "url", url=url)
+        limit_s = http.take("timeout", units.duration_s, limit_s)
+        if not 0.001 <= limit_s <= 60.0:
+            raise http.error("timeout", f"{limit_s:g}s is not allowed; allowed: 1ms to 60s")
+        http.finish()
+    section.finish()
+    if not (header or rules or url):
+        raise ConfigError(
+            section.file, section.line, section.path, "names no header, no rules and no http"
+        )
+    return ScoreSource(header, rules, url, limit_s * 1000.0)
+
+
+def _refuse(section: Section, key: str, header: str = "", url: str = "") -> None:
+    """ConfigError at `key` where no score can come from there."""
+    try:
+        ScoreSource(header, (), url)
+    except InvalidRecord as error:
+        said = f"{error.value!r} is not allowed; allowed: {error.allowed}"
+        raise section.error(key, said) from None
+
+
+def _rules(value: object) -> tuple[PromptRule, ...]:
+    allowed = "a list such as [{code: true, score: 0.8}, {longer_than: 2000, score: 0.7}]"
+    if not isinstance(value, list) or not value or not all(isinstance(v, Mapping) for v in value):
+        raise InvalidValue("", value, allowed)
+    return tuple(_rule(one) for one in value)
+
+
+def _rule(one: Mapping[str, object]) -> PromptRule:
+    for key in one:
+        if key not in _RULE_KEYS:
+            raise InvalidValue("", key, f"a rule of {', '.join(_RULE_KEYS)}")
+    if "score" not in one:
+        raise InvalidValue("", dict(one), "a rule with its score")
+    languages = units.texts(one.get("languages", []), "[python]")
+    for language in languages:
+        units.word(*LANGUAGES)(language)
+    return PromptRule(
+        units.number(-1e9, 1e9)(one["score"]),
+        units.count(0, 10**9)(one.get("longer_than", 0)),
+        units.flag(one.get("code", False)),
+        languages,
+    )
+
+
+def _number(file: Path, line: int, row: Row, column: str) -> float:
+    value = finite_cell(row.get(column))
+    if value is None:
+        raise UserError(f"{file}:{line}: {column}: {row.get(column)!r} is not a finite number")
+    return value
+
+
+def _or(names: tuple[str, ...]) -> str:
+    return " or ".join(names)

@@ -1,0 +1,22 @@
+"""`unmanaged` of a model: what one server of it that Shoal did not start runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from autoscaler.domain.cluster import Pool
+from autoscaler.domain.workload import Phase
+from autoscaler.planning.combo_names import combo_id
+from streams.files import units
+from streams.files.yaml_tree import Section
+
+
+def read_unmanaged(section: Section | None, model: str, pools: Iterable[Pool]) -> str:
+    """The name of a combo of one such server, "" where none is declared."""
+    if section is None:
+        return ""
+    known = {pool.id: pool for pool in pools}
+    pool = known[section.take("pool", units.word(*known))]
+    gpus = section.take("gpus", units.count(1, pool.per_node), 1)
+    section.finish()
+    return combo_id(model, [(Phase.AGGREGATED, gpus, pool.id, 1)])

@@ -1,0 +1,242 @@
+"""What a controller can say of itself at any moment, and of one model.
+
+Owns the JSON names of `/v1/status` and `/v1/explain/MODEL`, which stay: other programs read them.
+Keeps what the last ticks were; works things out only when it is asked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoscaler import lag
+from autoscaler.domain.cluster import Mode
+from autoscaler.domain.quality_route import QualityRoute
+from autoscaler.estimate.change_point import present_rate
+from autoscaler.model.prediction_drift import barred
+from autoscaler.planning.planner_messages import PlanRequest
+from autoscaler.rollout.reversal_limit import may_go_in
+from autoscaler.sizing.scale_in import lasting_s
+from autoscaler.state.effects import (
+    PublishAssignment,
+    PublishDecision,
+    PublishRoutes,
+    SolveRequested,
+)
+from autoscaler.tick.status import ModelStanding, Standing, standing
+from streams.controller.tick_loop import Loop, TickDone
+from streams.health.multi_node_status import gang_facts
+from streams.health.quality_status import service_facts
+from topics.decisions import Decision
+
+_KEPT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this controller is. broker: bootstrap servers; embedded: a broker of its own."""
+
+    controller: str
+    broker: str
+    prefix: str
+    embedded: bool
+
+
+@dataclass(slots=True)
+class Facts:
+    """Watch a loop with `tick`. leader: (leads now, token of the highest claim, its controller).
+    writes: assignments and routes, which is all by which a controller changes anything."""
+
+    identity: Identity
+    loop: Loop
+    leader: Callable[[], tuple[bool, int, str]]
+    last: TickDone | None = None
+    last_at_s: float = 0.0
+    began_s: float = 0.0
+    decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    kinds: Counter[str] = field(default_factory=Counter)
+    writes: int = 0
+    plans: deque[tuple[int, PlanRequest, tuple[str, ...]]] = field(
+        default_factory=lambda: deque(maxlen=20)
+    )
+    asked: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    _cached: tuple[TickDone, Standing] | None = None
+
+    def __post_init__(self) -> None:
+        self.began_s = self.loop.clock.now_s()
+
+    def tick(self, done: TickDone) -> None:
+        """A tick was made."""
+        self.last, self.last_at_s = done, self.loop.clock.now_s()
+        for effect in done.effects:
+            if isinstance(effect, PublishDecision):
+                self.decisions.append(effect.record)
+                self.kinds[effect.record.kind] += 1
+            elif isinstance(effect, (PublishAssignment, PublishRoutes)):
+                self.writes += 1
+            elif isinstance(effect, SolveRequested):
+                self._plan(effect.request, done)
+                for model in effect.request.scope:
+                    self.asked[model] = effect.request, done.cluster
+
+    def _plan(self, request: PlanRequest, done: TickDone) -> None:
+        pending = done.after.pending.get(request.urgency)
+        reasons = tuple(dict.fromkeys(words for _, words in pending.reasons)) if pending else ()
+        self.plans.append((done.now_ms, request, reasons))
+
+    def tick_age_s(self) -> float:
+        """Real seconds since the last tick; where none was made since it came to lead, or since
+        the start, since then."""
+        last_s = self.last_at_s if self.last else self.began_s
+        return self.loop.clock.now_s() - max(last_s, self.loop.seated_s)
+
+    def leading(self) -> TickDone | None:
+        """The last tick of this term; None before the first, and while this controller stands by:
+        another one goes on, or has gone on, from what it decided last."""
+        leads, token, _ = self.leader()
+        if self.last is None or not leads or self.last.after.leader_token != token:
+            return None
+        return self.last
+
+    def standing(self) -> Standing | None:
+        """How things stand after the last tick, see `leading`."""
+        done = self.leading()
+        if done is None:
+            return None
+        if self._cached is None or self._cached[0] is not done:
+            made = standing(done.after, done.observation, done.cluster, done.now_ms)
+            self._cached = done, made
+        return self._cached[1]
+
+    def supply_age_s(self) -> dict[str, dict[str, float]]:
+        """Seconds since a feed observed it, by kind and pool."""
+        done = self.leading()
+        if done is None:
+            return {"prices": {}, "availability": {}}
+        supply, now_ms = done.after.supply, done.now_ms
+        return {
+            kind: {pool: max(0, now_ms - one.observed_ms) / 1000.0 for pool, one in found.items()}
+            for kind, found in (("prices", supply.prices), ("availability", supply.offers))
+        }
+
+    def status(self) -> dict[str, Any]:
+        """Everything of `shoal status`."""
+        leads, token, leader = self.leader()
+        now = self.standing()
+        done = self.leading()
+        found: dict[str, Any] = {
+            "controller": self.identity.controller,
+            "broker": self.identity.broker,
+            "embedded_broker": self.identity.embedded,
+            "prefix": self.identity.prefix,
+            "leads": leads,
+            "leader": leader,
+            "leader_token": token,
+            "now_ms": self.loop.clock.now_ms(),
+            "tick_age_s": self.tick_age_s(),
+            "ticks": self.loop.ticks.count,
+            "writes": self.writes,
+            "config": done.cluster.content_hash if done else "",
+            "modes": sorted({str(s.mode) for s in done.cluster.services}) if done else [],
+            "held": dict(done.after.held) if done else {},
+            "lag_ms": dict(done.observation.lag_ms) if done else {},
+            "pools": [pool.id for pool in done.cluster.pools] if done else [],
+            "supply_age_s": self.supply_age_s(),
+            "usd_per_h": now.usd_per_h if now else None,
+            "plans": [
+                {
+                    "number": request.number,
+                    "urgency": str(request.urgency),
+                    "at_ms": at_ms,
+                    "scope": request.scope,
+                    "reasons": reasons,
+                }
+                for at_ms, request, reasons in self.plans
+            ],
+            "models": [dataclasses.asdict(model) for model in now.models] if now else [],
+            "gangs": gang_facts(done.after.groups, done.observation.statuses) if done else [],
+            "services": [service_facts(route, done) for route in done.cluster.routes]
+            if done
+            else [],
+        }
+        return found
+
+    def explain(self, model: str) -> dict[str, Any] | None:
+        """Everything that `shoal explain` needs of `model`; None where it is not declared, and
+        while this controller stands by."""
+        done, now = self.leading(), self.standing()
+        if done is not None:
+            for route in done.cluster.routes:
+                if route.name == model:
+                    return self._explain_route(route, done)
+        found = next((one for one in now.models if one.model == model), None) if now else None
+        if done is None or found is None:
+            return None
+        request, cluster = self.asked.get(model, (None, None))
+        return {
+            "now_ms": done.now_ms,
+            "standing": dataclasses.asdict(found),
+            "decisions": [
+                dataclasses.asdict(one) for one in self.decisions if one.model in (model, "*")
+            ][-20:],
+            "guards": guards_of(done, found),
+            "present": _present(done, model),
+            "request": request,
+            "cluster": cluster,
+        }
+
+    def _explain_route(self, route: QualityRoute, done: TickDone) -> dict[str, Any]:
+        """Of a service that stands for several models: thresholds, shares, and what binds."""
+        return {
+            "now_ms": done.now_ms,
+            "route": service_facts(route, done),
+            "decisions": [
+                dataclasses.asdict(one) for one in self.decisions if one.model == route.name
+            ][-20:],
+            "present": _present(done, route.name),
+        }
+
+
+def guards_of(done: TickDone, found: ModelStanding) -> list[str]:
+    """What holds changes of the model back now, in words."""
+    state, now_ms = done.after, done.now_ms
+    model = state.models[found.model]
+    policy, service = done.cluster.policy, done.cluster.service(found.model)
+    said = [found.held] if found.held else []
+    behind = state.held.get(f"*/{lag.KIND}")
+    if behind:
+        said.append(behind)
+    freeze = state.held.get(f"{found.model}/freeze")
+    if freeze:
+        said.append(freeze)
+    since_s = (now_ms - model.last_out_ms) / 1000.0
+    if model.last_out_ms and since_s < policy.cooldown_s:
+        said.append(f"scale-in in {policy.cooldown_s - since_s:.0f} s (cooldown)")
+    if not may_go_in(model.turns, now_ms, policy.reversals_per_h):
+        said.append("scale-in paused: scaled out and in too often in two hours")
+    if model.no_data:
+        said.append("scale-in paused: no telemetry")
+    planned = found.wanted_req_per_s * service.utilization * model.derate
+    suspect = barred(model, now_ms, found.demand_req_per_s or 0.0, planned)
+    if suspect and service.mode is Mode.ACT:
+        said.append(f"scale-in paused: for more than a day now, {suspect}")
+    if not said:
+        minutes = lasting_s(service, policy, model.turns, now_ms) / 60.0
+        said.append(
+            f"scale-in after {minutes:g} min of excess, at most "
+            f"{service.max_disruption:.0%} of capacity at a time"
+        )
+    return said
+
+
+def _present(done: TickDone, model: str) -> Mapping[str, float] | None:
+    demand = done.observation.demand.get(model)
+    if demand is None:
+        return None
+    rate = present_rate(demand, done.cluster.policy)
+    if not rate.window_s:
+        return None
+    return {"req_per_s": rate.req_per_s, "low": rate.low, "high": rate.high, "s": rate.window_s}

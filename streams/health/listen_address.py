@@ -1,0 +1,18 @@
+"""An address to listen on, as --http takes it.
+
+Owns its form. Free of the HTTP server, so that a command line can be checked without it.
+"""
+
+from __future__ import annotations
+
+from streams.files.user_errors import UserError
+
+
+def parse_listen(address: str) -> tuple[str, int]:
+    """Host and port of "HOST:PORT", an IPv6 host without its brackets; UserError otherwise."""
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UserError(f"--http {address}: not HOST:PORT")
+    return host, int(port)

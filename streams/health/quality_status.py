@@ -1,0 +1,46 @@
+"""What a controller can say of a service that stands for several models.
+
+Owns the JSON names of a service in `/v1/status` and `/v1/explain/NAME`, which stay: other programs
+read them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoscaler.domain.quality_route import QualityRoute
+from autoscaler.estimate.model_demand import UNKNOWN
+from autoscaler.estimate.score_drift import present_mix
+from autoscaler.state.controller_state import SplitState
+from autoscaler.tick.quality_thresholds import thresholds_words
+from streams.controller.tick_loop import TickDone
+from topics.scoring import EVERY, FELL_BACK
+
+
+def service_facts(route: QualityRoute, done: TickDone) -> dict[str, Any]:
+    """Thresholds, shares and quality, as planned and by the scores that come now; what binds.
+
+    requests: whose scores `shares` and `quality` are of, 0 where they are of the declared sample.
+    served, fallbacks: requests of the local window, and those of them that another model answered
+    because the one for their score had no room.
+    """
+    known = done.after.splits.get(route.name, SplitState())
+    demand = done.observation.demand.get(route.name, UNKNOWN)
+    mix, chosen = present_mix(route, demand), known.chosen
+    return {
+        "name": route.name,
+        "models": route.models,
+        "req_per_s": demand.req_per_s if demand.seen_ms is not None else None,
+        "thresholds": thresholds_words(route, known.cuts) if known.cuts else "",
+        "shares": route.fractions(known.cuts, mix) if known.cuts else (),
+        "unscored": mix.unscored,
+        "quality": route.mean_quality(known.cuts, mix) if known.cuts else None,
+        "at_least": route.at_least,
+        "requests": mix.requests,
+        "planned_thresholds": thresholds_words(route, known.wanted) if known.wanted else "",
+        "planned_shares": chosen.fractions if chosen else (),
+        "planned_quality": chosen.quality if chosen else None,
+        "bound_by": chosen.bound_by if chosen else "",
+        "served": demand.kinds.get(EVERY, 0),
+        "fallbacks": demand.kinds.get(FELL_BACK, 0),
+    }

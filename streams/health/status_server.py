@@ -1,0 +1,167 @@
+"""The controller's HTTP side: /metrics, /healthz, /readyz, /v1/status, /v1/explain/MODEL, /alerts.
+
+Holds the addresses and when the controller calls itself healthy and ready. Binds loopback unless an
+address is named. Everything but /alerts only reads. With a token for reads, all paths but /healthz,
+/readyz and /alerts (which has its own) ask for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from aiohttp import web
+from aiohttp.http import HttpProcessingError
+
+from streams.files.user_errors import UserError
+from streams.health.alert_webhook import MOST_BYTES, Webhook
+from streams.health.controller_facts import Facts
+from streams.health.controller_metrics import Metrics
+from streams.health.guard import DEFAULT_LIMITS, Guard, Handler, HttpLimits, expect
+from streams.health.listen_address import parse_listen
+from streams.health.tokens import NO_TOKEN, READ_TOKEN, BearerToken
+from topics.codec import write_value
+from topics.http_origin import HostRule
+
+_log = logging.getLogger("streams.health.http")
+
+MOST_TICK_AGE_S = 10.0
+"""Real seconds without a decision after which a leader is not healthy."""
+
+
+_SHUTDOWN_S = 2.0
+
+
+class HealthServer:
+    """address: "HOST:PORT"; port 0: any. read_token: an empty one asks for nothing. names: host
+    names that are answered besides addresses (`HostRule`). `url` is where it listens, after
+    `start`."""
+
+    def __init__(
+        self,
+        address: str,
+        facts: Facts,
+        metrics: Metrics,
+        webhook: Webhook,
+        ready: Callable[[], bool],
+        read_token: BearerToken = NO_TOKEN,
+        names: frozenset[str] = frozenset(),
+        limits: HttpLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self._address = address
+        self._facts = facts
+        self._metrics = metrics
+        self._ready = ready
+        self._read_token = read_token
+        self._names = names
+        self._limits = limits
+        self._webhook = webhook
+        self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        self.url = ""
+
+    async def start(self) -> None:
+        """Listen. UserError: the address cannot be had."""
+        host, port = parse_listen(self._address)
+        guard = Guard(HostRule(host, self._names), self._limits)
+        runner = self._runner = web.AppRunner(
+            self._application(guard),
+            access_log=None,
+            logger=_log,
+            keepalive_timeout=self._limits.idle_s,
+            lingering_time=self._limits.linger_s,
+            shutdown_timeout=_SHUTDOWN_S,
+        )
+        await runner.setup()
+        guard.server = runner.server
+        try:
+            loop = asyncio.get_running_loop()
+            listener = self._listener = await loop.create_server(guard.connection, host, port)
+        except (OSError, UnicodeError) as error:
+            await runner.cleanup()
+            why = getattr(error, "strerror", None) or error
+            raise UserError(
+                f"--http {self._address}: {why}; another address, port 0 for any, or '' for none"
+            ) from None
+        bound = listener.sockets[0].getsockname()
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{bound[1]}"
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._listener is not None:
+            self._listener.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def _application(self, guard: Guard) -> web.Application:
+        app = web.Application(client_max_size=MOST_BYTES, middlewares=[guard.middleware])
+        reads = {
+            "/metrics": self._read(self._get_metrics),
+            "/healthz": self._get_health,
+            "/readyz": self._get_ready,
+            "/v1/status": self._read(self._get_status),
+            "/v1/explain/{model}": self._read(self._get_explain),
+        }
+        app.add_routes([web.get(at, read, expect_handler=expect) for at, read in reads.items()])
+        app.add_routes([web.post("/alerts", self._webhook.handle, expect_handler=expect)])
+        return app
+
+    def _read(self, handler: Handler) -> Handler:
+        """`handler`, for those who have the token for reads, where there is one."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            header = request.headers.get("Authorization", "")
+            if self._read_token and not self._read_token.allows(header):
+                return _json({"error": f"a bearer token is needed ({READ_TOKEN})"}, 401)
+            return await handler(request)
+
+        return answer
+
+    def unhealthy(self) -> str:
+        """Why this controller is not well; "" if it is."""
+        leads, _, _ = self._facts.leader()
+        age_s = self._facts.tick_age_s()
+        if leads and age_s > MOST_TICK_AGE_S:
+            return f"no decision for {age_s:.0f} s"
+        return ""
+
+    async def _get_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(
+            body=self._metrics.text(),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+
+    async def _get_health(self, _: web.Request) -> web.Response:
+        why = self.unhealthy()
+        return web.Response(status=503 if why else 200, text=f"{why or 'ok'}\n")
+
+    async def _get_ready(self, _: web.Request) -> web.Response:
+        why = self.unhealthy() or ("" if self._ready() else "nobody is known to lead yet")
+        return web.Response(status=503 if why else 200, text=f"{why or 'ready'}\n")
+
+    async def _get_status(self, _: web.Request) -> web.Response:
+        why = self.unhealthy()
+        return _json({**self._facts.status(), "unhealthy": why})
+
+    async def _get_explain(self, request: web.Request) -> web.Response:
+        found = self._facts.explain(request.match_info["model"])
+        if found is None:
+            known = [model["model"] for model in self._facts.status()["models"]]
+            leads, _, leader = self._facts.leader()
+            return _json({"error": "no such model", "models": known, "leads": leads,
+                          "leader": leader}, 404)  # fmt: skip
+        return _json(found)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether what aiohttp logs is no fault of the client's, who is answered with what it is."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, (web.RequestPayloadError, HttpProcessingError))
+
+
+_log.addFilter(_is_ours)
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(body=write_value(value), status=status, content_type="application/json")

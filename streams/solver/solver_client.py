@@ -1,0 +1,213 @@
+"""The controller's end of the planner: requests go out, answers come into a later observation.
+
+Owns where plans are made. Urgent requests are small: they are answered by a thread of this process,
+so neither a long full solve nor a solver process that starts anew holds them up. Full requests go
+to a process of their own, one at a time, with a limit on each; it is killed and started again when
+it does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.performance.profile_sources import profile_of
+from autoscaler.planning.planner import OPTIONS, answer
+from autoscaler.planning.planner_messages import (
+    Outcome,
+    PlanAnswer,
+    PlanRequest,
+    Urgency,
+    unanswered,
+)
+from autoscaler.planning.strategies.registry import strategy_for
+from streams.solver.solver_wire import answered, ask
+from streams.supervision import supervision_fd
+from topics.checks import InvalidRecord
+
+log = logging.getLogger(__name__)
+
+FULL_LIMIT_S = 60.0
+URGENT_LIMIT_S = 10.0
+"""Real seconds for one answer; of a full one, the start of the process included."""
+
+_URGENT_S = 8.0  # of them for the search, valuing what may be had included
+_MOST_LINE_BYTES = 64 * 1024 * 1024
+
+Plan = Callable[[PlanRequest, Cluster], PlanAnswer]
+Solve = Callable[[PlanRequest, Cluster], Awaitable[PlanAnswer]]
+
+
+def solver_argv() -> list[str]:
+    """The command line of the solver process."""
+    return [sys.executable, "-m", "streams.solver"]
+
+
+def plan_here(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
+    """Plan in this process. What is urgent comes in time, with the best that was found by then."""
+    options, began_s = OPTIONS, time.monotonic()
+    if request.urgency is Urgency.URGENT:
+        elapsed_s = partial(_since_s, began_s)
+        options = replace(OPTIONS, time_limit_s=_URGENT_S, elapsed_s=elapsed_s)
+    return answer(request, cluster, profile_of(cluster), strategy_for(cluster.policy), options)
+
+
+def _since_s(began_s: float) -> float:
+    return time.monotonic() - began_s
+
+
+class Solver:
+    """argv: how to start the process. Run `run` beside the ticks.
+
+    news is set when a plan has come in. It is not set for a failure, which waits for the next tick:
+    asked again at once, it would fail again at once. killed: how often the process or the thread
+    was given up.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        plan: Plan = plan_here,
+        full_limit_s: float = FULL_LIMIT_S,
+        urgent_limit_s: float = URGENT_LIMIT_S,
+    ) -> None:
+        self._argv = tuple(argv)
+        self._plan = plan
+        self._limit_s = {Urgency.FULL: full_limit_s, Urgency.URGENT: urgent_limit_s}
+        self._process: asyncio.subprocess.Process | None = None
+        self._waiting: dict[Urgency, tuple[PlanRequest, Cluster]] = {}
+        self._asked = {urgency: asyncio.Event() for urgency in Urgency}
+        self._answers: list[PlanAnswer] = []
+        self._threads = _threads()
+        self.news = asyncio.Event()
+        self.killed = 0
+
+    def ask(self, request: PlanRequest, cluster: Cluster) -> None:
+        """Ask; returns at once. A request of the same urgency that still waits is given up.
+
+        cluster: as declared; prices ride in the request.
+        """
+        given_up = self._waiting.pop(request.urgency, None)
+        if given_up is not None:
+            self._store(unanswered(given_up[0], "a newer request took its place"))
+        self._waiting[request.urgency] = (request, cluster)
+        self._asked[request.urgency].set()
+
+    def take(self) -> tuple[PlanAnswer, ...]:
+        """Answers that came since the last call, each once."""
+        found, self._answers = tuple(self._answers), []
+        self.news.clear()
+        return found
+
+    async def run(self) -> None:
+        """Have what waits answered, until cancelled; the process ends then."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._lane(Urgency.URGENT, self._in_thread))
+                # The process imports for a while: have it ready for the first request.
+                await self._running()
+                tasks.create_task(self._lane(Urgency.FULL, self._in_process))
+        finally:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            await self._kill()
+
+    async def _lane(self, urgency: Urgency, solve: Solve) -> None:
+        while True:
+            await self._asked[urgency].wait()
+            self._asked[urgency].clear()
+            waiting = self._waiting.pop(urgency, None)
+            if waiting is None:
+                continue
+            request, cluster = waiting
+            self._store(await self._limited(urgency, request, cluster, solve))
+
+    async def _limited(
+        self,
+        urgency: Urgency,
+        request: PlanRequest,
+        cluster: Cluster,
+        solve: Solve,
+    ) -> PlanAnswer:
+        limit_s = self._limit_s[urgency]
+        try:
+            async with asyncio.timeout(limit_s):
+                return await solve(request, cluster)
+        except TimeoutError:
+            why = f"no answer within {limit_s:g} s"
+        except (OSError, EOFError) as error:
+            why = f"the solver is gone: {error or type(error).__name__}"
+        except (InvalidRecord, ValueError, KeyError, TypeError) as error:
+            # Not JSON, a line too long, a field that is missing: whatever it is, it is no solver.
+            why = f"the solver's answer makes no sense: {error}"
+        log.warning("%s plan: %s", urgency, why)
+        await self._start_over(urgency)
+        return unanswered(request, why)
+
+    async def _start_over(self, urgency: Urgency) -> None:
+        self.killed += 1
+        if urgency is Urgency.FULL:
+            await self._kill()
+        else:  # a thread cannot be killed: leave it behind
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = _threads()
+
+    async def _in_thread(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
+        loop = asyncio.get_running_loop()
+        planning = loop.run_in_executor(self._threads, self._plan, request, cluster)
+        try:
+            return await planning
+        except Exception as error:
+            # As in the process: any failure is an answer, and what runs stays.
+            log.exception("urgent plan: unhandled error")
+            return unanswered(request, f"{type(error).__name__}: {error}")
+
+    async def _in_process(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
+        process = await self._running()
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101  pipes
+        process.stdin.write(ask(request, cluster))
+        await process.stdin.drain()
+        while True:
+            said = await process.stdout.readline()
+            if not said:
+                raise EOFError(f"exit code {await process.wait()}")
+            found = answered(said)
+            if found.number == request.number:
+                return found
+
+    def _store(self, found: PlanAnswer) -> None:
+        self._answers.append(found)
+        if found.outcome is not Outcome.NONE:
+            self.news.set()
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            fd = supervision_fd()
+            self._process = await asyncio.create_subprocess_exec(
+                *self._argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=_MOST_LINE_BYTES,
+                pass_fds=() if fd is None else (fd,),
+                env=dict(os.environ),
+            )
+        return self._process
+
+    async def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="urgent-plan")

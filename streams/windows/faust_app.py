@@ -1,0 +1,179 @@
+"""The workers as a Faust application: an agent on `telemetry`, whose partitions Kafka spreads over
+all workers of the group; what it merges goes to `demand`.
+
+Owns when a second is closed and when its records are acknowledged: only once what was merged is
+with the broker, so a worker that is killed leaves everything that is not to the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import faust
+import numpy as np
+from aiokafka.errors import KafkaError
+from faust.types import TP
+
+from streams.broker.kafka_clients import options, security
+from streams.ports.telemetry_wire import read_reported
+from streams.windows.telemetry_merge import merged
+from topics.codec import encode
+from topics.topic_table import DEMAND, TELEMETRY
+
+log = logging.getLogger(__name__)
+
+_IDLE_S = 1.5
+_LOOK_S = 0.25
+_ANSWER_S = 1.0
+
+
+Ends = Callable[[Iterable[int]], Awaitable[Mapping[int, int]]]
+
+
+@dataclass(slots=True)
+class _Second:
+    """What one partition got in the second `appended_s`; last_s: monotonic s of the last record."""
+
+    appended_s: int
+    last_s: float = 0.0
+    events: list[Any] = field(default_factory=list)
+
+
+class Worker:
+    """The seconds not closed yet of the partitions that this worker has now. ends: asks the broker
+    for the offsets that the next records of partitions will get."""
+
+    def __init__(
+        self, demand: Any, ends: Ends, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._demand = demand
+        self._ends = ends
+        self._monotonic_s = monotonic_s
+        self._open: dict[int, _Second] = {}
+
+    async def take(self, event: Any) -> None:
+        """A record; the first of a later second closes the one before."""
+        message = event.message
+        appended_s = _append_ms(event) // 1000
+        known = self._open.get(message.partition)
+        if known is not None and known.appended_s < appended_s:
+            await self._close(message.partition)
+            known = None
+        if known is None:
+            known = self._open[message.partition] = _Second(appended_s)
+        known.events.append(event)
+        known.last_s = self._monotonic_s()
+
+    async def close_idle(self) -> None:
+        """Close seconds after which nothing came, and of which nothing is left with the broker: it
+        may be this worker that stood still, and a second that is merged twice is counted once."""
+        idle = {partition for partition in self._open if self._is_idle(partition)}
+        if not idle:
+            return
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                ends = await self._ends(idle)
+        except (KafkaError, TimeoutError) as error:
+            why = str(error) or type(error).__name__
+            log.warning("windows: the ends of partitions are not known: %s", why)
+            return
+        for partition in idle:
+            if self._is_idle(partition):
+                last = self._open[partition].events[-1].message.offset
+                if last + 1 >= ends[partition]:
+                    await self._close(partition)
+
+    def _is_idle(self, partition: int) -> bool:
+        """Whether an open second has got nothing for a while."""
+        second = self._open.get(partition)
+        return second is not None and self._monotonic_s() - second.last_s > _IDLE_S
+
+    def forget(self, partitions: set[int]) -> None:
+        """These go to other workers, who read again what is not acknowledged."""
+        for partition in partitions:
+            self._open.pop(partition, None)
+
+    async def _close(self, partition: int) -> None:
+        second = self._open.pop(partition)
+        events = second.events
+        records, bad = read_reported([event.message.value or b"" for event in events])
+        for at, error in bad.items():
+            log.warning("telemetry %d at %d: %s", partition, events[at].message.offset, error)
+        appended_ms = [_append_ms(event) for at, event in enumerate(events) if at not in bad]
+        times_ms = np.array(appended_ms, np.int64)
+        sent = [
+            await self._demand.send(key=record.model.encode(), value=encode(record))
+            for record in merged(partition, second.appended_s, records, times_ms)
+        ]
+        for delivery in sent:
+            await delivery
+        for event in events:
+            event.ack()
+
+
+def _append_ms(event: Any) -> int:
+    return int(event.message.timestamp * 1000)
+
+
+def make_app(bootstrap: str, prefix: str) -> faust.App:
+    """The application; run it with `faust.Worker`. Topics must exist."""
+    app = faust.App(
+        f"{prefix}windows",
+        broker=[f"kafka://{server}" for server in bootstrap.split(",")],
+        broker_credentials=_credentials(),
+        store="memory://",
+        autodiscover=False,
+        web_enabled=False,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        consumer_auto_offset_reset="latest",
+        broker_session_timeout=6.0,
+        broker_heartbeat_interval=1.0,
+        broker_commit_interval=0.5,
+        stream_wait_empty=False,
+        producer_acks=-1,
+    )
+    raw = {
+        "key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw",
+    }  # fmt: skip
+    telemetry = app.topic(TELEMETRY.wire_name(prefix), **raw)
+
+    async def ends(partitions: Iterable[int]) -> Mapping[int, int]:
+        name = TELEMETRY.wire_name(prefix)
+        found = await app.consumer.highwaters(*(TP(name, number) for number in partitions))
+        return {place.partition: end for place, end in found.items()}
+
+    worker = Worker(app.topic(DEMAND.wire_name(prefix), **raw), ends)
+
+    async def merge(stream: Any) -> None:
+        async for event in stream.noack().events():
+            await worker.take(event)
+
+    app.agent(telemetry, name="merge")(merge)
+    app.timer(_LOOK_S)(worker.close_idle)
+
+    async def revoked(_app: faust.App, revoked: set[TP], **_more: Any) -> None:
+        worker.forget({place.partition for place in revoked})
+
+    app.on_partitions_revoked.connect(revoked, weak=False)
+    return app
+
+
+def _credentials() -> Any:
+    """The settings of this process as Faust takes them; None for plaintext."""
+    settings = security()
+    found = options(settings)
+    context = found.get("ssl_context")
+    if settings.sasl:
+        return faust.SASLCredentials(
+            username=found["sasl_plain_username"],
+            password=found["sasl_plain_password"],
+            mechanism=settings.mechanism,
+            ssl_context=context,
+        )
+    return faust.SSLCredentials(context=context) if settings.tls else None

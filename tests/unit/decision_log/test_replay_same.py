@@ -1,0 +1,221 @@
+"""A recorded span decided again gives the same decisions, byte for byte, whatever happened."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autoscaler.decide import ControllerState, Observation
+from autoscaler.domain.cluster import Market, Mode
+from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.sketch_cells import CELLS
+from autoscaler.estimate.sketches import Seen
+from autoscaler.estimate.window_stats import LengthsSeen
+from streams.controller.tick_loop import TickDone
+from streams.decision_log.log_reader import segments
+from streams.decision_log.log_replay import Rerun, rerun
+from streams.decision_log.log_writer import DecisionLog
+from streams.files.user_errors import UserError
+from tests.unit.decide.decide_catalogue import pool, service
+from tests.unit.decide.decide_world import T0, World, world
+from tests.unit.decision_log.recorded_worlds import record
+from topics.alerts import Alert
+from topics.supply import Availability, Price
+
+FOREVER = 1 << 60
+ONE = pool("one", nodes=12, per_node=1)
+SPOT = pool("two", nodes=6, market=Market.SPOT, usd=3.0)
+
+
+def again(folder: Path) -> Rerun:
+    return rerun(segments(folder), 0, FOREVER)
+
+
+def eventful(seed: int) -> World:
+    """Surges, silence, a lost pool, prices, offers, alerts, a change of mode."""
+    w = world(
+        lambda model, t: 40.0 if model == "chat" and 100 <= t < 260 else 6.0,
+        service("chat", spot_share=0.5),
+        service("mini", mode=Mode.RECOMMEND),
+        pools=(ONE, SPOT),
+        seed=seed,
+        full_s=4,
+    )
+
+    def happen(w: World) -> None:
+        t = w.t_s
+        if t == 40:
+            w.prices[SPOT.id] = Price(SPOT.id, 4.5, w.now_ms)
+        if t == 80:
+            w.availability[ONE.id] = Availability(ONE.id, 3, w.now_ms)
+            w.alerts.append(Alert("a", "HighLatency", "firing", w.now_ms, ("chat",)))
+        if t == 150:
+            w.cut.add(SPOT.id)
+        if t == 240:
+            w.cut.discard(SPOT.id)
+        if t in (180, 200):
+            (w.silent.add if t == 180 else w.silent.discard)("g1")
+        if t == 300:
+            services = tuple(replace(s, mode=Mode.ACT) for s in w.cluster.services)
+            w.cluster = replace(w.cluster, services=services)
+
+    tick = w.tick
+
+    def ticking() -> object:
+        happen(w)
+        return tick()
+
+    w.tick = ticking  # type: ignore[assignment,method-assign]
+    return w
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_every_tick_of_an_eventful_run_has_the_effects_that_it_had(
+    seed: int, tmp_path: Path
+) -> None:
+    w = eventful(seed)
+    record(w, tmp_path, 400)
+    found = again(tmp_path)
+    assert found.same and found.ticks == 400
+    assert found.decisions == len(w.decisions) > 5
+    assert found.first_ms == T0 + 1000 and found.last_ms == T0 + 400_000
+
+
+def test_a_part_of_the_span_starts_from_the_state_recorded_before_it(tmp_path: Path) -> None:
+    record(eventful(4), tmp_path, 400)
+    found = rerun(segments(tmp_path), T0 + 300_000, T0 + 350_000)
+    assert found.same and found.ticks == 51
+
+
+def test_another_decision_is_noticed_with_its_moment(tmp_path: Path) -> None:
+    """A log of which one recorded price was tampered with decides otherwise."""
+    record(world(5.0, pools=(ONE, SPOT), seed=1), tmp_path, 100)
+    (path,) = tmp_path.iterdir()
+    text = zlib.decompress(path.read_bytes(), 31)
+    digests = text.count(b'"effects":"')
+    assert digests
+    path.write_bytes(zlib.compress(text.replace(b'"effects":"', b'"effects":"0', 1), wbits=31))
+    found = again(tmp_path)
+    assert not found.same and len(found.differs) == 1
+    assert T0 < found.differs[0].now_ms <= T0 + 100_000
+
+
+def test_a_controller_killed_while_it_wrote_leaves_all_but_the_last_line(tmp_path: Path) -> None:
+    record(world(5.0, pools=(ONE,), seed=1), tmp_path, 60)
+    (path,) = tmp_path.iterdir()
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) - 40])
+    found = again(tmp_path)
+    assert found.same and 50 <= found.ticks <= 60
+
+
+def test_the_log_keeps_within_its_size(tmp_path: Path) -> None:
+    """The oldest segments go; what is left replays."""
+    record(world(20.0, pools=(ONE,), seed=1), tmp_path, 400, segment_s=20, most_bytes=60_000)
+    sizes = [path.stat().st_size for path in tmp_path.iterdir()]
+    assert len(sizes) > 2
+    assert sum(sizes) <= 60_000 + 2 * max(sizes)
+    found = again(tmp_path)
+    assert found.same and found.last_ms == T0 + 400_000 and found.first_ms > T0 + 1000
+
+
+def test_a_folder_that_cannot_be_written_holds_nothing_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said, ticks are counted as lost, and the world decides on."""
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    w = world(5.0, pools=(ONE,))
+    record(w, blocked, 50)
+    assert w.ready("chat") == 0 and w.wanted("chat") >= 1
+    assert "decision log" in caplog.text
+
+
+@pytest.mark.parametrize("controller", ["team/ctl-1", "a.b:c@d+e_f-1"])
+def test_any_id_of_a_controller_names_its_segments(tmp_path: Path, controller: str) -> None:
+    log, state = DecisionLog(tmp_path, controller), ControllerState(T0)
+    log.start()
+    log.tick(TickDone(state, state, Observation(), world(5.0, pools=(ONE,)).cluster, T0, (), 0.0))
+    log.close(30.0)
+    (segment,) = segments(tmp_path)
+    assert log.lost == 0 and segment.controller == segment.read()[0].controller == controller
+
+
+def test_segments_that_another_controller_removes_meanwhile_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Controllers of one machine share the default folder, and its limit."""
+    (tmp_path / "2-other.jsonl.gz").write_bytes(b"x" * 100)
+    there = [tmp_path / "1-gone.jsonl.gz", tmp_path / "2-other.jsonl.gz"]
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(there))
+    log, state = DecisionLog(tmp_path, "ctl-1", most_bytes=10), ControllerState(T0)
+    log.start()
+    log.tick(TickDone(state, state, Observation(), world(5.0, pools=(ONE,)).cluster, T0, (), 0.0))
+    log.close(30.0)
+    assert log.lost == 0 and not there[1].exists()
+
+
+def test_a_value_that_cannot_be_written_costs_its_tick_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock_s = iter(range(0, 1000, 100))
+    log = DecisionLog(tmp_path, "ctl-1", monotonic_s=lambda: next(clock_s))
+    log.start()
+    state, cluster = ControllerState(T0), world(5.0, pools=(ONE,)).cluster
+    for second, shape in enumerate(
+        (Seen(np.zeros(CELLS, np.int64)).sketch("shapes", 0), object(), {})
+    ):
+        lengths = LengthsSeen(shapes=shape)  # type: ignore[arg-type]
+        seen = Observation(demand={"chat": ModelDemand(long_lengths=lengths)})
+        log.tick(TickDone(state, state, seen, cluster, T0 + 1000 * second, (), 0.0))
+    log.close(30.0)
+    assert log.lost == 1 and caplog.text.count("decision log: ") == 1
+    assert [len(list(segment.read()[1])) for segment in segments(tmp_path)] == [1, 1]
+
+
+def test_after_a_fault_a_new_segment_begins_from_the_state_of_then(tmp_path: Path) -> None:
+    w = world(5.0, pools=(ONE,), seed=1)
+    record(w, tmp_path, 40)
+    w.run(25)  # not recorded
+    record(w, tmp_path, 40)
+    found = again(tmp_path)
+    assert found.same and found.ticks == 80
+
+
+def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no decision log here"):
+        segments(tmp_path)
+    (tmp_path / "1-x.jsonl.gz").write_bytes(b"not gzip at all")
+    with pytest.raises(UserError, match=r"1-x\.jsonl\.gz: line 1"):
+        segments(tmp_path)[0].read()
+    (tmp_path / "1-x.jsonl.gz").write_bytes(zlib.compress(b'{"form": 99}\n', wbits=31))
+    with pytest.raises(UserError, match="line 1: form: 99 is not allowed"):
+        segments(tmp_path)[0].read()
+    for text, said in ((b"[]", "not a JSON object"), (b"null", "not a"), (b"{x}", "expected")):
+        (tmp_path / "1-x.jsonl.gz").write_bytes(zlib.compress(text + b"\n", wbits=31))
+        with pytest.raises(UserError, match=rf"1-x\.jsonl\.gz: line 1: .*{said}"):
+            segments(tmp_path)[0].read()
+
+
+@pytest.mark.parametrize(
+    "line", [b"[]", b"{}", b'{"now_ms": 1, "seen": 3}', b'{"now_ms": 1, "seen": {"demand": 3}}']
+)
+def test_a_tick_that_is_none_is_refused_by_its_line(line: bytes, tmp_path: Path) -> None:
+    record(world(5.0, pools=(ONE,), seed=1), tmp_path, 2)
+    path = next(tmp_path.iterdir())
+    first = zlib.decompress(path.read_bytes(), wbits=31).splitlines()[0]
+    path.write_bytes(zlib.compress(first + b"\n" + line + b"\n", wbits=31))
+    _, ticks = segments(tmp_path)[0].read()
+    with pytest.raises(UserError, match=r"\.jsonl\.gz: line 2: "):
+        next(ticks)
+
+
+def test_a_log_that_is_overrun_counts_what_it_lost(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path, "ctl-1")  # never started: nothing is taken off the queue
+    for _ in range(200):
+        log.tick(None)  # type: ignore[arg-type]
+    assert log.lost == 80
